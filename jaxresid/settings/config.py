@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import NamedTuple, NoReturn, get_args
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, get_args
 
 from jaxresid.nearest import did_you_mean
 from jaxresid.option_types import OutputFormat
 from jaxresid.settings.globs import Glob, excluder, regex_of
 from jaxresid.settings.named_target import NamedTarget, named_targets
-from jaxresid.settings.requirements import Version, jax_requirements, newest_admitted, table_in
+from jaxresid.settings.requirements.versions import Version
 from jaxresid.settings.toml_values import (
     ConfigError,
     display_path,
@@ -26,8 +26,12 @@ from jaxresid.settings.toml_values import (
     location,
     string,
     string_list,
+    table_in,
 )
 from jaxresid.short_repr import Shown
+
+if TYPE_CHECKING:
+    from jaxresid.settings.requirements.in_use import Directory, JaxInUse
 
 OUTPUT_FORMATS: tuple[str, ...] = get_args(OutputFormat)
 
@@ -132,7 +136,8 @@ class Config(Shown):
       force_exclude: whether excluded files are left out even where the user names them.
       respect_gitignore: whether what `.gitignore` files name is left out.
       target_jax: the newest version of JAX that the code must run on, (0, 10) for 0.10; None for
-        no upper bound, that is, the newest there is. Unless set, what pyproject.toml admits.
+        no upper bound, that is, the newest there is. Unless set, what the project's files say.
+      target_jax_file: the file that says so; None where it is set, or where there is none.
       output_format: the output format.
       cache_dir: absolute.
       unsafe_fixes: whether fixes that may change values, memory or compute are made as well.
@@ -148,6 +153,7 @@ class Config(Shown):
     force_exclude: bool = False
     respect_gitignore: bool = True
     target_jax: Version | None = None
+    target_jax_file: Path | None = field(default=None, compare=False)
     output_format: str = "text"
     cache_dir: Path = Path(".jaxresid_cache")
     unsafe_fixes: bool = False
@@ -359,6 +365,7 @@ def load(
     config_file: Path | None = None,
     isolated: bool = False,
     cwd: Path | None = None,
+    known: dict[Path, Directory] | None = None,
 ) -> Config:
     """Return the configuration for what is at or under `start`, overridden by `options`.
 
@@ -368,6 +375,7 @@ def load(
       config_file: read this file and search for none; its globs are relative to `cwd`.
       isolated: read no file at all.
       cwd: what `options` are relative to; the working directory if None.
+      known: what was read of directories about jax before, for runs that load many configurations.
 
     Raises:
       ConfigError: A file cannot be read or understood.
@@ -378,7 +386,11 @@ def load(
     found = find(start, config_file)
     file, text = found.file, found.text
     table = parse(text, file) if file else Options()
-    target = options.target_jax or table.target_jax
+    in_use = None
+    if not (options.target_jax or table.target_jax):
+        from jaxresid.settings.requirements.in_use import jax_in_use
+
+        in_use = _named_in(config_file, text) or jax_in_use(start, known)
     return combine(
         table,
         options,
@@ -386,8 +398,21 @@ def load(
         cwd=cwd,
         file=file,
         text=text,
-        target_jax=target or newest_admitted(found.requirements),
+        in_use=in_use,
     )
+
+
+def _named_in(config_file: Path | None, text: str) -> JaxInUse | None:
+    """Return the newest jax that a configuration file admits which the user named, if it asks."""
+    if config_file is None:
+        return None
+    from jaxresid.settings.requirements.in_use import JaxInUse
+    from jaxresid.settings.requirements.pyproject import jax_requirements
+    from jaxresid.settings.requirements.versions import newest_admitted
+
+    requirements = jax_requirements(_toml(text, config_file))
+    version = newest_admitted(requirements)
+    return JaxInUse(version, config_file if version else None) if requirements else None
 
 
 def combine(
@@ -398,7 +423,7 @@ def combine(
     cwd: Path,
     file: Path | None = None,
     text: str = "",
-    target_jax: Version | None = None,
+    in_use: JaxInUse | None = None,
 ) -> Config:
     """Combine the options of a file and of the command line, which win, into one configuration.
 
@@ -409,7 +434,7 @@ def combine(
       cwd: the directory that the command line's globs and paths are relative to.
       file: the configuration file, None if there is none.
       text: the text of `file`.
-      target_jax: the version to target where neither `table` nor `options` sets one.
+      in_use: the version to target where neither `table` nor `options` sets one.
 
     Raises:
       ConfigError: A glob or the output format is not valid.
@@ -436,7 +461,8 @@ def combine(
         exclude=exclude + more,
         force_exclude=_first(options.force_exclude, table.force_exclude, False),
         respect_gitignore=_first(options.respect_gitignore, table.respect_gitignore, True),
-        target_jax=options.target_jax or table.target_jax or target_jax,
+        target_jax=options.target_jax or table.target_jax or (in_use.version if in_use else None),
+        target_jax_file=in_use.file if in_use else None,
         output_format=output_format,
         cache_dir=_cache_dir(table, options, root, cwd),
         unsafe_fixes=_first(options.unsafe_fixes, table.unsafe_fixes, False),
@@ -485,15 +511,14 @@ def _cache_dir(table: Options, options: Options, root: Path, cwd: Path) -> Path:
 
 
 class FoundConfig(NamedTuple):
-    """The configuration file with its text, and what a pyproject.toml requires of jax."""
+    """The configuration file with its text."""
 
     file: Path | None = None
     text: str = ""
-    requirements: tuple[tuple[str, ...], ...] = ()
 
 
 def find(start: Path, config_file: Path | None = None) -> FoundConfig:
-    """Return the configuration file, and what the nearest file that requires jax requires.
+    """Return the configuration file.
 
     Args:
       start: a file or directory; files are searched there and upwards.
@@ -502,17 +527,10 @@ def find(start: Path, config_file: Path | None = None) -> FoundConfig:
     Raises:
       ConfigError: A file cannot be read or is not TOML.
     """
-    nearest = _nearest(start)
-    if config_file is None:
-        return nearest
-    text = _read(config_file)
-    requirements = jax_requirements(_toml(text, config_file))
-    return FoundConfig(config_file, text, requirements or nearest.requirements)
-
-
-def _nearest(start: Path) -> FoundConfig:
-    file, text = None, ""
-    requirements: tuple[tuple[str, ...], ...] = ()
+    if config_file is not None:
+        text = _read(config_file)
+        _toml(text, config_file)
+        return FoundConfig(config_file, text)
     start = Path(os.path.abspath(start))
     for directory in (start, *start.parents):
         path = directory / "pyproject.toml"
@@ -520,16 +538,12 @@ def _nearest(start: Path) -> FoundConfig:
             data = path.read_bytes()
         except OSError:
             continue
-        if b"jax" not in data:  # neither the table nor the requirement
+        if b"jax" not in data:  # neither the table nor a requirement
             continue
         content = _decode(data, path)
-        document = _toml(content, path)
-        if file is None and "jaxresid" in table_in(document, "tool"):
-            file, text = path, content
-        requirements = requirements or jax_requirements(document)
-        if file is not None and requirements:
-            break
-    return FoundConfig(file, text, requirements)
+        if "jaxresid" in table_in(_toml(content, path), "tool"):
+            return FoundConfig(path, content)
+    return FoundConfig()
 
 
 def _read(path: Path) -> str:

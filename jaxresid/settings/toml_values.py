@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
 
@@ -25,6 +26,14 @@ class ConfigError(JaxresidError):
     def __init__(self, message: str, *keys: str) -> None:
         super().__init__(message)
         self.keys = keys
+
+
+def table_in(document: Mapping[str, object], *keys: str) -> Mapping[str, object]:
+    """Return the table that keys lead to in a TOML document; empty where there is none."""
+    table: object = document
+    for key in keys:
+        table = table.get(key) if isinstance(table, dict) else None
+    return table if isinstance(table, dict) else {}
 
 
 def flag(key: str, value: object) -> bool:

@@ -269,7 +269,8 @@ def _files(request: LintRequest, options: Options) -> tuple[Path, ...]:
     directories = {path.parent for path in found}
     for root in {run.root(directory) for directory in directories}:
         found.update(f.absolute for f in run.project_files(root))
-    files = {run.config_in(directory).file for directory in directories} | {config.file}
+    configs = [config, *map(run.config_in, directories)]
+    files = {each.file for each in configs} | {each.target_jax_file for each in configs}
     return (*sorted(found), *sorted(f for f in files if f is not None))
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from jaxresid.linter.resolve.project import Project, ProjectModule
     from jaxresid.linter.run.cache import LintCache
     from jaxresid.linter.run.engine import FixResult, LintSettings
+    from jaxresid.settings.requirements.in_use import Directory
     from jaxresid.violations import Linted
 
 # Below this much to parse, a pool of processes costs more than it saves (measured on flax: equal
@@ -79,6 +80,7 @@ class LintRun:
         self._projects: dict[Path, Project] = {}
         self._listed: dict[Path, tuple[FoundFile, ...]] = {}
         self._configs: dict[Path, Config] = {}
+        self._known: dict[Path, Directory] = {}
         self._entries: dict[Config, tuple[RuleEntry, ...]] = {}
         self._markers: dict[Config, frozenset[bytes]] = {}
 
@@ -91,7 +93,7 @@ class LintRun:
         if self.nearest is None:
             return self.config
         if directory not in self._configs:
-            self._configs[directory] = load(directory, self.nearest)
+            self._configs[directory] = load(directory, self.nearest, known=self._known)
         return self._configs[directory]
 
     def entries(self, config: Config) -> tuple[RuleEntry, ...]:

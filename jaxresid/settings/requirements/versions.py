@@ -1,37 +1,13 @@
-"""Find the newest JAX that a project admits, from its pyproject.toml."""
+"""Work out the newest JAX that requirements admit."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 Version = tuple[int, int]
-
-
-def table_in(document: Mapping[str, object], key: str) -> Mapping[str, object]:
-    """Return the table that a key of a TOML document holds; empty where the key holds none."""
-    value = document.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def jax_requirements(document: Mapping[str, object]) -> tuple[tuple[str, ...], ...]:
-    """Return the requirements on jax of a pyproject.toml, in groups that hold at the same time.
-
-    There is one group with what `dependencies` always requires. If that is nothing, there is one
-    group for each requirement that has a marker, and one for each extra. (More would only narrow
-    the first.)
-    """
-    project = table_in(document, "project")
-    dependencies = _on_jax(project.get("dependencies"))
-    always = tuple(line for line in dependencies if ";" not in line)
-    if always:
-        return (always,)
-    groups: list[tuple[str, ...]] = [(line,) for line in dependencies]
-    for extra in table_in(project, "optional-dependencies").values():
-        lines = _on_jax(extra)
-        plain = tuple(line for line in lines if ";" not in line)
-        groups += [plain] if plain else [(line,) for line in lines]
-    return tuple(groups)
+# Requirements on jax, as PEP 508 writes them; those of one group hold at the same time.
+Groups = tuple[tuple[str, ...], ...]
 
 
 # Compiled where there is a requirement to read.
@@ -39,10 +15,40 @@ _ON_JAX = r"(?is)\s*jax\s*(?:\[[^\]]*\])?\s*(?=$|[(<>=!~;@])(.*)"
 _NO_UPPER_BOUND = r"[\s()]*(?:(?:>=?|!=)[^,<=~;@]*,?)*[\s()]*"
 
 
-def _on_jax(lines: object) -> list[str]:
-    if not isinstance(lines, list):
+def on_jax(lines: object) -> list[str]:
+    """Return the requirements on jax of a list; none where it is no list, or holds no text."""
+    if not isinstance(lines, list | tuple):
         return []
     return [line for line in lines if isinstance(line, str) and re.match(_ON_JAX, line)]
+
+
+def groups_of(dependencies: object, extras: Iterable[object]) -> Groups:
+    """Return the requirements on jax of a project in groups that hold at the same time.
+
+    There is one group with what `dependencies` always requires. If that is nothing, there is one
+    group for each requirement that has a marker, and one for each extra. (More would only narrow
+    the first.)
+    """
+    lines = on_jax(dependencies)
+    always = tuple(line for line in lines if ";" not in line)
+    if always:
+        return (always,)
+    groups: list[tuple[str, ...]] = [(line,) for line in lines]
+    for extra in extras:
+        lines = on_jax(extra)
+        plain = tuple(line for line in lines if ";" not in line)
+        groups += [plain] if plain else [(line,) for line in lines]
+    return tuple(groups)
+
+
+def admits(groups: Groups, version: Version) -> bool:
+    """Return whether a group admits a minor version of jax, or there is no group."""
+    major, minor = version
+    below = f"jax<{major}.{minor + 1}"
+    return not groups or any(
+        _newest_of_group((*(line.partition(";")[0] for line in group), below))[1] == version
+        for group in groups
+    )
 
 
 def newest_admitted(groups: Iterable[Sequence[str]]) -> Version | None:

@@ -1,0 +1,1 @@
+"""The version of JAX that a project uses: its locks, its environments and its requirements."""

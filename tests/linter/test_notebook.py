@@ -2,11 +2,14 @@
 
 import ast
 import json
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import jaxresid.linter
+from jaxresid.cli.main import run
 from jaxresid.linter.text.notebook import read
 from jaxresid.violations import Edit, Span
 
@@ -223,6 +226,151 @@ def test_a_cell_magic_further_down_is_only_a_line():
     assert text_of("x = 1", "%%bash", "y = 2") == "x = 1\npass  \ny = 2\n"
 
 
+@pytest.mark.parametrize(
+    ("cell", "python"),
+    [
+        ("    x = 1\n    y = 2", "x = 1\ny = 2\n"),
+        ("\n\t@f\n\tdef g():\n\t\tpass\n# c\n\tg()", "\n@f\ndef g():\n\tpass\n# c\ng()\n"),
+        ("  %time f(x)\n  y = 2", "pass      \ny = 2\n"),
+        ("%%time\n    x = 1", "pass  \nx = 1\n"),
+        ("  %%time\n    x = 1\n    y", "pass  \nx = 1\ny\n"),
+        ("  %%bash\n  x = 1", "        \n       \n"),
+        (">>> def f(x):\n...     return x\n>>> f(1)", "def f(x):\n    return x\nf(1)\n"),
+        (">>> x = 1\n>>>\n1", "x = 1\n\n1\n"),
+        ("In [1]: x = 1\n   ...: y = 2", "x = 1\ny = 2\n"),
+        ("x = f?", "pass  \n"),
+        ("if a:\n    y = f.g??  # how", "if a:\n    pass            \n"),
+        ("x = [1]  # why?", "x = [1]  # why?\n"),
+        ("x = a['b']?", "x = a['b']?\n"),
+    ],
+)
+def test_a_cell_is_read_without_its_margin_and_prompts(cell, python):
+    assert read(file(code(cell))).text == python
+
+
+def test_places_and_edits_are_those_of_the_indented_cell():
+    raw = file(code("z"), code("    import jax\n\n    x = jax.f(\n        1)\n# c\n    y = 2"))
+    notebook = read(raw)
+    assert notebook.text == "z\nimport jax\n\nx = jax.f(\n    1)\n# c\ny = 2\n"
+    assert notebook.place(Span(4, 4, 5, 6)) == (2, Span(3, 8, 4, 10))
+    assert notebook.place(Span(6, 0, 7, 1)) == (2, Span(5, 0, 6, 5))
+    edits = [
+        Edit(Span(2, 0, 2, 0), "import os\n"),
+        Edit(Span(4, 4, 5, 6), "g(\n    2,\n\n    3)"),
+        Edit(Span(7, 0, 7, 5), "y = (\n    3)"),
+    ]
+    cell = json.loads(notebook.apply(edits))["cells"][1]["source"]
+    assert cell == (
+        "    import os\n    import jax\n\n    x = g(\n        2,\n\n        3)\n# c\n"
+        "    y = (\n        3)"
+    )
+
+
+def test_rows_with_prompts_are_not_edited():
+    notebook = read(file(code(">>> x = 1\n... y")))
+    assert notebook.place(Span(1, 0, 1, 1)) == (1, Span(1, 4, 1, 5))
+    with pytest.raises(ValueError, match="touches a magic"):
+        notebook.apply([replace(1, 0, 1, "z")])
+
+
+@pytest.mark.parametrize(
+    ("metadata", "is_python"),
+    [
+        ({"polyglot_notebook": {"kernelName": "csharp"}}, False),
+        ({"dotnet_interactive": {"language": "python"}}, True),
+        ({"kernel": "R"}, False),
+        ({"kernel": "Python3"}, True),
+        ({"vscode": {"languageId": 3}}, True),
+    ],
+)
+def test_the_language_of_a_cell(metadata, is_python):
+    assert bool(read(file(code("x", **metadata))).cells) is is_python
+
+
+def test_cells_of_databricks_name_their_language():
+    cells = code("%sql\nselect 'it"), code("%md-sandbox # t"), code("%pip install x"), code("y")
+    databricks = {"application/vnd.databricks.v1+notebook": {"language": "python"}}
+    text = read(file(*cells, metadata=databricks)).text
+    assert text.split() == ["pass", "y"]
+    assert "select" in read(file(*cells)).text
+
+
+class Placeholders(ast.NodeTransformer):
+    """Make what stands for a magic, here and in IPython's Python, the same."""
+
+    def visit_Call(self, node):
+        return ast.Constant(0) if "get_ipython" in ast.unparse(node.func) else node
+
+    def visit_Pass(self, node):
+        return ast.Expr(ast.Constant(0))
+
+
+PARTS = (
+    *("x = 1", "if x:", "    y = f(x)", "        z", "    %time f(x)", "%load_ext a", "!ls -l"),
+    *("x = !ls", "f?", "x = f?", "# why?", "", "   ", "s = '''\n%no\n'''", "f(\n  1)"),
+    *(">>> x = 1", ">>> def f():", "...     pass", "    def f():", "        return 1"),
+)
+
+
+def test_cells_are_read_as_ipython_reads_them():
+    transformer = pytest.importorskip("IPython.core.inputtransformer2").TransformerManager()
+    rng = random.Random(0)
+    compared = 0
+    for _ in range(2000):
+        cell = "\n".join(rng.choices(PARTS, k=rng.randint(1, 6)))
+        if ">>>" in cell and not cell.startswith(">>>"):  # versions of IPython differ
+            continue
+        try:
+            trees = [parse(transformer.transform_cell(cell))]
+        except (SyntaxError, ValueError):
+            continue
+        trees.append(parse(text_of(cell)))
+        compared += 1
+        assert len({ast.dump(Placeholders().visit(tree)) for tree in trees}) == 1, cell
+    assert compared > 500
+
+
+# --- cells that are no Python
+
+
+BAD = code("for x in\n  y")
+UNKNOWN = "jax.checkpoint(f, concrete=True)"
+
+
+def test_a_cell_that_is_no_python_hides_no_other():
+    found = jaxresid.linter.lint_source(file(code("import jax"), BAD, code(UNKNOWN)), "a.ipynb")
+    assert {(v.code, v.cell, v.span.row) for v in found} == {
+        ("invalid-syntax", 2, 1),
+        ("JXR105", 3, 1),
+        ("JXR505", 3, 1),
+    }
+    alone = jaxresid.linter.lint_source(file(code("import jax"), code(UNKNOWN)), "a.ipynb")
+    assert {v.message for v in alone} < {v.message for v in found}
+
+
+def test_only_what_a_comment_silences_is_counted(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    cells = code("    import jax"), BAD, code(f"    {UNKNOWN}")
+    (tmp_path / "a.ipynb").write_bytes(file(*cells))
+    assert run(["lint", "--no-cache", "--add-noqa", "a.ipynb"]) == 1
+    assert capsys.readouterr().err.startswith("Silenced 2 findings.\n")
+    last = json.loads((tmp_path / "a.ipynb").read_bytes())["cells"][2]["source"]
+    assert last == f"    {UNKNOWN}  # jaxresid: ignore[JXR105, JXR505]"
+
+
+def test_fixes_are_made_beside_a_cell_that_is_no_python():
+    cell = (
+        "    import jax\n    jax.checkpoint(f)(x, policy=None)\n    jax.remat(abs, concrete=False)"
+    )
+    raw = file(BAD, code(cell))
+    found = jaxresid.linter.lint_source(raw, "a.ipynb")
+    assert {v.code for v in found} >= {"invalid-syntax", "JXR505"}
+    fixed = json.loads(jaxresid.linter.fix_source(raw.decode(), "a.ipynb"))["cells"]
+    assert fixed[0]["source"] == BAD["source"]
+    assert "concrete" not in fixed[1]["source"]
+    assert fixed[1]["source"].startswith("    import jax\n    jax.checkpoint(f)")
+
+
 # --- writing
 
 
@@ -402,7 +550,7 @@ def notebooks(draw):
 def test_no_edits_change_no_bytes(raw):
     notebook = read(raw)
     assert notebook.apply(()) == raw
-    assert len(notebook.text) == sum(len(c.text) for c in notebook.cells)
+    assert len(notebook.text) == sum(len(c.text) - sum(c.cuts) for c in notebook.cells)
 
 
 @given(notebooks(), st.data(), SOURCES)
@@ -414,9 +562,11 @@ def test_an_edit_changes_its_cell_and_nothing_else(raw, data, new):
         return
     cell, row = data.draw(st.sampled_from(rows))
     line = notebook.lines(cell.number)[row - 1]
-    start = data.draw(st.integers(0, len(line)))
+    cut = cell.cut(row)
+    start = data.draw(st.integers(cut, len(line)))
     end = data.draw(st.integers(start, len(line)))
-    after = notebook.apply([replace(cell.row + row - 1, start, end, new)])
+    new = new.replace("\n", "") if cut else new
+    after = notebook.apply([replace(cell.row + row - 1, start - cut, end - cut, new)])
     want = json.loads(raw)
     starts = [0]
     for each in notebook.lines(cell.number):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter.text import prefilter as funnel
 from jaxresid.linter.text.document import Document, read
-from jaxresid.linter.text.syntax import UnparsableError, parse
+from jaxresid.linter.text.syntax import UnparsableError
 from jaxresid.violations import Fix, Linted, Span, Violation
 
 if TYPE_CHECKING:
@@ -121,15 +121,16 @@ def violations_in(
     file: Path | None = None,
 ) -> list[Violation]:
     """Return the violations of a document, in the coordinates of its module."""
-    source = document.source
+    path = document.source.path
     try:
-        tree = parse(source, top_level_await=document.is_notebook)
+        parsed = document.parsed()
     except UnparsableError as e:
-        return [broken(source.path, INVALID_SYNTAX, f"{e}", e.row, e.column)]
+        return [broken(path, INVALID_SYNTAX, f"{e}", e.row, e.column)]
+    errors = [broken(path, INVALID_SYNTAX, f"{e}", e.row, e.column) for e in parsed.errors]
     try:
-        return _found_in(tree, document, settings, project, file)
+        return errors + _found_in(parsed.tree, parsed.document, settings, project, file)
     except RecursionError:
-        return [broken(source.path, INVALID_SYNTAX, "too deeply nested to be linted")]
+        return [broken(path, INVALID_SYNTAX, "too deeply nested to be linted")]
 
 
 def _found_in(
@@ -282,7 +283,8 @@ def _applied(document: Document, violations: Sequence[Violation]) -> bytes | Non
         after = read(raw, document.source.path)
         if isinstance(after, Violation):
             return None
-        parse(after.source, top_level_await=after.is_notebook)
+        if len(after.parsed().errors) > len(document.parsed().errors):
+            return None
     except ValueError:  # overlaps, encodings, syntax
         return None
     return raw

@@ -282,7 +282,8 @@ class LintRun:
         text = document.source.text
         newline = "\r\n" if "\r\n" in text else "\n"
         edits = suppress.add(document.source.lines, found, reason, newline=newline)
-        return document.edited(edits), len(found) if edits else 0
+        count = sum(v.code not in suppress.UNSUPPRESSABLE for v in found)
+        return document.edited(edits), count if edits else 0
 
     def run(
         self, paths: Sequence[str], *, jobs: int | None = None, cache: bool = True

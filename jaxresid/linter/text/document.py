@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.text.source import SourceText, UndecodableError
+from jaxresid.linter.text.syntax import UnparsableError, parse
 from jaxresid.violations import Edit, Span, Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.text.notebook import Notebook
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A file with its tree.
+
+    Attributes:
+      document: the file, with blanks in place of the cells that are no Python.
+      tree: its tree.
+      errors: why cells are no Python, and where, in the coordinates of the module.
+    """
+
+    document: Document
+    tree: ast.Module
+    errors: tuple[UnparsableError, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -30,6 +48,33 @@ class Document:
         """Return whether the file is a notebook."""
         return self.notebook is not None
 
+    def parsed(self) -> Parsed:
+        """Return the tree of the file; cells of a notebook that are no Python are left out of it.
+
+        Raises:
+          UnparsableError: No Python that we know of accepts it.
+        """
+        try:
+            return Parsed(self, parse(self.source, top_level_await=self.is_notebook))
+        except UnparsableError:
+            if self.notebook is None:
+                raise
+            errors: list[UnparsableError] = []
+            parts: list[str] = []
+            for cell, text in self.notebook.python():
+                try:
+                    parse(SourceText(self.source.path, text), top_level_await=True)
+                except UnparsableError as e:
+                    errors.append(UnparsableError(str(e), e.row + cell.row - 1, e.column))
+                    parts.append(re.sub(r"[^\r\n]", " ", text))
+                else:
+                    parts.append(text)
+            if not errors:
+                raise
+        rest = SourceText(self.source.path, "".join(parts))
+        readable = Document(rest, replace(self.notebook, text=rest.text))
+        return Parsed(readable, parse(rest, top_level_await=True), tuple(errors))
+
     def relative_to_cell(self, violation: Violation) -> Violation:
         """Return the violation with positions relative to its notebook cell."""
         if self.notebook is None:
@@ -38,12 +83,11 @@ class Document:
         shift = span.row - violation.span.row
         fix = violation.fix
         if fix is not None:
-            placed = [self.notebook.place(e.span) for e in fix.edits]
+            placed = [self.notebook.place_edit(e) for e in fix.edits]
             if any(c != cell for c, _ in placed):
                 fix = None  # one cell at a time is what every format can say
             else:
-                edits = zip(fix.edits, placed, strict=True)
-                fix = replace(fix, edits=tuple(Edit(s, e.text) for e, (_, s) in edits))
+                fix = replace(fix, edits=tuple(edit for _, edit in placed))
         related = []
         for other in violation.related:
             if other.path == violation.path:

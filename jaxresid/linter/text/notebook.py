@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from json.decoder import JSONDecoder
 
-from jaxresid.linter.text.lexer import LINE_END, logical_end
+from jaxresid.linter.text.lexer import LINE_END
+from jaxresid.linter.text.magics import masked
 from jaxresid.violations import Edit, Span
 
 _BOM = "\ufeff"
@@ -173,93 +174,6 @@ def _common_prefix_length(one: Sequence[str], other: Sequence[str]) -> int:
     return count
 
 
-# --- magics
-
-# Cell magics whose cell is Python that runs here.
-_TRANSPARENT = frozenset({"capture", "prun", "time", "timeit"})
-_CELL_MAGIC = re.compile(r"(?:[ \t]*(?:#[^\r\n]*)?(?:\r\n|\r|\n))*+%%(\w*)")
-# No Python statement starts with one of these; `/`, `,` and `;` are IPython's automatic calls.
-_LINE_MAGIC = re.compile(r"[ \t]*([%!?/,;])")
-_HELP = re.compile(
-    r"[ \t]*%{0,2}[\w*][\w.*]*+(?:\[[^\]\r\n]*\][\w.*]*+)*+\?{1,2}[ \t]*(?:#[^\r\n]*)?(?=[\r\n]|\Z)"
-)
-_ASSIGNED = re.compile(
-    r"""(?P<left>(?:[\w.,*:() \t-]|\[(?:[\w.:-]|"[^"\r\n]*"|'[^'\r\n]*')*+\])++=[ \t]*+)[!%]"""
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Masked:
-    """A cell's text with magics replaced, character for character.
-
-    Attributes:
-      text: the text.
-      rows: the rows (1-based, of the cell) that hold magics.
-      first: the first row before which text can be inserted.
-    """
-
-    text: str
-    rows: frozenset[int]
-    first: int
-
-
-def _mask(text: str) -> _Masked:
-    pos, row, first = 0, 1, 1
-    parts: list[str] = []
-    rows: set[int] = set()
-    cell_magic = _CELL_MAGIC.match(text)
-    if cell_magic:
-        if cell_magic[1] not in _TRANSPARENT:
-            every = frozenset(range(1, len(LINE_END.findall(text)) + 1))
-            return _Masked(re.sub(r"[^\r\n]", " ", text), every, len(every) + 2)
-        first = len(LINE_END.findall(text, 0, cell_magic.end())) + 2
-    while pos < len(text):
-        start = _magic_start(text, pos)
-        end = logical_end(text, pos) if start is None else _magic_end(text, pos)
-        count = len(LINE_END.findall(text, pos, end))
-        if start is None:
-            parts.append(text[pos:end])
-        else:
-            parts.append(
-                text[pos:start] + _placeholder(text[start:end], not text[pos:start].strip())
-            )
-            rows.update(range(row, row + max(count, 1)))
-        pos, row = end, row + count
-    return _Masked("".join(parts), frozenset(rows), first)
-
-
-def _magic_start(text: str, pos: int) -> int | None:
-    """Return where the magic on the logical line at `pos` starts, None if there is none."""
-    if match := _LINE_MAGIC.match(text, pos):
-        return match.start(1)
-    if match := _HELP.match(text, pos):
-        return match.end() - len(match.group().lstrip())
-    if match := _ASSIGNED.match(text, pos):
-        return match.end("left")
-    return None
-
-
-def _magic_end(text: str, pos: int) -> int:
-    """Return where a magic ends, after its line end.
-
-    A backslash at the end of a line continues it.
-    """
-    while True:
-        after = LINE_END.search(text, pos)
-        if after is None:
-            return len(text)
-        if not text.endswith("\\", pos, after.start()):
-            return after.end()
-        pos = after.end()
-
-
-def _placeholder(magic: str, is_statement: bool) -> str:
-    """Return Python of the same shape as a magic, which does nothing."""
-    width = len(LINE_END.split(magic, 1)[0])
-    word = "pass" if is_statement and width >= 4 else "0"
-    return word.ljust(width) + re.sub(r"[^\r\n]", " ", magic[width:])
-
-
 # --- notebooks
 
 
@@ -275,6 +189,7 @@ class Cell:
       items: the strings of `source`, None where it is one string.
       magic_rows: rows of the cell that hold magics.
       first: the first row of the cell before which text can be inserted.
+      cuts: how much of each row's start is not in the module.
     """
 
     number: int
@@ -285,11 +200,16 @@ class Cell:
     items: tuple[str, ...] | None
     magic_rows: frozenset[int] = frozenset()
     first: int = 1
+    cuts: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:
         """The source, with a line end after its last line."""
         return self.source if self.source.endswith("\n") else f"{self.source}\n"
+
+    def cut(self, row: int) -> int:
+        """Return how much of a row's start is not in the module; 0 for a row below the cell."""
+        return self.cuts[row - 1] if row <= len(self.cuts) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,10 +233,36 @@ class Notebook:
           ValueError: There is no code cell.
         """
         cell = self._cell_at(span.row)
-        shift = cell.row - 1
+        row, end_row = span.row - cell.row + 1, span.end_row - cell.row + 1
         return cell.number, Span(
-            span.row - shift, span.column, span.end_row - shift, span.end_column
+            row, span.column + cell.cut(row), end_row, span.end_column + cell.cut(end_row)
         )
+
+    def place_edit(self, edit: Edit) -> tuple[int, Edit]:
+        """Return the number of the cell where a module's edit starts, and the edit in that cell.
+
+        In a cell that is indented as a whole what is written is indented with it.
+
+        Raises:
+          ValueError: There is no code cell.
+        """
+        number, span = self.place(edit.span)
+        cell = self._cell_at(edit.span.row)
+        cut = cell.cut(span.row)
+        if not cut:
+            return number, Edit(span, edit.text)
+        indent = LINE_END.split(cell.text)[span.row - 1][:cut]
+        if edit.span.column == edit.span.end_column == 0 and edit.text.endswith("\n"):
+            whole_lines = Span(span.row, 0, span.end_row, 0)
+            return number, Edit(whole_lines, re.sub(r"(?m)^(?=[^\r\n])", indent, edit.text))
+        return number, Edit(span, re.sub(r"\n(?!\r?\n)", f"\n{indent}", edit.text))
+
+    def python(self) -> Iterator[tuple[Cell, str]]:
+        """Yield the cells, each with its part of the module."""
+        lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)", self.text)
+        ends = [*(cell.row - 1 for cell in self.cells[1:]), len(lines)]
+        for cell, end in zip(self.cells, ends, strict=True):
+            yield cell, "".join(lines[cell.row - 1 : end])
 
     def lines(self, cell: int) -> tuple[str, ...]:
         """Return the lines of a cell, given by its number, as they are in the notebook.
@@ -338,9 +284,9 @@ class Notebook:
         by_cell: dict[int, list[Edit]] = defaultdict(list)
         index = {cell.number: cell for cell in self.cells}
         for edit in edits:
-            number, span = self.place(edit.span)
-            _check_editable(index[number], span)
-            by_cell[number].append(Edit(span, edit.text))
+            number, placed = self.place_edit(edit)
+            _check_editable(index[number], placed.span)
+            by_cell[number].append(placed)
         ascii_only = _writes_ascii(self.json)
         parts, at = [], 0
         for number in sorted(by_cell):
@@ -400,6 +346,9 @@ def _writes_ascii(text: str) -> bool:
     return text.isascii() and re.search(escaped, text) is not None
 
 
+_DATABRICKS = "application/vnd.databricks.v1+notebook"
+
+
 def read(raw: bytes) -> Notebook:
     """Read a notebook; one of another language has no cells.
 
@@ -431,6 +380,7 @@ def read(raw: bytes) -> Notebook:
         raise ValueError("`cells` is not a list")
     if not _is_python(top):
         return Notebook("", (), text)
+    of_databricks = _get(top, "metadata", _DATABRICKS) is not None
     found: list[Cell] = []
     parts: list[str] = []
     row = 1
@@ -438,10 +388,10 @@ def read(raw: bytes) -> Notebook:
         cell = _cell(number, members, row)
         if cell is None:
             continue
-        masked = _mask(cell.text)
-        found.append(replace(cell, magic_rows=masked.rows, first=masked.first))
-        parts.append(masked.text)
-        row += len(LINE_END.findall(masked.text))
+        python = masked(cell.text, of_databricks=of_databricks)
+        found.append(replace(cell, magic_rows=python.rows, first=python.first, cuts=python.cuts))
+        parts.append(python.text)
+        row += len(LINE_END.findall(python.text))
     return Notebook("".join(parts), tuple(found), text)
 
 
@@ -479,10 +429,22 @@ def _is_python(top: dict[str, _JsonValue]) -> bool:
     return True
 
 
+# What notebooks of several languages say of a cell: VS Code's, .NET Interactive's, SoS'.
+_CELL_LANGUAGES = (
+    ("vscode", "languageId"),
+    ("polyglot_notebook", "kernelName"),
+    ("dotnet_interactive", "language"),
+    ("kernel",),
+)
+
+
 def _is_python_cell(members: dict[str, _JsonValue]) -> bool:
     """Return whether a code cell holds Python.
 
-    VS Code keeps cells of other languages among those of a Python kernel.
+    Some tools keep cells of other languages among those of a Python kernel.
     """
-    language = _get(members, "metadata", "vscode", "languageId")
-    return not isinstance(language, str) or language == "python"
+    for where in _CELL_LANGUAGES:
+        language = _get(members, "metadata", *where)
+        if isinstance(language, str):
+            return "python" in language.lower()
+    return True

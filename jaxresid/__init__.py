@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from jaxresid.model import IntervalBasis as IntervalBasis
     from jaxresid.model import JaxInfo as JaxInfo
     from jaxresid.model import KeptBeyondPeak as KeptBeyondPeak
+    from jaxresid.model import Lifetime as Lifetime
+    from jaxresid.model import Lifetimes as Lifetimes
     from jaxresid.model import LineDifference as LineDifference
     from jaxresid.model import Literal as Literal
     from jaxresid.model import LiveValue as LiveValue
@@ -83,6 +85,7 @@ if TYPE_CHECKING:
     from jaxresid.model import PlannedPart as PlannedPart
     from jaxresid.model import PlannedSite as PlannedSite
     from jaxresid.model import PlannedValue as PlannedValue
+    from jaxresid.model import ProgramPoint as ProgramPoint
     from jaxresid.model import Relief as Relief
     from jaxresid.model import Report as Report
     from jaxresid.model import Residual as Residual
@@ -139,12 +142,12 @@ _PUBLIC = {
         "Argument Aval Beaten Checkpoint CheckpointDifference Collective Comparison ComparisonRow "
         "Compiled CompiledBuffer CompiledReport CompilerWarning Computed Configuration Constant "
         "Consumer Cost DiffSide Difference EstimatedVerdict Expression Finding Floor FloorPart "
-        "FrontRow Interval IntervalBasis JaxInfo KeptBeyondPeak LineDifference Literal LiveValue "
-        "Location Mark Mesh ModuleMemory NextStep Offloading OomBuffer OomOther OomParts OomPool "
-        "OomReport Origin Peak Phases PhaseSpan PlaceInfo Plan PlannedPart PlannedSite "
-        "PlannedValue Relief Report Residual ResidualGroup ResidualGroups ResidualRow Selection "
-        "Source Sweep SweepRow Target TimeBasis TimeInterval Timing Totals Transfers TriedPlace "
-        "ValueDifference Verdict WayOut"
+        "FrontRow Interval IntervalBasis JaxInfo KeptBeyondPeak Lifetime Lifetimes "
+        "LineDifference Literal LiveValue Location Mark Mesh ModuleMemory NextStep Offloading "
+        "OomBuffer OomOther OomParts OomPool OomReport Origin Peak Phases PhaseSpan PlaceInfo Plan "
+        "PlannedPart PlannedSite PlannedValue ProgramPoint Relief Report Residual ResidualGroup "
+        "ResidualGroups ResidualRow Selection Source Sweep SweepRow Target TimeBasis TimeInterval "
+        "Timing Totals Transfers TriedPlace ValueDifference Verdict WayOut"
     ),
     "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
     "jaxresid.option_types": "GroupBy Mode ResidualKey",

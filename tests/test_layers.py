@@ -88,7 +88,7 @@ ALLOWED = {
 ROOMS = {
     "inspector": (
         *("jaxpr", "call", "trace", "cost", "program", "memory", "residuals", "few_layers"),
-        *("checkpoints", "variants", "findings", "subject", "modules", "next_step"),
+        *("checkpoints", "variants", "findings", "subject", "modules", "lifetimes", "next_step"),
         *("conclusions", "report"),
     ),
     "linter": ("text", "resolve", "fixes", "patterns", "rule", "rules", "run"),

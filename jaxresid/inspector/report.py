@@ -20,6 +20,8 @@ from jaxresid.inspector.conclusions import concluded, kept_beyond_peak
 from jaxresid.inspector.findings.host_memory import WITHOUT_EFFECT, host_findings
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.lifetimes import with_lifetimes
+from jaxresid.inspector.memory.compilers import check_lifetimes
 from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.modules import modules
 from jaxresid.inspector.program.build import Program, value_and_gradients
@@ -59,10 +61,15 @@ def inspection(question: Question, *, cache: CompileCache | None = None) -> Insp
       question: the function, its call and the options.
       cache: the cache of what is compiled for a mesh.
     """
+    if question.lifetimes:
+        check_lifetimes(choose(question.on))
     with gc_paused():
         found = _traced_subject(question)
         with found.tracing():
-            return concluded(_inspected(found, cache), question.words)
+            made = _inspected(found, cache)
+            if question.lifetimes:
+                made = with_lifetimes(made)
+            return concluded(made, question.words)
 
 
 def subject(question: Question) -> Subject:

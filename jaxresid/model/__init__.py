@@ -46,6 +46,11 @@ from jaxresid.model.joint import Beaten as Beaten
 from jaxresid.model.joint import Configuration as Configuration
 from jaxresid.model.joint import FrontRow as FrontRow
 from jaxresid.model.joint import Selection as Selection
+from jaxresid.model.lifetimes import Lifetime as Lifetime
+from jaxresid.model.lifetimes import LifetimeReason as LifetimeReason
+from jaxresid.model.lifetimes import Lifetimes as Lifetimes
+from jaxresid.model.lifetimes import ProgramPoint as ProgramPoint
+from jaxresid.model.lifetimes import without_names as without_names
 from jaxresid.model.listing import Equation as Equation
 from jaxresid.model.listing import Listing as Listing
 from jaxresid.model.listing import Split as Split

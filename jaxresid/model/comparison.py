@@ -14,6 +14,7 @@ from jaxresid.model.interval import (
     interval_between,
     time_interval_between,
 )
+from jaxresid.model.lifetimes import Lifetimes
 from jaxresid.model.offloading import Offloading
 from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
@@ -146,6 +147,8 @@ class Comparison(Result):
       mesh: the devices that the program is split over; None: one device.
       time_basis: what estimated times of such programs were held against; None where nothing was.
       times_checked_on: the places whose estimated times were held against something, in words.
+      lifetimes: from when until when each value is live, where that was asked for: in the program
+        as it is written, then in each other row without an error, by its policy.
     """
 
     target: Target
@@ -160,6 +163,7 @@ class Comparison(Result):
     mesh: Mesh | None = None
     time_basis: TimeBasis | None = None
     times_checked_on: tuple[str, ...] = ()
+    lifetimes: tuple[Lifetimes, ...] = ()
 
     def _headline(self) -> str:
         peaks = [row.compared_nbytes for row in self.rows if row.compared_nbytes is not None]

@@ -16,6 +16,7 @@ from jaxresid.model.interval import (
     time_interval_between,
 )
 from jaxresid.model.joint import NO_SELECTION, Selection
+from jaxresid.model.lifetimes import Lifetimes
 from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, PlaceInfo, Target
 from jaxresid.model.values import Location
@@ -176,6 +177,10 @@ class Plan(Result):
       high_time_fraction: the upper end.
       time_basis: what estimated times of such programs were held against; None where nothing was.
       times_checked_on: the places whose estimated times were held against something, in words.
+      lifetimes: from when until when each value is live, where that was asked for: in the code as
+        it is, then, called `plan`, with the plan applied. That is not there where the plan leaves
+        the code as it is, nor where its code was traced in another process and gives other figures
+        than it was to.
     """
 
     target: Target
@@ -222,6 +227,7 @@ class Plan(Result):
     high_time_fraction: float | None = None
     time_basis: TimeBasis | None = None
     times_checked_on: tuple[str, ...] = ()
+    lifetimes: tuple[Lifetimes, ...] = ()
 
     def _headline(self) -> str:
         by = " by XLA" if self.confirmed else ""

@@ -9,6 +9,7 @@ from jaxresid.model.compiled import Compiled
 from jaxresid.model.cost import Phases
 from jaxresid.model.display import show
 from jaxresid.model.headline import count_text, headline, peak_text
+from jaxresid.model.lifetimes import Lifetimes, without_names
 from jaxresid.model.modules import ModuleMemory
 from jaxresid.model.next_step import NextStep
 from jaxresid.model.offloading import Offloading
@@ -42,6 +43,8 @@ class Report(Result):
       modules: the bytes by module, each before those in it, the biggest first; what is in no module
         is last.
       beyond_peak: why more is kept than the peak; None where it is not more.
+      lifetimes: from when until when each value is live, where that was asked for: in the program,
+        then without each checkpoint for which that program can be made.
     """
 
     target: Target
@@ -59,6 +62,7 @@ class Report(Result):
     next_step: NextStep | None = None
     modules: tuple[ModuleMemory, ...] = ()
     beyond_peak: KeptBeyondPeak | None = None
+    lifetimes: tuple[Lifetimes, ...] = ()
 
     def _headline(self) -> str:
         peak = peak_text(None)
@@ -83,6 +87,16 @@ class Report(Result):
     def totals(self) -> Totals:
         """The bytes of the residuals by kind."""
         return totals_of(self.residuals)
+
+    def without(self, checkpoint: Checkpoint) -> Lifetimes | None:
+        """Return the lifetimes without one of its checkpoints; None where there are none.
+
+        Args:
+          checkpoint: the checkpoint.
+        """
+        names = dict(zip(map(id, self.checkpoints), without_names(self.checkpoints), strict=True))
+        name = names.get(id(checkpoint))
+        return next((each for each in self.lifetimes if each.name == name), None)
 
     def group_by(self, *by: ResidualKey, all: bool = False) -> ResidualGroups:
         """Return the residuals summed by what they have in common, biggest first.

@@ -39,13 +39,13 @@ from jaxresid.errors import InputsError, JaxresidError, summary
 from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.checkpoints.policies import answers, description
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.inspector.memory.compilers import has_estimate
+from jaxresid.inspector.memory.compilers import check_lifetimes, has_estimate
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals.offloading import offloading
 from jaxresid.inspector.subject.base import Subject, gc_paused
 from jaxresid.inspector.variants.candidates import PolicyCandidate, candidates
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Variant, Variants
-from jaxresid.model import Comparison, ComparisonRow
+from jaxresid.model import Comparison, ComparisonRow, Lifetimes
 from jaxresid.option_types import Mode
 from jaxresid.progress import Progress, Stage
 from jaxresid.xla.places import Place
@@ -80,6 +80,7 @@ def compare(
     mode: Mode = "auto",
     on: str | Place | None = None,
     mesh: Any = None,
+    lifetimes: bool = False,
 ) -> Callable[..., Comparison]:
     """Return a function that compares `fun` and its gradients under checkpoint policies.
 
@@ -107,6 +108,7 @@ def compare(
       mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
       on: The place that the figures are for, as for `jaxresid.inspect`.
       mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
+      lifetimes: Also report from when until when each value is live, in each row; not for a CPU.
 
     Returns:
       A function of the arguments of `fun` that returns a `Comparison`.
@@ -135,6 +137,7 @@ def compare(
             measure=MeasureOptions(dynamic_leaves(found, leaves), rounds) if measure else None,
             compile=settings if compile else None,
             limit_s=compile_time,
+            lifetimes=lifetimes,
         )
 
     return compared
@@ -155,6 +158,7 @@ def comparison(
     compile: CompileSettings | None = None,
     limit_s: float = COMPILE_SECONDS,
     progress: Progress | None = None,
+    lifetimes: bool = False,
 ) -> Comparison:
     """Return the comparison of a traced function under several policies, as `compare` does.
 
@@ -167,7 +171,10 @@ def comparison(
         peaks are not estimated there.
       limit_s: Seconds that all compiles may take together.
       progress: Called with a text that says what is being done.
+      lifetimes: Whether the lifetimes of all values are to be in it.
     """
+    if lifetimes:
+        check_lifetimes(subject.place)
     policies = policies or ChosenPolicies()
     if at == SEGMENTS and (policies.own or policies.names):
         raise InputsError("segments are compared without policies; leave them out")
@@ -195,6 +202,7 @@ def comparison(
         else:
             for each in wanted(candidates(table.names()), policies.names):
                 table.add(each.text, target.choices(Choice(each.policy)))
+        drawn = table.lifetimes() if lifetimes else ()
     rows: Sequence[ComparisonRow] = table.rows
     warnings = (*subject.warnings, *remarks(variants))
     is_estimated = has_estimate(subject.place)
@@ -234,6 +242,7 @@ def comparison(
         mesh=subject.mesh,
         time_basis=table.time_basis,
         times_checked_on=checked_on(),
+        lifetimes=drawn,
     )
 
 
@@ -337,6 +346,15 @@ class ComparisonTable:
         self._plain_seconds = self._seconds(self._plain)
         self.time_basis = time_basis_of(self._plain, subject.place)
         self._kept_without = functools.cache(self._plain.kept)
+
+    def lifetimes(self) -> tuple[Lifetimes, ...]:
+        """Return the lifetimes of the values as written, then those of each other row."""
+        others = [(label, each) for label, each in self.variants.items() if label != WRITTEN]
+        found = [self.subject.lifetimes()]
+        for label, variant in others:
+            self._progress(f"tracing with {label}")
+            found.append(self.subject.lifetimes_of(variant.program, variant.trace, label))
+        return tuple(found)
 
     def names(self) -> tuple[str, ...]:
         """Return the checkpoint_names at the places, in program order."""

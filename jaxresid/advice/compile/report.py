@@ -40,6 +40,7 @@ def inspect(
     mesh: Any = None,
     compile: bool = False,
     compile_time: float = COMPILE_SECONDS,
+    lifetimes: bool = False,
 ) -> Callable[..., Report]:
     """Report what the backward pass of `fun` keeps, costs and takes.
 
@@ -67,6 +68,8 @@ def inspect(
         of the ten checkpoints that drop most; the verdicts on these are then XLA's.
       compile_time: seconds that compiling may take, all together; a checkpoint that has no verdict
         of XLA then says so.
+      lifetimes: also report from when until when each value is live, op by op, in the program and
+        without each of its checkpoints; not for a CPU, where nothing is estimated.
 
     Returns:
       a function of the arguments of `fun` that returns a `Report`.
@@ -76,7 +79,15 @@ def inspect(
       TraceError: the function fails to trace.
       MissingJaxError: jax is missing or older than 0.7.
     """
-    question = Question(fun, argnums=argnums, has_aux=has_aux, mode=mode, on=on, mesh=mesh)
+    question = Question(
+        fun,
+        argnums=argnums,
+        has_aux=has_aux,
+        mode=mode,
+        on=on,
+        mesh=mesh,
+        lifetimes=lifetimes,
+    )
 
     def inspected(*args: Any, **kwargs: Any) -> Report:
         found = inspection(question.of(args, kwargs))

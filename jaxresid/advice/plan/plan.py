@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxresid.advice.compare.policy_targets import remarks
 from jaxresid.advice.compile.ahead_of_time import CompileSettings, warnings_of
@@ -26,7 +26,7 @@ from jaxresid.advice.timing.intervals import checked_on, time_basis_of
 from jaxresid.errors import InputsError
 from jaxresid.inspector.memory.compilers import has_estimate
 from jaxresid.inspector.subject.base import Subject, gc_paused
-from jaxresid.model import Floor, Plan, answer
+from jaxresid.model import Floor, Lifetimes, Plan, answer
 from jaxresid.option_types import Aim
 from jaxresid.units import format_bytes
 from jaxresid.xla.places import Place, memory_of, why_unavailable
@@ -198,6 +198,7 @@ class Planning:
         said: Sequence[str] = (),
         *,
         keeps_interrupted: bool = False,
+        lifetimes: bool = False,
     ) -> tuple[Plan, tuple[FileEdit, ...]]:
         """Return the plan, and the edits that carry it out.
 
@@ -206,12 +207,16 @@ class Planning:
           compiles: As for `drafted`.
           said: Warnings to add to the plan's.
           keeps_interrupted: As for `drafted`.
+          lifetimes: Whether the lifetimes of all values are to be in the plan; nothing is traced
+            for them where the search was interrupted, and they are not there.
         """
         drafts, more = self._drafts(check), list(said)
         decided: Draft | None = None
         try:
             decided = self._decided(drafts, compiles, more)
             made = self._plan(decided, drafts, compiles, more, interrupted=False)
+            if lifetimes:
+                made = replace(made, lifetimes=self._lifetimes(decided, drafts))
         except KeyboardInterrupt:
             if not keeps_interrupted:
                 raise
@@ -376,6 +381,16 @@ class Planning:
             time_basis=basis,
             times_checked_on=checked_on(),
         )
+
+    def _lifetimes(self, decided: Draft, drafts: Drafts) -> tuple[Lifetimes, ...]:
+        """Return the lifetimes of the values in the code as it is, and with the plan applied."""
+        subject, found = self.subject, [self.subject.lifetimes()]
+        variant = decided.written
+        if variant is None and drafts.is_right(decided):
+            variant = decided.tried.variant
+        if variant is not None and any(site.changed for site in decided.sites):
+            found.append(subject.lifetimes_of(variant.program, variant.trace, "plan"))
+        return tuple(found)
 
     def _floor(
         self,

@@ -37,6 +37,7 @@ class Question:
       name: the target as the user wrote it; None: the function's own name.
       warnings: warnings that there are already.
       words: the words of the command line that ask this; empty from Python.
+      lifetimes: whether the report is to have the lifetimes of all values.
 
     Raises:
       InputsError: an option is not one, or does not go with another.
@@ -53,6 +54,7 @@ class Question:
     name: str | None = None
     warnings: Sequence[str] = ()
     words: tuple[str, ...] = ()
+    lifetimes: bool = False
 
     def __post_init__(self) -> None:
         if not callable(self.fun):

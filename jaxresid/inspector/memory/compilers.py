@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jaxresid import jax_compat
+from jaxresid.errors import InputsError
 from jaxresid.inspector.memory.intervals import basis_of
 from jaxresid.inspector.memory.profile import GPU, GPU_BEFORE_0_12, TPU, Profile
 from jaxresid.model import PlaceInfo
@@ -28,6 +29,20 @@ def profile_of(place: Place, jaxlib: str | None = None) -> Profile:
 def has_estimate(place: Place) -> bool:
     """Return whether peaks at a place are estimated; a CPU's compiler is asked, in seconds."""
     return place.platform != "cpu"
+
+
+def check_lifetimes(place: Place) -> None:
+    """Raise an error if there are no lifetimes of values at a place, as there is no estimate.
+
+    Raises:
+      InputsError: there is none.
+    """
+    if not has_estimate(place):
+        raise InputsError(
+            f"lifetimes are part of the estimate, and there is none for {place.text}, whose"
+            " compiler is asked instead; ask about an accelerator, such as gpu:h100, which need not"
+            " be here"
+        )
 
 
 def place_info(place: Place) -> PlaceInfo:

@@ -52,22 +52,51 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Span:
+    """The stretch of a program that a buffer is live in.
+
+    Attributes:
+      buffer: the buffer.
+      start: the index of the first point that it is live at.
+      stop: the index after the last.
+      reader: the last op that reads it, the one that makes it where none does; None: it stays to
+        the end of its block.
+      loop: the innermost loop in whose body it is made; None: it is made in none.
+    """
+
+    buffer: Buffer
+    start: int
+    stop: int
+    reader: Op | None
+    loop: Op | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
     """The temporaries of a block over its ops.
 
     Attributes:
       points: the points in order; those of a loop's body are in the place of the loop, once.
       at: index of the peak; -1 without ops.
-      live: the buffers at the peak.
       peak_nbytes: device bytes of temporaries at the peak.
       host_nbytes: the most bytes that are live in host memory at once, wherever that is.
+      tracker: when each buffer came and left.
     """
 
     points: tuple[Point, ...]
     at: int
-    live: tuple[Buffer, ...]
     peak_nbytes: int
     host_nbytes: int
+    tracker: _Tracker
+
+    def spans(self) -> Iterator[Span]:
+        """Yield the spans of all buffers: first those of the block itself, then those of bodies."""
+        yield from self.tracker.spans(len(self.points))
+
+    @property
+    def live(self) -> tuple[Span, ...]:
+        """The spans of the buffers that are live at the peak."""
+        return tuple(s for s in self.spans() if s.start <= self.at < s.stop)
 
 
 def timeline(lowered: Lowered) -> Timeline:
@@ -136,7 +165,7 @@ def _walk(
     live: dict[Value, Buffer] = {}
     now, host = 0, 0
     points: list[Point] = []
-    peak = _PeakTracker()
+    tracker = _Tracker()
     most_host = 0
     for i, op in enumerate(block.ops):
         made = op.results
@@ -145,7 +174,7 @@ def _walk(
         dying = [v for v in op.operands if v in live and last[v] == i]
         if dying:
             for v in _reused(made, dying, op, free, live, block):
-                peak.release(live[v], i - 1)
+                tracker.release(live[v], len(points), op)
                 now -= live.pop(v).nbytes
         for v in made:
             if v in free or not (nbytes := array_nbytes(v, block)):
@@ -155,60 +184,69 @@ def _walk(
                 live[v] = Buffer(op, v, 0)
                 continue
             live[v] = Buffer(op, v, nbytes)
-            peak.allocate(live[v], i)
+            tracker.allocate(live[v], len(points))
             now += nbytes
         inner: Timeline | None = None
         if op.bodies:
             inner = _body_timeline(op, profile)
+            tracker.enter(op, inner, len(points))
             points += [Point(p.op, now + p.nbytes) for p in inner.points]
             most_host = max(most_host, host + inner.host_nbytes)
         points.append(Point(op, now))
-        peak.observe(now, inner, len(points) - 1, i)
+        tracker.observe(now, inner, len(points) - 1)
         most_host = max(most_host, host)
         for v in dying:
             if v in live:
-                peak.release(live[v], i)
+                tracker.release(live[v], len(points), op)
                 now -= live.pop(v).nbytes
                 host -= v.nbytes if v.memory == "host" else 0
         for v in made:
             if last.get(v, -1) <= i and v in live:
-                peak.release(live[v], i)
+                tracker.release(live[v], len(points), op)
                 now -= live.pop(v).nbytes
                 host -= v.nbytes if v.memory == "host" else 0
-    return Timeline(tuple(points), peak.at, peak.live(), max(peak.nbytes, 0), most_host)
+    return Timeline(tuple(points), tracker.at, max(tracker.nbytes, 0), most_host, tracker)
 
 
-class _PeakTracker:
-    """The highest point so far, and when each buffer came and left."""
+class _Tracker:
+    """The highest point so far, and at which points each buffer came and left."""
 
     def __init__(self) -> None:
         self.nbytes = -1
         self.at = -1
-        self._step = -1
-        self._inner: tuple[Buffer, ...] = ()
         self._allocated_at: dict[Buffer, int] = {}
-        self._released_at: dict[Buffer, int] = {}
+        self._released: dict[Buffer, tuple[int, Op]] = {}
+        self._inner: list[tuple[Op, Timeline, int]] = []
 
-    def allocate(self, buffer: Buffer, step: int) -> None:
-        self._allocated_at[buffer] = step
+    def allocate(self, buffer: Buffer, start: int) -> None:
+        """Record the first point that the buffer is live at."""
+        self._allocated_at[buffer] = start
 
-    def release(self, buffer: Buffer, step: int) -> None:
-        """Record that `step` is the last one that the buffer is live in."""
-        self._released_at[buffer] = step
+    def release(self, buffer: Buffer, stop: int, reader: Op) -> None:
+        """Record the first point that the buffer is not live at, and its reader; see `Span`."""
+        self._released[buffer] = stop, reader
 
-    def observe(self, nbytes: int, inner: Timeline | None, index: int, step: int) -> None:
+    def enter(self, op: Op, inner: Timeline, start: int) -> None:
+        """Record that the points of an op's body follow, from `start` on."""
+        self._inner.append((op, inner, start))
+
+    def observe(self, nbytes: int, inner: Timeline | None, index: int) -> None:
         total = nbytes + (inner.peak_nbytes if inner else 0)
         if total <= self.nbytes:
             return
-        self.nbytes, self._step = total, step
+        self.nbytes = total
         self.at = index if inner is None else index - len(inner.points) + max(inner.at, 0)
-        self._inner = inner.live if inner else ()
 
-    def live(self) -> tuple[Buffer, ...]:
-        """Return the buffers at the highest point."""
-        at, left = self._step, self._released_at
-        outer = (b for b, came in self._allocated_at.items() if came <= at <= left.get(b, at))
-        return (*outer, *self._inner)
+    def spans(self, end: int) -> Iterator[Span]:
+        """Yield the spans of the buffers; those that were not released are live to `end`."""
+        for buffer, start in self._allocated_at.items():
+            released = self._released.get(buffer)
+            stop, reader = (end, None) if released is None else released
+            yield Span(buffer, start, stop, reader, None)
+        for op, inner, start in self._inner:
+            around = op if op.is_loop else None
+            for s in inner.spans():
+                yield Span(s.buffer, start + s.start, start + s.stop, s.reader, s.loop or around)
 
 
 def _body_timeline(op: Op, profile: Profile) -> Timeline:

@@ -7,14 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jaxresid.inspector.jaxpr.level import Level
-from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE
-from jaxresid.inspector.jaxpr.primitives import TRANSPARENT, of_kind
+from jaxresid.inspector.jaxpr.phases import FORWARD
+from jaxresid.inspector.jaxpr.primitives import of_kind
 from jaxresid.inspector.memory.curve import curve_of
-from jaxresid.inspector.memory.liveness import Buffer, Timeline, timeline
+from jaxresid.inspector.memory.live_values import (
+    Temporaries,
+    aliased_nbytes,
+    arguments_nbytes,
+    held_inputs,
+    held_outputs,
+    outputs_nbytes,
+    outside_nbytes,
+)
+from jaxresid.inspector.memory.liveness import timeline
 from jaxresid.inspector.memory.lowered import Lowered
-from jaxresid.inspector.program.avals import aval_of_value
 from jaxresid.inspector.program.build import Program, all_ops
-from jaxresid.inspector.program.ops import Block, InlineContext, Op, Value
+from jaxresid.inspector.program.ops import InlineContext, Op
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.layer_paths import folded_scopes, scope_key
 from jaxresid.model import NOWHERE, LiveValue, Location, Peak, Source
@@ -68,7 +76,7 @@ def peak_nbytes(lowered: Lowered) -> int:
     """Return the estimated peak in bytes alone: arguments + outputs + temporaries - aliased."""
     if lowered.whole is not None:
         lowered = Lowered(lowered.whole.program, lowered.profile, lowered.whole.block)
-    return _outside(lowered.program) + timeline(lowered).peak_nbytes
+    return outside_nbytes(lowered.program) + timeline(lowered).peak_nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +95,13 @@ class EstimatedPeak:
 def peak(lowered: Lowered, places: OpSources) -> EstimatedPeak:
     """Return the estimated peak with its place and what is live there."""
     program, found = lowered.program, timeline(lowered)
-    outside = _outside(program)
-    each = _live(program, found, places)
+    outside = outside_nbytes(program)
+    temporaries = Temporaries(program, found, places.source)
+    each = (
+        *held_inputs(program),
+        *held_outputs(program, places.source),
+        *map(temporaries.value, found.live),
+    )
     live = _folded(each)
     breakdown: dict[str, int] = {}
     for value in live:
@@ -101,11 +114,11 @@ def peak(lowered: Lowered, places: OpSources) -> EstimatedPeak:
         source=NOWHERE if op is None else places.source(op),
         primitive=None if op is None else op.name,
         phase=FORWARD if op is None else op.phase,
-        arguments_nbytes=_arguments(program),
-        outputs_nbytes=_outputs(program),
+        arguments_nbytes=arguments_nbytes(program),
+        outputs_nbytes=outputs_nbytes(program),
         temporaries_nbytes=found.peak_nbytes,
-        aliased_nbytes=_aliased(program),
-        host_nbytes=_outside(program, "host") + found.host_nbytes,
+        aliased_nbytes=aliased_nbytes(program),
+        host_nbytes=outside_nbytes(program, "host") + found.host_nbytes,
         live=live,
         breakdown=tuple(sorted(breakdown.items(), key=lambda item: -item[1])),
         curve=curve,
@@ -119,137 +132,6 @@ def peak(lowered: Lowered, places: OpSources) -> EstimatedPeak:
 def uncounted(program: Program) -> tuple[str, ...]:
     """Return the primitives of a program whose memory is not known."""
     return tuple(sorted({op.name for op in all_ops(program.block.ops)} & _OPAQUE))
-
-
-def _outside(program: Program, memory: str = "device") -> int:
-    return _arguments(program, memory) + _outputs(program, memory) - _aliased(program, memory)
-
-
-def _arguments(program: Program, memory: str = "device") -> int:
-    return sum(v.nbytes for v in program.block.inputs if v.memory == memory)
-
-
-def _outputs(program: Program, memory: str = "device") -> int:
-    """Return the bytes of the outputs.
-
-    Every output is a buffer of its own, even one that is returned twice.
-    """
-    return sum(v.size * v.itemsize for v in program.block.outputs if v.memory == memory)
-
-
-def _aliased(program: Program, memory: str = "device") -> int:
-    """Return the bytes of donated arguments that an output of their shape and type takes over."""
-    donated: dict[tuple[tuple[int, ...], str], int] = {}
-    for v, role in zip(program.block.inputs, program.inputs, strict=True):
-        if role.donated and v.memory == memory:
-            donated[v.shape, v.dtype] = donated.get((v.shape, v.dtype), 0) + 1
-    total = 0
-    for v in program.block.outputs:
-        if donated.get((v.shape, v.dtype), 0) > 0 and v.memory == memory:
-            donated[v.shape, v.dtype] -= 1
-            total += v.size * v.itemsize
-    return total
-
-
-def _live(program: Program, timeline: Timeline, places: OpSources) -> tuple[LiveValue, ...]:
-    """Return what is live at the peak, one by one."""
-    kept = _kept(program)
-    each: list[LiveValue] = []
-    for v, role in zip(program.block.inputs, program.inputs, strict=True):
-        if v.nbytes and v.memory == "device" and not role.donated:
-            each.append(LiveValue(role.kind, v.nbytes, aval_of_value(v), path=role.path))
-    made = {v: op for op in program.block.ops for v in op.results}
-    for v, role in zip(program.block.outputs, program.outputs, strict=True):
-        if v.memory != "device" or not v.size * v.itemsize:
-            continue
-        op = made.get(v)
-        phase = op.phase if op else None
-        op = _maker(op, v) if op else None
-        each.append(
-            LiveValue(
-                role.kind,
-                v.size * v.itemsize,
-                aval_of_value(v),
-                primitive=op.name if op else None,
-                path=role.path,
-                source=places.source(op) if op else NOWHERE,
-                phase=phase,
-            )
-        )
-    aliased = _aliased(program)
-    donated = [r for r in program.inputs if r.donated]
-    if donated:
-        # Donated arguments and the outputs that take them over are the same bytes, named once.
-        extra = sum(
-            v.nbytes
-            for v, r in zip(program.block.inputs, program.inputs, strict=True)
-            if r.donated and v.memory == "device"
-        )
-        if extra - aliased:
-            each.append(LiveValue("argument", extra - aliased, None))
-    at = timeline.points[timeline.at].op.phase if timeline.points else FORWARD
-    each += [_temporary(b, kept, places, at) for b in timeline.live if b.nbytes]
-    return tuple(each)
-
-
-def _temporary(
-    buffer: Buffer, kept: dict[str, set[Value]], places: OpSources, at: str
-) -> LiveValue:
-    """Return what a buffer is to a reader, while an op of the phase `at` runs.
-
-    What the forward pass made and what is live in the backward pass is kept for it, even if the
-    residual is only computed from it.
-    """
-    crosses = buffer.op.phase == FORWARD and at in (RECOMPUTE, BACKWARD)
-    kind = "residual" if crosses else "temporary"
-    for name, values in kept.items():
-        if buffer.value in values:
-            kind = name
-    op = _maker(buffer.op, buffer.value)
-    return LiveValue(
-        kind,
-        buffer.nbytes,
-        aval_of_value(buffer.value),
-        primitive=op.name,
-        source=places.source(op),
-        phase=buffer.op.phase,
-    )
-
-
-def _maker(op: Op, value: Value) -> Op:
-    """Return the op that makes a value; for a loop's result, the one in its body."""
-    while op.bodies and value in op.results:
-        out = op.bodies[0].outputs[op.results.index(value)]
-        inside = next((o for o in op.bodies[0].ops if out in o.results), None)
-        if inside is None:
-            break
-        op, value = inside, out
-    return op
-
-
-def _kept(program: Program) -> dict[str, set[Value]]:
-    """Return the temporaries that one pass makes and another reads."""
-    residuals, gradients = set(program.residuals), set[Value]()
-    _add_kept(program.block, residuals, gradients)
-    return {"residual": residuals, "gradient": gradients}
-
-
-def _add_kept(block: Block, residuals: set[Value], gradients: set[Value]) -> None:
-    ahead = {v for op in block.ops if op.phase == FORWARD for v in op.results}
-    behind = {v for op in block.ops if op.phase == BACKWARD for v in op.results}
-    for op in block.ops:
-        if op.phase in (RECOMPUTE, BACKWARD):
-            residuals.update(ahead.intersection(op.operands))
-        elif op.phase == UPDATE:
-            gradients.update(behind.intersection(op.operands))
-        for body in op.bodies:
-            _add_kept(body, residuals, gradients)
-    # A buffer goes by the value that was first in it, before it was transposed or reshaped.
-    for op in reversed(block.ops):
-        if op.name in TRANSPARENT:
-            for kept in (residuals, gradients):
-                if op.results[0] in kept:
-                    kept.add(op.operands[0])
 
 
 def _folded(each: Sequence[LiveValue]) -> tuple[LiveValue, ...]:

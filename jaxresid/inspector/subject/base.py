@@ -15,6 +15,7 @@ from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints, JudgedC
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.compilers import has_estimate, place_info, profile_of
 from jaxresid.inspector.memory.intervals import interval_of_program
+from jaxresid.inspector.memory.lifetimes import lifetimes
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import EstimatedPeak, OpSources, peak
 from jaxresid.inspector.memory.profile import Profile
@@ -26,6 +27,7 @@ from jaxresid.model import (
     Finding,
     Interval,
     JaxInfo,
+    Lifetimes,
     LiveValue,
     Mesh,
     Peak,
@@ -138,6 +140,25 @@ class Subject(ABC):
         if not has_estimate(self.place):
             return None
         return interval_of_program(nbytes, program, self.place.kind, self.jax.compilers)
+
+    def lifetimes(self) -> Lifetimes:
+        """Return the lifetimes of its values, as they are estimated."""
+        return self.lifetimes_of(self.program, self.trace)
+
+    def lifetimes_of(self, program: Program, trace: Traced, name: str = "") -> Lifetimes:
+        """Return the lifetimes of the values of a variant, as they are estimated.
+
+        Args:
+          program: its program.
+          trace: its trace.
+          name: what it is called; see `Lifetimes`.
+        """
+        places = OpSources(trace)
+        found = lifetimes(lower(program, self.profile), places.source, name=name)
+        around = self.interval(found.nbytes, program)
+        if around is None:
+            return found
+        return replace(found, low_nbytes=around.low_nbytes, high_nbytes=around.high_nbytes)
 
     @property
     @abstractmethod

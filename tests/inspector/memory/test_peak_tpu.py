@@ -240,7 +240,7 @@ def test_a_stack_that_dots_alone_read_holds_bfloat16_and_their_weights_are_cast_
         return jnp.sum(lax.scan(linear, x, ws)[0])
 
     live = walked(loss, X, STACK).live
-    stacks = [b.nbytes for b in live if b.value and b.value.shape[:1] == (LAYERS,)]
+    stacks = [s.buffer.nbytes for s in live if s.buffer.value.shape[:1] == (LAYERS,)]
     assert sorted(stacks) == [2 * LAYERS * WEIGHT, 2 * LAYERS * ACTIVATION]
 
 
@@ -291,7 +291,7 @@ def test_at_highest_precision_nothing_is_narrowed():
         return jnp.sum(lax.scan(step, x, ws)[0])
 
     live = walked(loss, X, STACK).live
-    stacks = [b.nbytes for b in live if b.value and b.value.shape[:1] == (LAYERS,)]
+    stacks = [s.buffer.nbytes for s in live if s.buffer.value.shape[:1] == (LAYERS,)]
     assert stacks == [4 * LAYERS * ACTIVATION]
 
 

@@ -41,6 +41,7 @@ def plan(
     on: str | Place | None = None,
     mesh: Any = None,
     meshes: Sequence[Any] | None = None,
+    lifetimes: bool = False,
 ) -> Callable[..., Plan]:
     """Return a function that plans how `fun` fits into memory with the least recomputation.
 
@@ -75,6 +76,8 @@ def plan(
       on: The place that the figures are for, as for `jaxresid.inspect`.
       mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
       meshes: The meshes to choose from; None means `mesh`.
+      lifetimes: Also report from when until when each value is live, in the code as it is and with
+        the plan; not for a CPU.
 
     Returns:
       A function of the arguments of `fun`, or of the function that makes them, that returns a
@@ -122,7 +125,15 @@ def plan(
             settings = CompileSettings(cache=CompileCache(default_directory()))
             compiles = compiles_for(place, settings, limit_s=compile_time)
         found = Configurations(grid, ask)
-        return jointly_drafted(found, place, nbytes, aim=aim, offload=offload, compiles=compiles)[0]
+        return jointly_drafted(
+            found,
+            place,
+            nbytes,
+            aim=aim,
+            offload=offload,
+            compiles=compiles,
+            lifetimes=lifetimes,
+        )[0]
 
     return planned_for
 

@@ -14,7 +14,7 @@ from jaxresid.advice.plan.plan import Terms, terms
 from jaxresid.advice.plan.source.file_edits import FileEdit
 from jaxresid.advice.plan.verification import Check
 from jaxresid.errors import InputsError
-from jaxresid.inspector.memory.compilers import has_estimate
+from jaxresid.inspector.memory.compilers import check_lifetimes, has_estimate
 from jaxresid.inspector.subject.base import gc_paused
 from jaxresid.model import Configuration, Plan, Selection
 from jaxresid.option_types import Aim
@@ -37,6 +37,7 @@ def jointly_drafted(
     checks: Callable[[Check, Configuration], Check] | None = None,
     compiles: LimitedCompiles | None = None,
     keeps_interrupted: bool = False,
+    lifetimes: bool = False,
 ) -> Drafted:
     """Return the best plan of all configurations, and the edits that carry it out.
 
@@ -52,10 +53,13 @@ def jointly_drafted(
         none.
       keeps_interrupted: Whether Ctrl-C ends the search with the best plan found so far, if there is
         one; else it is raised.
+      lifetimes: Whether the lifetimes of all values are to be in the plan.
 
     Raises:
       JaxresidError: Nothing can be traced, or something is not known of the place.
     """
+    if lifetimes:
+        check_lifetimes(place)
     by = terms(place, budget_nbytes, aim=aim, offload=offload, compiles=compiles, progress=progress)
     if not has_estimate(place) and not configurations.grid.is_single:
         raise InputsError(
@@ -79,7 +83,11 @@ def jointly_drafted(
             check = checks(check, solved.configuration)
         with gc_paused(), solved.planning.subject.tracing():
             drafted = solved.planning.planned(
-                check, by.compiles, by.said, keeps_interrupted=keeps_interrupted
+                check,
+                by.compiles,
+                by.said,
+                keeps_interrupted=keeps_interrupted,
+                lifetimes=lifetimes,
             )
         if drafted[0].interrupted:
             return _told(search, solved, drafted)

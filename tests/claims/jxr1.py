@@ -1,5 +1,8 @@
 """JXR1, placement."""
 
+import inspect
+import types
+
 import jax
 import jax.numpy as jnp
 
@@ -147,6 +150,26 @@ def _in_custom_vjp(namespace):
     assert jnp.allclose(jax.grad(run)(xs), jnp.cos(xs))
 
 
+def _stopped(name, *args):
+    """Nothing is kept, with the checkpoint and without, and the gradient is zero."""
+
+    def check(namespace):
+        fun = namespace[name]
+        kept = saved(lambda *a: jax.tree.leaves(fun(*a)), *args)
+        plain = saved(lambda *a: jax.tree.leaves(inspect.unwrap(fun)(*a)), *args)
+        assert kept == plain == []
+
+    return check
+
+
+def _stopped_teacher(namespace):
+    """What the teacher computes from is not kept for the student's gradient."""
+    args = (W, {"w": W}, X)
+    plain = dict(namespace, jax=types.SimpleNamespace(**{**vars(jax), "checkpoint": lambda f: f}))
+    without = types.FunctionType(namespace["loss"].__code__, plain)
+    assert saved(namespace["loss"], *args) == saved(without, *args)
+
+
 def _stacked(namespace):
     """The plain loop stacks arrays for every step, the fixed one the carry alone."""
     step = namespace["step"]
@@ -174,6 +197,12 @@ CLAIMS = {
     "JXR105": (Claim(_discarded),),
     "JXR106": (Claim(_nested), Claim(_outer_policy_decides, bad=2)),
     "JXR107": (Claim(_trivial), Claim(_linear, bad=1)),
-    "JXR108": (Claim(_forward_only), Claim(_in_custom_vjp, bad=1)),
+    "JXR108": (
+        Claim(_forward_only),
+        Claim(_in_custom_vjp, bad=1),
+        Claim(_stopped_teacher, bad=3),
+        Claim(_stopped("value", W, X), bad=4),
+        Claim(_stopped("advantages", X, X), bad=5),
+    ),
     "JXR109": (Claim(_stacked),),
 }

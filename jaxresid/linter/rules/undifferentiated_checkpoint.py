@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes import edits
+from jaxresid.linter.patterns import stopped
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
@@ -12,16 +13,15 @@ from jaxresid.violations import Violation
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site, Use
 
-_STOPS = frozenset({"jax.lax.stop_gradient"})
-
 
 class UndifferentiatedCheckpoint(Rule):
     """Nothing ever runs this checkpoint's function backward.
 
     ## What it does
     Finds a checkpointed function whose every visible use is under forward-mode differentiation
-    (`jax.jvp`, `jax.jacfwd`), under `stop_gradient`, or inside the rules of a `custom_vjp`, which
-    JAX does not differentiate.
+    (`jax.jvp`, `jax.jacfwd`) or inside the rules of a `custom_vjp`, which JAX does not
+    differentiate; and one that gets, or gives, nothing but values that go through `stop_gradient`,
+    at its calls or in its own body.
 
     ## Why is this bad?
     A checkpoint only changes what reverse mode keeps. Here there is no reverse mode, so it drops
@@ -31,8 +31,9 @@ class UndifferentiatedCheckpoint(Rule):
     The function itself.
 
     ## When is this fine?
-    Where a rule takes a `jax.vjp` of the checkpointed function itself, or where the function is
-    used elsewhere too. The rule is silent there.
+    Where a rule takes a `jax.vjp` of the checkpointed function itself, where the function is used
+    elsewhere too, or where one argument, one result or a value it closes over is not stopped. The
+    rule is silent there.
 
     ## Is the fix safe?
     No: values stay the same, but the checkpoint is also a barrier to the compiler.
@@ -143,8 +144,214 @@ class UndifferentiatedCheckpoint(Rule):
                 return jax.lax.stop_gradient(net(w, x))
             """,
         ),
+        Example(
+            """
+            import jax
+            from jax import lax
+
+
+            def teacher(params, x):
+                return jax.nn.gelu(x @ params["w"])
+
+
+            def loss(student, params, x):
+                params = jax.tree.map(lax.stop_gradient, params)
+                want = jax.checkpoint(teacher)(params, lax.stop_gradient(x))  # !
+                return ((x @ student - want) ** 2).sum()
+
+
+            step = jax.value_and_grad(loss)
+            """,
+            fixed="""
+            import jax
+            from jax import lax
+
+
+            def teacher(params, x):
+                return jax.nn.gelu(x @ params["w"])
+
+
+            def loss(student, params, x):
+                params = jax.tree.map(lax.stop_gradient, params)
+                want = teacher(params, lax.stop_gradient(x))
+                return ((x @ student - want) ** 2).sum()
+
+
+            step = jax.value_and_grad(loss)
+            """,
+        ),
+        Example(
+            """
+            import jax
+
+
+            @jax.remat  # !
+            def value(w, x):
+                w, x = jax.lax.stop_gradient((w, x))
+                return jax.nn.softplus(jax.nn.softplus(x @ w))
+            """,
+            fixed="""
+            import jax
+
+
+            def value(w, x):
+                w, x = jax.lax.stop_gradient((w, x))
+                return jax.nn.softplus(jax.nn.softplus(x @ w))
+            """,
+        ),
+        Example(
+            """
+            import jax
+
+
+            @jax.checkpoint  # !
+            def advantages(values, rewards):
+                deltas = jax.nn.tanh(rewards - values)
+                return jax.lax.stop_gradient(deltas), jax.lax.stop_gradient(values)
+            """,
+            fixed="""
+            import jax
+
+
+            def advantages(values, rewards):
+                deltas = jax.nn.tanh(rewards - values)
+                return jax.lax.stop_gradient(deltas), jax.lax.stop_gradient(values)
+            """,
+        ),
+        Example(
+            """
+            import jax
+
+
+            def targets(net, w, x):
+                q, _ = jax.checkpoint(net)(w, x)  # !
+                q = jax.lax.stop_gradient(q)
+                return q - q.mean()
+            """,
+            fixed="""
+            import jax
+
+
+            def targets(net, w, x):
+                q, _ = net(w, x)
+                q = jax.lax.stop_gradient(q)
+                return q - q.mean()
+            """,
+        ),
     )
     good = (
+        Example(  # the weights are closed over, and not stopped
+            """
+            import jax
+
+
+            def loss(w, x):
+                def net(x):
+                    return jax.nn.gelu(x @ w)
+
+                return jax.checkpoint(net)(jax.lax.stop_gradient(x)).sum()
+            """
+        ),
+        Example(
+            """
+            import jax
+
+
+            def net(w, x):
+                return jax.nn.gelu(x @ w)
+
+
+            def loss(w, x):
+                return jax.checkpoint(net)(w, jax.lax.stop_gradient(x)).sum()
+            """
+        ),
+        Example(
+            """
+            import jax
+            import flax.linen as nn
+
+
+            class Net(nn.Module):
+                def setup(self):
+                    self.block = nn.Dense(4)
+
+                def forward(self, x):
+                    return nn.gelu(self.block(x))
+
+                def __call__(self, x):
+                    return nn.remat(Net.forward)(self, jax.lax.stop_gradient(x))
+            """
+        ),
+        Example(  # one of the results is not stopped
+            """
+            import jax
+
+
+            def both(net, w, x):
+                q, h = jax.checkpoint(net)(w, x)
+                return jax.lax.stop_gradient(q) + h
+            """
+        ),
+        Example(
+            """
+            import jax
+
+
+            @jax.checkpoint
+            def both(w, x):
+                h = jax.nn.gelu(x @ w)
+                return jax.lax.stop_gradient(h), h
+            """
+        ),
+        Example(  # straight-through: the value itself flows on as well
+            """
+            import jax
+
+
+            def quantized(net, w, x):
+                h = jax.checkpoint(net)(w, x)
+                return h + jax.lax.stop_gradient(jax.numpy.round(h) - h)
+            """
+        ),
+        Example(
+            """
+            import jax
+
+
+            @jax.checkpoint
+            def shifted(w, x):
+                top = jax.lax.stop_gradient(x)
+                return jax.nn.gelu((x - top.max()) @ w)
+            """
+        ),
+        Example(
+            """
+            import jax
+
+
+            @jax.checkpoint
+            def maybe(w, x, frozen):
+                h = jax.nn.gelu(x @ w)
+                if frozen:
+                    return jax.lax.stop_gradient(h)
+                return h
+            """
+        ),
+        Example(
+            """
+            import jax
+
+
+            def net(w, x):
+                return jax.nn.gelu(x @ w)
+
+
+            def loss(w, x, frozen):
+                if frozen:
+                    w = jax.lax.stop_gradient(w)
+                return jax.checkpoint(net)(w, jax.lax.stop_gradient(x)).sum()
+            """
+        ),
         Example("""
             import jax
 
@@ -252,25 +459,30 @@ class UndifferentiatedCheckpoint(Rule):
 
 
 def _reason(facts: Facts, site: Site) -> str:
+    inside = stopped.stops_inside(facts, site)
+    if inside:
+        return inside
     uses = facts.site_uses(site)
     if not uses or (site.definition is not None and facts.remote_uses(site.definition)):
         return ""
-    reasons = {_no_reverse(facts, use) for use in uses}
+    reasons = {_no_reverse(facts, site, use) for use in uses}
     return reasons.pop() if len(reasons) == 1 else ""
 
 
-def _no_reverse(facts: Facts, use: Use) -> str:
+def _no_reverse(facts: Facts, site: Site, use: Use) -> str:
     """Why one use is not differentiated in reverse mode; empty where it may be."""
+    if use.kind == "call" and isinstance(use.node, ast.Call):
+        # Even a derivative taken around the call stops here.
+        if stopped.result_is_stopped(facts, use.node):
+            return "its result goes through stop_gradient"
+        if stopped.arguments_are_stopped(facts, site, use):
+            return "its arguments go through stop_gradient"
     context = facts.context(use.node)
     if context.reverse:
         return ""
     if use.kind == "derivative" and use.mode == "forward":
         return "" if _differentiated_later(facts, use) else "only forward mode differentiates it"
-    if use.kind not in {"call", "loop"}:
-        return ""
-    if use.kind == "call" and _is_stopped(facts, use.node):
-        return "its result goes through stop_gradient"
-    if context.only_rule:
+    if use.kind in {"call", "loop"} and context.only_rule:
         return "it runs only inside a custom_vjp, which JAX does not differentiate"
     return ""
 
@@ -280,12 +492,3 @@ def _differentiated_later(facts: Facts, use: Use) -> bool:
     function, `jvp` runs in one that somebody might differentiate.
     """
     return any(u.kind in {"derivative", "loop", "checkpoint"} for u in facts.uses(use.node))
-
-
-def _is_stopped(facts: Facts, call: ast.AST) -> bool:
-    parent = facts.names.parents.get(call)
-    return (
-        isinstance(parent, ast.Call)
-        and call in parent.args
-        and any(q in _STOPS for q in facts.names.qualnames(parent.func))
-    )

@@ -1,0 +1,178 @@
+"""Tell where `stop_gradient` keeps derivatives away from a function: its arguments or results."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from jaxresid.linter.resolve import stages
+from jaxresid.linter.resolve.names import Binding, External, FunctionNode
+
+if TYPE_CHECKING:
+    from jaxresid.linter.resolve.facts import Facts, Site, Use
+
+_STOPS = frozenset({"jax.lax.stop_gradient"})
+_TREE_MAPS = frozenset({"jax.tree.map", "jax.tree_map", "jax.tree_util.tree_map"})
+# Attributes of an array that no derivative passes through.
+_STATIC = frozenset({"shape", "dtype", "ndim", "size"})
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_MAX_DEPTH = 6
+
+
+def is_stopped(facts: Facts, node: ast.expr, depth: int = 0) -> bool:
+    """Return whether every value of an expression has certainly gone through `stop_gradient`."""
+    if depth > _MAX_DEPTH:
+        return False
+    match node:
+        case ast.Call():
+            return _stops(facts, node)
+        case ast.Tuple(elts=[_, *_] as elements) | ast.List(elts=[_, *_] as elements):
+            return all(
+                isinstance(e, ast.Constant) or is_stopped(facts, e, depth + 1) for e in elements
+            )
+        case ast.Subscript(value=inner):
+            return is_stopped(facts, inner, depth + 1)
+        case ast.Name():
+            bindings = facts.names.bindings(node)
+            return bool(bindings) and all(
+                b.kind == "assign"
+                and b.value is not None
+                and not b.element
+                and is_stopped(facts, b.value, depth + 1)
+                for b in bindings
+            )
+    return False
+
+
+def _stops(facts: Facts, call: ast.Call) -> bool:
+    """Return whether a call is `stop_gradient(...)` or maps it over a tree."""
+    found = facts.names.qualnames(call.func)
+    if any(q in _STOPS for q in found):
+        return True
+    return (
+        any(q in _TREE_MAPS for q in found)
+        and bool(call.args)
+        and any(q in _STOPS for q in facts.names.qualnames(call.args[0]))
+    )
+
+
+def result_is_stopped(facts: Facts, call: ast.expr) -> bool:
+    """Return whether all that becomes of a call's result goes through `stop_gradient`."""
+    node: ast.AST = call
+    parent = facts.names.parents.get(node)
+    while isinstance(parent, ast.Subscript) and parent.value is node:
+        node, parent = parent, facts.names.parents.get(parent)
+    if isinstance(parent, ast.Call) and node in parent.args:
+        return _stops(facts, parent)
+    if not isinstance(parent, ast.Assign) or parent.value is not node:
+        return False
+    names: list[ast.Name] = []
+    for target in parent.targets:
+        for part in target.elts if isinstance(target, (ast.Tuple, ast.List)) else (target,):
+            if not isinstance(part, ast.Name):
+                return False
+            names.append(part)
+    bound = [b for n in names for b in _bound_by(facts, parent, n)]
+    return len(bound) == len(names) and _all_loads_stopped(facts, bound)
+
+
+def _bound_by(facts: Facts, statement: ast.Assign, name: ast.Name) -> Iterable[Binding]:
+    scope = facts.names.scopes[name]
+    if name.id in scope.outer or scope.parent is None:
+        return ()  # other code may read a global
+    return [b for b in scope.bindings.get(name.id, ()) if b.node is statement]
+
+
+def _all_loads_stopped(facts: Facts, bindings: Iterable[Binding]) -> bool:
+    """Return whether something reads the values, and nothing before they are stopped."""
+    seen = False
+    for binding in bindings:
+        for load in facts.names.loads_of(binding):
+            node: ast.AST = load
+            parent = facts.names.parents.get(node)
+            while isinstance(parent, (ast.Tuple, ast.List)) or (
+                isinstance(parent, ast.Subscript) and parent.value is node
+            ):
+                node, parent = parent, facts.names.parents.get(parent)
+            if isinstance(parent, ast.Attribute) and parent.attr in _STATIC:
+                continue
+            if not (isinstance(parent, ast.Call) and node in parent.args):
+                return False
+            if not _stops(facts, parent):
+                return False
+            seen = True
+    return seen
+
+
+def arguments_are_stopped(facts: Facts, site: Site, use: Use) -> bool:
+    """Return whether a call gives a site nothing that a derivative could be taken of.
+
+    The function must be visible, and read nothing of the functions around it.
+    """
+    call = use.node
+    if not isinstance(call, ast.Call) or not {"jit", "vmap"}.issuperset(use.through):
+        return False
+    given = [*call.args, *(k.value for k in call.keywords)]
+    if any(k.arg is None for k in call.keywords):
+        return False
+    arrays = [a for a in given if not isinstance(a, ast.Constant)]
+    if not arrays or not all(is_stopped(facts, a) for a in arrays):
+        return False
+    return all(_is_closed(facts, target) for target in facts.targets(site))
+
+
+def _is_closed(facts: Facts, target: object) -> bool:
+    """Return whether all the arrays that a function sees are its arguments."""
+    if isinstance(target, External):
+        return target.qualname.startswith(("jax.numpy.", "jax.nn.", "jax.lax."))
+    if not isinstance(target, _FUNCTIONS):
+        return False
+    own: set[ast.AST] = {target, *(n for n in ast.walk(target) if isinstance(n, _FUNCTIONS))}
+    for node in stages.own_nodes(target):
+        for name in ast.walk(node):
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load):
+                for binding in facts.names.bindings(name):
+                    home = facts.names.function(binding.node)
+                    if binding.kind == "param":
+                        home = _function_of_parameter(facts, binding.node)
+                    if home is not None and home not in own:
+                        return False
+                    if name.id == "self":
+                        return False
+    return True
+
+
+def _function_of_parameter(facts: Facts, argument: ast.AST) -> FunctionNode | None:
+    return next((p for p in facts.names.ancestors(argument) if isinstance(p, _FUNCTIONS)), None)
+
+
+def stops_inside(facts: Facts, site: Site) -> str:
+    """Return, in words, how a checkpointed function itself keeps derivatives out; empty if not."""
+    target = facts.target(site)
+    if not isinstance(target, (ast.FunctionDef, ast.Lambda)):
+        return ""
+    if isinstance(target, ast.Lambda):
+        returned: list[ast.expr | None] = [target.body]
+    else:
+        nodes = list(stages.own_nodes(target))
+        if any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in nodes):
+            return ""
+        returned = [n.value for n in nodes if isinstance(n, ast.Return)]
+    if returned and all(r is not None and is_stopped(facts, r) for r in returned):
+        return "its results go through stop_gradient"
+    if target.args.vararg or target.args.kwarg or not _is_closed(facts, target):
+        return ""
+    arguments = (*target.args.posonlyargs, *target.args.args, *target.args.kwonlyargs)
+    parameters = {b for a in arguments for b in _parameters(facts, target, a.arg)}
+    if _all_loads_stopped(facts, parameters):
+        return "its arguments go through stop_gradient"
+    return ""
+
+
+def _parameters(facts: Facts, function: FunctionNode, name: str) -> Iterable[Binding]:
+    """Yield the binding of a parameter, found at a name in the function's body that reads it."""
+    for load in facts.names.loads.get(name, ()):
+        for binding in facts.names.bindings(load):
+            if binding.kind == "param" and binding.scope.node is function:
+                yield binding

@@ -593,6 +593,7 @@ def test_json_of_a_comparison():
         "chip": "v5p",
         "time_basis": None,
         "times_checked_on": [],
+        "lifetimes": [],
         "at": "scan-bodies",
         "places": ["gpt.py:49 (layer) ×12 trips"],
         "measured_on": "cpu",
@@ -728,6 +729,7 @@ def test_json_of_a_plan():
 _LISTS = (
     *("code", "unwritten", "uncosted", "warnings", "by_xla", "unconfirmed"),
     "times_checked_on",
+    "lifetimes",
 )
 
 

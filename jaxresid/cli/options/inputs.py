@@ -215,13 +215,17 @@ class TargetRequest:
     make: Callable[[], Any] | None
 
 
-def inspected(options: TargetOptions) -> Inspection:
+def inspected(options: TargetOptions, *, lifetimes: bool = False) -> Inspection:
     """Load the target, make its arguments abstract, and return its inspection.
+
+    Args:
+      options: The target with its options.
+      lifetimes: Whether the report is to have the lifetimes of all values.
 
     Raises:
       JaxresidError: Something is wrong with the target, its inputs or its trace.
     """
-    asked = requested(options).question
+    asked = replace(requested(options).question, lifetimes=lifetimes)
     from jaxresid.inspector.report import inspection
     from jaxresid.xla.processes.cache import CompileCache, default_directory
 

@@ -52,6 +52,8 @@ class Layout:
       from_one: the fields that count from 0, and from 1 in JSON.
       blank: the fields of text that are null in JSON where they are ''.
       below: the key of the object that the fields are in; '' where they are in the object itself.
+      shared: keys of lists of objects that stand once in such a list of this object, each with the
+        keys below this object that hold the number in it instead, or a list of numbers.
       derived: further keys, each with the function of the value that gives what they hold; they
         are not read.
     """
@@ -62,6 +64,7 @@ class Layout:
     from_one: tuple[str, ...] = ()
     blank: tuple[str, ...] = ()
     below: str = ""
+    shared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     derived: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
 
 
@@ -270,13 +273,15 @@ def _object_reader(kind: Any, form: Format) -> _Reader:
     layout = layout_of(kind, form)
     # Each at its first use, as a class may hold itself.
     takers = functools.cache(lambda: {each.name: _taker(kind, each, form) for each in fields(kind)})
-    keys = functools.cache(lambda: {*keys_of(kind, form), *layout.derived})
+    keys = functools.cache(lambda: {*keys_of(kind, form), *layout.derived, *layout.shared})
 
     def read(value: Any) -> Any:
         if not isinstance(value, dict):
             raise _wrong(value, "an object")
         if form.is_strict and value.keys() != keys():
             raise DecodeError(f"has other keys than a {kind.__name__}")
+        for key, holders in layout.shared.items():
+            value = _unshared(value, key, holders)
         return kind(**{name: take(value) for name, take in takers().items()})
 
     if not layout.below:
@@ -291,6 +296,35 @@ def _object_reader(kind: Any, form: Format) -> _Reader:
             raise error.inside(layout.below) from None
 
     return read_below
+
+
+def _unshared(value: dict[str, Any], key: str, holders: tuple[str, ...]) -> dict[str, Any]:
+    """Return an object with the objects of its list under `key` where their numbers are."""
+    each = value.get(key)
+    if not isinstance(each, list):
+        raise _wrong(each, "a list").inside(key)
+
+    def of_number(number: Any) -> Any:
+        if number is None:
+            return None
+        if type(number) is not int or not 0 <= number < len(each):
+            raise _wrong(number, f"null or the number of one of {key}")
+        return each[number]
+
+    def whole(item: Any) -> Any:
+        if isinstance(item, list):
+            return [whole(each) for each in item]
+        if not isinstance(item, dict):
+            return item
+        return {k: held(k, v) if k in holders else whole(v) for k, v in item.items()}
+
+    def held(name: str, item: Any) -> Any:
+        try:
+            return [of_number(n) for n in item] if isinstance(item, list) else of_number(item)
+        except DecodeError as error:
+            raise error.inside(name) from None
+
+    return {name: whole(item) for name, item in value.items() if name != key}
 
 
 def _taker(kind: Any, each: dataclasses.Field[Any], form: Format) -> _Reader:

@@ -84,10 +84,42 @@ def _object(value: Any) -> dict[str, Any]:
     kind: Any = type(value)
     for put in _fields(kind):
         put(value, found)
+    for key, holders in layout.shared.items():
+        found = _with_shared(found, key, holders)
     if not layout.derived:
         return found
     derived = {key: encoded(made(value)) for key, made in layout.derived.items()}
     return {**derived, layout.below: found} if layout.below else {**found, **derived}
+
+
+def _with_shared(found: dict[str, Any], key: str, holders: Sequence[str]) -> dict[str, Any]:
+    """Return an object with what some keys below it hold in a list of its own, each once.
+
+    These keys hold numbers in that list.
+    """
+    numbers: dict[tuple[Any, ...], int] = {}
+    each: list[dict[str, Any]] = []
+
+    def number(item: dict[str, Any] | None) -> int | None:
+        if item is None:
+            return None
+        values = tuple(item.values())
+        if values not in numbers:
+            numbers[values] = len(each)
+            each.append(item)
+        return numbers[values]
+
+    def shared(item: Any) -> Any:
+        if isinstance(item, list):
+            return [shared(part) for part in item]
+        if not isinstance(item, dict):
+            return item
+        return {k: held(v) if k in holders else shared(v) for k, v in item.items()}
+
+    def held(item: Any) -> Any:
+        return [number(part) for part in item] if isinstance(item, list) else number(item)
+
+    return {**shared(found), key: each}
 
 
 @functools.cache

@@ -29,6 +29,7 @@ from jaxresid.model import (
     Finding,
     Floor,
     Lifetime,
+    Lifetimes,
     LineDifference,
     Literal,
     LiveValue,
@@ -79,6 +80,7 @@ _LAYOUTS = {
     LiveValue: Layout(spread=("aval", "source")),
     ProgramPoint: Layout(spread=("source",)),
     Lifetime: Layout(spread=("live",)),
+    Lifetimes: Layout(shared={"locations": ("location", "library", "caller", "stack")}),
     Peak: Layout(spread=("source",), objects=("breakdown",)),
     Cost: Layout(objects=("collectives",), derived=_properties("flops")),
     Phases: Layout(

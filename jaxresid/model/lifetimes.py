@@ -10,7 +10,7 @@ from typing import Literal as OneOf
 from jaxresid.model.checkpoint import Checkpoint
 from jaxresid.model.interval import Interval, interval_between
 from jaxresid.model.peak import LiveValue
-from jaxresid.model.values import Source
+from jaxresid.model.values import Location, Source
 from jaxresid.short_repr import Shown
 
 # Why a value is live: see `Lifetime.reason`.
@@ -52,6 +52,8 @@ class Lifetime(Shown):
       read_at: where the last op is that reads it; None: it stays to the end (in a loop, of a trip),
         nothing reads it, or several are added up.
       inside: where the loop is in whose body it lives, anew in each trip; None: in none.
+      stack: the user's and the libraries' frames of the op that makes it, outermost first; empty
+        for an argument, and where several are added up.
     """
 
     start: int
@@ -60,6 +62,7 @@ class Lifetime(Shown):
     reason: LifetimeReason
     read_at: Source | None = None
     inside: Source | None = None
+    stack: tuple[Location, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -1,5 +1,7 @@
 """The lifetimes of values under each policy and with a plan, whose peaks are those of the rows."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -67,6 +69,34 @@ def test_a_plan_that_changes_nothing_has_those_of_the_code():
 
     result = jaxresid.plan(plain, budget="1TiB", lifetimes=True)(*ARGUMENTS)
     assert peaks(result) == {"": result.peak_nbytes}
+
+
+def test_values_have_the_frames_of_what_makes_them():
+    report = jaxresid.inspect(loss, lifetimes=True)(*ARGUMENTS)
+    kept = [v for v in report.lifetimes[0].values if v.reason == "residual"]
+    assert kept
+    for v in kept:
+        assert [frame.function for frame in v.stack] == ["loss", "layer"]
+        assert v.stack[-1] == v.live.location
+
+
+def test_places_stand_once_in_json():
+    report = jaxresid.inspect(loss, lifetimes=True)(*ARGUMENTS)
+    (found, *_) = json.loads(report.to_json())["lifetimes"]
+    places = [tuple(place.values()) for place in found["locations"]]
+    assert len(places) == len(set(places)) > 1
+    (first, *_) = [v for v in found["values"] if v["reason"] == "residual"]
+    assert found["locations"][first["location"]]["function"] == "layer"
+
+
+@pytest.mark.parametrize("number", [-1, 99, True, "0"])
+def test_a_number_of_no_place_is_refused(number, tmp_path):
+    data = json.loads(jaxresid.inspect(loss, lifetimes=True)(*ARGUMENTS).to_json())
+    data["lifetimes"][0]["points"][0]["location"] = number
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(data))
+    with pytest.raises(jaxresid.JaxresidError, match="null or the number of one of locations"):
+        jaxresid.load(file)
 
 
 def test_they_are_saved_and_loaded(tmp_path):

@@ -192,6 +192,15 @@ class Levels:
         """Return where an eqn of this level comes from."""
         return source_of(self.frames, self.place(level, eqn))
 
+    def stack(self, level: Level, eqn: Eqn) -> tuple[Location, ...]:
+        """Return the user's and the libraries' frames of an eqn of this level, outermost first."""
+        return stack_of(self.frames, self.position(level, eqn))
+
+
+def stack_of(frames: Frames, place: EqnPlace) -> tuple[Location, ...]:
+    """Return the user's and the libraries' frames of a place, outermost first."""
+    return tuple(frames.location(f) for f in place.frames if f.kind != "jax")
+
 
 def source_of(frames: Frames, place: EqnPlace) -> Source:
     """Return where something at a place comes from."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 from jaxresid.inspector.jaxpr.phases import FORWARD
 from jaxresid.inspector.memory.live_values import (
@@ -24,6 +24,7 @@ from jaxresid.model import (
     LifetimeReason,
     Lifetimes,
     LiveValue,
+    Location,
     ProgramPoint,
     Source,
 )
@@ -35,21 +36,29 @@ _MOST: Final = 10_000
 _VALUES_PER_POINT: Final = 9
 
 
-def lifetimes(
-    lowered: Lowered, source_of: Callable[[Op], Source], *, name: str = "", most: int = _MOST
-) -> Lifetimes:
+class Places(Protocol):
+    """Tells where the ops of a program come from, as `peak.OpSources` does."""
+
+    def source(self, op: Op) -> Source:
+        """Return where an op comes from."""
+
+    def stack(self, op: Op) -> tuple[Location, ...]:
+        """Return the frames of an op, outermost first."""
+
+
+def lifetimes(lowered: Lowered, places: Places, *, name: str = "", most: int = _MOST) -> Lifetimes:
     """Return the memory of a program over its run; the interval around its peak is not in it.
 
     Args:
       lowered: the program, with all of its layers.
-      source_of: returns where an op comes from.
+      places: tells where the ops come from.
       name: what the program is, as `Lifetimes` has it.
       most: the greatest number of values to keep.
     """
     assert lowered.whole is None
     found, outside = timeline(lowered), outside_nbytes(lowered.program)
     points = [
-        ProgramPoint(p.op.name, source_of(p.op), p.op.phase, outside + p.nbytes)
+        ProgramPoint(p.op.name, places.source(p.op), p.op.phase, outside + p.nbytes)
         for p in found.points
     ] or [ProgramPoint(None, NOWHERE, FORWARD, outside)]
     values = [
@@ -57,18 +66,18 @@ def lifetimes(
         for live in held_inputs(lowered.program)
     ]
     values += [
-        Lifetime(0, len(points), live, "output")
-        for live in held_outputs(lowered.program, source_of)
+        Lifetime(0, len(points), live, "output", stack=places.stack(op) if op else ())
+        for live, op in held_outputs(lowered.program, places.source)
     ]
-    temporaries = Temporaries(lowered.program, found, source_of)
-    values += [_lifetime(span, temporaries.value(span), source_of) for span in found.spans()]
+    temporaries = Temporaries(lowered.program, found, places.source)
+    values += [_lifetime(span, *temporaries.value(span), places) for span in found.spans()]
     made = Lifetimes(
         name, tuple(points), tuple(values), max(found.at, 0), outside + found.peak_nbytes
     )
     return _fewer(made, most)
 
 
-def _lifetime(span: Span, live: LiveValue, source_of: Callable[[Op], Source]) -> Lifetime:
+def _lifetime(span: Span, live: LiveValue, maker: Op, places: Places) -> Lifetime:
     reader = span.reader
     is_unread = reader is span.buffer.op
     return Lifetime(
@@ -76,8 +85,9 @@ def _lifetime(span: Span, live: LiveValue, source_of: Callable[[Op], Source]) ->
         span.stop,
         live,
         _reason(live.kind, is_unread=is_unread),
-        None if reader is None or is_unread else source_of(reader),
-        None if span.loop is None else source_of(span.loop),
+        None if reader is None or is_unread else places.source(reader),
+        None if span.loop is None else places.source(span.loop),
+        places.stack(maker),
     )
 
 

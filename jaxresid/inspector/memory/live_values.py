@@ -70,14 +70,19 @@ def held_inputs(program: Program) -> tuple[LiveValue, ...]:
     return tuple(each)
 
 
-def held_outputs(program: Program, source_of: Callable[[Op], Source]) -> tuple[LiveValue, ...]:
+def held_outputs(
+    program: Program, source_of: Callable[[Op], Source]
+) -> tuple[tuple[LiveValue, Op | None], ...]:
     """Return the outputs, whose buffers are there from the beginning to the end.
 
     Args:
       program: the program.
       source_of: returns where an op comes from.
+
+    Returns:
+      Each output with the op that makes it; None for one that is an argument.
     """
-    each: list[LiveValue] = []
+    each: list[tuple[LiveValue, Op | None]] = []
     made = {v: op for op in program.block.ops for v in op.results}
     for v, role in zip(program.block.outputs, program.outputs, strict=True):
         if v.memory != "device" or not v.size * v.itemsize:
@@ -85,17 +90,16 @@ def held_outputs(program: Program, source_of: Callable[[Op], Source]) -> tuple[L
         op = made.get(v)
         phase = op.phase if op else None
         op = _maker(op, v) if op else None
-        each.append(
-            LiveValue(
-                role.kind,
-                v.size * v.itemsize,
-                aval_of_value(v),
-                primitive=op.name if op else None,
-                path=role.path,
-                source=source_of(op) if op else NOWHERE,
-                phase=phase,
-            )
+        live = LiveValue(
+            role.kind,
+            v.size * v.itemsize,
+            aval_of_value(v),
+            primitive=op.name if op else None,
+            path=role.path,
+            source=source_of(op) if op else NOWHERE,
+            phase=phase,
         )
+        each.append((live, op))
     return tuple(each)
 
 
@@ -116,8 +120,8 @@ class Temporaries:
         # How many points of the backward pass there are before each point.
         self._behind = list(itertools.accumulate(behind, initial=0))
 
-    def value(self, span: Span) -> LiveValue:
-        """Return the temporary that a buffer holds.
+    def value(self, span: Span) -> tuple[LiveValue, Op]:
+        """Return the temporary that a buffer holds, and the op that makes it.
 
         What the forward pass made and what is live in the backward pass is kept for it, even if the
         residual is only computed from it.
@@ -129,7 +133,7 @@ class Temporaries:
             if buffer.value in values:
                 kind = name
         op = _maker(buffer.op, buffer.value)
-        return LiveValue(
+        live = LiveValue(
             kind,
             buffer.nbytes,
             aval_of_value(buffer.value),
@@ -137,6 +141,7 @@ class Temporaries:
             source=self._source_of(op),
             phase=buffer.op.phase,
         )
+        return live, op
 
 
 def _maker(op: Op, value: Value) -> Op:

@@ -45,6 +45,7 @@ class OpSources:
         self._tops = {id(level.jaxpr): level for level in traced.tops}
         self._found: dict[InlineContext, Level] = {}
         self._sources: dict[tuple[InlineContext, int], Source] = {}
+        self._stacks: dict[tuple[InlineContext, int], tuple[Location, ...]] = {}
 
     def location(self, op: Op) -> Location | None:
         """Return the user's line that an op comes from; None where none is known."""
@@ -57,6 +58,14 @@ class OpSources:
         if found is None:
             level = self._level(op.context)
             found = self._sources[key] = self._levels.source(level, op.eqn)
+        return found
+
+    def stack(self, op: Op) -> tuple[Location, ...]:
+        """Return the user's and the libraries' frames of an op, outermost first."""
+        key = op.context, id(op.eqn)
+        found = self._stacks.get(key)
+        if found is None:
+            found = self._stacks[key] = self._levels.stack(self._level(op.context), op.eqn)
         return found
 
     def _level(self, context: InlineContext) -> Level:
@@ -99,8 +108,8 @@ def peak(lowered: Lowered, places: OpSources) -> EstimatedPeak:
     temporaries = Temporaries(program, found, places.source)
     each = (
         *held_inputs(program),
-        *held_outputs(program, places.source),
-        *map(temporaries.value, found.live),
+        *(value for value, _ in held_outputs(program, places.source)),
+        *(temporaries.value(span)[0] for span in found.live),
     )
     live = _folded(each)
     breakdown: dict[str, int] = {}

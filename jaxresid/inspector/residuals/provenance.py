@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
-from jaxresid.inspector.jaxpr.levels import Levels, source_of
+from jaxresid.inspector.jaxpr.levels import Levels, source_of, stack_of
 from jaxresid.inspector.jaxpr.primitives import COPIES, FILLS, MARKS, SIDE_BY_SIDE, TRANSPARENT
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Argument, Computed, Constant, Literal, Mark, Origin
@@ -231,7 +231,7 @@ def _computed(levels: Levels, walk: _ProvenanceWalk, eqn: Eqn, path: str | None)
     origin = Computed(
         primitive=primitive,
         source=source_of(frames, place),
-        stack=tuple(frames.location(f) for f in place.frames if f.kind != "jax"),
+        stack=stack_of(frames, place),
         name=walk.name,
         named_at=levels.location(*walk.named) if walk.named else None,
         within=within,

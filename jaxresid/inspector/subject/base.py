@@ -153,8 +153,7 @@ class Subject(ABC):
           trace: its trace.
           name: what it is called; see `Lifetimes`.
         """
-        places = OpSources(trace)
-        found = lifetimes(lower(program, self.profile), places.source, name=name)
+        found = lifetimes(lower(program, self.profile), OpSources(trace), name=name)
         around = self.interval(found.nbytes, program)
         if around is None:
             return found

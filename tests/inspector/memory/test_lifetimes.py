@@ -21,6 +21,14 @@ from jaxresid.model import NOWHERE
 from tests.inspector.memory.test_peak_tpu import F32, program
 from tests.small import f32
 
+
+class NoPlaces:
+    """Places of a program that nobody asks about."""
+
+    source = staticmethod(lambda op: NOWHERE)
+    stack = staticmethod(lambda op: ())
+
+
 X, W = ((64, 128), F32), ((128, 128), F32)
 
 
@@ -262,7 +270,7 @@ def test_brute_force():
     lowered = lower(made, TPU)
     ops, sizes = lowered.block.ops, lowered.block.nbytes
     outside = {*lowered.block.inputs, *lowered.block.outputs}
-    found = lifetimes(lowered, lambda op: NOWHERE)
+    found = lifetimes(lowered, NoPlaces)
     assert [point.primitive for point in found.points] == [op.name for op in ops]
     expected = []
     for i, op in enumerate(ops):
@@ -287,7 +295,7 @@ def test_what_nothing_reads_is_scratch():
     def loss(x):
         return jnp.sum(lax.top_k(x, 5)[0])
 
-    found = lifetimes(lower(program(loss, X), GPU), lambda op: NOWHERE)
+    found = lifetimes(lower(program(loss, X), GPU), NoPlaces)
     add_up(found)
     for v in found.values:
         assert (v.reason == "scratch") <= (v.read_at is None)
@@ -305,9 +313,9 @@ def long_program(layers):
 @pytest.mark.parametrize("most", [200, 300, 400])
 def test_small_values_are_added_up(most):
     lowered = long_program(150)
-    whole = lifetimes(lowered, lambda op: NOWHERE)
+    whole = lifetimes(lowered, NoPlaces)
     assert len(whole.values) > most
-    found = lifetimes(lowered, lambda op: NOWHERE, most=most)
+    found = lifetimes(lowered, NoPlaces, most=most)
     add_up(found)
     assert len(found.values) <= most
     sums = [v for v in found.values if v.live.aval is None]
@@ -328,7 +336,7 @@ def test_small_values_are_added_up(most):
 
 def test_long_programs_are_thinned_to_their_highest_points():
     lowered = long_program(150)
-    whole, found = (lifetimes(lowered, lambda op: NOWHERE, most=most) for most in (10_000, 200))
+    whole, found = (lifetimes(lowered, NoPlaces, most=most) for most in (10_000, 200))
     assert len(found.points) == 200 // 9 < len(whole.points)
     assert found.points[found.at] == whole.points[whole.at]
     assert set(found.points) <= set(whole.points)
@@ -337,7 +345,7 @@ def test_long_programs_are_thinned_to_their_highest_points():
 @pytest.mark.slow
 def test_ten_thousand_values():
     lowered = long_program(3500)
-    found = lifetimes(lowered, lambda op: NOWHERE)
+    found = lifetimes(lowered, NoPlaces)
     add_up_quickly(found)
     assert len(found.values) <= 10_000
 

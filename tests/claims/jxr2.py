@@ -274,37 +274,6 @@ def excepted_is_saved(module):
     assert kept(cp.save_any_names_but_these("hidden")) == []
 
 
-# -- JXR209 ----------------------------------------------------------------------------------
-
-
-def union_raises(module):
-    raises(ValueError, "should be a boolean")(module["block"])
-    right = cp.save_and_offload_only_these_names(
-        names_which_can_be_saved=["other"], names_which_can_be_offloaded=["hidden"], **HOST
-    )
-    block = jax.checkpoint(named, policy=right)
-    jax.jit(jax.grad(block))(W, X)
-
-
-def union_by_alias_raises(module):
-    with pytest.raises(ValueError, match="should be a boolean"):
-        gradient(lambda w, x: module["run"](named, w, x))
-
-
-def union_with_nothing_raises(module):
-    raises(ValueError, "should be a boolean")(jax.checkpoint(named, policy=module["policy"]))
-
-
-def union_with_nothing_works(module):
-    gradient(jax.checkpoint(named, policy=module["policy"]))
-
-
-def nested_union_works(_):
-    two = cp.save_from_both_policies(cp.dots_saveable, cp.save_only_these_names("a"))
-    policy = cp.save_from_both_policies(two, cp.save_only_these_names("hidden"))
-    assert len(kept(policy)) == 2
-
-
 # -- JXR211 ----------------------------------------------------------------------------------
 
 
@@ -386,20 +355,6 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         Claim(string_in_name, source=fixed("JXR207", 4)),
     ),
     "JXR208": (Claim(excepted_is_saved),),
-    "JXR209": (
-        Claim(union_raises),
-        Claim(union_by_alias_raises, bad=1),
-        Claim(at_once(TypeError, lambda m: m["three"](), "2 positional arguments"), bad=2),
-        Claim(at_once(TypeError, lambda m: m["run"](named), "missing 1 required"), bad=3),
-        Claim(union_with_nothing_raises, bad=4, before=(0, 12)),
-        Claim(union_with_nothing_works, bad=4, since=(0, 12)),
-        Claim(nested_union_works),
-    ),
-    "JXR210": (
-        Claim(at_once(ValueError, lambda m: m["policy"](), "exclusive")),
-        Claim(at_once(ValueError, lambda m: m["policy"]("mlp"), "exclusive"), bad=1),
-        Claim(at_once(ValueError, lambda m: m["policy"]("device"), "exclusive"), bad=2),
-    ),
     "JXR211": (
         Claim(stays_on_device, since=(0, 7, 1)),
         Claim(goes_to_host, source=fixed("JXR211", 0), since=(0, 7, 1)),

@@ -1,4 +1,4 @@
-"""Claims of the rules on call shape (JXR5, JXR405): what raises, when, and which way works."""
+"""Claims of the rules on call shape (JXR5): what raises, when, and which way works."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from jaxresid.linter.rules.checkpoint_positional_arguments import CheckpointPosi
 from jaxresid.linter.rules.effect_in_checkpoint import EffectInCheckpoint
 from jaxresid.linter.rules.ignored_static_argnames import IgnoredStaticArgnames
 from jaxresid.linter.rules.late_bound_checkpoint import LateBoundCheckpoint
-from jaxresid.linter.rules.prevent_cse_type import PreventCseType
 from jaxresid.linter.rules.private_checkpoint_import import PrivateCheckpointImport
 from jaxresid.linter.rules.removed_checkpoint_api import RemovedCheckpointApi
 from jaxresid.linter.rules.static_argument_index import StaticArgumentIndex
@@ -422,35 +421,3 @@ CLAIMS["JXR508"] = (
     Claim(_twice(1, 2), bad=3),
 )
 assert len(EffectInCheckpoint.bad) == 4
-
-# -- 405 -----------------------------------------------------------------------------------------
-
-_CSE = PreventCseType.bad
-_refuses = raising(TypeError, "wrap", jnp.sin, match="prevent_cse must be")
-
-
-def _letters(n: Namespace) -> None:
-    with pytest.raises(ValueError, match="prefix"):
-        n["wrap"](lambda x: x * x)(X)
-    n["wrap"](lambda x, y: x * y)  # two letters, two arguments
-
-
-def _flax_at_the_call(n: Namespace) -> None:
-    import flax.linen as nn
-
-    wrapped = n["wrap"](nn.Dense)
-    with pytest.raises(TypeError, match="prevent_cse must be"):
-        wrapped(3).init(jax.random.key(0), X)
-
-
-CLAIMS["JXR405"] = (
-    Claim(_refuses, bad=0, since=(0, 7, 2)),
-    Claim(lambda n: n["wrap"](jnp.sin)(X), bad=0, before=(0, 7, 2)),
-    Claim(bad=1, raises=TypeError, match="prevent_cse must be", since=(0, 7, 2)),
-    Claim(_refuses, bad=2, since=(0, 7, 2)),
-    Claim(_refuses, bad=3, since=(0, 7, 2), before=(0, 9, 1)),
-    Claim(_letters, bad=3, since=(0, 9, 1)),
-    Claim(_flax_at_the_call, bad=4, since=(0, 7, 2), needs=("flax",)),
-    Claim(lambda n: n["wrap"](jnp.sin)(X), source=_CSE[0].fixed),
-    Claim(lambda n: n["layer"](X), source=_CSE[1].fixed),
-)

@@ -11,29 +11,18 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from jaxresid.violations import Applicability, Edit, Fix, Span
+from jaxresid.violations import Edit, Fix, Span
 
 if TYPE_CHECKING:
     import libcst as cst
 
-    from jaxresid.linter.resolve.facts import Facts, Site
+    from jaxresid.linter.resolve.facts import Facts
     from jaxresid.linter.text.source import SourceText
 
 
 def replace(source: SourceText, node: ast.expr | ast.stmt, text: str) -> Edit:
     """Return the edit that replaces a node by `text`."""
     return Edit(source.span(node), text)
-
-
-def unwrap(facts: Facts, call: ast.Call, inner: ast.expr) -> Edit:
-    """Return the edit that replaces a call by one of its arguments."""
-    text = facts.source.segment(facts.source.span(inner))
-    # A name, a call and the like keep their meaning anywhere, as long as they do not need the
-    # call's own brackets to go on over lines.
-    stands_alone = isinstance(inner, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
-    if not stands_alone or ("\n" in text and not text.endswith((")", "]"))):
-        text = f"({text})"
-    return Edit(facts.source.span(call), text)
 
 
 def bind_result(facts: Facts, node: ast.expr, target: ast.expr) -> Fix:
@@ -48,34 +37,6 @@ def bind_result(facts: Facts, node: ast.expr, target: ast.expr) -> Fix:
     name = ast.unparse(target)
     at = Span(span.row, span.column, span.row, span.column)
     return Fix(f"Assign the result to `{name}`", (Edit(at, f"{name} = "),), "unsafe")
-
-
-def remove_checkpoint(
-    facts: Facts, site: Site, applicability: Applicability = "unsafe"
-) -> Fix | None:
-    """Return the fix that removes a checkpoint and leaves what it wraps, None where it cannot."""
-    edit = None
-    if site.definition is not None:
-        edit = remove_decorator(facts, site.node)
-    elif isinstance(site.node, ast.Call) and site.target is not None:
-        edit = unwrap(facts, site.node, site.target)
-    return Fix("Remove the checkpoint", (edit,), applicability) if edit is not None else None
-
-
-def remove_decorator(facts: Facts, decorator: ast.expr) -> Edit | None:
-    """Return the edit that removes a decorator and its line, None where other code is on it."""
-    source = facts.source
-    span = source.span(decorator)
-    before = source.lines[span.row - 1][: span.column]
-    rows_after = source.lines[span.end_row - 1][span.end_column :]
-    at = span.row
-    if before.strip() != "@":
-        return None
-    if rows_after.strip() and not rows_after.strip().startswith("#"):
-        return None
-    if rows_after.strip().startswith("#"):
-        return None  # a comment belongs to somebody
-    return Edit(Span(at, 0, span.end_row + 1, 0), "")
 
 
 def change_call(

@@ -1,7 +1,7 @@
 """Tell how the checkpoint family is called.
 
 That is: by which API for certain, with which keywords, and whether the code around a call expects
-that it may fail. Shared by the rules on call shape (JXR5, JXR405).
+that it may fail. Shared by the rules on call shape (JXR5).
 """
 
 from __future__ import annotations

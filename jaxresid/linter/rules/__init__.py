@@ -34,8 +34,6 @@ JXR205 everything-saveable-policy warning
 JXR206 overridden-inner-policy warning
 JXR207 policy-callable-mistake error
 JXR208 save-anything-except error
-JXR209 union-with-offload-policy error
-JXR210 name-saved-and-offloaded error
 JXR211 offload-memory-kind error
 JXR212 unknown-policy error
 JXR301 undefined-checkpoint-name warning
@@ -50,7 +48,6 @@ JXR401 cse-allowed-outside-loop warning
 JXR402 cse-allowed-in-unrolled-scan warning
 JXR403 cse-allowed-in-nested-checkpoint warning
 JXR404 cse-prevented-in-loop info
-JXR405 prevent-cse-type error
 JXR501 checkpoint-as-decorator-factory error
 JXR502 checkpoint-positional-arguments error
 JXR503 ignored-static-argnames error
@@ -63,8 +60,6 @@ JXR601 jax-checkpoint-of-nnx-module error
 JXR602 jax-checkpoint-of-module error
 JXR603 unnamed-linen-remat warning
 JXR701 remat3-callable-policy info
-JXR702 remat3-list-static-argnums info
-JXR703 remat3-prevent-cse-sequence info
 """
 # Code, name and severity of what only a trace can tell. `jaxresid check` finds these and
 # `jaxresid.advice.check.rules` documents them; here they are known as words of a configuration or of a

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.fixes import edits
+from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Edit, Fix, Violation
@@ -79,7 +79,7 @@ class CheckpointAroundLoop(Rule):
 
 
             def loss(ws, x):
-                h, _ = (lambda c: lax.scan(jax.checkpoint(step, prevent_cse=False), c, ws))(x)
+                h, _ = lax.scan(jax.checkpoint(step, prevent_cse=False), x, ws)
                 return h.sum()
 
 
@@ -295,7 +295,7 @@ def _moved(facts: Facts, site: Site, loop: Loop) -> Fix | None:
     """The checkpoint taken off the loop and put around its body."""
     if site.api.library != "jax" or len(loop.bodies) != 1 or loop.api.curried:
         return None
-    removal = edits.remove_checkpoint(facts, site)
+    removal = remove_checkpoint(facts, site)
     if removal is None or site.arguments.keywords:
         return None
     callee = ast.unparse(site.node.func if isinstance(site.node, ast.Call) else site.node)
@@ -307,12 +307,8 @@ def _moved(facts: Facts, site: Site, loop: Loop) -> Fix | None:
     outer = source.start(removed.span), source.end(removed.span)
     if outer[0] <= inner[0] and inner[1] <= outer[1]:
         # The body stands inside the text that the removal writes anew: one edit for both.
-        assert site.target is not None
-        span = source.span(site.target)
-        start = source.start(span)
-        text = source.segment(span)
-        text = text[: inner[0] - start] + wrapped.text + text[inner[1] - start :]
-        if isinstance(site.target, ast.Lambda):
-            text = f"({text})"
-        return Fix("Checkpoint the loop's body instead", (Edit(removed.span, text),), "unsafe")
+        if removed.text.count(body) != 1:
+            return None
+        edit = Edit(removed.span, removed.text.replace(body, wrapped.text))
+        return Fix("Checkpoint the loop's body instead", (edit,), "unsafe")
     return Fix("Checkpoint the loop's body instead", (removed, wrapped), "unsafe")

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.fixes import edits
+from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import FunctionNode
 from jaxresid.linter.rule import Example, Rule
@@ -195,7 +195,7 @@ class CheckpointOfGradient(Rule):
                     f"{stages.site_text(facts, site)} wraps "
                     f"`{ast.unparse(derivative.func)}`: a checkpoint outside "
                     "the derivative drops none of its residuals",
-                    fix=edits.remove_checkpoint(facts, site),
+                    fix=remove_checkpoint(facts, site),
                     related=stages.related_place(facts, derivative, "the derivative"),
                 )
 

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.fixes import edits
+from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import FunctionNode
 from jaxresid.linter.rule import Example, Rule
@@ -218,7 +218,7 @@ class CheckpointedLastStage(Rule):
                     site.node,
                     f"{stages.site_text(facts, site)} is the last stage of `{name}`, which is "
                     "differentiated: what it drops is recomputed at once, so the peak stays",
-                    fix=edits.remove_checkpoint(facts, site),
+                    fix=remove_checkpoint(facts, site),
                     related=stages.related_place(facts, derivative.node, "differentiated here"),
                 )
 

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.fixes import edits
+from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Related, Violation
@@ -464,7 +464,7 @@ class CheckpointedLoss(Rule):
                     f"{stages.site_text(facts, site)} wraps the whole function that `{by}` "
                     "differentiates: this normally saves no peak memory and recomputes the "
                     "forward pass",
-                    fix=edits.remove_checkpoint(facts, site),
+                    fix=remove_checkpoint(facts, site),
                     related=related,
                 )
 

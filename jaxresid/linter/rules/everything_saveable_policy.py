@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.fixes import edits
+from jaxresid.linter.fixes.unwrapping import remove_decorator, unwrap
 from jaxresid.linter.patterns import policy_names as policies
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Fix, Violation
@@ -262,8 +262,9 @@ def _removal(facts: Facts, site: Site) -> Fix | None:
         return None  # a module that is not wrapped has another name, or another type
     title = "Remove the checkpoint"
     if isinstance(site.definition, ast.FunctionDef):
-        edit = edits.remove_decorator(facts, site.node)
+        edit = remove_decorator(facts, site.node)
         return Fix(title, (edit,), "unsafe") if edit is not None else None
     if isinstance(site.node, ast.Call) and len(site.node.args) == 1 and site.target is not None:
-        return Fix(title, (edits.unwrap(facts, site.node, site.target),), "unsafe")
+        edit = unwrap(facts, site.node, site.target)
+        return Fix(title, (edit,), "unsafe") if edit is not None else None
     return None

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.fixes import edits
+from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Fix, Violation
@@ -196,4 +196,4 @@ def _fix(facts: Facts, site: Site, inner: Site) -> Fix | None:
         return None
     if site.arguments.get(None, "static_argnums") or inner.arguments.get(None, "static_argnums"):
         return None
-    return edits.remove_checkpoint(facts, site, "safe")
+    return remove_checkpoint(facts, site, "safe")

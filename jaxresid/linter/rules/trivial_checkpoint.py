@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.fixes import edits
+from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import External, FunctionNode
 from jaxresid.linter.rule import Example, Rule
@@ -233,7 +233,7 @@ class TrivialCheckpoint(Rule):
                     facts,
                     site.node,
                     f"{stages.site_text(facts, site)} saves nothing: {what}",
-                    fix=edits.remove_checkpoint(facts, site),
+                    fix=remove_checkpoint(facts, site),
                 )
 
 

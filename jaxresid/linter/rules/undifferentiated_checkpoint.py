@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.fixes import edits
+from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.patterns import stopped
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
@@ -454,7 +454,7 @@ class UndifferentiatedCheckpoint(Rule):
                     facts,
                     site.node,
                     f"{stages.site_text(facts, site)} has no effect: {reason}",
-                    fix=edits.remove_checkpoint(facts, site),
+                    fix=remove_checkpoint(facts, site),
                 )
 
 

@@ -15,7 +15,7 @@ from jaxresid.advice.plan.source.locate import (
     related,
     sites_reached,
 )
-from jaxresid.linter.fixes import edits
+from jaxresid.linter.fixes import edits, unwrapping
 from jaxresid.linter.resolve.facts import Facts, Site
 from jaxresid.model import Location
 from jaxresid.violations import Edit
@@ -127,11 +127,11 @@ def remove_checkpoint(file: FileRewrite, site: Site) -> None:
             "without its checkpoint the module and its parameters would have other names; remove"
             " it by hand and give the module its present name",
         )
-    fix = edits.remove_checkpoint(file.facts, site)
+    fix = unwrapping.remove_checkpoint(file.facts, site)
     if fix is None:
         raise UnwritableError(
             file.where(site.node.lineno),
-            "other code shares the line of this checkpoint; remove it by hand",
+            "the code around this checkpoint has to change with it; remove it by hand",
         )
     for edit in fix.edits:
         file.edit(edit)

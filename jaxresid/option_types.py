@@ -36,4 +36,6 @@ OutputFormat = Literal[
     "rdjson",
     "lsp",
 ]
+# What `-f svg` draws of a report.
+PictureView = Literal["timeline", "icicle"]
 ReportView = Literal["peak", "residuals", "checkpoints", "modules", "timeline"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.model.compiled import Compiled
+from jaxresid.model.display import to_svg
 from jaxresid.model.headline import count_text, headline
 from jaxresid.model.interval import (
     Interval,
@@ -178,3 +179,11 @@ class Comparison(Result):
                 f"knee {printable(best.policy)}" if best else "",
             ],
         )
+
+    def to_svg(self) -> str:
+        """Return the rows by peak and recomputation as a picture in SVG, without scripts.
+
+        Raises:
+          ValueError: no row has figures.
+        """
+        return to_svg(self)

@@ -1,4 +1,4 @@
-"""Show values as text, JSON or HTML, and save them.
+"""Show values as text, JSON, HTML or SVG, and save them.
 
 Renderers register here, so that values import none of them; they are loaded when the first value
 is shown.
@@ -37,6 +37,12 @@ def printer(value: object, **options: Any) -> None:
 @functools.singledispatch
 def html_writer(value: object) -> str:
     """Return a value as HTML; renderers register for its type."""
+    _unknown(value)
+
+
+@functools.singledispatch
+def svg_writer(value: object, **options: Any) -> str:
+    """Return a value as SVG; renderers register for its type."""
     _unknown(value)
 
 
@@ -83,6 +89,17 @@ def to_html(value: object) -> str:
     """
     importlib.import_module(_RENDERERS)
     return html_writer(value)
+
+
+def to_svg(value: object, **options: Any) -> str:
+    """Return a picture of a value as SVG.
+
+    Raises:
+      TypeError: no renderer is registered for it.
+      ValueError: there is nothing to draw.
+    """
+    importlib.import_module(_RENDERERS)
+    return svg_writer(value, **options)
 
 
 def render(value: object, encoding: str) -> Any:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.model.floor import NO_FLOOR, Floor, TriedPlace
+from jaxresid.model.display import to_svg
 from jaxresid.model.headline import count_text, headline, peak_text
 from jaxresid.model.interval import (
     Answer,
@@ -244,6 +245,10 @@ class Plan(Result):
                 count_text(len(self.sites), "place"),
             ],
         )
+
+    def to_svg(self) -> str:
+        """Return the plans that no other beats, by peak and recomputation, as SVG."""
+        return to_svg(self)
 
     @property
     def time_interval(self) -> TimeInterval | None:

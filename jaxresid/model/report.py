@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jaxresid.model.checkpoint import Checkpoint, Finding
 from jaxresid.model.compiled import Compiled
 from jaxresid.model.cost import Phases
-from jaxresid.model.display import show
+from jaxresid.model.display import show, to_svg
 from jaxresid.model.headline import count_text, headline, peak_text
 from jaxresid.model.lifetimes import Lifetimes, without_names
 from jaxresid.model.modules import ModuleMemory
@@ -18,7 +18,7 @@ from jaxresid.model.result import Result
 from jaxresid.model.rows import ResidualGroups, grouped
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.model.values import Residual, Totals, totals_of
-from jaxresid.option_types import GroupBy, ReportView, ResidualKey
+from jaxresid.option_types import GroupBy, PictureView, ReportView, ResidualKey
 from jaxresid.units import format_bytes
 
 
@@ -112,6 +112,18 @@ class Report(Result):
           InputsError: there is no such key, or none at all.
         """
         return grouped(self, by, all=all)
+
+    def to_svg(self, view: PictureView = "timeline") -> str:
+        """Return a picture as SVG: a file, or part of a page, without scripts.
+
+        Args:
+          view: `timeline`: the bytes that are live over the program; with `lifetimes` stacked by
+            what they are. `icicle`: what is kept, by module, function, line and value.
+
+        Raises:
+          ValueError: there is no such view, no estimate of the peak, or nothing is kept.
+        """
+        return to_svg(self, view=view)
 
     def print(
         self,

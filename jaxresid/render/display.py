@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from jaxresid.model.comparison import Comparison
 from jaxresid.model.compiled import CompiledReport
 from jaxresid.model.difference import Difference
-from jaxresid.model.display import html_writer, printer, renderer
+from jaxresid.model.display import html_writer, printer, renderer, svg_writer
 from jaxresid.model.out_of_memory import OomReport
 from jaxresid.model.plan import Plan
 from jaxresid.model.report import Report
 from jaxresid.model.rows import ResidualGroups
 from jaxresid.model.sweep import Sweep
-from jaxresid.option_types import GroupBy, ReportView
+from jaxresid.option_types import GroupBy, PictureView, ReportView
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -143,6 +143,27 @@ def _(value: ResidualGroups) -> None:
     from jaxresid.render.tables.groups import print_groups
 
     print_groups(value)
+
+
+@svg_writer.register
+def _(value: Report, *, view: PictureView) -> str:
+    from jaxresid.render.svg import pictures
+
+    return pictures.report_svg(value, view)
+
+
+@svg_writer.register
+def _(value: Comparison) -> str:
+    from jaxresid.render.svg.frontier import comparison_frontier
+
+    return comparison_frontier(value)
+
+
+@svg_writer.register
+def _(value: Plan) -> str:
+    from jaxresid.render.svg.frontier import plan_frontier
+
+    return plan_frontier(value)
 
 
 def plain_text(value: object, width: int) -> str:

@@ -32,7 +32,7 @@ from jaxresid.cli.options.policies import at_option, policy_option
     )
 )
 @target_options
-@output_options(("text", "json"))
+@output_options(("text", "json", "svg"))
 @policy_option(
     "all of JAX's, which module:policy comes beside; none and as-written are always there"
 )
@@ -69,7 +69,7 @@ def compare(
     name from pyproject.toml; it is traced without checkpoints, as written, with each of JAX's
     policies, with the checkpoint_names that occur in it, and with your own policies. Nothing runs
     without --measure; with --compile each is compiled for the place of --on, and the table says
-    which of them fit. On a CPU, where peaks are not estimated, each is compiled anyway. Exits 0, or
+    which of them fit. -f svg draws their peaks against what they recompute. On a CPU, where peaks are not estimated, each is compiled anyway. Exits 0, or
     2 if something went wrong, including one of the policies you name.
     """
     if rounds is not None and not measure:
@@ -101,6 +101,8 @@ def compare(
         )
     if output.format == "json":
         text = result.to_json()
+    elif output.format == "svg":
+        text = result.to_svg()
     else:
         from jaxresid.render.tables.compare import render_comparison
 

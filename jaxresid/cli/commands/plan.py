@@ -43,7 +43,7 @@ from jaxresid.xla.places import memory_of, why_unavailable
     )
 )
 @target_options
-@output_options(("text", "json"))
+@output_options(("text", "json", "svg"))
 @budget_option("what a program can have of one device of --on")
 @option(
     "--microbatches",
@@ -96,7 +96,8 @@ def plan(
 
     TARGET, a function or a whole training step, is module:function, path/to/file.py:function or a
     name from pyproject.toml; it is traced, not run. Prints which places to checkpoint, with which
-    policies, which values to save, and the code to write. Peaks are estimates; with --compile XLA
+    policies, which values to save, and the code to write; -f svg draws the plans that no
+    other beats by peak and recomputation. Peaks are estimates; with --compile XLA
     confirms the plan: it compiles what is proposed and, where that needs more, what is proposed
     then, at most six times. For a CPU, where peaks are not estimated, it always does, at most
     twenty times. Exits 0 if the plan fits, 1 if nothing does, if an estimate is too close to tell
@@ -176,6 +177,8 @@ def plan(
         tell(f"jaxresid: {verdict_text(result)}")
     elif output.format == "json":
         text = result.to_json()
+    elif output.format == "svg":
+        text = result.to_svg()
     else:
         text = output.rendered(render_plan(result, output.encoding))
     if text:

@@ -21,7 +21,8 @@ from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import asks_compiler, placed
 from jaxresid.cli.options.sizes import size
 from jaxresid.errors import InputsError
-from jaxresid.option_types import GroupBy, ReportView
+from jaxresid.model import Report
+from jaxresid.option_types import GroupBy, PictureView, ReportView
 from jaxresid.render.report.rows import View
 from jaxresid.safe_text import visible
 
@@ -43,16 +44,17 @@ from jaxresid.safe_text import visible
     )
 )
 @target_options
-@output_options(("text", "json", "jax"))
+@output_options(("text", "json", "jax", "svg"))
 @option(
     "-v", "--verbose", is_flag=True, help="Show everything: each value, checkpoint and residual."
 )
 @option(
     "--view",
     "show",
-    type=click.Choice(get_args(ReportView)),
+    type=click.Choice((*get_args(ReportView), "icicle")),
     help="Show one thing in full: what is live at the peak, the residuals, the checkpoints, the"
-    " modules of the model, or the bytes over the program.",
+    " modules of the model, or the bytes over the program (timeline). With -f svg draw timeline, or"
+    " icicle: what is kept by module, function, line and value.  [default with -f svg: timeline]",
 )
 @option(
     "--group-by",
@@ -83,7 +85,7 @@ def report(
     options: TargetOptions,
     output: Output,
     verbose: bool,
-    show: ReportView | None,
+    show: ReportView | PictureView | None,
     group_by: GroupBy | None,
     top: int | None,
     min_bytes: int | None,
@@ -97,7 +99,7 @@ def report(
     name from pyproject.toml. The report says whether it fits, what its peak is made of, which lines
     keep most for the backward pass, and what each checkpoint saves. -v adds all values and figures,
     and --view shows one thing in full. Only the text format is shortened; json holds everything,
-    and jax prints the lines of jax.ad_checkpoint.print_saved_residuals, followed by the totals.
+    svg is a picture of the bytes over the program, or with --view icicle of what is kept, and jax prints the lines of jax.ad_checkpoint.print_saved_residuals, followed by the totals.
     --compile adds a section with XLA's own figures at the place of --on, and compiles TARGET
     without each of the ten checkpoints that drop most: the verdicts on these are then XLA's. On a
     CPU, where peaks are not estimated, XLA's figures are there anyway. Exits 0, or 2 if something
@@ -113,8 +115,11 @@ def report(
         raise click.UsageError(
             f"{chosen[0]} chooses rows of residuals: add --view residuals, or -v"
         )
+    picture = _picture(show, verbose=verbose) if output.format == "svg" else None
+    if show == "icicle" and picture is None:
+        raise click.UsageError("--view icicle is a picture: add -f svg, or -o icicle.svg")
     view = View(
-        show=show,
+        show=show if show != "icicle" else None,
         verbose=verbose,
         group_by=group_by,
         top=top if top is not None or all_ else 20,
@@ -140,7 +145,9 @@ def report(
                     " functions only; use -f text or json, or --mode function"
                 )
             lines = saved_residual_lines(found.subject.fun, found.trace.arguments, options.has_aux)
-    if output.format == "json":
+    if picture is not None:
+        text = _drawn(result, picture)
+    elif output.format == "json":
         text = result.to_json()
     elif output.format == "jax":
         from jaxresid.render.report.totals import totals_lines
@@ -152,3 +159,30 @@ def report(
         text = output.rendered(render_report(result, view, output.encoding))
     output.write(text)
     return EXIT_FAILED if print_errors(result.compiled) else 0
+
+
+def _picture(show: ReportView | PictureView | None, *, verbose: bool) -> PictureView:
+    """Return what is to be drawn.
+
+    Raises:
+      click.UsageError: It is for text alone.
+    """
+    if verbose:
+        raise click.UsageError("-v shows everything as text, and -f svg draws one thing: --view")
+    if show is None or show == "timeline":
+        return "timeline"
+    if show != "icicle":
+        raise click.UsageError(f"--view {show} is text; -f svg draws timeline or icicle")
+    return show
+
+
+def _drawn(report: Report, view: PictureView) -> str:
+    """Return a picture of a report.
+
+    Raises:
+      InputsError: There is nothing to draw.
+    """
+    try:
+        return report.to_svg(view)
+    except ValueError as e:
+        raise InputsError(str(e)) from e

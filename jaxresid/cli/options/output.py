@@ -31,6 +31,7 @@ _SUFFIXES: Mapping[str, tuple[str, ...]] = {
     "json-lines": (".jsonl", ".ndjson"),
     "junit": (".xml",),
     "markdown": (".md",),
+    "svg": (".svg",),
 }
 _KNOWN = frozenset(suffix for suffixes in _SUFFIXES.values() for suffix in suffixes)
 

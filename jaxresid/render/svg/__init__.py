@@ -1,0 +1,1 @@
+"""Static pictures of results: self-contained SVG without scripts, for light and dark pages."""

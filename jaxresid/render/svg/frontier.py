@@ -1,0 +1,219 @@
+"""The trade of memory for compute: each variant's peak against what it recomputes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from jaxresid.model import Comparison, FrontRow, Plan
+from jaxresid.render.report.policies import policy_text
+from jaxresid.render.svg.axes import Scale, bytes_axis, limit, share_axis, ticks, unit_of
+from jaxresid.render.svg.canvas import WIDTH, document, element, hint, written
+from jaxresid.render.tables.compare import entries, takeaways
+from jaxresid.render.tables.plan import verdict_text
+from jaxresid.safe_text import safe_value
+from jaxresid.units import format_bytes
+
+_LEFT, _RIGHT, _TOP, _BOTTOM = 92, 600, 92, 392
+_KEYS = 636
+_ROW = 20
+_NEAR = 0.6  # a limit is shown where the chart grows by at most so much of itself for it
+
+
+@dataclass(frozen=True, slots=True)
+class _Dot:
+    """A variant.
+
+    Attributes:
+      letter: what the chart calls it.
+      name: what it is.
+      nbytes: its peak.
+      share: what it recomputes, as a share of the FLOPs without checkpoints.
+      is_best: whether no other has both less bytes and less to recompute.
+      mark: what else is to be said of it: `knee` or `chosen`; '' for nothing.
+      low_nbytes: the lower end of the interval around its peak; None where none is known.
+      high_nbytes: the upper end.
+      host_nbytes: the bytes that it keeps in host memory.
+    """
+
+    letter: str
+    name: str
+    nbytes: int
+    share: float
+    is_best: bool
+    mark: str = ""
+    low_nbytes: int | None = None
+    high_nbytes: int | None = None
+    host_nbytes: int = 0
+
+    @property
+    def words(self) -> str:
+        """What it has, in words."""
+        host = f" and {format_bytes(self.host_nbytes)} on the host" * bool(self.host_nbytes)
+        mark = f" · {self.mark}" * bool(self.mark)
+        return f"{format_bytes(self.nbytes)}{host} · {100 * self.share:.1f}% recomputed{mark}"
+
+
+def comparison_frontier(comparison: Comparison) -> str:
+    """Return the policies of a comparison by peak and recomputation, as SVG.
+
+    Raises:
+      ValueError: no row has figures; the message is for the user.
+    """
+    comparison = safe_value(comparison)
+    found = entries(comparison)
+    dots = [
+        _Dot(
+            e.letter,
+            ", ".join(policy_text(row.policy) for row in e.rows),
+            e.row.compared_nbytes,
+            e.row.recompute_fraction,
+            e.pareto,
+            "knee" if e.knee else "",
+            *((e.row.low_nbytes, e.row.high_nbytes) if e.row.by == "estimate" else (None, None)),
+            e.row.host_nbytes or 0,
+        )
+        for e in found
+        if e.row.compared_nbytes is not None and e.row.recompute_fraction is not None
+    ]
+    if not dots:
+        raise ValueError("no frontier: no policy gave figures")
+    by = "XLA's peak" if all(e.row.by == "xla" for e in found) else "peak, estimated"
+    said = (*takeaways(comparison), "")[0]
+    room = comparison.place.memory_nbytes
+    words = f"{format_bytes(room)} of {comparison.place.name}" if room else ""
+    title = f"{comparison.target.name} on {comparison.place.name}: memory against compute"
+    return _drawn(dots, title, said, by, (room, words))
+
+
+def plan_frontier(plan: Plan) -> str:
+    """Return the plans that no other beats by peak and recomputation, as SVG.
+
+    The function without checkpoints is there too, where the inputs are the same.
+    """
+    plan = safe_value(plan)
+    rows = plan.selection.front
+    dots = [_of_plan(row, letter) for row, letter in zip(rows, _letters(len(rows)), strict=True)]
+    if not any(row.chosen for row in rows):
+        dots.append(
+            _Dot(
+                _letters(len(rows) + 1)[-1],
+                "this plan",
+                plan.peak_nbytes,
+                plan.recompute_fraction,
+                plan.is_within,
+                "chosen",
+                plan.low_nbytes,
+                plan.high_nbytes,
+            )
+        )
+    if plan.plain_nbytes is not None and all(d.share or d.nbytes != plan.plain_nbytes for d in dots):
+        name = "without any checkpoint"
+        dots.append(_Dot(_letters(len(dots) + 1)[-1], name, plan.plain_nbytes, 0.0, is_best=False))
+    title = f"{plan.target.name} on {plan.place.name}: memory against compute"
+    budget = f"budget {format_bytes(plan.budget_nbytes)}"
+    by = "XLA's peak" if plan.confirmed else "peak, estimated"
+    return _drawn(dots, title, verdict_text(plan), by, (plan.budget_nbytes, budget))
+
+
+def _of_plan(row: FrontRow, letter: str) -> _Dot:
+    name = row.checkpoints
+    if (configuration := str(row.configuration)) != "the inputs as they are":
+        name = f"{configuration}; {name}"
+    mark = "chosen" if row.chosen else ""
+    ends = row.low_nbytes, row.high_nbytes
+    return _Dot(letter, name, row.peak_nbytes, row.recompute_fraction, True, mark, *ends)
+
+
+def _letters(count: int) -> str:
+    return "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz".ljust(count, ".")[:count]
+
+
+def _drawn(
+    dots: Sequence[_Dot], title: str, said: str, by: str, room: tuple[int | None, str]
+) -> str:
+    down, across = _scales(dots, room[0])
+    is_shown = room[0] is not None and down.low <= room[0] <= down.high
+    height = max(_BOTTOM + 52, _TOP + 16 + _ROW * 2 * len(dots))
+    return document(
+        height,
+        title,
+        f"{said}. {'; '.join(f'{dot.letter} {dot.name}: {dot.words}' for dot in dots)}.",
+        written(24, 32, title, kind="title", room=WIDTH * 0.7),
+        written(24, 54, said, room=WIDTH * 0.88),
+        written(_LEFT, _TOP - 12, by, kind="muted"),
+        bytes_axis(down, _LEFT, _RIGHT),
+        share_axis(across, _BOTTOM),
+        element("line", class_="axis", x1=_LEFT, x2=_RIGHT, y1=_BOTTOM, y2=_BOTTOM),
+        written(
+            _RIGHT, _BOTTOM + 38, "recomputed FLOPs, of those without checkpoints", kind="muted",
+            anchor="end",
+        ),
+        limit(down, room[0], room[1], _LEFT, _RIGHT) if is_shown and room[0] else "",
+        _front(dots, down, across),
+        *(_range(dot, down, across) for dot in dots),
+        *_points(dots, down, across),
+        *_listed(dots),
+    )  # fmt: skip
+
+
+def _scales(dots: Sequence[_Dot], room: int | None) -> tuple[Scale, Scale]:
+    peaks = [dot.nbytes for dot in dots]
+    low, high = min(peaks), max(peaks)
+    span = max(high - low, high // 10, 1)
+    if room is not None and low - _NEAR * span <= room <= high + _NEAR * span:
+        low, high = min(low, room), max(high, room)
+    unit, _ = unit_of(high)
+    pad = 0.08 * max(high - low, high / 10)
+    low = max(int(low - pad), 0)
+    found = ticks(low, high + pad, unit)
+    low = min(low, int(found[0]))
+    most = max(dot.share for dot in dots) or 0.01
+    down = Scale(low, high + pad, _BOTTOM, _TOP)
+    return down, Scale(-0.04 * most, 1.08 * most, _LEFT, _RIGHT)
+
+
+def _front(dots: Sequence[_Dot], down: Scale, across: Scale) -> str:
+    """Return the steps between the best: what lies below them cannot be had."""
+    best = sorted((across(dot.share), down(dot.nbytes)) for dot in dots if dot.is_best)
+    if len(best) < 2:
+        return ""
+    steps = "".join(f"H{x:.1f}V{y:.1f}" for _, (x, y) in pairwise(best))
+    return element("path", class_="front", d=f"M{best[0][0]:.1f},{best[0][1]:.1f}{steps}")
+
+
+def _range(dot: _Dot, down: Scale, across: Scale) -> str:
+    if dot.low_nbytes is None or dot.high_nbytes is None or not dot.is_best:
+        return ""
+    x = across(dot.share)
+    low, high = min(down(dot.low_nbytes), _BOTTOM), max(down(dot.high_nbytes), _TOP)
+    return element("line", class_="range", x1=x, x2=x, y1=low, y2=high)
+
+
+def _points(dots: Sequence[_Dot], down: Scale, across: Scale) -> Iterator[str]:
+    """Yield a point and a letter for each; where several are, their letters stand together."""
+    places: dict[tuple[int, int], list[_Dot]] = {}
+    for dot in dots:
+        x, y = across(dot.share), down(dot.nbytes)
+        key = next((k for k in places if abs(k[0] - x) < 16 and abs(k[1] - y) < 10), None)
+        places.setdefault(key or (round(x), round(y)), []).append(dot)
+        kind = "point on" if dot.is_best else "point"
+        yield element("circle", hint(f"{dot.name}: {dot.words}"), class_=kind, cx=x, cy=y, r=4.5)
+        if dot.mark:
+            yield element("circle", class_="front", cx=x, cy=y, r=8.5)
+    for (x, y), together in places.items():
+        marks = "".join(f" {dot.mark}" for dot in together if dot.mark)
+        words = f"{''.join(dot.letter for dot in together)}{marks}"
+        yield written(x + 11, y - 8, words, kind="small bold")
+
+
+def _listed(dots: Sequence[_Dot]) -> Iterator[str]:
+    yield written(_KEYS, _TOP - 12, "filled: no other has less of both, without the host", kind="muted")
+    for row, dot in enumerate(dots):
+        y = _TOP + 10 + row * 2 * _ROW
+        kind = "point on" if dot.is_best else "point"
+        yield element("circle", class_=kind, cx=_KEYS + 6, cy=y - 4, r=4.5)
+        name = f"{dot.letter} · {dot.name}"
+        yield written(_KEYS + 18, y, name, kind="small bold", room=WIDTH - _KEYS - 26)
+        yield written(_KEYS + 18, y + 15, dot.words, kind="muted", room=WIDTH - _KEYS - 26)

@@ -12,7 +12,7 @@ import jax
 import notebooks
 import pytest
 from update_readme import (
-    PICTURE,
+    PICTURES,
     README,
     ROOT,
     Block,
@@ -20,7 +20,6 @@ from update_readme import (
     environment,
     output,
     pages,
-    picture,
     public,
     timeless,
 )
@@ -146,12 +145,17 @@ def test_output_fits_80_columns():
             assert max(map(len, block.output.splitlines())) <= 80, (block.page, block.command)
 
 
+@pytest.mark.integration
 @same_jax
-def test_picture_is_of_this_version():
-    def words(svg):  # how rich draws them is its own affair
-        return re.findall(r">([^<]+)</text>", svg)
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.name)
+def test_pictures_are_what_is_drawn(picture):
+    drawn = output(PICTURES[picture])
+    assert picture.read_text() == drawn, "run python tests/update_readme.py"
 
-    assert words(PICTURE.read_text()) == words(picture()), "run python tests/update_readme.py"
+
+def test_pictures_are_shown():
+    shown = "".join(PAGES.values())
+    assert all(picture.name in shown for picture in PICTURES)
 
 
 @pytest.mark.integration

@@ -1,4 +1,4 @@
-"""Make what README and the pages of docs/ show again, by running it: outputs, notebooks, picture.
+"""Make what README and the pages of docs/ show again, by running it: outputs, notebooks, pictures.
 
     python tests/update_readme.py [PAGE...]
 
@@ -23,7 +23,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
-PICTURE = ROOT / "fixtures" / "readme" / "report.svg"
+# Pictures of README and the pages -> the commands that draw them.
+PICTURES = {
+    DOCS / "pictures" / "timeline.svg": "jaxresid report fixtures/inspect/gpt.py:loss -f svg",
+    DOCS / "pictures" / "icicle.svg": (
+        "jaxresid report fixtures/inspect/gpt.py:loss --view icicle -f svg"
+    ),
+    DOCS / "pictures" / "frontier.svg": (
+        "jaxresid compare fixtures/inspect/gpt.py:loss_scan -f svg"
+    ),
+}
 # What the build of docs/ generates.
 _GENERATED = ("_build/", "reference/rules/", "reference/api.md", "reference/command-line.md")
 _BLOCK = re.compile(r"(?:<!-- (\w+) -->\n)?```console\n\$ (.*)\n((?:.*\n)*?)```\n")
@@ -168,27 +177,8 @@ def public(text: str) -> str:
     return _LINK.sub(absolute, text)
 
 
-def picture() -> str:
-    """Return the report of the first block's target as SVG, as a terminal shows it."""
-    from rich.console import Console
-
-    os.chdir(ROOT)
-    os.environ.update(environment())
-    from fixtures.inspect.gpt import loss_scan, loss_scan_inputs
-    from jaxresid.inspector.call.question import Question
-    from jaxresid.inspector.report import inspection
-    from jaxresid.render.report.rows import View
-    from jaxresid.render.report.text import render_report
-
-    name = "fixtures/inspect/gpt.py:loss_scan"
-    report = inspection(Question(loss_scan, loss_scan_inputs(), name=name)).report
-    console = Console(record=True, width=88, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
-    console.print(render_report(report, View()))
-    return console.export_svg(title=f"jaxresid report {name}", unique_id="jaxresid")
-
-
 def main(chosen: list[str]) -> None:
-    """Update the chosen pages and notebooks; without a choice all of them, and the picture."""
+    """Update the chosen pages and notebooks; without a choice all of them, and the pictures."""
     import notebooks
 
     shown = [(ROOT / page).resolve() for page in chosen] or [*pages(), *notebooks.NOTEBOOKS]
@@ -199,8 +189,8 @@ def main(chosen: list[str]) -> None:
         page.write_text(public(text) if page == README else text)
     for notebook in set(shown) - set(written):
         notebook.write_text(notebooks.executed(notebook))
-    if not chosen:
-        PICTURE.write_text(picture())
+    for picture, command in PICTURES.items() if not chosen else ():
+        picture.write_text(output(command))
     sys.stderr.write("".join(f"{line}\n" for line in failed))
 
 

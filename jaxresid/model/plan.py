@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
-from jaxresid.model.floor import NO_FLOOR, Floor, TriedPlace
 from jaxresid.model.display import to_svg
+from jaxresid.model.floor import NO_FLOOR, Floor, TriedPlace
 from jaxresid.model.headline import count_text, headline, peak_text
 from jaxresid.model.interval import (
     Answer,

@@ -69,8 +69,9 @@ def compare(
     name from pyproject.toml; it is traced without checkpoints, as written, with each of JAX's
     policies, with the checkpoint_names that occur in it, and with your own policies. Nothing runs
     without --measure; with --compile each is compiled for the place of --on, and the table says
-    which of them fit. -f svg draws their peaks against what they recompute. On a CPU, where peaks are not estimated, each is compiled anyway. Exits 0, or
-    2 if something went wrong, including one of the policies you name.
+    which of them fit. -f svg draws their peaks against what they recompute. On a CPU, where peaks
+    are not estimated, each is compiled anyway. Exits 0, or 2 if something went wrong, including one
+    of the policies you name.
     """
     if rounds is not None and not measure:
         raise click.UsageError("--rounds needs --measure")

@@ -96,13 +96,13 @@ def plan(
 
     TARGET, a function or a whole training step, is module:function, path/to/file.py:function or a
     name from pyproject.toml; it is traced, not run. Prints which places to checkpoint, with which
-    policies, which values to save, and the code to write; -f svg draws the plans that no
-    other beats by peak and recomputation. Peaks are estimates; with --compile XLA
-    confirms the plan: it compiles what is proposed and, where that needs more, what is proposed
-    then, at most six times. For a CPU, where peaks are not estimated, it always does, at most
-    twenty times. Exits 0 if the plan fits, 1 if nothing does, if an estimate is too close to tell
-    or the code of the plan cannot be traced, 2 if something went wrong. Ctrl-C ends the search: the
-    best plan found so far is printed, nothing is written, and the exit code is 130.
+    policies, which values to save, and the code to write; -f svg draws the plans that no other
+    beats by peak and recomputation. Peaks are estimates; with --compile XLA confirms the plan: it
+    compiles what is proposed and, where that needs more, what is proposed then, at most six times.
+    For a CPU, where peaks are not estimated, it always does, at most twenty times. Exits 0 if the
+    plan fits, 1 if nothing does, if an estimate is too close to tell or the code of the plan cannot
+    be traced, 2 if something went wrong. Ctrl-C ends the search: the best plan found so far is
+    printed, nothing is written, and the exit code is 130.
     """
     if minimize and maximize:
         raise click.UsageError("--minimize and --maximize cannot be combined: use one of them")

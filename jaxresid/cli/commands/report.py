@@ -99,11 +99,11 @@ def report(
     name from pyproject.toml. The report says whether it fits, what its peak is made of, which lines
     keep most for the backward pass, and what each checkpoint saves. -v adds all values and figures,
     and --view shows one thing in full. Only the text format is shortened; json holds everything,
-    svg is a picture of the bytes over the program, or with --view icicle of what is kept, and jax prints the lines of jax.ad_checkpoint.print_saved_residuals, followed by the totals.
-    --compile adds a section with XLA's own figures at the place of --on, and compiles TARGET
-    without each of the ten checkpoints that drop most: the verdicts on these are then XLA's. On a
-    CPU, where peaks are not estimated, XLA's figures are there anyway. Exits 0, or 2 if something
-    went wrong.
+    svg draws the bytes over the program, or with --view icicle what is kept, and jax prints the
+    lines of jax.ad_checkpoint.print_saved_residuals, followed by the totals. --compile adds
+    a section with XLA's own figures at the place of --on, and compiles TARGET without each of the
+    ten checkpoints that drop most: the verdicts on these are then XLA's. On a CPU, where peaks are
+    not estimated, XLA's figures are there anyway. Exits 0, or 2 if something went wrong.
     """
     if (compile_ or compiling.given()) and output.format == "jax":
         raise click.UsageError("-f jax prints only JAX's own lines; compile with -f text or json")
@@ -128,7 +128,7 @@ def report(
     )
     options, places = placed(options, compiles=compile_)
     with showing_progress(f"tracing {options.target}", quiet=output.quiet) as say:
-        found = inspected(options)
+        found = inspected(options, lifetimes=picture == "timeline")
         if compile_ or (asks_compiler(places) and output.format != "jax"):
             from jaxresid.advice.compile.report import confirmed
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from jaxresid.model import Lifetimes, LiveValue, Location
-from jaxresid.render.style.words import kind_text, kinds_text, place_text
+from jaxresid.model import Lifetimes, LiveValue
+from jaxresid.render.style.words import kinds_text, place_text
 
 # Bottom to top: what is always there, then what comes and goes.
 _ORDER = (
@@ -27,11 +27,11 @@ class Key:
 
     Attributes:
       kind: as in `LiveValue`.
-      location: the line that makes them; None: all other lines.
+      place: the line that makes them, `gpt.py:26 attention`; '' for all other lines.
     """
 
     kind: str
-    location: Location | None = None
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +41,21 @@ class Band:
     Attributes:
       key: what they have in common.
       nbytes: the bytes of them that are live at the peak.
+      is_rest: whether lines of its kind have bands of their own, and it is that of the others.
       heights: the bytes of them that are live at each column; empty where only the peak is known.
       opacity: how strongly it is coloured, so that bands of a kind differ.
-      is_rest: whether lines of its kind have bands of their own.
     """
 
     key: Key
     nbytes: int
+    is_rest: bool
     heights: tuple[int, ...] = ()
     opacity: float = 1.0
-    is_rest: bool = False
 
     @property
     def label(self) -> str:
         """Its name: `gpt.py:26 attention` or `other residuals`."""
-        where = self.key.location
-        if where is None:
-            return f"{'other ' * self.is_rest}{kinds_text(self.key.kind)}"
-        return f"{place_text(where)} {where.function}"
-
-    @property
-    def note(self) -> str:
-        """What else there is to say of it: the kind and the code of a line."""
-        where = self.key.location
-        return "" if where is None else f"{kind_text(self.key.kind)}  {where.code}".rstrip()
+        return self.key.place or f"{'other ' * self.is_rest}{kinds_text(self.key.kind)}"
 
 
 def bands_at_peak(live: Sequence[LiveValue]) -> tuple[Band, ...]:
@@ -94,9 +85,7 @@ def bands_over(lifetimes: Lifetimes) -> tuple[tuple[Band, ...], tuple[int, ...]]
         change[bisect_left(columns, each.stop)] -= each.live.nbytes
         is_live = each.start <= lifetimes.at < each.stop
         at_peak[key] = at_peak.get(key, 0) + each.live.nbytes * is_live
-    found = {
-        key: (at_peak[key], tuple(accumulate(change[:-1]))) for key, change in changes.items()
-    }
+    found = {key: (at_peak[key], tuple(accumulate(change[:-1]))) for key, change in changes.items()}
     return _ordered(found), columns
 
 
@@ -116,23 +105,29 @@ def _keys(live: Iterable[LiveValue]) -> frozenset[Key]:
     total = 0
     for value in live:
         total += value.nbytes
-        if value.primitive is not None and value.location is not None:
-            key = Key(value.kind, value.location)
+        if key := _line(value):
             sums[key] = sums.get(key, 0) + value.nbytes
     biggest = sorted(sums, key=lambda key: -sums[key])[:_LINES]
     return frozenset(key for key in biggest if sums[key] >= _SMALL * total)
 
 
 def _key(value: LiveValue, keys: frozenset[Key]) -> Key:
-    key = Key(value.kind, value.location)
-    return key if value.primitive is not None and key in keys else Key(value.kind)
+    key = _line(value)
+    return key if key is not None and key in keys else Key(value.kind)
+
+
+def _line(value: LiveValue) -> Key | None:
+    where = value.location
+    if value.primitive is None or where is None:
+        return None
+    return Key(value.kind, f"{place_text(where)} {where.function}")
 
 
 def _ordered(found: dict[Key, tuple[int, tuple[int, ...]]]) -> tuple[Band, ...]:
     def place(key: Key) -> tuple[int, bool, int]:
-        return _ORDER.index(key.kind), key.location is not None, found[key][0]
+        return _ORDER.index(key.kind), key.place != "", found[key][0]
 
-    own = {key.kind for key in found if key.location is not None}
+    own = {key.kind for key in found if key.place}
     shown, of_kind = [], dict[str, int]()
     for key in sorted(found, key=place):
         nbytes, heights = found[key]
@@ -140,6 +135,6 @@ def _ordered(found: dict[Key, tuple[int, tuple[int, ...]]]) -> tuple[Band, ...]:
             continue
         shade = of_kind.get(key.kind, 0)
         of_kind[key.kind] = shade + 1
-        is_rest = key.location is None and key.kind in own
-        shown.append(Band(key, nbytes, heights, _SHADES**shade, is_rest))
+        is_rest = not key.place and key.kind in own
+        shown.append(Band(key, nbytes, is_rest, heights, _SHADES**shade))
     return tuple(shown)

@@ -8,6 +8,7 @@ from html import escape
 WIDTH = 960
 # How wide a letter of a font of one pixel is: on the safe side, so that words are not cut off.
 _LETTER = 0.57
+_BOLD = 1.1  # as much wider are bold ones
 _SMALL = 12
 # What XML has no place for: `safe_text` leaves line ends and these.
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
@@ -91,6 +92,8 @@ def written(
       anchor: `middle` or `end`, where they do not begin at `x`.
       keeps_end: whether what is too long loses its beginning, as paths do.
     """
+    if room is not None and kind is not None and "bold" in kind.split():
+        room /= _BOLD
     shown = words if room is None else cut(words, room, keeps_end=keeps_end)
     if not shown:
         return ""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from jaxresid.model import Comparison, FrontRow, Plan
@@ -17,7 +18,8 @@ from jaxresid.units import format_bytes
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 92, 600, 92, 392
 _KEYS = 636
-_ROW = 20
+_ROW = 40
+_MOST = 8  # of a plan's variants have a letter
 _NEAR = 0.6  # a limit is shown where the chart grows by at most so much of itself for it
 
 
@@ -26,7 +28,7 @@ class _Dot:
     """A variant.
 
     Attributes:
-      letter: what the chart calls it.
+      letter: what the chart calls it; '' for one of many that it does not list.
       name: what it is.
       nbytes: its peak.
       share: what it recomputes, as a share of the FLOPs without checkpoints.
@@ -50,7 +52,7 @@ class _Dot:
     @property
     def words(self) -> str:
         """What it has, in words."""
-        host = f" and {format_bytes(self.host_nbytes)} on the host" * bool(self.host_nbytes)
+        host = f" + {format_bytes(self.host_nbytes)} host" * bool(self.host_nbytes)
         mark = f" · {self.mark}" * bool(self.mark)
         return f"{format_bytes(self.nbytes)}{host} · {100 * self.share:.1f}% recomputed{mark}"
 
@@ -94,11 +96,11 @@ def plan_frontier(plan: Plan) -> str:
     """
     plan = safe_value(plan)
     rows = plan.selection.front
-    dots = [_of_plan(row, letter) for row, letter in zip(rows, _letters(len(rows)), strict=True)]
+    dots = [_of_plan(row) for row in rows]
     if not any(row.chosen for row in rows):
         dots.append(
             _Dot(
-                _letters(len(rows) + 1)[-1],
+                "",
                 "this plan",
                 plan.peak_nbytes,
                 plan.recompute_fraction,
@@ -108,26 +110,35 @@ def plan_frontier(plan: Plan) -> str:
                 plan.high_nbytes,
             )
         )
-    if plan.plain_nbytes is not None and all(d.share or d.nbytes != plan.plain_nbytes for d in dots):
-        name = "without any checkpoint"
-        dots.append(_Dot(_letters(len(dots) + 1)[-1], name, plan.plain_nbytes, 0.0, is_best=False))
+    if plan.plain_nbytes is not None and all(
+        d.share or d.nbytes != plan.plain_nbytes for d in dots
+    ):
+        dots.append(_Dot("", "without any checkpoint", plan.plain_nbytes, 0.0, is_best=False))
     title = f"{plan.target.name} on {plan.place.name}: memory against compute"
     budget = f"budget {format_bytes(plan.budget_nbytes)}"
     by = "XLA's peak" if plan.confirmed else "peak, estimated"
-    return _drawn(dots, title, verdict_text(plan), by, (plan.budget_nbytes, budget))
+    dots.sort(key=lambda dot: (dot.share, -dot.nbytes))
+    return _drawn(_lettered(dots), title, verdict_text(plan), by, (plan.budget_nbytes, budget))
 
 
-def _of_plan(row: FrontRow, letter: str) -> _Dot:
+def _of_plan(row: FrontRow) -> _Dot:
     name = row.checkpoints
     if (configuration := str(row.configuration)) != "the inputs as they are":
         name = f"{configuration}; {name}"
     mark = "chosen" if row.chosen else ""
     ends = row.low_nbytes, row.high_nbytes
-    return _Dot(letter, name, row.peak_nbytes, row.recompute_fraction, True, mark, *ends)
+    return _Dot("", name, row.peak_nbytes, row.recompute_fraction, True, mark, *ends)
 
 
-def _letters(count: int) -> str:
-    return "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz".ljust(count, ".")[:count]
+def _lettered(dots: Sequence[_Dot]) -> list[_Dot]:
+    """Return variants with letters for so many as can be listed, spread over all.
+
+    The first, the last and those that have a mark are among them.
+    """
+    spread = {round(i * (len(dots) - 1) / (_MOST - 1)) for i in range(_MOST)}
+    listed = [i for i, dot in enumerate(dots) if dot.mark or i in spread]
+    names = dict(zip(listed, string.ascii_uppercase, strict=False))
+    return [replace(dot, letter=names.get(i, "")) for i, dot in enumerate(dots)]
 
 
 def _drawn(
@@ -135,11 +146,12 @@ def _drawn(
 ) -> str:
     down, across = _scales(dots, room[0])
     is_shown = room[0] is not None and down.low <= room[0] <= down.high
-    height = max(_BOTTOM + 52, _TOP + 16 + _ROW * 2 * len(dots))
+    told = [f"{dot.letter} {dot.name}: {dot.words}" for dot in dots if dot.letter]
+    height = max(_BOTTOM + 52, _TOP + 16 + _ROW * len(told) + 24)
     return document(
         height,
         title,
-        f"{said}. {'; '.join(f'{dot.letter} {dot.name}: {dot.words}' for dot in dots)}.",
+        f"{said}. {'; '.join(told)}.",
         written(24, 32, title, kind="title", room=WIDTH * 0.7),
         written(24, 54, said, room=WIDTH * 0.88),
         written(_LEFT, _TOP - 12, by, kind="muted"),
@@ -184,7 +196,7 @@ def _front(dots: Sequence[_Dot], down: Scale, across: Scale) -> str:
 
 
 def _range(dot: _Dot, down: Scale, across: Scale) -> str:
-    if dot.low_nbytes is None or dot.high_nbytes is None or not dot.is_best:
+    if dot.low_nbytes is None or dot.high_nbytes is None or not (dot.is_best and dot.letter):
         return ""
     x = across(dot.share)
     low, high = min(down(dot.low_nbytes), _BOTTOM), max(down(dot.high_nbytes), _TOP)
@@ -203,17 +215,28 @@ def _points(dots: Sequence[_Dot], down: Scale, across: Scale) -> Iterator[str]:
         if dot.mark:
             yield element("circle", class_="front", cx=x, cy=y, r=8.5)
     for (x, y), together in places.items():
+        if not any(dot.letter for dot in together):
+            continue
         marks = "".join(f" {dot.mark}" for dot in together if dot.mark)
         words = f"{''.join(dot.letter for dot in together)}{marks}"
-        yield written(x + 11, y - 8, words, kind="small bold")
+        # Nothing is below the front and to the left of a point on it.
+        is_free = all(dot.is_best for dot in together) and x > _LEFT + 80
+        at, anchor = ((x - 9, y + 16), "end") if is_free else ((x + 11, y - 8), None)
+        yield written(*at, words, kind="small bold", anchor=anchor)
 
 
 def _listed(dots: Sequence[_Dot]) -> Iterator[str]:
-    yield written(_KEYS, _TOP - 12, "filled: no other has less of both, without the host", kind="muted")
-    for row, dot in enumerate(dots):
-        y = _TOP + 10 + row * 2 * _ROW
+    yield written(
+        _KEYS, _TOP - 12, "filled: no other has less of both, without the host", kind="muted"
+    )
+    listed = [dot for dot in dots if dot.letter]
+    for row, dot in enumerate(listed):
+        y = _TOP + 10 + row * _ROW
         kind = "point on" if dot.is_best else "point"
         yield element("circle", class_=kind, cx=_KEYS + 6, cy=y - 4, r=4.5)
         name = f"{dot.letter} · {dot.name}"
         yield written(_KEYS + 18, y, name, kind="small bold", room=WIDTH - _KEYS - 26)
         yield written(_KEYS + 18, y + 15, dot.words, kind="muted", room=WIDTH - _KEYS - 26)
+    if len(listed) < len(dots):
+        words = f"and {len(dots) - len(listed)} between them"
+        yield written(_KEYS + 18, _TOP + 10 + len(listed) * _ROW, words, kind="muted")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ _EDGE = 24
 _LEAST = 3.0  # pixels: smaller ones are one
 _TALL, _TWO_LINES = 14.0, 30.0
 _MODULES = 3  # as many levels of modules have a column
+# Of modules in a module path: NNX and Equinox have dots.
+_SEPARATOR = re.compile("[/.]")
 # Columns after those of modules, by how much room they need.
 _WEIGHTS = {"module": 0.8, "function": 0.9, "line": 1.4, "value": 1.0}
 _HEADS = {"module": "module", "function": "function", "line": "line", "value": "values"}
@@ -221,7 +224,7 @@ def _origin(residual: Residual) -> Computed:
 
 
 def _scope(residual: Residual) -> tuple[str, ...]:
-    return tuple(part for part in _origin(residual).scope.split("/") if part)
+    return tuple(part for part in _SEPARATOR.split(_origin(residual).scope) if part)
 
 
 def _function(residual: Residual) -> str:

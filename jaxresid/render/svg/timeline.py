@@ -12,7 +12,7 @@ from jaxresid.render.report.peak import op_text, peak_text, room_text
 from jaxresid.render.style.words import percent, place_text
 from jaxresid.render.svg.axes import Scale, bytes_axis, limit
 from jaxresid.render.svg.bands import Band, bands_at_peak, bands_over
-from jaxresid.render.svg.canvas import WIDTH, document, element, hint, written
+from jaxresid.render.svg.canvas import WIDTH, cut, document, element, hint, written
 from jaxresid.safe_text import safe_value
 from jaxresid.units import format_bytes
 
@@ -156,7 +156,7 @@ def _outline(below: Sequence[int], above: Sequence[int], scale: Scale) -> str:
 
 def _steps(values: Sequence[int], width: float, scale: Scale) -> list[tuple[float, float]]:
     """Return the corners of a line of steps."""
-    corners = []
+    corners: list[tuple[float, float]] = []
     for i, value in enumerate(values):
         y = scale(value)
         if not corners or corners[-1][1] != y:
@@ -196,17 +196,18 @@ def _mark(peak: Peak, chart: _Chart, scale: Scale) -> Iterator[str]:
     yield element("circle", class_="mark", cx=x, cy=y, r=4)
     where = peak.location
     place = f"{place_text(where)} {where.function}" if where else op_text(peak)
-    words = f"peak at {place}" if where else f"peak {place}"
     is_right = x > (_LEFT + _RIGHT) / 2
+    room = (x - _LEFT if is_right else _RIGHT - x) - 8
+    if where:
+        place = f"at {cut(place, room / 1.1 - 60, keeps_end=True)}"
     yield element("path", class_="axis", d=f"M{x:.1f},{_BOTTOM + 1}v28")
     yield written(
         x - 6 if is_right else x + 6,
         _BOTTOM + 36,
-        words,
+        f"peak {place}",
         kind="small bold",
-        room=(x - _LEFT if is_right else _RIGHT - x) - 8,
+        room=room,
         anchor="end" if is_right else None,
-        keeps_end=True,
     )
 
 

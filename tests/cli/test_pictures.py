@@ -1,0 +1,48 @@
+"""`-f svg`, by the suffix too, and what it refuses."""
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+REPORT = ("report", "fixtures/inspect/block.py:plain", "--on", "gpu:h100", "-q")
+
+
+@pytest.mark.parametrize("view", [(), ("--view", "timeline"), ("--view", "icicle")])
+def test_report(call, tmp_path, view):
+    code, out, err = call(*REPORT, *view, "-f", "svg")
+    assert (code, err) == (0, "")
+    title = ET.fromstring(out).find("{http://www.w3.org/2000/svg}title").text
+    assert ("kept for the backward pass" in title) == ("icicle" in view)
+    assert 'class="band residual"' in out or "icicle" in view  # stacked, by the lifetimes
+    assert call(*REPORT, *view, "-o", str(tmp_path / "a.svg")) == (0, "", "")
+    assert (tmp_path / "a.svg").read_text() == out
+
+
+def test_compare_and_plan(call):
+    code, out, _ = call("compare", *REPORT[1:], "--policy", "nothing_saveable", "-f", "svg")
+    assert code == 0
+    ET.fromstring(out)
+    code, out, _ = call("plan", *REPORT[1:], "--budget", "64MiB", "-f", "svg")
+    assert code in (0, 1)  # 1: too close to tell
+    assert "budget 64.00 MiB" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--view", "icicle"), "--view icicle is a picture: add -f svg, or -o icicle.svg"),
+        (("--view", "peak", "-f", "svg"), "--view peak is text; -f svg draws timeline or icicle"),
+        (("-v", "-f", "svg"), "-v shows everything as text, and -f svg draws one thing: --view"),
+    ],
+)
+def test_what_is_no_picture(call, options, message):
+    code, out, err = call(*REPORT, *options)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_a_cpu_has_no_timeline(call):
+    code, out, err = call(*REPORT[:2], "--on", "cpu", "-q", "-f", "svg")
+    assert (code, out) == (2, "")
+    assert "no estimate" in err or "there is none for cpu" in err
+    assert len(err.splitlines()) == 1

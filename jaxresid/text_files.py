@@ -1,4 +1,4 @@
-"""Write text files, all of it or nothing."""
+"""Write files, all of it or nothing."""
 
 from __future__ import annotations
 
@@ -17,19 +17,28 @@ def write_text(output: str, text: str) -> None:
     Raises:
       JaxresidError: The file cannot be written.
     """
+    write_bytes(output, text.encode())
+
+
+def write_bytes(output: str, data: bytes) -> None:
+    """Write bytes to a file, as `write_text` does.
+
+    Raises:
+      JaxresidError: The file cannot be written.
+    """
     try:
         # Through links: what is replaced is the file, not the name that leads to it.
         path = Path(os.path.realpath(output))
         if is_device(output) or (path.exists() and not path.is_file()):
-            with open(output, "w", encoding="utf-8") as file:
-                file.write(text)
+            with open(output, "wb") as file:
+                file.write(data)
             return
         import tempfile  # 5 ms that only a file is worth
 
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with open(handle, "w", encoding="utf-8") as file:
-                file.write(text)
+            with open(handle, "wb") as file:
+                file.write(data)
             mode = path.stat().st_mode if path.exists() else 0o666 & ~_umask()
             os.chmod(name, mode)
             os.replace(name, path)

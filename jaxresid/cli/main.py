@@ -19,7 +19,7 @@ from jaxresid.home import FOLDER
 from jaxresid.interrupts import reraising_interrupts
 from jaxresid.progress import Done, Progress, Stage
 from jaxresid.safe_text import inert, lines, visible
-from jaxresid.text_files import is_device, write_text
+from jaxresid.text_files import is_device, write_bytes, write_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -52,11 +52,28 @@ def run(argv: Sequence[str]) -> int:
         with reraising_interrupts():
             return _run(cli, argv)
     except BrokenPipeError:
-        # Whoever read us has seen enough. Python would complain once more when it flushes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_stdout()
         return 0
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
+
+
+def _discard_stdout() -> None:
+    """Write what is left nowhere, as whoever read us has seen enough.
+
+    Python would complain once more when it flushes stdout.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """Let the reader of stdout stop reading, of which click would make an exit with 1."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_stdout()
 
 
 def _run(cli: click.Command, argv: Sequence[str]) -> int:
@@ -236,10 +253,28 @@ def write(text: str, output: str | None, *, verbatim: bool = False) -> None:
     if output is None or output == "-":
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # × in an ASCII locale is no reason to fail
-        sys.stdout.write(text if _is_unicode(encoding_of(output)) else text.translate(_PLAIN))
-        sys.stdout.flush()
+        with _reader_may_leave():
+            sys.stdout.write(text if _is_unicode(encoding_of(output)) else text.translate(_PLAIN))
         return
     write_text(output, text)
+
+
+def write_binary(data: bytes, output: str | None) -> None:
+    """Write finished bytes to stdout or, all or nothing, to a file.
+
+    Args:
+      data: The bytes.
+      output: The file; None or `-` means stdout.
+
+    Raises:
+      JaxresidError: The file cannot be written.
+    """
+    if output is None or output == "-":
+        with _reader_may_leave():
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+        return
+    write_bytes(output, data)
 
 
 def _is_unicode(encoding: str) -> bool:

@@ -582,6 +582,37 @@ class TestProcess:
         assert done.returncode == 0
 
     @pytest.mark.integration
+    @pytest.mark.parametrize("form", ["json", "pprof"])
+    def test_a_pipe_that_is_closed_before_anything_is_written(self, project, form):
+        command = f"{sys.executable} -m jaxresid report zebu:plain --arg 'f32[3]' -q -f {form}"
+        done = subprocess.run(
+            ["bash", "-c", f"{command} | true; exit ${{PIPESTATUS[0]}}"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "imported\n")
+
+    @pytest.mark.integration
+    def test_a_profile_is_not_written_to_a_terminal(self, project):
+        import pty
+
+        main, terminal = pty.openpty()
+        done = subprocess.run(
+            [sys.executable, *"-m jaxresid report zebu:plain --arg f32[3] -f pprof".split()],
+            stdout=terminal,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=False,
+        )
+        os.close(terminal)
+        os.close(main)
+        assert done.returncode == 2
+        assert "-f pprof is no text for a terminal: write it to a file with -o" in done.stderr
+
+    @pytest.mark.integration
     def test_interrupt(self, interruptible):
         process = interruptible("report", "zebu:slow", "--arg", "f32[3]")
         assert process.stderr.readline() == "jaxresid: tracing zebu:slow\n"

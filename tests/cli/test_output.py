@@ -4,6 +4,7 @@ import click
 import pytest
 
 from jaxresid.cli.options.output import format_of
+from tests.render.pprof_reader import read
 
 OURS = ("text", "json", "markdown")
 LINTED = ("text", "concise", "json", "json-lines", "sarif", "github", "gitlab", "junit", "lsp")
@@ -25,6 +26,9 @@ LINTED = ("text", "concise", "json", "json-lines", "sarif", "github", "gitlab", 
         ("a.sarif", LINTED, "text", "sarif"),
         ("a.xml", LINTED, "text", "junit"),
         ("a.jsonl", LINTED, "json", "json-lines"),
+        ("a.pb.gz", (*OURS, "pprof"), "text", "pprof"),
+        ("a.pprof", (*OURS, "pprof"), "text", "pprof"),
+        ("a.gz", (*OURS, "pprof"), "text", "text"),
         ("/dev/stdout", LINTED, "github", "github"),
     ],
 )
@@ -47,6 +51,25 @@ def project(tmp_path, monkeypatch):
 
 
 ARGUMENTS = ("okapi.py:f", "--arg", "f32[3]", "--on", "gpu:h100")
+
+
+def test_a_profile(project, call):
+    assert call("report", *ARGUMENTS, "-o", "a.pb.gz")[0] == 0
+    types, samples, _ = read((project / "a.pb.gz").read_bytes())
+    assert len(types) == 3 and samples
+    code, _, err = call("compile", *ARGUMENTS, "--on", "cpu", "-f", "pprof", "-o", "b.pb.gz")
+    assert (code, (project / "b.pb.gz").exists()) == (2, False)
+    assert "-f pprof is a profile of one place: give --on once" in err
+
+
+@pytest.mark.integration
+def test_a_profile_of_what_is_compiled(project, call):
+    words = "okapi.py:f", "--arg", "f32[3]", "--on", "cpu", "-o", "a.pb.gz"
+    for command in ("compile", "report"):
+        assert call(command, *words)[0] == 0
+        _, samples, comments = read((project / "a.pb.gz").read_bytes())
+        assert comments[1] == "peak: XLA's"
+        assert sum(values["peak"] for _, values, _ in samples) > 0
 
 
 def test_report_by_suffix(project, call):

@@ -15,6 +15,7 @@ from jaxresid.cli.options.compiling import (
 from jaxresid.cli.options.inputs import TargetOptions, subject_of, target_options
 from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import placed
+from jaxresid.errors import InputsError
 
 
 def _list_places(context: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -37,7 +38,7 @@ def _list_places(context: click.Context, parameter: click.Parameter, value: bool
     )
 )
 @target_options
-@output_options(("text", "json"))
+@output_options(("text", "json", "pprof"))
 @compiling_options
 @option(
     "--list-places",
@@ -56,22 +57,35 @@ def compile(
 
     TARGET, a function or a whole training step, is module:function, path/to/file.py:function or a
     name from pyproject.toml; it is compiled with its gradients for abstract inputs, but not run.
-    Each compilation runs in its own process. Exits 0 if it fits (or the available memory is not
+    Each compilation runs in its own process. With pprof the buffers that are live at the peak are a
+    profile for the tool of that name. Exits 0 if it fits (or the available memory is not
     known), 1 if it does not or may not, 2 if it could not be compiled.
     """
     options, places = placed(options, compiles=True, several=True)
+    if output.format == "pprof" and len(places) > 1:
+        raise click.UsageError("-f pprof is a profile of one place: give --on once")
     with showing_progress(f"tracing {options.target}", quiet=output.quiet) as say:
         found, _ = subject_of(options)
         from jaxresid.advice.compile.ahead_of_time import compiled_report
 
         result = compiled_report(found, places, settings(compiling), say)
-    if output.format == "json":
-        text = result.to_json()
+    if output.format == "pprof":
+        from jaxresid.render.traces.pprof import profile_of_compiled
+
+        (row,) = result.compiled
+        if row.error is None and not row.buffers:
+            raise InputsError(
+                f"the compiler of {row.on} does not list its buffers, of which -f pprof is a"
+                " profile; use report -f pprof, whose peak is an estimate"
+            )
+        if row.error is None:
+            output.write_binary(profile_of_compiled(result))
+    elif output.format == "json":
+        output.write(result.to_json())
     else:
         from jaxresid.render.report.compiled import render_compiled
 
-        text = output.rendered(render_compiled(result))
-    output.write(text)
+        output.write(output.rendered(render_compiled(result)))
     if print_errors(result.compiled):
         return EXIT_FAILED
     return 1 if any(row.fits is False or row.may_fit for row in result.compiled) else 0

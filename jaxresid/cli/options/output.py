@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxresid.cli.help import Group, option
-from jaxresid.cli.main import check_output, encoding_of, rendered, write
+from jaxresid.cli.main import check_output, encoding_of, rendered, write, write_binary
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -32,8 +33,11 @@ _SUFFIXES: Mapping[str, tuple[str, ...]] = {
     "junit": (".xml",),
     "markdown": (".md",),
     "svg": (".svg",),
+    "pprof": (".pb.gz", ".pprof"),
 }
 _KNOWN = frozenset(suffix for suffixes in _SUFFIXES.values() for suffix in suffixes)
+# These are no text.
+_BINARY = frozenset({"pprof"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,14 @@ class Output:
         """
         write(text, self.file, verbatim=verbatim)
 
+    def write_binary(self, data: bytes) -> None:
+        """Write finished bytes, as `jaxresid.cli.main.write_binary` does.
+
+        Raises:
+          JaxresidError: The file cannot be written.
+        """
+        write_binary(data, self.file)
+
 
 def output_options(formats: Sequence[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that adds -f, -o, --color, -q and --traceback.
@@ -99,6 +111,11 @@ def output_options(formats: Sequence[str]) -> Callable[[Callable[..., Any]], Cal
             **options: Any,
         ) -> Any:
             chosen = format_ or format_of(output, formats, formats[0])
+            if chosen in _BINARY and output in (None, "-") and sys.stdout.isatty():
+                raise click.UsageError(
+                    f"-f {chosen} is no text for a terminal: write it to a file with -o, or to a"
+                    " pipe"
+                )
             return command(*args, output=Output(chosen, output, color, quiet), **options)
 
         added: Callable[..., Any] = format_option(
@@ -164,8 +181,9 @@ def format_of(file: str | None, formats: Sequence[str], default: str) -> str:
     Raises:
       click.UsageError: The suffix is that of a format, but of none of these.
     """
-    suffix = PurePath(file or "").suffix.lower()
-    if suffix not in _KNOWN or suffix in _SUFFIXES.get(default, ()):
+    name = PurePath(file or "").name.lower()
+    suffix = next((each for each in _KNOWN if name.endswith(each)), "")
+    if not suffix or suffix in _SUFFIXES.get(default, ()):
         return default
     found = next((each for each in formats if suffix in _SUFFIXES.get(each, ())), None)
     if found is None:

@@ -1,0 +1,1 @@
+"""Results as the files of viewers of profiles and traces: pprof and Perfetto."""

@@ -5,6 +5,7 @@ import pytest
 
 from jaxresid.cli.options.output import format_of
 from tests.render.pprof_reader import read
+from tests.render.test_perfetto import read as read_trace
 
 OURS = ("text", "json", "markdown")
 LINTED = ("text", "concise", "json", "json-lines", "sarif", "github", "gitlab", "junit", "lsp")
@@ -29,6 +30,7 @@ LINTED = ("text", "concise", "json", "json-lines", "sarif", "github", "gitlab", 
         ("a.pb.gz", (*OURS, "pprof"), "text", "pprof"),
         ("a.pprof", (*OURS, "pprof"), "text", "pprof"),
         ("a.gz", (*OURS, "pprof"), "text", "text"),
+        ("a.pftrace", (*OURS, "perfetto"), "text", "perfetto"),
         ("/dev/stdout", LINTED, "github", "github"),
     ],
 )
@@ -60,6 +62,33 @@ def test_a_profile(project, call):
     code, _, err = call("compile", *ARGUMENTS, "--on", "cpu", "-f", "pprof", "-o", "b.pb.gz")
     assert (code, (project / "b.pb.gz").exists()) == (2, False)
     assert "-f pprof is a profile of one place: give --on once" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "groups"),
+    [(("report",), 1), (("compare",), 4), (("plan", "--budget", "1GiB"), 1)],
+)
+def test_a_trace(words, groups, project, call):
+    command, *more = words
+    assert call(command, *ARGUMENTS, *more, "-o", "a.pftrace")[0] == 0
+    found = read_trace((project / "a.pftrace").read_bytes())
+    assert len(found) >= groups
+    assert found[0]["name"].startswith("okapi.py:f on gpu:h100: peak ")
+
+
+@pytest.mark.parametrize("words", [("report",), ("compare",), ("plan", "--budget", "1GiB")])
+def test_a_trace_is_of_an_estimate(words, project, call):
+    code, _, err = call(*words, "okapi.py:f", "--arg", "f32[3]", "--on", "cpu", "-o", "a.pftrace")
+    assert (code, (project / "a.pftrace").exists()) == (2, False)
+    assert "lifetimes are part of the estimate, and there is none for cpu" in err
+
+
+@pytest.mark.parametrize("words", [("-v",), ("--view", "peak")])
+@pytest.mark.parametrize("form", ["pprof", "perfetto"])
+def test_files_of_viewers_have_everything(words, form, project, call):
+    code, _, err = call("report", *ARGUMENTS, "-f", form, "-o", "a", *words)
+    assert (code, (project / "a").exists()) == (2, False)
+    assert f"{words[0]} shows more or less of the text; -f {form} has everything" in err
 
 
 @pytest.mark.integration

@@ -32,7 +32,7 @@ from jaxresid.cli.options.policies import at_option, policy_option
     )
 )
 @target_options
-@output_options(("text", "json", "svg"))
+@output_options(("text", "json", "svg", "perfetto"))
 @policy_option(
     "all of JAX's, which module:policy comes beside; none and as-written are always there"
 )
@@ -69,9 +69,10 @@ def compare(
     name from pyproject.toml; it is traced without checkpoints, as written, with each of JAX's
     policies, with the checkpoint_names that occur in it, and with your own policies. Nothing runs
     without --measure; with --compile each is compiled for the place of --on, and the table says
-    which of them fit. -f svg draws their peaks against what they recompute. On a CPU, where peaks
-    are not estimated, each is compiled anyway. Exits 0, or 2 if something went wrong, including one
-    of the policies you name.
+    which of them fit. -f svg draws their peaks against what they recompute, -f perfetto when each
+    value is live with each policy, for ui.perfetto.dev. On a CPU, where peaks are not estimated,
+    each is compiled anyway. Exits 0, or 2 if something went wrong, including one of the policies
+    you name.
     """
     if rounds is not None and not measure:
         raise click.UsageError("--rounds needs --measure")
@@ -99,16 +100,22 @@ def compare(
             compile=settings(compiling) if compile_ or asks_compiler(places) else None,
             limit_s=limit_s(compiling),
             progress=say,
+            lifetimes=output.format == "perfetto",
         )
-    if output.format == "json":
-        text = result.to_json()
+    if output.format == "perfetto":
+        from jaxresid.render.traces.perfetto import trace_of
+
+        output.write_binary(
+            trace_of(f"{result.target.name} on {result.place.name}", result.lifetimes)
+        )
+    elif output.format == "json":
+        output.write(result.to_json())
     elif output.format == "svg":
-        text = result.to_svg()
+        output.write(result.to_svg())
     else:
         from jaxresid.render.tables.compare import render_comparison
 
-        text = output.rendered(render_comparison(result, output.encoding))
-    output.write(text)
+        output.write(output.rendered(render_comparison(result, output.encoding)))
     named = {*chosen.names, *(label for label, _ in chosen.own)}
     failed = [row for row in result.rows if row.policy in named and row.error]
     for row in failed:

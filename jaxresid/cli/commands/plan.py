@@ -43,7 +43,7 @@ from jaxresid.xla.places import memory_of, why_unavailable
     )
 )
 @target_options
-@output_options(("text", "json", "svg"))
+@output_options(("text", "json", "svg", "perfetto"))
 @budget_option("what a program can have of one device of --on")
 @option(
     "--microbatches",
@@ -97,12 +97,13 @@ def plan(
     TARGET, a function or a whole training step, is module:function, path/to/file.py:function or a
     name from pyproject.toml; it is traced, not run. Prints which places to checkpoint, with which
     policies, which values to save, and the code to write; -f svg draws the plans that no other
-    beats by peak and recomputation. Peaks are estimates; with --compile XLA confirms the plan: it
-    compiles what is proposed and, where that needs more, what is proposed then, at most six times.
-    For a CPU, where peaks are not estimated, it always does, at most twenty times. Exits 0 if the
-    plan fits, 1 if nothing does, if an estimate is too close to tell or the code of the plan cannot
-    be traced, 2 if something went wrong. Ctrl-C ends the search: the best plan found so far is
-    printed, nothing is written, and the exit code is 130.
+    beats by peak and recomputation, -f perfetto when each value is live, before and with the plan,
+    for ui.perfetto.dev. Peaks are estimates; with --compile XLA confirms the plan: it compiles what
+    is proposed and, where that needs more, what is proposed then, at most six times. For a CPU,
+    where peaks are not estimated, it always does, at most twenty times. Exits 0 if the plan fits, 1
+    if nothing does, if an estimate is too close to tell or the code of the plan cannot be traced, 2
+    if something went wrong. Ctrl-C ends the search: the best plan found so far is printed, nothing
+    is written, and the exit code is 130.
     """
     if minimize and maximize:
         raise click.UsageError("--minimize and --maximize cannot be combined: use one of them")
@@ -150,6 +151,7 @@ def plan(
             if confirms
             else None,
             keeps_interrupted=True,
+            lifetimes=output.format == "perfetto",
         )
         chosen = result.selection.configuration
         if result.interrupted or not (result.is_within and (diff_ or write_)):
@@ -179,12 +181,21 @@ def plan(
         text = result.to_json()
     elif output.format == "svg":
         text = result.to_svg()
+    elif output.format == "perfetto":
+        text = ""
+        if result.lifetimes:
+            from jaxresid.render.traces.perfetto import trace_of
+
+            title = f"{result.target.name} on {result.place.name}"
+            output.write_binary(trace_of(title, result.lifetimes))
     else:
         text = output.rendered(render_plan(result, output.encoding))
     if text:
         output.write(text, verbatim=diff_)
     if result.interrupted:
-        tell("jaxresid: interrupted; this is the best plan found so far")
+        left_out = output.format == "perfetto"
+        said = "nothing is written" if left_out else "this is the best plan found so far"
+        tell(f"jaxresid: interrupted; {said}")
         return EXIT_INTERRUPTED
     if write_:
         written = ", ".join(edit.display_path for edit in edits) or "nothing"

@@ -44,7 +44,7 @@ from jaxresid.safe_text import visible
     )
 )
 @target_options
-@output_options(("text", "json", "jax", "svg", "pprof"))
+@output_options(("text", "json", "jax", "svg", "pprof", "perfetto"))
 @option(
     "-v", "--verbose", is_flag=True, help="Show everything: each value, checkpoint and residual."
 )
@@ -100,12 +100,12 @@ def report(
     keep most for the backward pass, and what each checkpoint saves. -v adds all values and figures,
     and --view shows one thing in full. Only the text format is shortened; json holds everything,
     svg draws the bytes over the program, or with --view icicle what is kept; pprof is a profile for
-    the tool of that name: kept bytes, bytes at the peak and recomputed FLOPs by their stacks; and
-    jax prints the lines of jax.ad_checkpoint.print_saved_residuals, followed by the totals.
-    --compile adds a section with XLA's own figures at the place of --on, and compiles TARGET
-    without each of the ten checkpoints that drop most: the verdicts on these are then XLA's. On a
-    CPU, where peaks are not estimated, XLA's figures are there anyway. Exits 0, or 2 if something
-    went wrong.
+    the tool of that name: kept bytes, bytes at the peak and recomputed FLOPs by their stacks;
+    perfetto is a trace for ui.perfetto.dev of when each value is live, op by op; and jax prints the
+    lines of jax.ad_checkpoint.print_saved_residuals, followed by the totals. --compile adds a
+    section with XLA's own figures at the place of --on, and compiles TARGET without each of the ten
+    checkpoints that drop most: the verdicts on these are then XLA's. On a CPU, where peaks are not
+    estimated, XLA's figures are there anyway. Exits 0, or 2 if something went wrong.
     """
     if (compile_ or compiling.given()) and output.format == "jax":
         raise click.UsageError("-f jax prints only JAX's own lines; compile with -f text or json")
@@ -117,10 +117,10 @@ def report(
         raise click.UsageError(
             f"{chosen[0]} chooses rows of residuals: add --view residuals, or -v"
         )
-    if output.format == "pprof" and (verbose or show):
+    if output.format in ("pprof", "perfetto") and (verbose or show):
         raise click.UsageError(
-            f"{'-v' if verbose else '--view'} shows more or less of the text; a profile has"
-            " everything: leave it out"
+            f"{'-v' if verbose else '--view'} shows more or less of the text; -f {output.format}"
+            " has everything: leave it out"
         )
     picture = _picture(show, verbose=verbose) if output.format == "svg" else None
     if show == "icicle" and picture is None:
@@ -135,7 +135,11 @@ def report(
     )
     options, places = placed(options, compiles=compile_)
     with showing_progress(f"tracing {options.target}", quiet=output.quiet) as say:
-        drawn = picture == "timeline" or (output.format == "pprof" and not asks_compiler(places))
+        drawn = (
+            picture == "timeline"
+            or output.format == "perfetto"
+            or (output.format == "pprof" and not asks_compiler(places))
+        )
         found = inspected(options, lifetimes=drawn)
         if compile_ or (asks_compiler(places) and output.format != "jax"):
             from jaxresid.advice.compile.report import confirmed
@@ -157,6 +161,13 @@ def report(
         from jaxresid.render.traces.pprof import profile_of_report
 
         output.write_binary(profile_of_report(result))
+        return EXIT_FAILED if print_errors(result.compiled) else 0
+    if output.format == "perfetto":
+        from jaxresid.render.traces.perfetto import trace_of
+
+        output.write_binary(
+            trace_of(f"{result.target.name} on {result.place.name}", result.lifetimes)
+        )
         return EXIT_FAILED if print_errors(result.compiled) else 0
     if picture is not None:
         text = _drawn(result, picture)

@@ -34,10 +34,11 @@ _SUFFIXES: Mapping[str, tuple[str, ...]] = {
     "markdown": (".md",),
     "svg": (".svg",),
     "pprof": (".pb.gz", ".pprof"),
+    "perfetto": (".pftrace", ".perfetto-trace"),
 }
 _KNOWN = frozenset(suffix for suffixes in _SUFFIXES.values() for suffix in suffixes)
 # These are no text.
-_BINARY = frozenset({"pprof"})
+_BINARY = frozenset({"pprof", "perfetto"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,8 +233,9 @@ def _value(tree: ast.expr, names: dict[str, Any]) -> Any:
         known = [name for name in names if not name.startswith("_")]
         raise _MagicError(f"{e.name} is not defined{did_you_mean(e.name or '', known)}") from None
     except Exception as e:
-        shown = ast.unparse(tree).removeprefix("_taken_")
-        raise _MagicError(f"{shown} raises {type(e).__name__}: {e}") from None
+        shown = ast.unparse(tree)
+        what = shown.replace("_taken_", "one of ", 1) if shown.startswith("_taken_(") else shown
+        raise _MagicError(f"{what} raises {type(e).__name__}: {e}") from None
 
 
 def _reported(call: _Call, given: Mapping[str, Any]) -> Report:

@@ -21,6 +21,8 @@ params = [jax.ShapeDtypeStruct((64, 64), "float32")] * 3
 x = jax.ShapeDtypeStruct((32, 64), "float32")
 def aux(params, x):
     return loss(params, x), x
+def bad():
+    raise ValueError(chr(27) + "[31m")
 """
 
 
@@ -164,8 +166,9 @@ def test_errors_are_one_line(line, text, message):
 
 def test_what_an_error_says_is_visible(line):
     with pytest.raises(UsageError) as caught:
-        line("loss params[chr(27)] x")
+        line("loss(bad(), x)")
     assert "\x1b" not in str(caught.value)
+    assert "one of (bad(), x) raises ValueError" in str(caught.value)
 
 
 def test_help_names_every_option(shell):

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from jaxresid.render.notebook.parts import folded
 from tests.frames.test_frames import COMPARISON, REPORT, SHOWN
 from tests.render.svg.test_svg import EVIL, renamed
 
@@ -79,6 +80,11 @@ def test_names_stay_text(value):
     assert set(page.tags) <= ALLOWED
     assert "onerror" not in {name for name, _ in page.attributes}
     assert not re.search("[\x1b\u202e]", evil._repr_html_())
+
+
+def test_a_summary_is_text():
+    assert "<b>" not in folded("<b>", "x")
+    assert folded("<b>") == ""
 
 
 def test_a_page_of_jupyter_gets_one_output(capsys, monkeypatch):

@@ -8,7 +8,6 @@ from collections import Counter
 
 import jax
 import jax.numpy as jnp
-import optax
 import pytest
 from jax import lax
 
@@ -82,18 +81,17 @@ def mlp(params, x):
     return jnp.sum(x**2)
 
 
-OPTIMIZER = optax.adam(1e-3)
-
-
 def step(params, state, x):
+    """Clip the gradients by their norm, which needs all of them at once, and add momentum."""
     loss, grads = jax.value_and_grad(mlp)(params, x)
-    updates, state = OPTIMIZER.update(grads, state)
-    return optax.apply_updates(params, updates), state, loss
+    norm = jnp.sqrt(sum(jnp.sum(g**2) for g in grads))
+    state = [0.9 * m + g / norm for m, g in zip(state, grads, strict=True)]
+    return [p - 0.1 * m for p, m in zip(params, state, strict=True)], state, loss
 
 
 def step_arguments():
     params = [f32(128, 128)] * 3
-    return params, jax.eval_shape(OPTIMIZER.init, params), f32(1024, 128)
+    return params, params, f32(1024, 128)
 
 
 PLACES = ("gpu:h100", "tpu:v5e")
@@ -117,6 +115,8 @@ def test_a_step(on, donated):
     report = reported(jax.jit(step, donate_argnums=donated), *step_arguments(), on=on)
     (found,) = report.lifetimes
     assert {v.reason for v in found.values} >= {"argument", "output", "residual"}
+    # On a GPU gradients are in the buffers of outputs that are not written yet.
+    assert any(v.reason == "gradient" for v in found.values) or on == "gpu:h100"
     for v in found.values:
         if v.reason in ("argument", "output"):
             assert (v.start, v.stop, v.read_at) == (0, len(found.points), None)

@@ -20,6 +20,8 @@ _RENDERERS = "jaxresid.render.display"
 # What writes JSON documents.
 _ENCODING = "jaxresid.documents.encoding"
 _FILES = "jaxresid.documents.files"
+# What makes pages.
+_PAGE = "jaxresid.render.page.html"
 # What makes tables.
 _FRAMES = "jaxresid.frames.dataframe"
 
@@ -100,6 +102,16 @@ def to_svg(value: object, **options: Any) -> str:
     """
     importlib.import_module(_RENDERERS)
     return svg_writer(value, **options)
+
+
+def to_page(value: object) -> str:
+    """Return a value as one page of HTML that needs no network.
+
+    Raises:
+      TypeError: there is no page for it.
+    """
+    text: str = importlib.import_module(_PAGE).page(value)
+    return text
 
 
 def render(value: object, encoding: str) -> Any:

@@ -12,6 +12,7 @@ from jaxresid.model.display import (
     to_dataframe,
     to_html,
     to_json,
+    to_page,
     to_text,
 )
 from jaxresid.short_repr import Shown
@@ -68,6 +69,14 @@ class Result(Displayed):
           JaxresidError: the file cannot be written.
         """
         save(self, path)
+
+    def to_page(self) -> str:
+        """Return the result as a page of HTML, as `-f html` does: one file that needs no network.
+
+        Raises:
+          TypeError: there is no page for such a result: a sweep or an out-of-memory report.
+        """
+        return to_page(self)
 
     def to_dataframe(self) -> pandas.DataFrame:
         """Return the rows of the result as a DataFrame.

@@ -108,7 +108,7 @@ def test_report_by_suffix(project, call):
     assert not (project / "b.json").read_text().startswith("{")
     code, _, err = call("report", *ARGUMENTS, "-o", "c.sarif")
     assert (code, (project / "c.sarif").exists()) == (2, False)
-    assert "-f text, json, jax" in err
+    assert "-f text, json, html, jax" in err
 
 
 def test_findings_by_suffix(project, call):

@@ -32,7 +32,7 @@ from jaxresid.cli.options.policies import at_option, policy_option
     )
 )
 @target_options
-@output_options(("text", "json", "svg", "perfetto"))
+@output_options(("text", "json", "html", "svg", "perfetto"))
 @policy_option(
     "all of JAX's, which module:policy comes beside; none and as-written are always there"
 )
@@ -100,7 +100,8 @@ def compare(
             compile=settings(compiling) if compile_ or asks_compiler(places) else None,
             limit_s=limit_s(compiling),
             progress=say,
-            lifetimes=output.format == "perfetto",
+            lifetimes=output.format == "perfetto"
+            or (output.format == "html" and not asks_compiler(places)),
         )
     if output.format == "perfetto":
         from jaxresid.render.traces.perfetto import trace_of
@@ -110,6 +111,8 @@ def compare(
         )
     elif output.format == "json":
         output.write(result.to_json())
+    elif output.format == "html":
+        output.write(result.to_page(), verbatim=True)
     elif output.format == "svg":
         output.write(result.to_svg())
     else:

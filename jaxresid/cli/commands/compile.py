@@ -38,7 +38,7 @@ def _list_places(context: click.Context, parameter: click.Parameter, value: bool
     )
 )
 @target_options
-@output_options(("text", "json", "pprof"))
+@output_options(("text", "json", "html", "pprof"))
 @compiling_options
 @option(
     "--list-places",
@@ -82,6 +82,8 @@ def compile(
             output.write_binary(profile_of_compiled(result))
     elif output.format == "json":
         output.write(result.to_json())
+    elif output.format == "html":
+        output.write(result.to_page(), verbatim=True)
     else:
         from jaxresid.render.report.compiled import render_compiled
 

@@ -70,7 +70,7 @@ from jaxresid.errors import JaxresidError
 @mode_option
 @place_options
 @input_options
-@output_options(("text", "json", "markdown"))
+@output_options(("text", "json", "html", "markdown"))
 def diff(
     output: Output,
     a: str | None,
@@ -92,6 +92,8 @@ def diff(
     """
     arguments = typed_arguments(click.get_current_context(), tuple(options))
     pairs = sides_of(AskedSides(a, b, target, python, flag, arguments))
+    if output.format == "html" and len(pairs) > 1:
+        raise click.UsageError("-f html is a page of one target: name one")
     with showing_progress("comparing", quiet=output.quiet) as say:
         reports = traced(pairs, say)
         from jaxresid.advice.diff.difference import diff as difference
@@ -105,6 +107,8 @@ def diff(
         from jaxresid.documents.encoding import json_documents
 
         text = json_documents(found)
+    elif output.format == "html":
+        text = found[0].to_page() if found else ""
     elif output.format == "markdown":
         from jaxresid.render.diff.markdown import render_markdown
 
@@ -113,7 +117,8 @@ def diff(
         from jaxresid.render.diff.text import render_differences
 
         text = output.rendered(render_differences(found, all=all_))
-    output.write(text)
+    if text:
+        output.write(text, verbatim=output.format == "html")
     failed = [each for each in reports if isinstance(each, JaxresidError)]
     for error in failed:
         tell(f"jaxresid: error: {error}")

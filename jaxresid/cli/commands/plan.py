@@ -19,7 +19,7 @@ from jaxresid.cli.options.inputs import (
     target_options,
 )
 from jaxresid.cli.options.output import Output, output_options
-from jaxresid.cli.options.places import budget_of, budget_option, placed
+from jaxresid.cli.options.places import asks_compiler, budget_of, budget_option, placed
 from jaxresid.cli.verify_edit import verify, with_second_process
 from jaxresid.errors import InputsError
 from jaxresid.option_types import Minimized
@@ -43,7 +43,7 @@ from jaxresid.xla.places import memory_of, why_unavailable
     )
 )
 @target_options
-@output_options(("text", "json", "svg", "perfetto"))
+@output_options(("text", "json", "html", "svg", "perfetto"))
 @budget_option("what a program can have of one device of --on")
 @option(
     "--microbatches",
@@ -151,7 +151,8 @@ def plan(
             if confirms
             else None,
             keeps_interrupted=True,
-            lifetimes=output.format == "perfetto",
+            lifetimes=output.format == "perfetto"
+            or (output.format == "html" and not asks_compiler([place])),
         )
         chosen = result.selection.configuration
         if result.interrupted or not (result.is_within and (diff_ or write_)):
@@ -179,6 +180,8 @@ def plan(
         tell(f"jaxresid: {verdict_text(result)}")
     elif output.format == "json":
         text = result.to_json()
+    elif output.format == "html":
+        text = result.to_page()
     elif output.format == "svg":
         text = result.to_svg()
     elif output.format == "perfetto":
@@ -191,7 +194,7 @@ def plan(
     else:
         text = output.rendered(render_plan(result, output.encoding))
     if text:
-        output.write(text, verbatim=diff_)
+        output.write(text, verbatim=diff_ or output.format == "html")
     if result.interrupted:
         left_out = output.format == "perfetto"
         said = "nothing is written" if left_out else "this is the best plan found so far"

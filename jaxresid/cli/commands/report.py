@@ -44,7 +44,7 @@ from jaxresid.safe_text import visible
     )
 )
 @target_options
-@output_options(("text", "json", "jax", "svg", "pprof", "perfetto"))
+@output_options(("text", "json", "html", "jax", "svg", "pprof", "perfetto"))
 @option(
     "-v", "--verbose", is_flag=True, help="Show everything: each value, checkpoint and residual."
 )
@@ -99,6 +99,7 @@ def report(
     name from pyproject.toml. The report says whether it fits, what its peak is made of, which lines
     keep most for the backward pass, and what each checkpoint saves. -v adds all values and figures,
     and --view shows one thing in full. Only the text format is shortened; json holds everything,
+    html is a page to look at, on its own, with all values over the program, by module and by line;
     svg draws the bytes over the program, or with --view icicle what is kept; pprof is a profile for
     the tool of that name: kept bytes, bytes at the peak and recomputed FLOPs by their stacks;
     perfetto is a trace for ui.perfetto.dev of when each value is live, op by op; and jax prints the
@@ -117,7 +118,7 @@ def report(
         raise click.UsageError(
             f"{chosen[0]} chooses rows of residuals: add --view residuals, or -v"
         )
-    if output.format in ("pprof", "perfetto") and (verbose or show):
+    if output.format in ("html", "pprof", "perfetto") and (verbose or show):
         raise click.UsageError(
             f"{'-v' if verbose else '--view'} shows more or less of the text; -f {output.format}"
             " has everything: leave it out"
@@ -138,7 +139,7 @@ def report(
         drawn = (
             picture == "timeline"
             or output.format == "perfetto"
-            or (output.format == "pprof" and not asks_compiler(places))
+            or (output.format in ("html", "pprof") and not asks_compiler(places))
         )
         found = inspected(options, lifetimes=drawn)
         if compile_ or (asks_compiler(places) and output.format != "jax"):
@@ -173,6 +174,8 @@ def report(
         text = _drawn(result, picture)
     elif output.format == "json":
         text = result.to_json()
+    elif output.format == "html":
+        text = result.to_page()
     elif output.format == "jax":
         from jaxresid.render.report.totals import totals_lines
 
@@ -181,7 +184,7 @@ def report(
         from jaxresid.render.report.text import render_report
 
         text = output.rendered(render_report(result, view, output.encoding))
-    output.write(text)
+    output.write(text, verbatim=output.format == "html")
     return EXIT_FAILED if print_errors(result.compiled) else 0
 
 

@@ -33,6 +33,7 @@ _SUFFIXES: Mapping[str, tuple[str, ...]] = {
     "junit": (".xml",),
     "markdown": (".md",),
     "svg": (".svg",),
+    "html": (".html", ".htm"),
     "pprof": (".pb.gz", ".pprof"),
     "perfetto": (".pftrace", ".perfetto-trace"),
 }

@@ -1,0 +1,1 @@
+"""Results as one page of HTML, which needs no network and nothing else."""

@@ -1,0 +1,1 @@
+"""The page's script and style, which `npm run bundle` in page/ makes, and their licences."""

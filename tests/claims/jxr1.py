@@ -106,15 +106,15 @@ def _outer_policy_decides(namespace):
     assert saved(inner, W, X) == [("float32", (4, 8))]
 
 
+def _kept_nbytes(fun, *args):
+    _, vjp = jax.vjp(fun, *args)
+    arrays = {id(x): x.nbytes for x in jax.tree.leaves(vjp) if hasattr(x, "nbytes")}
+    return sum(arrays.values())
+
+
 def _as_many_bytes(fun, *args):
     """With the checkpoint, the inputs are kept: no fewer bytes than what `fun` itself keeps."""
-
-    def nbytes(f):
-        _, vjp = jax.vjp(f, *args)
-        arrays = {id(x): x.nbytes for x in jax.tree.leaves(vjp) if hasattr(x, "nbytes")}
-        return sum(arrays.values())
-
-    return nbytes(jax.checkpoint(fun)) >= nbytes(fun)
+    return _kept_nbytes(jax.checkpoint(fun), *args) >= _kept_nbytes(fun, *args)
 
 
 def _trivial(namespace):
@@ -132,6 +132,104 @@ def _trivial(namespace):
 def _linear(namespace):
     project = namespace["project"]
     assert saved(project, W, X) == saved(lambda w, x: x @ w, W, X) == []
+
+
+def _layers_keep(build):
+    """The checkpoint drops nothing, except scalars and a pool's counts of one image."""
+
+    def check(namespace):
+        del namespace
+        for name, fun, args in build():
+            given = sum(x.nbytes for x in jax.tree.leaves(args))
+            dropped = _kept_nbytes(fun, *args) - _kept_nbytes(jax.checkpoint(fun), *args)
+            assert dropped <= 0.05 * given, name
+
+    return check
+
+
+def _linen_layers():
+    import flax.linen as nn
+
+    image = jnp.ones((2, 8, 8, 3))
+    for layer, x in [
+        (nn.Dense(4), X),
+        (nn.DenseGeneral((2, 2)), X),
+        (nn.Einsum((8, 4), "bi,ij->bj"), X),
+        (nn.Embed(10, 4), jnp.arange(6) % 10),
+        (nn.Conv(4, (3, 3)), image),
+        (nn.ConvTranspose(4, (3, 3)), image),
+    ]:
+        yield type(layer).__name__, layer.apply, (layer.init(jax.random.key(0), x), x)
+
+
+def _nnx_layers():
+    from flax import nnx
+
+    rngs, image = nnx.Rngs(0), jnp.ones((2, 8, 8, 3))
+    for layer, x in [
+        (nnx.Linear(8, 4, rngs=rngs), X),
+        (nnx.LinearGeneral(8, (2, 2), rngs=rngs), X),
+        (nnx.Einsum("bi,ij->bj", (8, 4), rngs=rngs), X),
+        (nnx.Embed(10, 4, rngs=rngs), jnp.arange(6) % 10),
+        (nnx.Conv(3, 4, (3, 3), rngs=rngs), image),
+        (nnx.ConvTranspose(3, 4, (3, 3), rngs=rngs), image),
+    ]:
+        graph, state = nnx.split(layer)
+        yield type(layer).__name__, lambda s, x, g=graph: nnx.merge(g, s)(x), (state, x)
+
+
+def _equinox_layers():
+    import equinox as eqx
+
+    key, image = jax.random.key(0), jnp.ones((3, 8, 8))
+    for layer, x in [
+        (eqx.nn.Linear(8, 4, key=key), X[0]),
+        (eqx.nn.Embedding(10, 4, key=key), jnp.asarray(3)),
+        (eqx.nn.Conv2d(3, 4, 3, key=key), image),
+        (eqx.nn.ConvTranspose2d(3, 4, 3, key=key), image),
+        (eqx.nn.AvgPool2d(2, 2), image),
+        (eqx.nn.MaxPool2d(2, 2), image),
+        (eqx.nn.Identity(), X),
+    ]:
+        arrays, rest = eqx.partition(layer, eqx.is_array)
+        yield type(layer).__name__, lambda a, x, r=rest: eqx.combine(a, r)(x), (arrays, x)
+
+
+def _haiku_layers():
+    import haiku as hk
+
+    rows, image = jnp.ones((2, 8, 3)), jnp.ones((2, 8, 8, 3))
+    for make, x in [
+        (lambda: hk.Linear(4), X),
+        (lambda: hk.Embed(10, 4), jnp.arange(6) % 10),
+        (lambda: hk.Conv1D(4, 3), rows),
+        (lambda: hk.Conv2D(4, 3), image),
+        (lambda: hk.Conv2DTranspose(4, 3), image),
+        (lambda: hk.DepthwiseConv2D(2, 3), image),
+        (lambda: hk.AvgPool(2, 2, "SAME"), image),
+        (lambda: hk.MaxPool(2, 2, "SAME"), image),
+        (hk.Bias, X),
+    ]:
+        net = hk.without_apply_rng(hk.transform(lambda x, make=make: make()(x)))
+        yield "haiku", net.apply, (net.init(jax.random.key(0), x), x)
+
+
+def _lookups():
+    from jax import lax
+
+    table, ids = jnp.ones((10, 4)), jnp.arange(6) % 10
+    sizes = jnp.asarray([1, 3])
+    yield "lookup", lambda t, i: t[i], (table, ids)
+    yield "take", lambda t, i: jnp.take(t, i, axis=0), (table, ids)
+    yield "ragged_dot", lax.ragged_dot, (X, jnp.ones((2, 8, 4)), sizes)
+    yield (
+        "conv",
+        lambda x, w: lax.conv(x, w, (1, 1), "SAME"),
+        (
+            jnp.ones((2, 3, 8, 8)),
+            jnp.ones((4, 3, 3, 3)),
+        ),
+    )
 
 
 def _forward_only(namespace):
@@ -196,7 +294,15 @@ CLAIMS = {
     "JXR104": (Claim(_of_gradient),),
     "JXR105": (Claim(_discarded),),
     "JXR106": (Claim(_nested), Claim(_outer_policy_decides, bad=2)),
-    "JXR107": (Claim(_trivial), Claim(_linear, bad=1)),
+    "JXR107": (
+        Claim(_trivial),
+        Claim(_linear, bad=1),
+        Claim(_layers_keep(_lookups), bad=7),
+        Claim(_layers_keep(_linen_layers), bad=9, needs=("flax",)),
+        Claim(_layers_keep(_nnx_layers), bad=10, needs=("flax",)),
+        Claim(_layers_keep(_haiku_layers), bad=5, needs=("haiku",)),
+        Claim(_layers_keep(_equinox_layers), bad=6, needs=("equinox",)),
+    ),
     "JXR108": (
         Claim(_forward_only),
         Claim(_in_custom_vjp, bad=1),

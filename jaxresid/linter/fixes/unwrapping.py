@@ -55,6 +55,9 @@ def unwrap(facts: Facts, call: ast.Call, inner: ast.expr) -> Edit | None:
         match parent.targets:
             case [ast.Name(id=name)] if name == inner.id:
                 return _remove_statement(facts, parent)
+    text = facts.source.segment(facts.source.span(inner))
+    if isinstance(parent, (ast.Assign, ast.Return)) and "\n" not in text:
+        return Edit(facts.source.span(call), text)  # nothing around it binds
     return Edit(facts.source.span(call), _bracketed(facts, inner))
 
 

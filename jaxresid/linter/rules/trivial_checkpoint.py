@@ -6,6 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes.unwrapping import remove_checkpoint
+from jaxresid.linter.patterns import layers, nn_modules
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import External, FunctionNode
 from jaxresid.linter.rule import Example, Rule
@@ -28,18 +29,20 @@ _LINEAR = frozenset(
     """
     dot matmul tensordot vdot inner outer einsum sum mean transpose swapaxes moveaxis reshape ravel
     squeeze expand_dims broadcast_to concatenate stack hstack vstack tile repeat roll flip pad real
-    imag conj add subtract dot_general
+    imag conj add subtract dot_general ragged_dot conv conv_general_dilated conv_transpose take
     """.split()
 )
-_MAX_NODES = 100
-_MODULES = ("jax.numpy.", "jax.lax.", "jax.nn.", "flax.linen.", "flax.nnx.")
-_LINEAR_LAYERS = frozenset(
+# The linear ones of two arrays.
+_PRODUCTS = frozenset(
     """
-    flax.linen.Dense flax.linen.DenseGeneral flax.linen.Embed flax.linen.Conv flax.linen.Einsum
-    flax.nnx.Linear flax.nnx.LinearGeneral flax.nnx.Embed flax.nnx.Conv flax.nnx.Einsum
-    haiku.Linear haiku.Embed haiku.Conv2D equinox.nn.Linear equinox.nn.Embedding equinox.nn.Conv2d
+    dot matmul tensordot vdot inner outer einsum dot_general ragged_dot conv conv_general_dilated
+    conv_transpose
     """.split()
 )
+_RESHAPING = frozenset("astype reshape transpose swapaxes squeeze ravel flatten".split())
+_MAX_NODES = 100
+_MAX_CLASSES = 3
+_MODULES = ("jax.numpy.", "jax.lax.", "jax.nn.", "flax.linen.", "flax.nnx.")
 
 
 class TrivialCheckpoint(Rule):
@@ -47,7 +50,9 @@ class TrivialCheckpoint(Rule):
 
     ## What it does
     Finds a checkpoint of a single elementwise operation (`jnp.sin`), of a linear expression
-    (`lambda w, x: x @ w`), or of a lone linear layer (`nn.remat(nn.Dense)`).
+    (`lambda w, x: x @ w`), of a lookup (`table[ids]`), or of one layer of Flax, Haiku, Equinox or
+    Haliax that is linear or a pool (`nn.remat(nn.Dense)`, `nnx.remat(self.conv)`), also where a
+    function, a method or a module does nothing but call it.
 
     ## Why is this bad?
     A linear operation keeps its inputs for the backward pass and a simple elementwise one keeps one
@@ -58,8 +63,10 @@ class TrivialCheckpoint(Rule):
     Checkpoint a whole block, so that the values computed inside it can be dropped.
 
     ## When is this fine?
-    Around a nonlinearity of several operations (`gelu`, `softmax`), whose intermediate values it
-    does drop; the rule knows those and is silent. Where the barrier itself is wanted.
+    Around what has intermediate values to drop, such as `gelu`, a normalization or two layers: the
+    rule is silent there. Around a layer that computes in a narrower type (`dtype=`), a checkpoint
+    drops the cast of the weights, and keeps the input in the wide one. Where the barrier itself is
+    wanted.
 
     ## Is the fix safe?
     No: values stay the same, but the checkpoint is also a barrier to the compiler.
@@ -100,7 +107,7 @@ class TrivialCheckpoint(Rule):
             fixed="""
             import jax
 
-            project = (lambda w, x: x @ w)
+            project = lambda w, x: x @ w
             """,
         ),
         Example(
@@ -144,8 +151,309 @@ class TrivialCheckpoint(Rule):
                     return nn.Dense(8, name='out')(x)
             """,
         ),
+        Example(
+            """
+            from flax import nnx
+
+
+            class Stem(nnx.Module):
+                def __init__(self, rngs):
+                    self.conv = nnx.Conv(3, 8, (3, 3), rngs=rngs)
+
+                def __call__(self, x):
+                    return nnx.remat(self.conv)(x)  # !
+            """,
+            fixed="""
+            from flax import nnx
+
+
+            class Stem(nnx.Module):
+                def __init__(self, rngs):
+                    self.conv = nnx.Conv(3, 8, (3, 3), rngs=rngs)
+
+                def __call__(self, x):
+                    return self.conv(x)
+            """,
+        ),
+        Example(
+            """
+            import haiku as hk
+
+
+            def stem(x):
+                x = hk.remat(hk.Conv1D(8, 3))(x)  # !
+                return hk.remat(hk.AvgPool(2, 2, "SAME"))(x)  # !
+            """,
+            fixed="""
+            import haiku as hk
+
+
+            def stem(x):
+                x = hk.Conv1D(8, 3)(x)
+                return hk.AvgPool(2, 2, "SAME")(x)
+            """,
+        ),
+        Example(
+            """
+            import equinox as eqx
+
+
+            class Head(eqx.Module):
+                out: eqx.nn.Linear
+
+                @eqx.filter_checkpoint  # !
+                def logits(self, x):
+                    return self.out(x)
+            """,
+            fixed="""
+            import equinox as eqx
+
+
+            class Head(eqx.Module):
+                out: eqx.nn.Linear
+
+                def logits(self, x):
+                    return self.out(x)
+            """,
+        ),
+        Example(
+            """
+            import jax
+
+
+            @jax.checkpoint  # !
+            def embed(table, ids):
+                return table[ids]
+            """,
+            fixed="""
+            import jax
+
+
+            def embed(table, ids):
+                return table[ids]
+            """,
+        ),
+        Example(
+            """
+            import jax
+
+
+            def experts(x, w, sizes):
+                dot = jax.checkpoint(jax.lax.ragged_dot)  # !
+                return jax.nn.gelu(dot(x, w, sizes))
+            """,
+            fixed="""
+            import jax
+
+
+            def experts(x, w, sizes):
+                dot = jax.lax.ragged_dot
+                return jax.nn.gelu(dot(x, w, sizes))
+            """,
+        ),
+        Example(
+            """
+            import flax.linen as nn
+
+
+            class Projection(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(8, use_bias=False)(x)
+
+
+            class Net(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.gelu(nn.remat(Projection)()(x))  # !
+            """,
+            fixed="""
+            import flax.linen as nn
+
+
+            class Projection(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(8, use_bias=False)(x)
+
+
+            class Net(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.gelu(Projection()(x))
+            """,
+        ),
+        Example(
+            """
+            from flax import nnx
+
+
+            class Net(nnx.Module):
+                def __init__(self, wide, rngs):
+                    if wide:
+                        self.mix = nnx.Linear(8, 8, rngs=rngs)
+                    else:
+                        self.mix = nnx.Conv(8, 8, (1,), rngs=rngs)
+
+                def __call__(self, x):
+                    call = nnx.remat(lambda layer, x: layer(x))  # !
+                    return nnx.gelu(call(self.mix, x))
+            """,
+            fixed="""
+            from flax import nnx
+
+
+            class Net(nnx.Module):
+                def __init__(self, wide, rngs):
+                    if wide:
+                        self.mix = nnx.Linear(8, 8, rngs=rngs)
+                    else:
+                        self.mix = nnx.Conv(8, 8, (1,), rngs=rngs)
+
+                def __call__(self, x):
+                    call = lambda layer, x: layer(x)
+                    return nnx.gelu(call(self.mix, x))
+            """,
+        ),
     )
     good = (
+        Example(
+            """
+            from flax import nnx
+
+
+            class Net(nnx.Module):
+                def __init__(self, rngs):
+                    self.norm = nnx.LayerNorm(8, rngs=rngs)
+                    self.drop = nnx.Dropout(0.1, rngs=rngs)
+
+                def __call__(self, x):
+                    return nnx.remat(self.drop)(nnx.remat(self.norm)(x))
+            """
+        ),
+        Example(
+            """
+            from flax import nnx
+
+
+            class Net(nnx.Module):
+                def __init__(self, deep, rngs):
+                    if deep:
+                        self.mix = nnx.Sequential(nnx.Linear(8, 8, rngs=rngs), nnx.gelu)
+                    else:
+                        self.mix = nnx.Linear(8, 8, rngs=rngs)
+
+                def __call__(self, x):
+                    return nnx.remat(self.mix)(x)
+            """
+        ),
+        Example(
+            """
+            import equinox as eqx
+            import jax
+
+
+            class Block(eqx.Module):
+                inner: eqx.nn.Linear
+                outer: eqx.nn.Linear
+                attend: eqx.nn.MultiheadAttention
+
+                @eqx.filter_checkpoint
+                def mlp(self, x):
+                    return self.outer(jax.nn.gelu(self.inner(x)))
+
+                @eqx.filter_checkpoint
+                def two(self, x):
+                    return self.outer(self.inner(x))
+
+                @eqx.filter_checkpoint
+                def mix(self, x):
+                    return self.attend(x, x, x)
+
+                @eqx.filter_checkpoint
+                def activated(self, x):
+                    return self.outer(jax.nn.gelu(x))
+            """
+        ),
+        Example(
+            """
+            import flax.linen as nn
+
+
+            class Head(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    x = nn.LayerNorm()(x)
+                    return nn.Dense(8)(x)
+
+
+            class Net(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.remat(Head)()(x)
+            """
+        ),
+        Example(
+            """
+            import haiku as hk
+            import jax
+
+
+            def trunk(x):
+                x = hk.remat(hk.Sequential([hk.Conv2D(8, 3), jax.nn.relu]))(x)
+                x = hk.remat(hk.SeparableDepthwiseConv2D(1, 3))(x)
+                return hk.remat(hk.nets.MLP([8, 8]))(x)
+            """
+        ),
+        Example(
+            """
+            import jax
+
+
+            @jax.checkpoint
+            def routed(x, w, v, sizes):
+                return jax.lax.ragged_dot(jax.lax.ragged_dot(x, w, sizes), v, sizes)
+            """
+        ),
+        Example(
+            """
+            import jax
+
+
+            def call(layers, x):
+                run = jax.checkpoint(lambda layer, x: layer(x))
+                for layer in layers:
+                    x = run(layer, x)
+                return x
+            """
+        ),
+        Example(
+            """
+            import jax
+
+
+            @jax.checkpoint
+            def embed(table, ids, scale):
+                return table[ids] * scale
+            """
+        ),
+        Example(
+            """
+            import flax.linen as nn
+
+
+            class Linear(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.gelu(nn.Dense(8)(x))
+
+
+            class Net(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.remat(Linear)()(x)
+            """
+        ),
         Example(
             """
             import jax
@@ -239,17 +547,45 @@ class TrivialCheckpoint(Rule):
 
 def _trivial(facts: Facts, site: Site) -> str:
     """Why there is nothing to drop; empty where there may be."""
+    if site.target is not None:
+        name = layers.layer(facts, site.target)
+        if name is not None:
+            return _of_layer(name)
+        cls = nn_modules.instance_class(facts, site.target)
+        if isinstance(cls, ast.ClassDef):
+            return _module(facts, cls)
     targets = facts.targets(site)
     if len(targets) != 1:
         return ""
     target = targets[0]
     if isinstance(target, External):
-        if target.qualname in _LINEAR_LAYERS:
-            return "a linear layer keeps its input anyway"
+        if target.qualname in layers.SINGLE_OPERATIONS and facts.is_class(site):
+            return _of_layer(target.qualname.rpartition(".")[2])
         return _operation(target.qualname)
+    if isinstance(target, ast.ClassDef) and facts.is_class(site):
+        return _module(facts, target)
     if isinstance(target, (ast.FunctionDef, ast.Lambda)):
-        return _body(facts, target)
+        return _body(facts, target, site)
     return ""
+
+
+def _of_layer(name: str) -> str:
+    return f"one `{name}` keeps its input, or less, anyway"
+
+
+def _module(facts: Facts, cls: ast.ClassDef, depth: int = 0) -> str:
+    """Why calling an instance of a module has nothing to drop; empty where it may have."""
+    method = facts.names.method(cls, "__call__")
+    if method is None or depth > _MAX_CLASSES or nn_modules.library(facts, cls) is None:
+        return ""
+    value = _only_value(method)
+    if not isinstance(value, ast.Call) or not all(_is_leaf(a) for a in _inputs(value)):
+        return ""
+    name = layers.layer(facts, value.func)
+    if name is not None:
+        return _of_layer(name)
+    inner = nn_modules.instance_class(facts, value.func)
+    return _module(facts, inner, depth + 1) if isinstance(inner, ast.ClassDef) else ""
 
 
 def _operation(qualname: str) -> str:
@@ -262,19 +598,57 @@ def _operation(qualname: str) -> str:
     return ""
 
 
-def _body(facts: Facts, function: FunctionNode) -> str:
-    own = stages.statements(function)
-    if len(own) != 1 or not isinstance(own[0], ast.Return) or own[0].value is None:
-        return ""
-    value = own[0].value
-    if next(islice(ast.walk(value), _MAX_NODES, None), None) is not None:
+def _only_value(function: FunctionNode) -> ast.expr | None:
+    """The one expression that a function computes and returns, None where it does more."""
+    match stages.statements(function):
+        case [ast.Return(value=value)]:
+            return value
+        case [ast.Assign(targets=[ast.Name(id=one)], value=value), ast.Return(ast.Name(id=other))]:
+            return value if one == other else None
+    return None
+
+
+def _body(facts: Facts, function: FunctionNode, site: Site) -> str:
+    value = _only_value(function)
+    if value is None or next(islice(ast.walk(value), _MAX_NODES, None), None) is not None:
         return ""  # whatever it is, it is not trivial
+    if isinstance(value, ast.Subscript) and _is_lookup(value):
+        return "a lookup keeps its indices alone anyway"
+    if isinstance(value, ast.Call) and all(_is_leaf(a) for a in _inputs(value)):
+        name = layers.layer(facts, value.func) or _given_layer(facts, function, value.func, site)
+        if name is not None:
+            return _of_layer(name)
     if isinstance(value, ast.Call) and _operation_of(facts, value).startswith("one "):
         return _operation_of(facts, value) if all(_is_leaf(a) for a in _inputs(value)) else ""
     bilinear = [n for n in ast.walk(value) if _is_product(facts, n)]
     if _is_leaf(value) or len(bilinear) > 1 or not _is_linear(facts, value):
         return ""
     return "a linear operation keeps its inputs anyway"
+
+
+def _given_layer(facts: Facts, function: FunctionNode, func: ast.expr, site: Site) -> str | None:
+    """The layer that every call of a site gives for the parameter that its function calls."""
+    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    if not isinstance(func, ast.Name) or func.id not in names:
+        return None
+    index = names.index(func.id)
+    found = None
+    for use in facts.site_uses(site):
+        call = use.node
+        if use.kind != "call" or use.through or not isinstance(call, ast.Call):
+            return None
+        if len(call.args) <= index or any(isinstance(a, ast.Starred) for a in call.args):
+            return None
+        found = layers.layer(facts, call.args[index])
+        if found is None:
+            return None
+    return found
+
+
+def _is_lookup(node: ast.Subscript) -> bool:
+    """Whether a subscript takes the rows that another array names."""
+    where = node.slice
+    return _is_leaf(node.value) and isinstance(where, (ast.Name, ast.Attribute))
 
 
 def _operation_of(facts: Facts, call: ast.Call) -> str:
@@ -292,6 +666,10 @@ def _is_leaf(node: ast.expr) -> bool:
             return True
         case ast.Attribute(value=inner) | ast.Subscript(value=inner, slice=ast.Constant()):
             return _is_leaf(inner)
+        case ast.Call(func=ast.Attribute(value=inner, attr=attr), args=args) if attr in _RESHAPING:
+            return _is_leaf(inner) and all(_is_leaf(a) for a in args)
+        case ast.Tuple(elts=elements):
+            return all(isinstance(e, ast.Constant) for e in elements)
     return False
 
 
@@ -302,11 +680,7 @@ def _is_product(facts: Facts, node: ast.AST) -> bool:
             return True
         case ast.Call(func=func):
             last = [q.rpartition(".")[2] for q in facts.names.qualnames(func)]
-            return any(
-                n in {"dot", "matmul", "tensordot", "vdot", "inner", "outer", "einsum"}
-                or n == "dot_general"
-                for n in last
-            )
+            return not _PRODUCTS.isdisjoint(last)
     return False
 
 

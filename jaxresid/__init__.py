@@ -165,5 +165,12 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'jaxresid' has no attribute {name!r}")
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Define the magics of `%load_ext jaxresid` in a shell of IPython."""
+    from jaxresid.magics import define
+
+    define(shell)
+
+
 def __dir__() -> list[str]:
     return sorted(__all__)

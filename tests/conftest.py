@@ -1,7 +1,9 @@
 """What every test of the inspector needs: the CPU backend, and the JAX that runs."""
 
+import gc
 import os
 import signal
+import sys
 import tempfile
 import zlib
 
@@ -12,6 +14,21 @@ import jax
 import pytest
 
 from jaxresid.xla import places
+
+# Garbage collection walks all that is alive, which is much here: the tests themselves, and jaxprs. At
+# Python's own thresholds that is a third of the time it takes to collect the tests.
+gc.set_threshold(100_000, 20, 100)
+
+# pytest rewrites each module with asserts; without its bytecode it would in every worker and run.
+_NO_BYTECODE = sys.dont_write_bytecode
+sys.dont_write_bytecode = False
+
+
+def pytest_collection_finish(session):
+    sys.dont_write_bytecode = _NO_BYTECODE
+    gc.collect()
+    gc.freeze()
+
 
 # The same examples in every run, so that what fails can be run again and what passed passes in the
 # gate; `pytest --hypothesis-profile=explore` looks for others.

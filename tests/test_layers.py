@@ -20,6 +20,7 @@ ALLOWED = {
     "home": set(),
     "interrupts": set(),
     "nearest": set(),
+    "notebook_cells": set(),
     "layer_paths": set(),
     "regular_files": set(),
     "safe_text": set(),
@@ -45,7 +46,7 @@ ALLOWED = {
     },
     "inspector": {
         *("errors", "home", "interrupts", "jax_compat", "jaxpr_types", "layer_paths", "model"),
-        *("nearest", "option_types", "targets", "units", "xla"),
+        *("nearest", "notebook_cells", "option_types", "targets", "units", "xla"),
     },
     "advice": {
         *("_version", "decoding", "documents", "errors", "inspector", "interrupts", "jax_compat"),
@@ -77,11 +78,15 @@ ALLOWED = {
         "xla",
     },
     "pytest_plugin": {"testing"},
+    "magics": {
+        *("advice", "cli", "errors", "inspector", "model", "nearest", "option_types"),
+        *("safe_text", "xla"),
+    },
     "__main__": {"cli"},
     "__init__": {
         *("_version", "advice", "documents", "errors", "inspector", "linter", "model", "settings"),
         *("targets", "violations", "option_types"),
-        "xla",
+        *("magics", "xla"),
     },
 }
 # The rooms of packages, lowest first: a room imports itself and those before it.
@@ -124,6 +129,7 @@ OUTSIDE = {
     "cli": {"click", "rich"},
     "testing": {"pytest"},
     "pytest_plugin": {"pytest"},
+    "magics": {"IPython", "click"},
 }
 
 

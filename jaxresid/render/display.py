@@ -1,11 +1,11 @@
 """Registration of the renderers of each value of `jaxresid.model`.
 
-Renderers are imported when they are called, so that HTML does not import rich.
+Renderers are imported when they are called.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxresid.model.comparison import Comparison
 from jaxresid.model.compiled import CompiledReport
@@ -17,11 +17,6 @@ from jaxresid.model.report import Report
 from jaxresid.model.rows import ResidualGroups
 from jaxresid.model.sweep import Sweep
 from jaxresid.option_types import GroupBy, PictureView, ReportView
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-_HTML_WIDTH = 100  # columns of a notebook's output
 
 
 @printer.register
@@ -168,31 +163,27 @@ def _(value: Plan) -> str:
 
 def plain_text(value: object, width: int) -> str:
     """Return the text of a value without colours, as wide as `width` columns."""
-    return _recorded(value, width).export_text().rstrip("\n")
+    from jaxresid.render.notebook.parts import plain_lines
 
-
-@html_writer.register
-def _(
-    value: Comparison | CompiledReport | Difference | OomReport | Plan | Sweep | ResidualGroups,
-) -> str:
-    console = _recorded(value, _HTML_WIDTH)
-    code = '<pre style="line-height: normal; font-family: monospace">{code}</pre>'
-    return console.export_html(code_format=code, inline_styles=True)
-
-
-def _recorded(value: object, width: int) -> Console:
-    """Return a console that a value was printed to."""
-    import io
-
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), record=True, highlight=False, width=width)
-    console.print(renderer(value, "utf-8"), crop=False)
-    return console
+    return "\n".join(plain_lines([renderer(value, "utf-8")], width))
 
 
 @html_writer.register
 def _(value: Report) -> str:
-    from jaxresid.render.report.html import report_html
+    from jaxresid.render.notebook.report import report_html
 
     return report_html(value)
+
+
+@html_writer.register
+def _(value: Comparison | CompiledReport | Difference | OomReport | Plan | Sweep) -> str:
+    from jaxresid.render.notebook.others import result_html
+
+    return result_html(value)
+
+
+@html_writer.register
+def _(value: ResidualGroups) -> str:
+    from jaxresid.render.notebook.others import groups_html
+
+    return groups_html(value)

@@ -179,7 +179,7 @@ def ws():
     [
         (run, lambda: (nnx_of(CheckpointedStack), X), "x = b(x)"),
         (of_instances, lambda: (ws(), X), "x = b(x)"),
-        (of_lambdas, lambda: (ws(), X), "x = (lambda x, w: Layer(w).run(x))(x, w)"),
+        (of_lambdas, lambda: (ws(), X), "x = Layer(w).run(x)"),
         (of_methods, lambda: (ws(), X), "x = b.run(x)"),
         (of_functions_of_classes, lambda: ([cell(), cell()], X), "x = Cell.__call__(b, x)"),
     ],

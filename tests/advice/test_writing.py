@@ -1028,6 +1028,7 @@ def test_what_is_not_the_users_is_not_written(tmp_path):
     for file, why in [
         ("train.ipynb", "notebooks are not edited"),
         ("/tmp/ipykernel_7/12.py", "notebooks are not edited"),
+        ("In[3]", "notebooks are not edited"),
         ("<string>", "does not come from a file"),
         ("gone.py", "cannot be read: No such file"),
     ]:

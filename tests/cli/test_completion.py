@@ -18,7 +18,10 @@ from jaxresid.cli import cli
 from jaxresid.cli.completion.answer import answer
 from jaxresid.cli.completion.scripts import SCRIPTS
 from jaxresid.cli.completion.values import POLICIES
+from jaxresid.linter.rules import all_rules
 from tests.where import ROOT
+
+POLICY_RULES = [rule.code for rule in all_rules() if rule.code.startswith("JXR20")]
 
 # What is completed must not be imported.
 MODEL = """raise RuntimeError("imported")
@@ -80,11 +83,11 @@ def offered(folder, monkeypatch):
         (("report", "--on=tpu:v6e:2"), ["--on=tpu:v6e:2x2", "--on=tpu:v6e:2x4"]),
         (("report", "small", "--min"), ["--min-bytes"]),
         (("report", "small", "--color", "a"), ["always", "auto"]),
-        (("explain", "jxr20"), [f"JXR20{n}" for n in range(1, 9)]),
+        (("explain", "jxr20"), POLICY_RULES),
         (("explain", "called"), ["called-policy"]),
         (("diff", "model.py:l"), ["model.py:loss"]),
         (("diff", "--target", "sm"), ["small"]),
-        (("lint", "--select", "JXR101,JXR20"), [f"JXR101,JXR20{n}" for n in range(1, 9)]),
+        (("lint", "--select", "JXR101,JXR20"), [f"JXR101,{code}" for code in POLICY_RULES]),
     ],
 )
 def test_words(offered, words, expected):
@@ -277,7 +280,7 @@ def test_a_shell_lists_what_is_ambiguous(shell):
         ("jaxresid report small --output=no", ["--output=notes.txt"]),
         ("jaxresid lint su", ["sub/"]),
         ("jaxresid compare small --policy none", ["none"]),
-        ("jaxresid explain JXR20", [f"JXR20{n}" for n in range(1, 9)]),
+        ("jaxresid explain JXR20", POLICY_RULES),
     ],
 )
 def test_fish_completes(folder, line, found):

@@ -16,8 +16,8 @@ from jaxresid.documents.encoding import json_document
 from jaxresid.linter.run.diffing import unified_diff
 from jaxresid.model import Compiled, CompiledReport, CompilerWarning
 from jaxresid.render.lint import FORMATS, render
+from jaxresid.render.notebook.report import report_html
 from jaxresid.render.report.compiled import render_compiled
-from jaxresid.render.report.html import report_html
 from jaxresid.render.report.rows import GROUPS, View
 from jaxresid.render.report.text import render_report
 from jaxresid.safe_text import inert, json_text, lines, quoted_path, safe_value, visible

@@ -25,6 +25,7 @@ from jaxresid import jax_compat
 from jaxresid.home import FOLDER
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Location
+from jaxresid.notebook_cells import cell_name
 
 # What calls the target.
 _ROOTS = tuple(
@@ -217,7 +218,7 @@ class Frames:
         if column is not None:
             column = characters(text, column)
         return Location(
-            file=file.removeprefix(self.cwd),
+            file=cell_name(file) or file.removeprefix(self.cwd),
             line=line,
             column=column,
             function=frame.code.co_qualname.replace(".<locals>", ""),

@@ -147,23 +147,21 @@ def _plain(chart: _Chart, scale: Scale) -> Iterator[str]:
 
 def _outline(below: Sequence[int], above: Sequence[int], scale: Scale) -> str:
     """Return the path around what is between two lines of steps."""
-    width = (_RIGHT - _LEFT) / len(above)
-    there = _steps(above, width, scale)
-    back = _steps(below, width, scale)
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (*there, *reversed(back)))
-    return f"M{path}Z"
+    return f"M{_LEFT},{_steps(above, scale)}V{_steps(below, scale, is_back=True)}Z"
 
 
-def _steps(values: Sequence[int], width: float, scale: Scale) -> list[tuple[float, float]]:
-    """Return the corners of a line of steps."""
-    corners: list[tuple[float, float]] = []
-    for i, value in enumerate(values):
-        y = scale(value)
-        if not corners or corners[-1][1] != y:
-            if corners:
-                corners.append((_LEFT + i * width, corners[-1][1]))
-            corners.append((_LEFT + i * width, y))
-    return [*corners, (_LEFT + len(values) * width, corners[-1][1])]
+def _steps(values: Sequence[int], scale: Scale, *, is_back: bool = False) -> str:
+    """Return a line of steps, from left to right or back: the first height, then its corners."""
+    width = (_RIGHT - _LEFT) / len(values)
+    order = range(len(values) - 1, -1, -1) if is_back else range(len(values))
+    steps, last = [], ""
+    for i in order:
+        y = f"{scale(values[i]):.1f}"
+        if y != last:
+            x = _LEFT + width * (i + is_back)
+            steps.append(f"H{x:.1f}V{y}" if last else y)
+            last = y
+    return f"{''.join(steps)}H{_LEFT if is_back else _RIGHT}"
 
 
 def _passes(peak: Peak) -> Iterator[str]:

@@ -8,7 +8,6 @@ from collections import Counter
 
 import jax
 import jax.numpy as jnp
-import optax
 import pytest
 from jax import lax
 
@@ -82,18 +81,17 @@ def mlp(params, x):
     return jnp.sum(x**2)
 
 
-OPTIMIZER = optax.adam(1e-3)
-
-
 def step(params, state, x):
+    """Clip the gradients by their norm, which needs all of them at once, and add momentum."""
     loss, grads = jax.value_and_grad(mlp)(params, x)
-    updates, state = OPTIMIZER.update(grads, state)
-    return optax.apply_updates(params, updates), state, loss
+    norm = jnp.sqrt(sum(jnp.sum(g**2) for g in grads))
+    state = [0.9 * m + g / norm for m, g in zip(state, grads, strict=True)]
+    return [p - 0.1 * m for p, m in zip(params, state, strict=True)], state, loss
 
 
 def step_arguments():
     params = [f32(128, 128)] * 3
-    return params, jax.eval_shape(OPTIMIZER.init, params), f32(1024, 128)
+    return params, params, f32(1024, 128)
 
 
 PLACES = ("gpu:h100", "tpu:v5e")
@@ -117,6 +115,8 @@ def test_a_step(on, donated):
     report = reported(jax.jit(step, donate_argnums=donated), *step_arguments(), on=on)
     (found,) = report.lifetimes
     assert {v.reason for v in found.values} >= {"argument", "output", "residual"}
+    # On a GPU gradients are in the buffers of outputs that are not written yet.
+    assert any(v.reason == "gradient" for v in found.values) or on == "gpu:h100"
     for v in found.values:
         if v.reason in ("argument", "output"):
             assert (v.start, v.stop, v.read_at) == (0, len(found.points), None)
@@ -151,7 +151,7 @@ def test_nested_loops_and_branches(on):
     def loss(x, ws):
         def body(c, w):
             def inner(d, _):
-                return lax.cond(d[0, 0] > 0, jnp.sin, jnp.tanh, d @ w), None
+                return lax.cond(d[0, 0] > 0, lambda d: jnp.sin(d @ w) @ w, jnp.tanh, d @ w), None
 
             return lax.scan(inner, c, length=3)[0], None
 
@@ -159,7 +159,22 @@ def test_nested_loops_and_branches(on):
 
     report = reported(loss, f32(64, 128), f32(4, 128, 128), on=on)
     around = {v.inside.location.code for v in report.lifetimes[0].values if v.inside}
-    assert "return lax.scan(inner, c, length=3)[0], None" in around
+    inner, outer = (
+        "return lax.scan(inner, c, length=3)[0], None",
+        "return jnp.sum(lax.scan(body, x, ws)[0] ** 2)",
+    )
+    assert inner in around  # a branch is no loop
+    assert around <= {inner, outer}
+
+
+def test_what_only_the_forward_pass_reads_is_a_temporary():
+    def loss(x, w):
+        y = lax.stop_gradient(jnp.sort(x @ w, axis=0))
+        return jnp.sum(jnp.sin(x) * jnp.sum(y))
+
+    (found,) = reported(loss, f32(512, 512), f32(512, 512)).lifetimes
+    sort = [v for v in found.values if v.live.primitive in ("sort", "dot_general")]
+    assert {v.live.kind for v in sort} == {"temporary"}
 
 
 def test_checkpoints():
@@ -293,18 +308,20 @@ def test_brute_force():
 
 def test_what_nothing_reads_is_scratch():
     def loss(x):
-        return jnp.sum(lax.top_k(x, 5)[0])
+        return jnp.sum(x) * lax.stop_gradient(jnp.sum(lax.top_k(x, 5)[0]))
 
-    found = lifetimes(lower(program(loss, X), GPU), NoPlaces)
-    add_up(found)
-    for v in found.values:
-        assert (v.reason == "scratch") <= (v.read_at is None)
+    report = reported(loss, f32(64, 128))
+    (numbers,) = [v for v in report.lifetimes[0].values if v.reason == "scratch"]
+    assert (numbers.live.primitive, numbers.live.aval.dtype) == ("top_k", "int32")
+    assert (numbers.stop - numbers.start, numbers.read_at) == (1, None)
 
 
 def long_program(layers):
     def loss(x):
         for i in range(layers):
-            x = jnp.sin(x[: x.shape[0] - i % 2]) * jnp.sum(x)
+            # The numbers of the largest are read by nothing.
+            largest = lax.stop_gradient(jnp.sum(lax.top_k(x, 2)[0]))
+            x = jnp.sin(x[: x.shape[0] - i % 2]) * jnp.sum(x) + largest
         return jnp.sum(x)
 
     return lower(program(loss, ((4 * layers,), F32)), GPU)
@@ -312,7 +329,7 @@ def long_program(layers):
 
 @pytest.mark.parametrize("most", [200, 300, 400])
 def test_small_values_are_added_up(most):
-    lowered = long_program(150)
+    lowered = long_program(100)
     whole = lifetimes(lowered, NoPlaces)
     assert len(whole.values) > most
     found = lifetimes(lowered, NoPlaces, most=most)
@@ -320,6 +337,11 @@ def test_small_values_are_added_up(most):
     assert len(found.values) <= most
     sums = [v for v in found.values if v.live.aval is None]
     assert any(v.live.count > 1 for v in sums)
+    for a, b in itertools.pairwise(sums):
+        assert a.live.count > 0
+        follows = (a.live.kind, a.reason, a.stop) == (b.live.kind, b.reason, b.start)
+        if follows:
+            assert (a.live.nbytes, a.live.count) != (b.live.nbytes, b.live.count)
     assert (found.nbytes, by_kind(live_at(found, found.at))) == (
         whole.nbytes,
         by_kind(live_at(whole, whole.at)),
@@ -335,7 +357,7 @@ def test_small_values_are_added_up(most):
 
 
 def test_long_programs_are_thinned_to_their_highest_points():
-    lowered = long_program(150)
+    lowered = long_program(100)
     whole, found = (lifetimes(lowered, NoPlaces, most=most) for most in (10_000, 200))
     assert len(found.points) == 200 // 9 < len(whole.points)
     assert found.points[found.at] == whole.points[whole.at]
@@ -344,7 +366,7 @@ def test_long_programs_are_thinned_to_their_highest_points():
 
 @pytest.mark.slow
 def test_ten_thousand_values():
-    lowered = long_program(3500)
+    lowered = long_program(2000)
     found = lifetimes(lowered, NoPlaces)
     add_up_quickly(found)
     assert len(found.values) <= 10_000

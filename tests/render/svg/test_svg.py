@@ -119,6 +119,12 @@ class TestTimeline:
             stretch = nbytes[i * len(points) // 240 : (i + 1) * len(points) // 240]
             assert nbytes[at] == max(stretch)
 
+    def test_of_equal_points_the_peak_is_shown(self, report):
+        lifetimes = report.lifetimes[0]
+        points = (lifetimes.points[lifetimes.at],) * 500
+        _, columns = bands_over(dataclasses.replace(lifetimes, points=points, at=401, values=()))
+        assert 401 in columns
+
     def test_the_bands_at_the_peak_are_those_over_the_program(self, report):
         over, _ = bands_over(report.lifetimes[0])
         at_peak = bands_at_peak(report.peak.live)
@@ -158,6 +164,7 @@ class TestTimeline:
             )
 
         assert drawn(report.peak.nbytes)
+        assert drawn(report.peak.nbytes * 13 // 10)
         assert drawn(report.peak.nbytes // 2)
         assert not drawn(report.peak.nbytes * 10)
 
@@ -303,7 +310,13 @@ def _is_band(path):
 
 
 def _corners(d):
-    return [tuple(map(float, pair.split(","))) for pair in d.strip("MZ").split(" ")]
+    """Return the corners of a path of horizontal and vertical lines."""
+    x, y = map(float, re.match(r"M([\d.]+),([\d.]+)", d).groups())
+    corners = [(x, y)]
+    for way, number in re.findall(r"([HV])([\d.]+)", d):
+        x, y = (float(number), y) if way == "H" else (x, float(number))
+        corners.append((x, y))
+    return corners
 
 
 def _height(d):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,9 @@ from jaxresid.linter.text.document import Document, read
 from jaxresid.linter.text.source import SourceText
 from jaxresid.linter.text.syntax import UnparsableError, parse
 from jaxresid.violations import Edit, Violation
+
+# A notebook, and the files that its cells are in by their frames and as they are shown.
+_CELL = re.compile(r"\.ipynb$|ipykernel|ipython|\bIn\[\d+\]$")
 
 
 class UnwritableError(Exception):
@@ -231,7 +235,12 @@ class FileRewrites:
         )
 
     def _read(self, path: str, where: str) -> FileRewrite:
-        if path.endswith(".ipynb") or "ipykernel" in path or "ipython" in path:
+        if (
+            path.endswith(".ipynb")
+            or "ipykernel" in path
+            or "ipython" in path
+            or _CELL.search(path)
+        ):
             raise UnwritableError(where, "notebooks are not edited; edit the cell by hand")
         if os.path.basename(path).startswith("<"):
             raise UnwritableError(where, "this code does not come from a file; edit it by hand")

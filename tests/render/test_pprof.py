@@ -1,7 +1,6 @@
 """Profiles for pprof: read by its schema, their sums are the figures of the report."""
 
 import dataclasses
-import gzip
 import shutil
 import subprocess
 
@@ -88,8 +87,18 @@ def test_a_checkpoint_has_its_recomputation():
 
 def test_it_is_the_same_in_every_run():
     report = report_of(loss, *ARGUMENTS)
-    assert profile_of_report(report) == profile_of_report(report)
-    assert gzip.decompress(profile_of_report(report))
+    made = profile_of_report(report)
+    assert made == profile_of_report(report)
+    assert made[4:8] == bytes(4)  # gzip's time
+
+
+def test_what_a_checkpoint_spares_is_negative():
+    report = report_of(loss, *ARGUMENTS)
+    (checkpoint,) = report.checkpoints
+    sparing = dataclasses.replace(checkpoint, recompute_flops=-5)
+    changed = dataclasses.replace(report, checkpoints=(sparing,))
+    _, samples, _ = read(profile_of_report(changed))
+    assert total(samples, "recompute") == -5
 
 
 def test_text_of_code_does_nothing_on_a_terminal():

@@ -1,5 +1,6 @@
 """The lifetimes of values: they add up to the bytes of each point, and are those of the program."""
 
+import dataclasses
 import itertools
 import os
 import subprocess
@@ -16,7 +17,7 @@ from fixtures.inspect import block, gpt, offload, stack8, train_step
 from jaxresid.inspector.memory.lifetimes import lifetimes
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.profile import GPU, TPU
-from jaxresid.model import NOWHERE
+from jaxresid.model import NOWHERE, without_names
 from tests.inspector.memory.test_peak_tpu import F32, program
 from tests.small import f32
 
@@ -205,22 +206,35 @@ def test_checkpoints_that_are_told_apart_by_their_neighbours():
         assert found.nbytes == checkpoint.peak_without_nbytes
 
 
-def test_several_checkpoints_at_a_line_have_names_of_their_own():
+def two_at_a_line(x):
     def one(x):
         return jnp.sin(jnp.sin(x))
 
     def two(x):
         return jnp.cos(jnp.cos(x))
 
-    def loss(x):
-        return jnp.sum(jax.checkpoint(two)(jax.checkpoint(one)(x)))
+    return jnp.sum(jax.checkpoint(two)(jax.checkpoint(one)(x)))
 
-    report = reported(loss, f32(64, 128))
+
+def test_several_checkpoints_at_a_line_have_names_of_their_own():
+    report = reported(two_at_a_line, f32(64, 128))
     names = [found.name for found in report.lifetimes[1:]]
     assert len(set(names)) == 2
     assert all("(one)" in name or "(two)" in name for name in names)
     for checkpoint in report.checkpoints:
         assert f"({checkpoint.function.rpartition('.')[2]})" in report.without(checkpoint).name
+
+
+def test_names_tell_checkpoints_apart():
+    (one, two) = reported(two_at_a_line, f32(64, 128)).checkpoints
+    nowhere = dataclasses.replace(one, source=NOWHERE)
+    line = f"without checkpoint {one.location.file}:{one.location.line}"
+    assert without_names([one, nowhere]) == (line, f"without checkpoint {one.function}")
+    assert without_names([one, two, one]) == (
+        f"{line} ({one.function}) #1",
+        f"{line} ({two.function})",
+        f"{line} ({one.function}) #2",
+    )
 
 
 @pytest.mark.parametrize("on", PLACES)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.model.compiled import Compiled
-from jaxresid.model.display import to_svg
+from jaxresid.model.display import to_perfetto, to_svg
 from jaxresid.model.headline import count_text, headline
 from jaxresid.model.interval import (
     Interval,
@@ -187,3 +187,11 @@ class Comparison(Result):
           ValueError: no row has figures.
         """
         return to_svg(self)
+
+    def to_perfetto(self) -> bytes:
+        """Return when each value is live, in each row, as a trace for ui.perfetto.dev.
+
+        Raises:
+          ValueError: it has no `lifetimes`.
+        """
+        return to_perfetto(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
+from jaxresid.model.display import to_pprof
 from jaxresid.model.headline import headline, peak_text
 from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
@@ -203,6 +204,14 @@ class CompiledReport(Result):
     compiled: tuple[Compiled, ...]
     mesh: Mesh | None = None
     warnings: tuple[str, ...] = ()
+
+    def to_pprof(self) -> bytes:
+        """Return what XLA has live at the peak by stacks, as a pprof profile.
+
+        Raises:
+          ValueError: it is of several places, or the compiler does not list its buffers.
+        """
+        return to_pprof(self)
 
     def _headline(self) -> str:
         parts = []

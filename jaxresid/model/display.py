@@ -22,6 +22,9 @@ _ENCODING = "jaxresid.documents.encoding"
 _FILES = "jaxresid.documents.files"
 # What makes pages.
 _PAGE = "jaxresid.render.page.html"
+# What makes the files of viewers.
+_PPROF = "jaxresid.render.traces.pprof"
+_PERFETTO = "jaxresid.render.traces.perfetto"
 # What makes tables.
 _FRAMES = "jaxresid.frames.dataframe"
 
@@ -112,6 +115,27 @@ def to_page(value: object) -> str:
     """
     text: str = importlib.import_module(_PAGE).page(value)
     return text
+
+
+def to_pprof(value: object) -> bytes:
+    """Return a result as a profile for pprof.
+
+    Raises:
+      TypeError: there is no profile of it.
+      ValueError: it was made without what the profile is of.
+    """
+    data: bytes = importlib.import_module(_PPROF).profile(value)
+    return data
+
+
+def to_perfetto(value: object) -> bytes:
+    """Return a result as a trace for Perfetto.
+
+    Raises:
+      ValueError: it was made without lifetimes.
+    """
+    data: bytes = importlib.import_module(_PERFETTO).trace(value)
+    return data
 
 
 def render(value: object, encoding: str) -> Any:

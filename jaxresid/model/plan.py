@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
-from jaxresid.model.display import to_svg
+from jaxresid.model.display import to_perfetto, to_svg
 from jaxresid.model.floor import NO_FLOOR, Floor, TriedPlace
 from jaxresid.model.headline import count_text, headline, peak_text
 from jaxresid.model.interval import (
@@ -249,6 +249,14 @@ class Plan(Result):
     def to_svg(self) -> str:
         """Return the plans that no other beats, by peak and recomputation, as SVG."""
         return to_svg(self)
+
+    def to_perfetto(self) -> bytes:
+        """Return when each value is live, before and with the plan, as a trace for ui.perfetto.dev.
+
+        Raises:
+          ValueError: it has no `lifetimes`.
+        """
+        return to_perfetto(self)
 
     @property
     def time_interval(self) -> TimeInterval | None:

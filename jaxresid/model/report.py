@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jaxresid.model.checkpoint import Checkpoint, Finding
 from jaxresid.model.compiled import Compiled
 from jaxresid.model.cost import Phases
-from jaxresid.model.display import show, to_svg
+from jaxresid.model.display import show, to_perfetto, to_pprof, to_svg
 from jaxresid.model.headline import count_text, headline, peak_text
 from jaxresid.model.lifetimes import Lifetimes, without_names
 from jaxresid.model.modules import ModuleMemory
@@ -124,6 +124,22 @@ class Report(Result):
           ValueError: there is no such view, no estimate of the peak, or nothing is kept.
         """
         return to_svg(self, view=view)
+
+    def to_pprof(self) -> bytes:
+        """Return kept bytes, bytes at the peak and recomputed FLOPs by stacks, as a pprof profile.
+
+        Raises:
+          ValueError: there is an estimate of the peak and the report has no `lifetimes`.
+        """
+        return to_pprof(self)
+
+    def to_perfetto(self) -> bytes:
+        """Return when each value is live as a trace for ui.perfetto.dev.
+
+        Raises:
+          ValueError: the report has no `lifetimes`.
+        """
+        return to_perfetto(self)
 
     def print(
         self,

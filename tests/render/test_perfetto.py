@@ -203,6 +203,19 @@ def test_text_of_code_does_nothing_on_a_terminal():
     assert not any(sign in text for text in texts for sign in ("\x1b", "\u202e", "\x07"))
 
 
+def test_results_give_it():
+    report = REPORTS["function"]()
+    title = f"{report.target.name} on {report.place.name}"
+    assert report.to_perfetto() == trace_of(title, report.lifetimes)
+    with pytest.raises(ValueError, match="ask for them with lifetimes=True"):
+        dataclasses.replace(report, lifetimes=()).to_perfetto()
+    plan = jaxresid.plan(loss, budget="1GiB", lifetimes=True)(*ARGUMENTS)
+    table = jaxresid.compare(loss, lifetimes=True)(*ARGUMENTS)
+    assert len(read(plan.to_perfetto())) == len(plan.lifetimes)
+    names = [group["name"] for group in read(table.to_perfetto())]
+    assert any(", dots_saveable: peak " in name for name in names)
+
+
 def test_it_is_the_same_in_every_run():
     programs = REPORTS["function"]().lifetimes
     assert trace_of("a program", programs) == trace_of("a program", programs)

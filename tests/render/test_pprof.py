@@ -151,6 +151,19 @@ def test_a_report_for_a_cpu_has_xlas_buffers():
         assert (total(samples, "peak"), comments[1]) == (100 if known else 0, said)
 
 
+def test_results_give_it():
+    report = report_of(loss, *ARGUMENTS)
+    assert report.to_pprof() == profile_of_report(report)
+    with pytest.raises(ValueError, match="inspect with lifetimes=True"):
+        dataclasses.replace(report, lifetimes=()).to_pprof()
+    result = compiled(CompiledBuffer("temporary", 100), live_nbytes=100)
+    assert result.to_pprof() == profile_of_compiled(result)
+    with pytest.raises(ValueError, match="cpu does not list its buffers"):
+        compiled(live_nbytes=None).to_pprof()
+    with pytest.raises(ValueError, match="a profile is of one place"):
+        dataclasses.replace(result, compiled=result.compiled * 2).to_pprof()
+
+
 @pytest.mark.integration
 @pytest.mark.skipif(shutil.which("pprof") is None, reason="pprof is not installed")
 def test_pprof_itself(tmp_path):

@@ -104,11 +104,7 @@ def compare(
             or (output.format == "html" and not asks_compiler(places)),
         )
     if output.format == "perfetto":
-        from jaxresid.render.traces.perfetto import trace_of
-
-        output.write_binary(
-            trace_of(f"{result.target.name} on {result.place.name}", result.lifetimes)
-        )
+        output.write_binary(result.to_perfetto())
     elif output.format == "json":
         output.write(result.to_json())
     elif output.format == "html":

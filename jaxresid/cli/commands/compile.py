@@ -70,8 +70,6 @@ def compile(
 
         result = compiled_report(found, places, settings(compiling), say)
     if output.format == "pprof":
-        from jaxresid.render.traces.pprof import profile_of_compiled
-
         (row,) = result.compiled
         if row.error is None and not row.buffers:
             raise InputsError(
@@ -79,7 +77,7 @@ def compile(
                 " profile; use report -f pprof, whose peak is an estimate"
             )
         if row.error is None:
-            output.write_binary(profile_of_compiled(result))
+            output.write_binary(result.to_pprof())
     elif output.format == "json":
         output.write(result.to_json())
     elif output.format == "html":

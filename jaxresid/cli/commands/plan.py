@@ -187,10 +187,7 @@ def plan(
     elif output.format == "perfetto":
         text = ""
         if result.lifetimes:
-            from jaxresid.render.traces.perfetto import trace_of
-
-            title = f"{result.target.name} on {result.place.name}"
-            output.write_binary(trace_of(title, result.lifetimes))
+            output.write_binary(result.to_perfetto())
     else:
         text = output.rendered(render_plan(result, output.encoding))
     if text:

@@ -158,17 +158,9 @@ def report(
                     " functions only; use -f text or json, or --mode function"
                 )
             lines = saved_residual_lines(found.subject.fun, found.trace.arguments, options.has_aux)
-    if output.format == "pprof":
-        from jaxresid.render.traces.pprof import profile_of_report
-
-        output.write_binary(profile_of_report(result))
-        return EXIT_FAILED if print_errors(result.compiled) else 0
-    if output.format == "perfetto":
-        from jaxresid.render.traces.perfetto import trace_of
-
-        output.write_binary(
-            trace_of(f"{result.target.name} on {result.place.name}", result.lifetimes)
-        )
+    if output.format in ("pprof", "perfetto"):
+        is_profile = output.format == "pprof"
+        output.write_binary(result.to_pprof() if is_profile else result.to_perfetto())
         return EXIT_FAILED if print_errors(result.compiled) else 0
     if picture is not None:
         text = _drawn(result, picture)

@@ -12,7 +12,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from jaxresid.model import Aval, Lifetime, Lifetimes, LiveValue, ProgramPoint, Source
+from jaxresid.model import (
+    Aval,
+    Comparison,
+    Lifetime,
+    Lifetimes,
+    LiveValue,
+    Plan,
+    ProgramPoint,
+    Report,
+    Source,
+)
 from jaxresid.render.traces.wire import data, integer
 from jaxresid.safe_text import visible
 from jaxresid.units import format_bytes
@@ -104,6 +114,17 @@ class _Trace:
         self.events.sort(key=lambda event: event[:2])
         packets = itertools.chain(self.tracks, (packet for *_, packet in self.events))
         return b"".join(data(1, packet + integer(10, _SEQUENCE)) for packet in packets)
+
+
+def trace(result: Report | Comparison | Plan) -> bytes:
+    """Return when each value is live, in all programs of a result, as a trace, compressed.
+
+    Raises:
+      ValueError: it has no lifetimes.
+    """
+    if not result.lifetimes:
+        raise ValueError("there are no lifetimes in it; ask for them with lifetimes=True")
+    return trace_of(f"{result.target.name} on {result.place.name}", result.lifetimes)
 
 
 def trace_of(title: str, programs: Sequence[Lifetimes]) -> bytes:

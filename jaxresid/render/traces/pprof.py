@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,6 +56,18 @@ class Sample:
     labels: Mapping[str, str]
 
 
+@functools.singledispatch
+def profile(value: object) -> bytes:
+    """Return a result as a profile, compressed.
+
+    Raises:
+      TypeError: there is no profile of it.
+      ValueError: it was made without what the profile is of.
+    """
+    raise TypeError(f"there is no profile of a value of type {type(value).__name__}")
+
+
+@profile.register
 def profile_of_report(report: Report) -> bytes:
     """Return a report as a profile, compressed.
 
@@ -63,7 +76,14 @@ def profile_of_report(report: Report) -> bytes:
 
     Args:
       report: the report; the estimate's bytes at the peak are those of its lifetimes.
+
+    Raises:
+      ValueError: it has an estimate and no lifetimes.
     """
+    if report.peak is not None and not report.lifetimes:
+        raise ValueError(
+            "the stacks of what is live at the peak are not known; inspect with lifetimes=True"
+        )
     samples = [_kept(each) for each in report.residuals if _is_kept(each)]
     said = "nothing is known of the peak"
     if report.lifetimes:
@@ -78,13 +98,24 @@ def profile_of_report(report: Report) -> bytes:
     return _profile(report.target.name, (_KEPT, _PEAK, _RECOMPUTE), _PEAK, samples, comments)
 
 
+@profile.register
 def profile_of_compiled(result: CompiledReport) -> bytes:
     """Return what XLA has live at the peak of a program as a profile, compressed.
 
     Args:
       result: the result, for one place, of which XLA's buffers are known.
+
+    Raises:
+      ValueError: it is of several places, or the buffers are not known.
     """
+    if len(result.compiled) != 1:
+        raise ValueError("a profile is of one place: compile for one")
     (compiled,) = result.compiled
+    if not compiled.buffers:
+        raise ValueError(
+            f"the compiler of {compiled.on} does not list its buffers, of which a profile is made;"
+            " that of a report has the estimate's"
+        )
     comments = [f"{result.target.name} on {compiled.on}, {compiled.compiler}", "peak: XLA's"]
     return _profile(result.target.name, (_PEAK,), _PEAK, list(_buffers(compiled)), comments)
 

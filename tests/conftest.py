@@ -15,8 +15,8 @@ import pytest
 
 from jaxresid.xla import places
 
-# Garbage collection walks all that is alive, which is much here: the tests themselves, and jaxprs. At
-# Python's own thresholds that is a third of the time it takes to collect the tests.
+# Garbage collection walks all that is alive, which is much here: the tests themselves, and jaxprs.
+# At Python's own thresholds that is a third of the time it takes to collect the tests.
 gc.set_threshold(100_000, 20, 100)
 
 # pytest rewrites each module with asserts; without its bytecode it would in every worker and run.

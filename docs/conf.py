@@ -10,6 +10,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import drawing  # noqa: E402
 import generate  # noqa: E402
 from notebook import NotebookParser  # noqa: E402
 from pygments import lexer, token  # noqa: E402
@@ -77,8 +78,9 @@ def _published(app, docname, source):
 
 
 def setup(app):
-    """Generate the reference, and read notebooks."""
+    """Generate the reference, draw the gallery, and read notebooks."""
     generate.write(HERE)
+    drawing.draw(HERE / "gallery")
     app.add_source_suffix(".ipynb", "notebook")
     app.add_source_parser(NotebookParser)
     app.add_lexer("console", ConsoleLexer)

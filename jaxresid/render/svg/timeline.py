@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from jaxresid.model import Lifetimes, Peak, Report
 from jaxresid.render.report.peak import op_text, peak_text, room_text
-from jaxresid.render.style.words import percent, place_text
+from jaxresid.render.style.words import kinds_text, percent, place_text
 from jaxresid.render.svg.axes import Scale, bytes_axis, limit
 from jaxresid.render.svg.bands import Band, bands_at_peak, bands_over
 from jaxresid.render.svg.canvas import WIDTH, cut, document, element, hint, written
@@ -223,6 +223,8 @@ def _listed(bands: Sequence[Band], nbytes: int) -> Iterator[str]:
         )
         yield written(_KEYS + 9, y + 1, letter, kind="key")
         figures = f"{format_bytes(band.nbytes)} · {percent(band.nbytes, nbytes)}"
+        if band.key.place:
+            figures += f" · {kinds_text(band.key.kind)}"
         yield written(_KEYS + 26, y + 1, figures, kind="bold small", room=WIDTH - _KEYS - 32)
         room = WIDTH - _KEYS - 34
         yield written(_KEYS + 26, y + 15, band.label, kind="muted", room=room, keeps_end=True)

@@ -213,6 +213,17 @@ def _rebind(
             space[name] = known[1]
 
 
+def _all_objects() -> list[object]:
+    """Return all objects that the garbage collector knows, those that `gc.freeze` hid too."""
+    if not gc.get_freeze_count():
+        return gc.get_objects()
+    gc.unfreeze()
+    try:
+        return gc.get_objects()
+    finally:
+        gc.freeze()
+
+
 def _recode(
     path: str, codes: Sequence[tuple[CodeType, CodeType]], undo: contextlib.ExitStack
 ) -> None:
@@ -225,7 +236,7 @@ def _recode(
         new[old.co_qualname, old.co_firstlineno].append((old, code))
     names = {old.co_qualname for old, _ in codes}
     found = 0
-    for each in gc.get_objects():
+    for each in _all_objects():
         if type(each) is not FunctionType or each.__code__.co_qualname not in names:
             continue
         old = each.__code__

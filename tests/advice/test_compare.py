@@ -10,7 +10,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import jsonschema
 import pytest
 from jax.ad_checkpoint import checkpoint_name
 
@@ -21,10 +20,10 @@ from jaxresid.advice.compare import pareto as frontier
 from jaxresid.errors import InputsError
 from jaxresid.inspector.call import inputs as abstract
 from jaxresid.model import ComparisonRow, Compiled
+from tests.schemas import validate
 from tests.where import ROOT
 
 cp = jax.checkpoint_policies
-SCHEMA = json.loads((ROOT / "jaxresid/schema/compare.schema.json").read_text())
 POLICIES = {
     "none": "none",
     "dots_saveable": "dots",
@@ -450,7 +449,7 @@ def test_json_on_the_command_line():
     done = run("compare", "fixtures/inspect/block.py:checkpointed", "-f", "json")
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
-    jsonschema.validate(data, SCHEMA)
+    validate(data, "compare")
     assert [row["policy"] for row in data["rows"]][:2] == ["none", "as-written"]
 
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import jsonschema
 import pytest
 from jax.ad_checkpoint import checkpoint_name
 from rich.console import Console
@@ -67,7 +66,7 @@ from jaxresid.xla.job import (
 )
 from jaxresid.xla.places import parse_place, topologies
 from tests.render.made_by_hand import COMPARISON, printed
-from tests.render.test_render import schema
+from tests.schemas import validate
 from tests.stages import without_stages
 from tests.where import ROOT
 
@@ -455,7 +454,7 @@ def test_figures_are_those_of_xla_asked_directly(cache):
     assert compiled.fits and compiled.capacity_nbytes > GIB
     assert (compiled.estimate_nbytes, compiled.profile) == (None, None)
     assert found.target.name == "checkpointed"
-    jsonschema.validate(json.loads(found.to_json()), schema("compile"))
+    validate(json.loads(found.to_json()), "compile")
     assert again.compiled == (dataclasses.replace(compiled, cached=True),)
 
 
@@ -495,7 +494,7 @@ def test_figures_of_every_policy_are_those_of_the_code_written_with_it(cache):
     assert rows["none"].temp_nbytes > rows["dots_saveable"].temp_nbytes
     assert rows["dots_saveable"].temp_nbytes > rows["nothing_saveable"].temp_nbytes
     value = json.loads(found.to_json())
-    jsonschema.validate(value, schema("compare"))
+    validate(value, "compare")
     assert {r["policy"]: r["compiled"][0]["temp_nbytes"] for r in value["rows"]} == {
         policy: compiled.temp_nbytes for policy, compiled in rows.items()
     }
@@ -530,8 +529,8 @@ def test_on_a_cpu_the_compiler_is_asked_once_and_nothing_is_estimated(pool):
     assert "--compile" in site.reason
     assert site.kept_without_nbytes == same.kept_without_nbytes
     assert site.recompute_flops == same.recompute_flops
-    jsonschema.validate(json.loads(found.to_json()), schema("report"))
-    assert "<b>peak, by XLA</b> fits: 12.00 GiB of 16.00 GiB" in found._repr_html_()
+    validate(json.loads(found.to_json()), "report")
+    assert "fits: 12.00 GiB of 16.00 GiB, 4.00 GiB to spare · by XLA" in found._repr_html_()
 
 
 def test_nothing_else_asks_a_compiler_on_a_cpu(pool, environment, capsys):
@@ -620,7 +619,7 @@ def test_a_comparison_on_a_cpu_is_by_what_the_compiler_says(pool):
     for policy, row in rows.items():
         assert row.kept_nbytes == estimated[policy].kept_nbytes
         assert row.recompute_flops == estimated[policy].recompute_flops
-    jsonschema.validate(json.loads(found.to_json()), schema("compare"))
+    validate(json.loads(found.to_json()), "compare")
     text = printed(render_comparison(found), 200)
     heads = next(line for line in text.splitlines() if " kept " in line).split()
     assert [head for head in heads if head != "host"] == ["kept", "recompute", "cpu"]
@@ -643,11 +642,11 @@ def test_what_the_compiler_does_not_say(limit, pool, environment, capsys):
     assert f"jaxresid: error: cpu: {said}" in err
     assert run(["report", TARGET, "--on", "cpu", "-f", "json", *more]) == 2
     value = json_of(capsys)
-    jsonschema.validate(value, schema("report"))
+    validate(value, "report")
     assert value["peak"] is value["compiled"][0]["peak_nbytes"] is None
     assert run(["compare", TARGET, "--on", "cpu", "-f", "json", *more]) == (0 if limit else 2)
     value = json_of(capsys)
-    jsonschema.validate(value, schema("compare"))
+    validate(value, "compare")
     assert {row["peak_nbytes"] for row in value["rows"]} == {None}
     assert not any(row["pareto"] for row in value["rows"])
     assert any("the time was used up: none, " in w for w in value["warnings"]) == bool(limit)
@@ -684,11 +683,11 @@ def json_of(capsys):
 def test_compile_and_report_from_the_command_line(cache, capsys):
     assert run(["compile", TARGET, "--on", "cpu", "-f", "json"]) == 0
     value = json_of(capsys)
-    jsonschema.validate(value, schema("compile"))
+    validate(value, "compile")
     assert value["compiled"][0]["fits"] is True
     assert run(["report", TARGET, "--on", "cpu", "--compile", "-f", "json"]) == 0
     report = json_of(capsys)
-    jsonschema.validate(report, schema("report"))
+    validate(report, "report")
     ours, theirs = report["compiled"][0], value["compiled"][0]
     assert ours["temp_nbytes"] == theirs["temp_nbytes"]
     assert ours["estimate_nbytes"] is report["peak"] is None
@@ -1034,7 +1033,7 @@ def test_what_xla_says_of_memory():
     text = text_of(render_compiled(report))
     assert WARNED in text
     found = json.loads(report.to_json())
-    jsonschema.validate(found, schema("compile"))
+    validate(found, "compile")
     said = found["compiled"][0]["warnings"]
     assert [(w["kind"], w["nbytes"]) for w in said] == [(w.kind, w.nbytes) for w in WARNINGS]
     assert said[1]["location"]["line"] == 6
@@ -1158,7 +1157,7 @@ def test_a_comparison_says_what_fits():
     assert re.match(r"\w dots_with_no_batch_dims_saveable, 15.50 GiB of 16.00 GiB, 512", least)
     assert "not compiled\ntpu:v5e:2x4: save_only_these_names('qkv', 'attention_output'):" in text
     assert "took longer than 600 s" in text
-    jsonschema.validate(json.loads(json_document(compiled_comparison(**PEAKS))), schema("compare"))
+    validate(json.loads(json_document(compiled_comparison(**PEAKS))), "compare")
 
 
 def test_a_comparison_of_which_nothing_fits():

@@ -1,6 +1,7 @@
 """What no checkpoint can remove, against byte counts of trees; what lowers a plan's peak, against
 reports of the same programs written by hand; and what plans say they tried."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -91,6 +92,19 @@ def traced(fun, args, mode="auto", argnums=None):
     return subject(Question(fun, args, mode=mode, argnums=argnums, on=ON))
 
 
+@functools.cache
+def traced_once(fun, argnums=None):
+    """What a function or step of this module is with the usual inputs; nothing may patch it."""
+    takes_state = fun not in (loss, checkpointed_loss)
+    return traced(fun, step_inputs() if takes_state else inputs(), argnums=argnums)
+
+
+@functools.cache
+def lowest(fun, argnums=None):
+    """The plan of it that needs least memory."""
+    return planned(traced_once(fun, argnums), 1)
+
+
 def peak_of(fun, args, mode="auto", argnums=None):
     return traced(fun, args, mode, argnums).peak.nbytes
 
@@ -109,8 +123,7 @@ def parts(plan):
 @pytest.mark.parametrize("argnums", [None, 0])
 def test_the_floor_of_a_function_is_its_arguments_gradients_and_outputs(argnums):
     args = inputs()
-    found = traced(loss, args, argnums=argnums)
-    plan = planned(found, 1)
+    found, plan = traced_once(loss, argnums), lowest(loss, argnums)
     wanted = args if argnums is None else args[:1]
     names = ("params", "x", "y")[: len(wanted)]
     gradients = jax.eval_shape(
@@ -136,7 +149,7 @@ def test_the_floor_of_a_function_is_its_arguments_gradients_and_outputs(argnums)
 
 def test_the_floor_of_a_step_is_told_by_what_the_arguments_are():
     args = step_inputs()
-    plan = planned(traced(step, args), 1)
+    plan = lowest(step)
     each = parts(plan)
     assert each["parameters", False].nbytes == bytes_of(args[0])
     assert each["optimizer-state", False].nbytes == bytes_of(args[1])
@@ -152,7 +165,7 @@ def test_the_floor_of_a_step_is_told_by_what_the_arguments_are():
 
 def test_gradients_are_there_until_the_update_where_everything_is_donated():
     args = step_inputs()
-    plan = planned(traced(donated_step, args), 1)
+    plan = lowest(donated_step)
     each = parts(plan)
     loss_nbytes = 4  # has room for as much of them
     assert each["gradient", True].nbytes == bytes_of(args[0]) - loss_nbytes
@@ -183,11 +196,9 @@ def test_over_a_mesh_the_floor_is_of_one_device():
     assert each["argument", False].nbytes == bytes_of((x, y)) // 4
 
 
-@pytest.mark.parametrize(
-    ("fun", "args"), [(loss, inputs()), (step, step_inputs()), (donated_step, step_inputs())]
-)
-def test_no_plan_is_below_its_floor(fun, args):
-    plan = planned(traced(fun, args), 1)
+@pytest.mark.parametrize("fun", [loss, step, donated_step])
+def test_no_plan_is_below_its_floor(fun):
+    plan = lowest(fun)
     assert 0 < plan.floor.nbytes <= plan.lowest_nbytes <= plan.peak_nbytes
 
 
@@ -196,11 +207,11 @@ def test_no_plan_is_below_its_floor(fun, args):
 
 def test_donation_is_worth_what_a_donating_step_is():
     args = step_inputs()
-    found = relief(planned(traced(step, args), 1), "donation")
+    found = relief(lowest(step), "donation")
     assert found.peak_nbytes == peak_of(donated_step, args)
     assert found.saved_nbytes == peak_of(step, args) - found.peak_nbytes
     assert "params, momentum" in found.change and "donate_argnums=(0, 1)" in found.change
-    kinds = [each.kind for each in planned(traced(donated_step, args), 1).floor.reliefs]
+    kinds = [each.kind for each in lowest(donated_step).floor.reliefs]
     assert "donation" not in kinds
 
 
@@ -228,17 +239,18 @@ def offloading_loss(which):
     return offloaded
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not TELLS_HOST, reason="avals of JAX 0.7.0 do not tell what is on the host")
 def test_offloading_is_worth_what_the_best_offloading_policy_is():
     args = inputs()
-    plan = planned(traced(loss, args, argnums=0), 1)
+    plan = lowest(loss, 0)
     found = relief(plan, "offload")
     by_hand = [peak_of(offloading_loss(which), args, argnums=0) for which in range(3)]
     assert found.peak_nbytes == min(by_hand)
     values = ("x @ w", "jnp.tanh(x @ w)", "jnp.tanh(x @ w) @ w")
-    lowest = {v for v, nbytes in zip(values, by_hand, strict=True) if nbytes == min(by_hand)}
-    assert any(f"offload `{value}` at " in found.change for value in lowest)
-    allowed = drafted(traced(loss, args, argnums=0), 1, offload=True)[0]
+    least = {v for v, nbytes in zip(values, by_hand, strict=True) if nbytes == min(by_hand)}
+    assert any(f"offload `{value}` at " in found.change for value in least)
+    allowed = drafted(traced_once(loss, 0), 1, offload=True)[0]
     assert "offload" not in {each.kind for each in allowed.floor.reliefs}
     assert allowed.lowest_nbytes <= found.peak_nbytes
 
@@ -264,7 +276,7 @@ def accumulating(params, x, y):
 
 
 def test_microbatches_are_worth_what_accumulation_by_hand_is():
-    plan = planned(traced(loss, inputs(), argnums=0), 1)
+    plan = lowest(loss, 0)
     (site,) = plan.sites
     assert site.kind == "scan" and site.parts[0].policy is None  # as in checkpointed_loss
     found = relief(plan, "microbatches")
@@ -275,7 +287,7 @@ def test_microbatches_are_worth_what_accumulation_by_hand_is():
 
 
 def test_half_the_batch_of_a_step_is_worth_what_that_step_is():
-    found = relief(planned(traced(step, step_inputs()), 1), "batch")
+    found = relief(lowest(step), "batch")
     assert found.peak_nbytes == peak_of(step, step_inputs(ROWS // 2))
 
 
@@ -314,7 +326,7 @@ def test_a_split_batch_is_worth_what_a_report_with_that_mesh_says():
     params, momentum, x, y = step_inputs()
     args = [split(each, mesh) for each in (params, momentum)]
     args += [split(each, mesh, "data") for each in (x, y)]
-    found = relief(planned(traced(step, step_inputs()), 1), "sharding")
+    found = relief(lowest(step), "sharding")
     assert found.peak_nbytes == pytest.approx(peak_of(step, args), rel=1e-5)
     assert found.change == "x, y split over 8 devices (data parallel)"
 
@@ -327,7 +339,7 @@ def test_fsdp_is_worth_what_a_report_with_that_mesh_says():
         "head": split(params["head"], mesh, "data"),
     }
     args = [weights, weights, *(split(each, mesh, "data") for each in (x, y))]
-    found = relief(planned(traced(step, step_inputs()), 1), "sharding", 1)
+    found = relief(lowest(step), "sharding", 1)
     assert found.peak_nbytes == pytest.approx(peak_of(step, args), rel=1e-5)
     assert found.change == "params, momentum, x, y split over 8 devices (FSDP)"
 
@@ -372,14 +384,14 @@ def test_what_cannot_be_traced_is_not_shown():
 
 def test_the_cheapest_comes_first_and_each_lowers_the_peak():
     rank = ("donation", "microbatches", "batch", "offload", "host-state", "dtype", "sharding")
-    for fun, args in ((loss, inputs()), (step, step_inputs())):
-        plan = planned(traced(fun, args), 1)
+    for fun in (loss, step):
+        plan = lowest(fun)
         order = [rank.index(each.kind) for each in plan.floor.reliefs]
         assert order == sorted(order) and order
         for each in plan.floor.reliefs:
             assert each.saved_nbytes == plan.estimate_nbytes - each.peak_nbytes
             assert each.saved_nbytes > plan.estimate_nbytes / 100
-    fitting = planned(traced(step, step_inputs()), plan.estimate_nbytes * 100)
+    fitting = planned(traced_once(step), plan.estimate_nbytes * 100)
     assert {each.answer for each in fitting.floor.reliefs} == {"fits"}
 
 
@@ -491,6 +503,7 @@ def two_loops(params, x, y):
     return jnp.mean((x @ params["head"] - y) ** 2)
 
 
+@pytest.mark.integration
 def test_places_that_can_have_checkpoints_together_prove_nothing(monkeypatch):
     """One of the two of a step has no front, so that only the other is searched."""
     real = menus.graph
@@ -510,8 +523,8 @@ def test_places_that_can_have_checkpoints_together_prove_nothing(monkeypatch):
 
 
 def test_what_was_tried_is_named():
-    found = traced(loss, inputs())
-    low, high = planned(found, 1).lowest_nbytes, found.peak.nbytes
+    found = traced_once(loss)
+    low, high = lowest(loss).lowest_nbytes, found.peak.nbytes
     plan = planned(found, (low + 7 * high) // 8)
     scan = next(each for each in plan.choices if "layer" in each.place)
     assert plan.proven and plan.recompute_flops
@@ -523,9 +536,10 @@ def test_what_was_tried_is_named():
     assert not nothing_fits.proven and not nothing_fits.is_out_of_reach
 
 
+@pytest.mark.integration
 def test_more_budget_never_gives_more_recompute():
-    found = traced(loss, inputs())
-    low, high = planned(found, 1).lowest_nbytes, found.peak.nbytes
+    found = traced_once(loss)
+    low, high = lowest(loss).lowest_nbytes, found.peak.nbytes
     plans = [planned(found, low + (high - low) * i // 12) for i in range(13)]
     flops = [plan.recompute_flops for plan in plans]
     assert all(plan.is_within for plan in plans)
@@ -545,6 +559,7 @@ def interrupting(at):
     return progress
 
 
+@pytest.mark.integration
 def test_ctrl_c_keeps_the_best_plan_found():
     found = traced(loss, inputs())
     low, high = planned(found, 1).lowest_nbytes, found.peak.nbytes

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-import jsonschema
 import numpy as np
 import pytest
 
@@ -34,6 +33,7 @@ from jaxresid.inspector.report import subject
 from jaxresid.inspector.variants.choices import Choice, everywhere
 from jaxresid.model import Compiled
 from jaxresid.xla.places import parse_place
+from tests.schemas import validate
 
 ON = "tpu:v5e"
 WIDTH, LAYERS = 128, 3
@@ -288,9 +288,7 @@ def test_from_python():
     )
     plan = asked(inputs)
     assert plan.selection.configuration.batch in (8, 16)
-    schema = jaxresid.__path__[0] + "/schema/plan.schema.json"
-    with open(schema, encoding="utf-8") as file:
-        jsonschema.validate(json.loads(plan.to_json()), json.load(file))
+    validate(json.loads(plan.to_json()), "plan")
     with pytest.raises(InputsError, match="with batches, the second call takes one function"):
         asked(*inputs(8))
     with pytest.raises(InputsError, match="minimize and maximize cannot be combined"):

@@ -279,6 +279,7 @@ def wide(layers, x):
     return jnp.sum(functools.reduce(jax.checkpoint(wide_layer), layers, x) ** 2)
 
 
+@pytest.mark.integration
 def test_where_nothing_fits_only_what_may_be_lowest_is_traced(measured, monkeypatch):
     layers = [[(f32(WIDTH, 4 * WIDTH), f32(4 * WIDTH, WIDTH))] * 2] * 12
     found, _ = traced(wide, (layers, f32(16 * BATCH, WIDTH)), on="tpu:v5p")

@@ -267,6 +267,7 @@ def test_modules_of_a_library_are_places_and_linear_ones_are_not():
     assert ("block", "loop in linear", 4) in found
 
 
+@pytest.mark.integration
 def test_a_module_of_a_library_is_filtered_where_it_is_called():
     plan = lowest(residual, eqx_mlps(), X)
     called = [(s.function, s.library) for s in plan.sites if s.kind == "call"]

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import jsonschema
 import psutil
 import pytest
 
@@ -29,10 +28,10 @@ from jaxresid.inspector.call.question import Question
 from jaxresid.model import Collective, Compiled, CompilerWarning, Location, Source, SweepRow
 from jaxresid.xla.processes import pool
 from jaxresid.xla.processes.cluster import cluster
+from tests.schemas import validate
 from tests.stages import without_stages
 from tests.where import TESTS
 
-SCHEMA = json.loads((TESTS.parent / "jaxresid/schema/sweep-row.schema.json").read_text())
 WIDTH, LAYERS = 8, 3
 
 
@@ -118,7 +117,7 @@ def test_the_product_with_its_static_figures(compiler, tmp_path, log):
     )
     assert len({line["key"] for line in lines(file)}) == 6
     for line in lines(file):
-        jsonschema.validate(line, SCHEMA)
+        validate(line, "sweep-row")
     assert {row_of(line.encode()).key for line in file.read_text().splitlines()} == {
         r.key for r in found.rows
     }
@@ -285,7 +284,7 @@ class TestTheFile:
     )
 
     def test_a_line_says_what_the_row_does(self):
-        jsonschema.validate(json.loads(self.ROW.to_json()), SCHEMA)
+        validate(json.loads(self.ROW.to_json()), "sweep-row")
         assert row_of(self.ROW.to_json().encode()) == replace(self.ROW, resumed=True)
 
     @pytest.mark.parametrize(
@@ -365,7 +364,7 @@ class TestErrors:
         assert good.error is None
         assert len(lines(file)) == 2
         for line in lines(file):
-            jsonschema.validate(line, SCHEMA)
+            validate(line, "sweep-row")
 
     def test_all_that_fail(self, compiler, tmp_path):
         file = tmp_path / "r.jsonl"

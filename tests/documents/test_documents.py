@@ -9,9 +9,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from importlib import resources
 
-import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +22,7 @@ from jaxresid.documents.layouts import DOCUMENTS
 from jaxresid.model import Residual, SweepRow
 from tests.render.made_by_hand import COMPARISON, PLAN
 from tests.render.test_render import CHECKPOINTED, REPORT, SPLIT
+from tests.schemas import validate
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 LEAVES = {
@@ -75,17 +74,12 @@ def test_any_value_is_the_same_again(kind, data):
     assert decoded(kind, json.loads(text), DOCUMENTS) == value
 
 
-def schema(name):
-    file = resources.files("jaxresid") / "schema" / f"{name}.schema.json"
-    return json.loads(file.read_text())
-
-
 def saved_and_loaded(value, path):
     """What is loaded of a value, which has to be valid under the schema and equal."""
     file = path / "result.json"
     value.save(file)
     data = json.loads(file.read_text())
-    jsonschema.validate(data, schema(data["kind"]))
+    validate(data, data["kind"])
     found = jaxresid.load(file)
     assert found == value
     assert type(found) is type(value)
@@ -101,7 +95,7 @@ def test_what_is_saved_is_loaded(value, tmp_path):
 
 def test_a_split_is_the_same_again():
     data = json.loads(json_document(SPLIT))
-    jsonschema.validate(data, schema("split"))
+    validate(data, "split")
     assert decoded(type(SPLIT), data, DOCUMENTS) == SPLIT
 
 
@@ -258,5 +252,5 @@ def test_a_row_is_a_line():
     row = SweepRow("f", "none", None, "cpu", "whole", key="0" * 32, peak_nbytes=3)
     line = row.to_json()
     assert "\n" not in line
-    jsonschema.validate(json.loads(line), schema("sweep-row"))
+    validate(json.loads(line), "sweep-row")
     assert decoded(SweepRow, json.loads(line), DOCUMENTS) == row

@@ -1,5 +1,6 @@
 """Figures worked out from a few layers of a function, held against those of the whole function."""
 
+import functools
 import itertools
 import math
 import random
@@ -138,6 +139,20 @@ def figures(variant, place):
     return variant.kept_nbytes, variant.host_nbytes, variant.peak_nbytes, variant.cost, time
 
 
+@functools.cache
+def dense_layers(place):
+    """A model of dense layers in one place."""
+    fun, args = model([dense], 14)
+    return subject(Question(fun, args, on=place))
+
+
+@functools.cache
+def both_without(place):
+    """Both figures of dense layers without a checkpoint."""
+    found = dense_layers(place)
+    return both(found, {sole(found, "checkpoint"): (None,) * 14})
+
+
 def chosen_at_random(rng, calls):
     """A choice for each of some calls, in up to three stretches."""
     cuts = sorted(rng.randrange(calls + 1) for _ in range(rng.randrange(3)))
@@ -148,12 +163,10 @@ def chosen_at_random(rng, calls):
 @pytest.mark.parametrize("place", ["tpu:v5e", "gpu:h100", "cpu"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_dense_layers_are_worked_out_from_a_few(place, policy):
-    fun, args = model([dense], 14)
-    found = subject(Question(fun, args, on=place))
+    found = dense_layers(place)
     site, whole = (sole(found, kind) for kind in ("checkpoint", "whole"))
     heavy, light = (Choice(policy),) * 14, (None,) * 14
-    for choices in ({site: heavy}, {site: light}):
-        few, of_all = both(found, choices)
+    for few, of_all in (both(found, {site: heavy}), both_without(place)):
         assert few == of_all
     few, of_all = both(found, {site: light, whole: heavy[:1]})
     assert few in (None, of_all)
@@ -162,8 +175,7 @@ def test_dense_layers_are_worked_out_from_a_few(place, policy):
 @pytest.mark.parametrize("place", ["tpu:v5e", "gpu:h100", "cpu"])
 @pytest.mark.parametrize("policy", OFFLOADING)
 def test_offloading_layers_are_worked_out_from_a_few(place, policy):
-    fun, args = model([dense], 14)
-    found = subject(Question(fun, args, on=place))
+    found = dense_layers(place)
     site, whole = (sole(found, kind) for kind in ("checkpoint", "whole"))
     one = (Choice(policy),)
     for choices in ({site: one * 14}, {site: one * 13 + (None,)}):
@@ -176,6 +188,7 @@ def test_offloading_layers_are_worked_out_from_a_few(place, policy):
     assert few in (None, of_all)
 
 
+@pytest.mark.integration
 def test_layers_in_one_checkpoint_are_worked_out_from_a_few():
     fun, args = model([attention], 14)
     found = subject(Question(fun, args, on="tpu:v5e"))
@@ -266,7 +279,16 @@ def test_a_report_of_offloading_layers_is_that_of_the_whole_function(monkeypatch
     assert (found.offloading is None) == (policy is None)
 
 
-@pytest.mark.parametrize("seed", range(12))
+LONG = (0, 9, 11)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(seed, marks=[pytest.mark.integration] if seed in LONG else [])
+        for seed in range(12)
+    ],
+)
 def test_random_models_have_the_figures_of_the_whole_function(seed):
     check_random(seed)
 

@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib import resources
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree as ET
@@ -26,6 +25,7 @@ from jaxresid.render.lint.explain import explain, rule_table
 from jaxresid.render.lint.layout import painter, text_width
 from jaxresid.safe_text import lines, visible
 from jaxresid.violations import Edit, Fix, Linted, Related, RuleInfo, Span, Violation
+from tests.schemas import validate
 from tests.where import DATA
 
 
@@ -115,11 +115,7 @@ def one(format, violation, lines=(), **options):
     return rendered(format, [Linted(violation.path, (violation,), {None: lines})], **options)
 
 
-def schema(name):
-    return json.loads((resources.files("jaxresid") / "schema" / f"{name}.schema.json").read_text())
-
-
-SARIF = json.loads((DATA / "sarif-2.1.0.json").read_text())
+SARIF = jsonschema.Draft4Validator(json.loads((DATA / "sarif-2.1.0.json").read_text()))
 
 
 # People ------------------------------------------------------------------------------------------
@@ -316,7 +312,7 @@ def char_is_shown(char):
 
 def test_json_keeps_the_schema():
     entries = json.loads(rendered("json"), parse_constant=pytest.fail)
-    jsonschema.validate(entries, schema("lint"))
+    validate(entries, "lint")
     assert [e["filename"] for e in entries] == [f"/repo/{path}" for path in ORDER]
     broken, hint, useless, loop = entries
     assert broken["code"] == broken["name"] == "invalid-syntax"
@@ -441,7 +437,7 @@ def test_concise_has_the_shape_of_ruff(ruff):
 
 def sarif(results=RESULTS):
     log = json.loads(rendered("sarif", results), parse_constant=pytest.fail)
-    jsonschema.validate(log, SARIF, cls=jsonschema.Draft4Validator)
+    SARIF.validate(log)
     return log["runs"][0]
 
 

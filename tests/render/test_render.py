@@ -4,7 +4,6 @@ import dataclasses
 import html
 import json
 import re
-from importlib import resources
 
 import jsonschema
 import pytest
@@ -51,6 +50,7 @@ from jaxresid.render.report.split import render_split
 from jaxresid.render.report.text import render_report
 from jaxresid.render.report.totals import totals_lines
 from jaxresid.render.style.wrapping import FlowingParts
+from tests.schemas import schema, validate
 
 RANGE = "Range of nine in ten programs, by"
 MIB = 1024**2
@@ -744,16 +744,9 @@ def test_rows_differ_where_the_reader_could_tell():
     assert count(name="p") == 2
 
 
-def schema(name):
-    file = resources.files("jaxresid") / "schema" / f"{name}.schema.json"
-    loaded = json.loads(file.read_text())
-    jsonschema.Draft202012Validator.check_schema(loaded)
-    return loaded
-
-
 def test_json_keeps_the_schema():
     value = json.loads(json_document(CHECKPOINTED))
-    jsonschema.validate(value, schema("report"))
+    validate(value, "report")
     assert [r["origin"]["kind"] for r in value["residuals"]] == (
         ["argument"] * 2 + ["computed"] * 4 + ["constant", "literal"]
     )
@@ -894,16 +887,16 @@ def changed(value, path, new):
 )
 def test_the_schema_refuses_what_it_does_not_know(path, new):
     value = json.loads(json_document(CHECKPOINTED))
-    jsonschema.validate(value, schema("report"))
+    validate(value, "report")
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(changed(value, path, new), schema("report"))
+        validate(changed(value, path, new), "report")
 
 
 def test_json_of_a_compiled_verdict():
     c = dataclasses.replace(EARNING, by="xla", estimated=ESTIMATED)
     late = dataclasses.replace(USELESS, unconfirmed="late")
     value = json.loads(json_document(dataclasses.replace(REPORT, checkpoints=(c, late))))
-    jsonschema.validate(value, schema("report"))
+    validate(value, "report")
     first, second = value["checkpoints"]
     assert (first["by"], first["unconfirmed"]) == ("xla", None)
     assert first["estimated"] == {
@@ -917,7 +910,7 @@ def test_json_of_a_compiled_verdict():
     for key in first["estimated"]:
         del (copy := json.loads(json.dumps(value)))["checkpoints"][0]["estimated"][key]
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(copy, schema("report"))
+            validate(copy, "report")
 
 
 @pytest.mark.integration
@@ -925,7 +918,7 @@ def test_json_of_a_compiled_verdict():
 def test_the_schema_knows_every_verdict(verdict):
     c = dataclasses.replace(USELESS, verdict=verdict, shape=None, ratio=None, recompute_flops=0)
     value = json.loads(json_document(dataclasses.replace(REPORT, checkpoints=(c,))))
-    jsonschema.validate(value, schema("report"))
+    validate(value, "report")
     assert value["checkpoints"][0]["verdict"] == verdict.value
     listed = schema("report")["$defs"]["checkpoint"]["properties"]["verdict"]["enum"]
     assert len(listed) == len(Verdict)
@@ -939,17 +932,17 @@ def test_the_schema_requires_every_key():
         for key in value[name]:
             less = {**value, name: {k: v for k, v in value[name].items() if k != key}}
             with pytest.raises(jsonschema.ValidationError):
-                jsonschema.validate(less, schema("report"))
+                validate(less, "report")
     for key in value["checkpoints"][0]:
         less = {k: v for k, v in value["checkpoints"][0].items() if k != key}
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate({**value, "checkpoints": [less]}, schema("report"))
+            validate({**value, "checkpoints": [less]}, "report")
 
 
 def test_json_of_a_step():
     step = dataclasses.replace(REPORT, target=Target("model:step", ("params['w']",), "step"))
     value = json.loads(json_document(step))
-    jsonschema.validate(value, schema("report"))
+    validate(value, "report")
     assert value["target"]["mode"] == "step"
 
 
@@ -1071,6 +1064,6 @@ def test_split_side_by_side():
 
 def test_split_json_keeps_the_schema():
     value = json.loads(json_document(SPLIT))
-    jsonschema.validate(value, schema("split"))
+    validate(value, "split")
     assert value["backward"]["equations"][0]["inner"][0]["equations"][0]["primitive"] == "sin"
     assert value["forward"]["inputs"][0]["residual"] == 0

@@ -49,7 +49,8 @@ from tests.render.made_by_hand import (
     printed,
     row,
 )
-from tests.render.test_render import changed, schema
+from tests.render.test_render import changed
+from tests.schemas import schema, validate
 
 
 def timing(ratio, error: float | None = 3e-7):
@@ -571,7 +572,7 @@ def test_json_of_a_comparison():
     measured = dataclasses.replace(ROWS[1], measured=timing(1.1), uncosted=("f",))
     comparison = compared(ROWS[5], measured, ROWS[-1], measured_on="cpu", warnings=("w",))
     value = json.loads(comparison.to_json())
-    jsonschema.validate(value, schema("compare"))
+    validate(value, "compare")
     knee, timed, failed = value.pop("rows")
     assert value == {
         "schema": 1,
@@ -654,7 +655,7 @@ def test_json_has_no_nan():
 
 def test_json_of_a_plan():
     value = json.loads(PLAN.to_json())
-    jsonschema.validate(value, schema("plan"))
+    validate(value, "plan")
     sites = value.pop("sites")
     choices, floor = value.pop("choices"), value.pop("floor")
     assert choices[0] == {
@@ -717,11 +718,11 @@ def test_json_of_a_plan():
     assert (ctx["action"], ctx["expression"]) == ("offload", None)
     doubted = dataclasses.replace(PLAN, unwritten=("a", "b"), verified=False, doubt="a")
     value = json.loads(doubted.to_json())
-    jsonschema.validate(value, schema("plan"))
+    validate(value, "plan")
     assert [value[key] for key in ("unwritten", "verified", "doubt")] == [["a", "b"], False, "a"]
     without = dataclasses.replace(CONFIRMED, written_nbytes=None, estimate_nbytes=None)
     value = json.loads(without.to_json())
-    jsonschema.validate(value, schema("plan"))
+    validate(value, "plan")
     assert (value["answer"], value["confirmed"], value["compiles"]) == ("fits", True, 3)
     assert value["by_xla"] == ["peak_nbytes"]
 
@@ -760,9 +761,9 @@ def test_the_schemas_refuse_what_they_do_not_know(name, path, new):
     measured = dataclasses.replace(ROWS[1], measured=timing(1.1))
     values = {"compare": compared(ROWS[0], measured), "plan": PLAN}
     value = json.loads(values[name].to_json())
-    jsonschema.validate(value, schema(name))
+    validate(value, name)
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(changed(value, path, new), schema(name))
+        validate(changed(value, path, new), name)
 
 
 @pytest.mark.parametrize("name", ["compare", "plan"])

@@ -3,11 +3,9 @@
 import io
 import json
 from dataclasses import replace
-from importlib import resources
 
 import jax
 import jax.numpy as jnp
-import jsonschema
 import pytest
 from rich.console import Console
 
@@ -16,6 +14,7 @@ from jaxresid.model import CheckpointDifference, LineDifference, Location, Value
 from jaxresid.render.diff.markdown import code, render_markdown
 from jaxresid.render.diff.text import render_difference, render_differences
 from jaxresid.units import format_bytes
+from tests.schemas import schema, validate
 from tests.small import f32
 
 
@@ -125,17 +124,10 @@ def test_several_are_one_below_the_other():
     assert text.index("No difference") < text.index("\n\n") < text.index("Keeps")
 
 
-def schema():
-    file = resources.files("jaxresid") / "schema" / "diff.schema.json"
-    loaded = json.loads(file.read_text())
-    jsonschema.Draft202012Validator.check_schema(loaded)
-    return loaded
-
-
 @pytest.mark.parametrize("difference", [SAME, MORE, LESS, many(2)])
 def test_json(difference, tmp_path):
     value = json.loads(difference.to_json())
-    jsonschema.validate(value, schema())
+    validate(value, "diff")
     difference.save(tmp_path / "diff.json")
     assert jaxresid.load(tmp_path / "diff.json", jaxresid.Difference) == difference
 
@@ -151,7 +143,7 @@ def test_every_key_is_required():
             for each in value:
                 yield from objects(each)
 
-    for each in objects(schema()):
+    for each in objects(schema("diff")):
         assert each["required"] == list(each["properties"])
         assert each["additionalProperties"] is False
 

@@ -1,5 +1,4 @@
 import json
-from importlib import resources
 
 import jsonschema
 import pytest
@@ -9,6 +8,7 @@ from rich.console import Console
 import jaxresid
 from jaxresid.render.oom.text import render_oom
 from tests import where
+from tests.schemas import validate
 
 LOGS = where.DATA / "logs"
 NAMES = sorted(path.name for path in LOGS.glob("*.txt"))
@@ -84,14 +84,11 @@ def test_what_the_log_says_does_nothing_to_the_terminal():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_json_keeps_the_schema(name):
-    file = resources.files("jaxresid") / "schema" / "oom.schema.json"
-    schema = json.loads(file.read_text())
-    jsonschema.Draft202012Validator.check_schema(schema)
     value = json.loads(jaxresid.oom(LOGS / name).to_json())
-    jsonschema.validate(value, schema)
+    validate(value, "oom")
     for key in value:
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate({k: v for k, v in value.items() if k != key}, schema)
+            validate({k: v for k, v in value.items() if k != key}, "oom")
 
 
 def test_print(capsys):

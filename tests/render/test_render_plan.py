@@ -388,12 +388,16 @@ def planning(tmp_path, monkeypatch):
     return plan_with
 
 
-ASKED = (GIB, {"aim": None, "offload": False})
+ASKED = (GIB, {"aim": None, "offload": False, "lifetimes": False})
 
 
 def test_plan_exits_by_whether_it_fits(planning, capsys):
     code, done, text = planning(PLAN, "--offload")
-    assert (code, done, text) == (0, [(GIB, {"aim": None, "offload": True})], MODEL)
+    assert (code, done, text) == (
+        0,
+        [(GIB, {"aim": None, "offload": True, "lifetimes": False})],
+        MODEL,
+    )
     assert "fits 8.00 GiB" in capsys.readouterr().out
     code, done, text = planning(NO_FIT, "-f", "json")
     value = json.loads(capsys.readouterr().out)

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 
-import jsonschema
 import pytest
 
 from jaxresid.model import TimeBasis, TimeInterval
@@ -11,7 +10,7 @@ from jaxresid.render.report.times import time_remark, time_text
 from jaxresid.render.tables.compare import entries, remarks, render_comparison
 from jaxresid.render.tables.plan import figure_parts, render_plan
 from tests.render.made_by_hand import COMPARISON, PLAN, ROWS, printed
-from tests.render.test_render import schema
+from tests.schemas import validate
 
 CHIP = TimeBasis("gpu:h100", "chip", {"jaxlib": ("0.11.2",)}, 6, 138, 0.8, 1.2)
 COMPILER = TimeBasis(
@@ -77,7 +76,7 @@ def test_a_comparison_says_what_is_about_the_same():
     text = printed(render_comparison(dataclasses.replace(compared, rows=mixed)))
     assert "×1.31 not checked" in text and "communication" in text
     value = json.loads(compared.to_json())
-    jsonschema.validate(value, schema("compare"))
+    validate(value, "compare")
     assert value["time_basis"] == {
         "place": "gpu:h100",
         "by": "chip",
@@ -112,7 +111,7 @@ def test_a_plan_says_it_too():
     slower = checked(dataclasses.replace(PLAN, time_fraction=0.5))
     assert figure_parts(slower)[-1] == "time est. ×1.50 (1.25-1.80) on tpu:v5p"
     value = json.loads(dataclasses.replace(slower, time_basis=COMPILER).to_json())
-    jsonschema.validate(value, schema("plan"))
+    validate(value, "plan")
     assert value["low_time_fraction"] == pytest.approx(0.25)
     assert value["time_basis"]["by"] == "compiler"
     unknown = dataclasses.replace(PLAN, time_fraction=None)

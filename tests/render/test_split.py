@@ -4,14 +4,13 @@ import json
 
 import jax
 import jax.numpy as jnp
-import jsonschema
 import pytest
 
 from jaxresid.cli.main import run
 from jaxresid.documents.encoding import json_document
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import inspection
-from tests.render.test_render import schema
+from tests.schemas import validate
 
 X, WS = jax.ShapeDtypeStruct((4, 8), "float32"), jax.ShapeDtypeStruct((3, 8, 8), "float32")
 
@@ -97,7 +96,7 @@ def test_variables_are_named_once():
 
 def test_json():
     value = json.loads(json_document(split()))
-    jsonschema.validate(value, schema("split"))
+    validate(value, "split")
 
 
 @pytest.mark.parametrize("options", [[], ["--source"], ["--depth", "0"], ["--max-eqns", "1"]])

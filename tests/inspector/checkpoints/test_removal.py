@@ -5,7 +5,6 @@ import json
 
 import jax
 import jax.numpy as jnp
-import jsonschema
 import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
@@ -13,7 +12,8 @@ from jax.ad_checkpoint import checkpoint_name
 import jaxresid
 from jaxresid import jax_compat
 from jaxresid.model import Verdict
-from tests.render.test_render import report_text, schema
+from tests.render.test_render import report_text
+from tests.schemas import validate
 from tests.small import f32
 
 cp = jax.checkpoint_policies
@@ -197,7 +197,7 @@ def test_what_cannot_be_differentiated_without_it_costs_its_row(is_step):
     assert found["inner"].verdict != Verdict.NOT_JUDGED
     assert report.cost.recompute.flops >= 0
     text = json.loads(report.to_json())
-    jsonschema.validate(text, schema("report"))
+    validate(text, "report")
     assert "not judged" in report_text(report=report)
 
 

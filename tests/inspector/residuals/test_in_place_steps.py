@@ -395,6 +395,9 @@ def test_a_step_is_not_split(name, capsys):
     assert len(said.splitlines()) == 1
     assert f"{name} is a training step" in said
     assert "split the loss function" in said
+
+
+def test_its_loss_is_split():
     assert run(["split", f"{FILE}:loss"]) == 0
 
 

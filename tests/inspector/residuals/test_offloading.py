@@ -5,7 +5,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import jsonschema
 import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
@@ -25,6 +24,7 @@ from jaxresid.render.report.offloading import render_offloading
 from jaxresid.xla.job import Job
 from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes.process import execute
+from tests.schemas import validate
 
 MIB = 2**20
 SCHEMAS = Path(jaxresid.__file__).parent / "schema"
@@ -515,8 +515,7 @@ def test_json_keeps_the_schemas():
     compared = jaxresid.compare(remat(leaving, offloading_policy("x")))(f32(6, N, N), f32(B, N))
     compared = json.loads(compared.to_json())
     for name, value in (("report", report), ("compare", compared)):
-        schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
-        jsonschema.validate(value, schema)
+        validate(value, name)
     assert report["offloading"]["to_host_nbytes"] == report["totals"]["host_nbytes"]
     (written,) = (r for r in compared["rows"] if r["policy"] == "as-written")
     assert written["offloading"]["without_effect"] is True

@@ -9,7 +9,6 @@ import sys
 
 import jax
 import jax.numpy as jnp
-import jsonschema
 import pytest
 import sharded
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
@@ -31,6 +30,7 @@ from jaxresid.inspector.program.build import ValueRole, program_of_jaxpr, value_
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.trace import meshes
 from jaxresid.xla.places import parse_place
+from tests.schemas import validate
 from tests.stages import without_stages
 from tests.where import ROOT
 
@@ -449,8 +449,7 @@ def run(command, tmp_path):
 
 def valid(text):
     found = json.loads(text)
-    schema = (ROOT / "jaxresid/schema/report.schema.json").read_text()
-    jsonschema.validate(found, json.loads(schema))
+    validate(found, "report")
     return found
 
 

@@ -322,7 +322,17 @@ def test_joined(make, monkeypatch):
         assert joined < anew
 
 
-@pytest.mark.parametrize("make", APART, ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(
+            make,
+            id=make.__name__,
+            marks=[pytest.mark.integration] if make in (per_example, in_a_derivative) else [],
+        )
+        for make in APART
+    ],
+)
 def test_what_cannot_be_joined_is_traced_anew(make, monkeypatch):
     joined, anew = same_as_traced_anew(make, squares, monkeypatch)
     assert joined >= anew

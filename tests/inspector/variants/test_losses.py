@@ -5,6 +5,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import grad, lax, linear_transpose, linearize, value_and_grad, vjp
 
@@ -172,6 +173,13 @@ def as_it_is(step, *args):
     return figures(variants(step, *args).variant({}))
 
 
+@functools.cache
+def plain_variants(loss, make):
+    """Return the variants of a step without checkpoints, and its figures as it is."""
+    found = variants(make(loss(no_checkpoint)), *arguments(make))
+    return found, figures(found.variant({}))
+
+
 def place_of(found, kind):
     (place,) = [p for p in found.places() if p.kind == kind]
     return place
@@ -185,7 +193,7 @@ def place_of(found, kind):
 )
 def test_calls_in_a_loss(loss, kind, calls, make, policy):
     args = arguments(make)
-    found = variants(make(loss(no_checkpoint)), *args)
+    found, plain = plain_variants(loss, make)
     place = next(p for p in found.places() if p.kind == kind)
     assert place.calls == calls
     assert place.trips == calls * (3 if make is accumulating else 1)
@@ -193,14 +201,14 @@ def test_calls_in_a_loss(loss, kind, calls, make, policy):
     expected = as_it_is(make(loss(checkpointed)), *args)
     made = found.variant({place: everywhere(place, Choice(POLICIES[policy]))})
     assert figures(made) == expected
-    assert policy == "everything" or expected != as_it_is(make(loss(no_checkpoint)), *args)
+    assert policy == "everything" or expected != plain
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("make", [plainly, jitted, accumulating])
 def test_a_whole_loss(make, policy):
     args = arguments(make)
-    found = variants(make(unrolled(no_checkpoint)), *args)
+    found, _ = plain_variants(unrolled, make)
     place = place_of(found, "whole")
     assert place.function == "loss"
     assert place.defined.line == unrolled(no_checkpoint).__code__.co_firstlineno
@@ -351,13 +359,13 @@ def test_a_loss_that_prints_has_no_places_of_calls():
 
 def test_gradients_stay_what_they_are():
     step = plainly(with_head(no_checkpoint))
-    ws = [jax.random.normal(jax.random.key(i), w.shape) for i, w in enumerate(WS)]
-    x = jax.random.normal(jax.random.key(9), X.shape)
+    rng = np.random.default_rng(0)
+    *ws, x = (rng.normal(size=each.shape).astype(each.dtype) for each in (*WS, X))
     found = variants(step, ws, x)
     place = next(p for p in found.places() if p.function == "layer")
-    run = found.trace({place: everywhere(place, Choice())}).runnable()
-    leaves = [*ws, x]
-    for ours, theirs in zip(run(leaves), jax.tree.leaves(step(ws, x)), strict=True):
+    run = jax.jit(found.trace({place: everywhere(place, Choice())}).runnable())
+    expected = jax.tree.leaves(jax.jit(step)(ws, x))
+    for ours, theirs in zip(run([*ws, x]), expected, strict=True):
         assert jnp.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 

@@ -1,6 +1,6 @@
 // The programs that one can look at: without a checkpoint, with a policy, with the plan.
 
-import { bytes, share, signed, where } from "./data.js";
+import { bytes, share, where } from "./data.js";
 import { add, clear, el, table } from "./dom.js";
 
 export function checkpoints(state) {
@@ -19,7 +19,7 @@ export function checkpoints(state) {
           ["verdict", (each) => el("span", { title: each.reason }, each.verdict)],
           ["peak", (each) => bytes(each.peak), "number"],
           ["peak without it", (each) => bytes(each.peak_without), "number"],
-          ["it saves", (each) => (each.peak === null || each.peak_without === null ? "unknown" : signed(each.peak - each.peak_without)), "number"],
+          ["it saves", (each) => (each.peak === null || each.peak_without === null ? "unknown" : bytes(each.peak_without - each.peak)), "number"],
           ["recompute", (each) => share(each.recompute), "number"],
           ["", (each) => chooser(state, each.program, `without ${each.function}`)],
         ],

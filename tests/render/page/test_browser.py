@@ -133,6 +133,7 @@ def test_a_checkpoint_is_taken_away(show, html):
     shown.page.click("role=tab[name=Checkpoints]")
     (checkpoint,) = report().checkpoints
     assert checkpoint.reason in shown.text()
+    assert shown.text("tbody td:nth-child(6)") == "1.50 MiB"
     shown.page.click("tbody button")
     assert shown.state["tab"] == "timeline"
     assert shown.state["program"] == "1"

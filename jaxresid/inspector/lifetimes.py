@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 
 from jaxresid.errors import JaxresidError
@@ -22,7 +21,9 @@ def with_lifetimes(inspection: Inspection) -> Inspection:
     for name, judged in zip(names, inspection.judged, strict=True):
         if judged.judgement is None:
             continue
-        with contextlib.suppress(JaxresidError):
+        try:
             without = judged.judgement.without()
-            made.append(subject.lifetimes_of(without.program, without.trace, name))
+        except JaxresidError:  # its figures were told by those of others
+            continue
+        made.append(subject.lifetimes_of(without.program, without.trace, name))
     return replace(inspection, report=replace(report, lifetimes=tuple(made)))

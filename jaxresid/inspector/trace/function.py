@@ -8,13 +8,14 @@ Frames of this module mark, in every recorded traceback, where the target was ca
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError
+from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.call.arguments import CONCRETE, Arguments
 from jaxresid.inspector.call.calling import called_with_changes
 from jaxresid.inspector.call.leaves import float0, is_inexact, split_over_devices, struct
@@ -106,8 +107,15 @@ class Trace(Traced):
 
     @functools.cached_property
     def tops(self) -> tuple[Level, Level]:
-        """The top levels of the forward and of the backward jaxpr."""
-        primal = self.written if self.has_checkpoints else None
+        """The top levels of the forward and of the backward jaxpr.
+
+        Where the primal jaxpr cannot be traced, of a program without one of its checkpoints, lines
+        are told from these two alone.
+        """
+        primal = None
+        if self.has_checkpoints:
+            with contextlib.suppress(JaxresidError):
+                primal = self.written
         return (
             Level(self.forward, primal=primal, inputs=self.inputs),
             Level(self.backward, inputs=self.backward_inputs),

@@ -18,6 +18,7 @@ from jaxresid.inspector.memory.lifetimes import lifetimes
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.profile import GPU, TPU
 from jaxresid.model import NOWHERE, without_names
+from tests import program_oracle, random_programs
 from tests.inspector.memory.test_peak_tpu import F32, program
 from tests.small import f32
 
@@ -253,7 +254,7 @@ import jax.numpy as jnp
 from tests.inspector.memory.test_lifetimes import reported
 from tests.sharded import CASES
 
-for case in CASES:
+for case in CASES[::5]:
     report = reported(case.under("dots"), *case.inputs(case.mesh()))
     assert report.mesh.size > 1
 """
@@ -411,3 +412,15 @@ FIXTURES = (
 def test_fixtures(module, name, on):
     inputs = getattr(module, f"{name}_inputs", None) or module.example_inputs
     reported(getattr(module, name), *inputs(), on=on)
+
+
+# A program of checkpoints around others, of some of which JAX traces the primal jaxpr anew.
+@pytest.mark.integration
+@pytest.mark.parametrize("seed", [22, 45])
+def test_each_judged_checkpoint_has_those_without_it(seed):
+    made = random_programs.program(seed)
+    found = program_oracle.module(made.source(), f"program{seed}")
+    report = reported(found.loss, *found.loss_inputs())
+    for checkpoint in report.checkpoints:
+        if checkpoint.peak_without_nbytes is not None:
+            assert report.without(checkpoint).nbytes == checkpoint.peak_without_nbytes

@@ -195,6 +195,7 @@ def test_nothing_that_the_compiler_rejects_is_said_to_fit(found, seed):
             assert not fitting or made.compiles == confirmation.MOST_COMPILES
 
 
+@pytest.mark.integration
 def test_what_fits_fits_with_cublas_matmuls_too(loop):
     high, low = range_of(loop)
     budget = int(low + (high - low) * 0.6)
@@ -234,6 +235,7 @@ def test_what_nothing_fits_says_the_lowest_that_xla_confirmed(loop):
     assert made.compiles == 1  # the others are higher still
 
 
+@pytest.mark.integration
 def test_without_time_the_answer_is_the_estimates(loop):
     high, low = range_of(loop)
     budget = (high + low) // 2
@@ -247,6 +249,7 @@ def test_without_time_the_answer_is_the_estimates(loop):
     assert any("the time for compiling was up" in w and late in w for w in made.warnings)
 
 
+@pytest.mark.integration
 def test_what_was_rejected_is_not_proposed_where_time_is_up(loop):
     high, low = range_of(loop)
     budget = plan.planned(loop, (high + low) // 2).peak_nbytes

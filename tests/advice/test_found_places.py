@@ -151,6 +151,7 @@ def lowest(fun, *args):
     return planned(found, planned(found, 1).lowest_nbytes)
 
 
+@pytest.mark.integration
 def test_a_step_is_planned_at_its_calls(programs):
     fun = programs("step")
     plan = lowest(fun, *fun.__globals__["step_inputs"]())
@@ -163,6 +164,7 @@ def test_a_step_is_planned_at_its_calls(programs):
     assert plan.peak_nbytes < plan.plain_nbytes
 
 
+@pytest.mark.integration
 def test_a_loop_is_left_to_the_user_with_what_to_write(programs):
     fun = programs("inline_step")
     plan = lowest(fun, *fun.__globals__["step_inputs"]())

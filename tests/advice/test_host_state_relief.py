@@ -36,6 +36,7 @@ def traced(fun, args, on=ON):
     return subject(Question(fun, args, on=on))
 
 
+@functools.cache
 def optimizer_step(name="donated_step", width=WIDTH, on=ON):
     return traced(getattr(optimizer, name), getattr(optimizer, f"{name}_inputs")(width), on)
 

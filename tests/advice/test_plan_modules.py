@@ -177,7 +177,12 @@ def ws():
 @pytest.mark.parametrize(
     ("fun", "args", "written"),
     [
-        (run, lambda: (nnx_of(CheckpointedStack), X), "x = b(x)"),
+        pytest.param(
+            run,
+            lambda: (nnx_of(CheckpointedStack), X),
+            "x = b(x)",
+            marks=pytest.mark.integration,
+        ),
         (of_instances, lambda: (ws(), X), "x = b(x)"),
         (of_lambdas, lambda: (ws(), X), "x = Layer(w).run(x)"),
         (of_methods, lambda: (ws(), X), "x = b.run(x)"),
@@ -274,6 +279,7 @@ def test_a_module_of_a_library_is_filtered_where_it_is_called():
     assert called == [("MLP.__call__", "equinox")]
 
 
+@pytest.mark.integration
 def test_what_else_is_called_on_a_line_does_not_make_an_array_static():
     params = jax.eval_shape(TwoTowers().init, jax.random.key(0), X)
     plan = lowest(two_towers, params, X)

@@ -53,6 +53,7 @@ def test_a_row_with_an_error_has_none():
     assert "fails" not in peaks(result)
 
 
+@pytest.mark.integration
 def test_a_plan_has_those_of_the_code_and_of_the_plan(tmp_path):
     free = jaxresid.plan(loss, budget="1TiB", lifetimes=True)(*ARGUMENTS)
     budget = (free.lowest_nbytes + free.peak_nbytes) // 2

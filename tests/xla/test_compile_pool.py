@@ -51,6 +51,7 @@ def compilers():
     return found
 
 
+@pytest.mark.integration
 def test_an_interrupt_that_python_drops_ends_it(tmp_path):
     """As in a callback of the garbage collector, of which JAX has one."""
 

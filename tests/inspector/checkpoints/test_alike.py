@@ -67,7 +67,14 @@ def taken_away(monkeypatch):
     return sites
 
 
-@pytest.mark.parametrize("on", ["tpu:v5p", "gpu:h100", "cpu"])
+@pytest.mark.parametrize(
+    "on",
+    [
+        "tpu:v5p",
+        pytest.param("gpu:h100", marks=pytest.mark.integration),
+        pytest.param("cpu", marks=pytest.mark.integration),
+    ],
+)
 def test_of_many_alike_lines_a_few_are_taken_away(chain, monkeypatch, on):
     fun, args = chain(same_layers(20))
     expected = one_by_one(monkeypatch, fun, args, on)
@@ -79,7 +86,12 @@ def test_of_many_alike_lines_a_few_are_taken_away(chain, monkeypatch, on):
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(4), *(pytest.param(s, marks=pytest.mark.slow) for s in range(4, 60))]
+    "seed",
+    [
+        2,
+        *(pytest.param(s, marks=pytest.mark.integration) for s in (0, 1, 3)),
+        *(pytest.param(s, marks=pytest.mark.slow) for s in range(4, 60)),
+    ],
 )
 def test_what_alike_lines_are_worth_is_what_each_taken_away_says(chain, monkeypatch, seed):
     fun, args = chain(checkpoint_lines.source(seed))

@@ -54,6 +54,95 @@ def loop_at(facts: Facts, node: ast.AST) -> Loop | None:
     return next((loop for loop in facts.loops if loop.node is node), None)
 
 
+def loop_callee(facts: Facts, loop: Loop) -> str:
+    """Return the loop's function as the user wrote it: `nn.scan`, also in `partial(nn.scan)`."""
+    node = loop.node
+    while isinstance(node, ast.Call):
+        node = node.args[0] if facts.is_partial(node) and node.args else node.func
+    return ast.unparse(node)
+
+
+def only_if(facts: Facts, site: Site) -> tuple[Loop, Use, ast.expr, bool] | None:
+    """Return the loop that runs a site under one arm of an `if`, and a call of it in the other.
+
+    With them come the test, and whether the loop runs where it holds. None is returned where
+    something else becomes of the site as well, or where the test is more than a name.
+    """
+    found: tuple[Loop, ast.If, bool] | None = None
+    calls: list[Use] = []
+    for use in facts.site_uses(site):
+        if not PLAIN.issuperset(use.through):
+            return None
+        loop = loop_at(facts, use.node) if use.kind == "loop" else None
+        if loop is not None and loop.api.kind in {"loop", "map"} and not is_unrolled(facts, loop):
+            arm = _arm(facts, loop.node)
+            if arm is None or (found is not None and found[1:] != arm):
+                return None
+            found = (loop, *arm)
+        elif use.kind == "call":
+            calls.append(use)
+        else:
+            return None
+    if found is None or not calls:
+        return None
+    loop, choice, inside = found
+    if not all(_is_other_arm(facts, use.node, choice, inside) for use in calls):
+        return None
+    test, holds = choice.test, inside
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test, holds = test.operand, not holds
+    return (loop, calls[0], test, holds) if _is_known_at(facts, test, site.node) else None
+
+
+def _arm(facts: Facts, node: ast.AST) -> tuple[ast.If, bool] | None:
+    """Return the innermost `if` around a node in its function, and whether it is in its body."""
+    child = node
+    for parent in facts.names.ancestors(node):
+        if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            return None
+        if isinstance(parent, ast.If):
+            return parent, child in parent.body
+        child = parent
+    return None
+
+
+def _is_other_arm(facts: Facts, node: ast.AST, choice: ast.If, inside: bool) -> bool:
+    """Return whether a node runs exactly where the given arm of an `if` does not."""
+    child = node
+    for parent in facts.names.ancestors(node):
+        if parent is choice:
+            return child in (choice.orelse if inside else choice.body)
+        block = getattr(parent, "body", None)
+        if isinstance(block, list) and choice in block and child in block:
+            # After the `if`, whose arm has returned.
+            last = (choice.body if inside else choice.orelse)[-1:]
+            returned = bool(last) and isinstance(last[0], ast.Return)
+            return returned and block.index(child) > block.index(choice)
+        child = parent
+    return False
+
+
+def _is_known_at(facts: Facts, test: ast.expr, place: ast.expr) -> bool:
+    """Return whether a test is a name, or an attribute of one, that means the same elsewhere."""
+    root = test
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    if not isinstance(root, ast.Name):
+        return False
+    if root.id == "self":
+        return facts.names.class_around(root) is facts.names.class_around(place)
+    bindings = facts.names.bindings(root)
+    function = facts.names.function(place)
+    return (
+        len(bindings) == 1
+        and facts.names.function(root) is function
+        and (
+            bindings[0].kind == "param"
+            or facts.names.order[bindings[0].node] < facts.names.order[place]
+        )
+    )
+
+
 def is_unrolled(facts: Facts, loop: Loop) -> bool:
     """Return whether the code shows that a loop is unrolled completely.
 

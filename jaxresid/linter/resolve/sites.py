@@ -170,8 +170,14 @@ class SiteFinder(RoleResolver):
 
     @cached_property
     def loops(self) -> tuple[Loop, ...]:
-        """The calls of the loop family."""
+        """The calls of the loop family, and its decorators, which name no body."""
         found: list[Loop] = []
+        for definition in (*self.names.functions, *self.names.classes):
+            for decorator in getattr(definition, "decorator_list", ()):
+                role = self.role(decorator, "loop")
+                if role is not None:
+                    given = self.arguments(None, role)
+                    found.append(Loop(decorator, role.entry, role.qualname, given, ()))
         for call in self.names.calls:
             role = self.role(call.func, "loop")
             if role is None:

@@ -17,6 +17,21 @@ if TYPE_CHECKING:
 
 # Methods and functions that turn a stage's output into a scalar at no cost worth keeping.
 _REDUCTIONS = frozenset({"mean", "sum", "squeeze", "item", "astype", "nanmean", "asarray"})
+# What makes constants, indices and other shapes, by name and as methods.
+_SET_UP = frozenset(
+    """
+    len int float bool range tuple list min max isinstance
+    jax.numpy.arange jax.numpy.linspace jax.numpy.zeros jax.numpy.ones jax.numpy.full jax.numpy.eye
+    jax.numpy.zeros_like jax.numpy.ones_like jax.numpy.full_like jax.numpy.empty jax.numpy.asarray
+    jax.numpy.array jax.numpy.float32 jax.numpy.int32 jax.numpy.bfloat16 jax.numpy.shape
+    jax.numpy.reshape jax.numpy.transpose jax.numpy.swapaxes jax.numpy.moveaxis
+    jax.numpy.expand_dims jax.numpy.squeeze jax.numpy.flip jax.numpy.broadcast_to
+    jax.numpy.concatenate jax.numpy.stack jax.numpy.split
+    jax.random.split jax.random.key jax.random.PRNGKey jax.random.fold_in
+    jax.tree.leaves jax.tree_util.tree_leaves
+    """.split()
+)
+_RESHAPING = frozenset("reshape transpose swapaxes squeeze ravel flatten astype items".split())
 _KEEPS_CLOSURE = ("vjp", "linearize")
 
 
@@ -230,20 +245,45 @@ def own_nodes(function: FunctionNode) -> Iterator[ast.AST]:
             todo.extend(ast.iter_child_nodes(node))
 
 
-def is_only(facts: Facts, function: FunctionNode, call: ast.Call) -> bool:
-    """Return whether a function does nothing but one call (and hand its result on)."""
+def is_only(facts: Facts, function: FunctionNode, call: ast.expr) -> bool:
+    """Return whether a function does nothing but one call (and hand its result on).
+
+    What only sets up the call may stand before it: constants, unpacking, indices, other shapes.
+    """
     if returned_expression(facts, function) is not call:
         return False
     return all(
         isinstance(s, (ast.Return, ast.Assert, ast.Pass))
         or (isinstance(s, ast.Assign) and without_reductions(s.value) is call)
         or isinstance(s, (ast.FunctionDef, ast.Import, ast.ImportFrom))
+        or (isinstance(s, ast.Assign) and sets_up(facts, s.value))
         for s in statements(function)
     )
 
 
-def whole_loop(facts: Facts, site: Site) -> Loop | None:
-    """Return the loop that is all that a site checkpoints, None where there is none.
+def sets_up(facts: Facts, node: ast.expr) -> bool:
+    """Return whether an expression computes nothing whose residuals are worth a thought."""
+    for inner in ast.walk(node):
+        match inner:
+            case ast.Call(func=ast.Attribute(attr=attr)) if attr in _RESHAPING:
+                pass
+            case ast.Call(func=func):
+                names = facts.names.qualnames(func)
+                if isinstance(func, ast.Name) and not facts.names.bindings(func):
+                    names = (func.id,)
+                if not names or not _SET_UP.issuperset(names):
+                    return False
+            case ast.BinOp(op=ast.MatMult() | ast.Pow()):
+                return False
+            case ast.Lambda() | ast.Await() | ast.Yield() | ast.YieldFrom() | ast.NamedExpr():
+                return False
+    return True
+
+
+def whole_loops(facts: Facts, site: Site) -> tuple[Loop, ...]:
+    """Return the loop that is all that a site checkpoints, none where there is more.
+
+    There are two where the function returns either of two loops.
 
     For example: `checkpoint(lambda c: scan(body, c, xs))`, `nn.remat(nn.scan(Block))`.
     """
@@ -251,18 +291,26 @@ def whole_loop(facts: Facts, site: Site) -> Loop | None:
     target = facts.target(site)
     if isinstance(target, (ast.FunctionDef, ast.Lambda)):
         made = returned_expression(facts, target)
-        if isinstance(made, ast.Call) and is_only(facts, target, made):
-            loop = by_node.get(made)
-            if loop is None and isinstance(made.func, ast.Call):
-                loop = by_node.get(made.func)  # curried: `nn.scan(f)(xs)`
-            return loop if loop is not None and loop.api.kind in {"loop", "map"} else None
-        return None
+        if made is None or not is_only(facts, target, made):
+            return ()
+        parts = (made.body, made.orelse) if isinstance(made, ast.IfExp) else (made,)
+        found = [_loop_called(by_node, without_reductions(part)) for part in parts]
+        known = tuple(loop for loop in found if loop is not None)
+        return known if len(known) == len(found) else ()
     origins = facts.targets(site)
     if len(origins) == 1 and isinstance(origins[0], ast.Call):
         loop = by_node.get(origins[0])
         if loop is not None and loop.api.curried and loop.api.kind == "loop":
-            return loop
-    return None
+            return (loop,)
+    return ()
+
+
+def _loop_called(by_node: dict[ast.expr, Loop], made: ast.expr) -> Loop | None:
+    """Return the loop that a call runs many times, None where it is no such call."""
+    loop = by_node.get(made)
+    if loop is None and isinstance(made, ast.Call) and isinstance(made.func, ast.Call):
+        loop = by_node.get(made.func)  # curried: `nn.scan(f)(xs)`
+    return loop if loop is not None and loop.api.kind in {"loop", "map"} else None
 
 
 def is_checkpointed(facts: Facts, body: ast.expr) -> bool | None:

@@ -162,8 +162,8 @@ class UseResolver(SiteFinder):
             use = self._decorator_use(decorator, through)
             if isinstance(use, Use):
                 yield use
-                if use.kind == "checkpoint":
-                    return
+                if use.kind == "checkpoint" or (use.api is not None and not use.api.curried):
+                    return  # what `@partial(lax.scan, init=x)` leaves is the loop's result
                 through = (*through, "derived")
             else:
                 through = (*through, *use)

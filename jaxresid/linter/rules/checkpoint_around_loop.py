@@ -19,8 +19,9 @@ class CheckpointAroundLoop(Rule):
     """A checkpoint wraps a whole staged loop whose body is not checkpointed.
 
     ## What it does
-    Finds a checkpointed function that is nothing but a `lax.scan`, `lax.map` or `fori_loop`, and
-    `nn.remat(nn.scan(Block))`, where the loop's body is visible and has no checkpoint.
+    Finds a checkpointed function that is nothing but a `lax.scan`, `lax.map` or `fori_loop`, apart
+    from what sets it up (constants, unpacking, other shapes), and `nn.remat(nn.scan(Block))`, where
+    the loop's body is visible and has no checkpoint.
 
     ## Why is this bad?
     The backward pass recomputes the whole loop at once and stacks the residuals of every step, so
@@ -138,8 +139,180 @@ class CheckpointAroundLoop(Rule):
                     return x
             """,
         ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            @jax.checkpoint  # !
+            def rollout(params, x, n):
+                w, dt = params["w"], 0.1
+                times = jnp.arange(16)
+                x = x.reshape(-1, 8)
+
+                def step(c, t):
+                    return c + dt * jnp.tanh(c @ w + t), None
+
+                final, _ = jax.lax.scan(step, x, times)
+                return final
+
+
+            gradient = jax.grad(lambda params, x: rollout(params, x, 4).sum())
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def rollout(params, x, n):
+                w, dt = params["w"], 0.1
+                times = jnp.arange(16)
+                x = x.reshape(-1, 8)
+
+                def step(c, t):
+                    return c + dt * jnp.tanh(c @ w + t), None
+
+                final, _ = jax.lax.scan(jax.checkpoint(step, prevent_cse=False), x, times)
+                return final
+
+
+            gradient = jax.grad(lambda params, x: rollout(params, x, 4).sum())
+            """,
+        ),
+        Example(
+            """
+            import jax
+
+
+            def up(c, w):
+                return jax.nn.gelu(c @ w), None
+
+
+            def down(c, w):
+                return jax.nn.gelu(c @ w.T), None
+
+
+            @jax.checkpoint  # !
+            def trunk(ws, x, flip):
+                return jax.lax.scan(down, x, ws)[0] if flip else jax.lax.scan(up, x, ws)[0]
+
+
+            def loss(ws, x):
+                return trunk(ws, x, True).sum()
+            """,
+        ),
+        Example(
+            """
+            import jax
+
+
+            def up(c, w):
+                return jax.nn.gelu(c @ w), None
+
+
+            def down(c, w):
+                return jax.nn.gelu(c @ w.T), None
+
+
+            def loss(ws, x, flip):
+                run = jax.checkpoint(  # !
+                    lambda x: jax.lax.scan(down if flip else up, x, ws)
+                )
+                return run(x)[0].sum()
+            """,
+            fixed="""
+            import jax
+
+
+            def up(c, w):
+                return jax.nn.gelu(c @ w), None
+
+
+            def down(c, w):
+                return jax.nn.gelu(c @ w.T), None
+
+
+            def loss(ws, x, flip):
+                run = lambda x: jax.lax.scan(jax.checkpoint(down if flip else up, prevent_cse=False), x, ws)
+                return run(x)[0].sum()
+            """,
+        ),
     )
     good = (
+        Example(  # one of the bodies is checkpointed
+            """
+            import jax
+
+
+            def up(c, w):
+                return jax.nn.gelu(c @ w), None
+
+
+            def loss(ws, x, flip):
+                down = jax.checkpoint(lambda c, w: (jax.nn.gelu(c @ w.T), None))
+                run = jax.checkpoint(lambda x: jax.lax.scan(down if flip else up, x, ws))
+                return run(x)[0].sum()
+            """
+        ),
+        Example(  # the loop is one stage of the function
+            """
+            import jax
+
+
+            def step(c, w):
+                return jax.nn.gelu(c @ w), None
+
+
+            @jax.checkpoint
+            def trunk(first, ws, x):
+                x = jax.nn.gelu(x @ first)
+                out, _ = jax.lax.scan(step, x, ws)
+                return out
+
+
+            def loss(first, ws, x):
+                return trunk(first, ws, x).sum()
+            """
+        ),
+        Example(
+            """
+            import jax
+
+
+            def step(c, w):
+                return jax.nn.gelu(c @ w), None
+
+
+            @jax.checkpoint
+            def trunk(embed, ws, ids):
+                x = embed(ids)
+                out, _ = jax.lax.scan(step, x, ws)
+                return out
+
+
+            def loss(embed, ws, ids):
+                return trunk(embed, ws, ids).sum()
+            """
+        ),
+        Example(
+            """
+            import jax
+
+
+            def step(c, w):
+                return jax.nn.gelu(c @ w), None
+
+
+            @jax.checkpoint
+            def trunk(ws, x, deep):
+                return jax.lax.scan(step, x, ws)[0] if deep else jax.nn.gelu(x)
+
+
+            def loss(ws, x):
+                return trunk(ws, x, True).sum()
+            """
+        ),
         Example(
             """
             import jax
@@ -246,11 +419,13 @@ class CheckpointAroundLoop(Rule):
         for site in facts.sites:
             if site.api.loop or not facts.policy(site).saves_nothing:
                 continue
-            loop = stages.whole_loop(facts, site)
-            if loop is None or not loop.bodies:
+            loops = stages.whole_loops(facts, site)
+            if not loops or not all(loop.bodies for loop in loops):
                 continue
-            if any(stages.is_checkpointed(facts, b) is not False for b in loop.bodies):
+            bodies = [body for loop in loops for body in loop.bodies]
+            if any(stages.is_checkpointed(facts, b) is not False for b in bodies):
                 continue
+            loop = loops[0]
             if _stands_alone(facts, site):
                 yield self.report(
                     facts,
@@ -258,7 +433,7 @@ class CheckpointAroundLoop(Rule):
                     f"{stages.site_text(facts, site)} wraps the whole "
                     f"`{ast.unparse(_callee(loop))}`: this saves no peak memory, its body "
                     f"`{ast.unparse(loop.bodies[0])}` is what to checkpoint",
-                    fix=_moved(facts, site, loop),
+                    fix=_moved(facts, site, loop) if len(loops) == 1 else None,
                     related=stages.related_place(facts, loop.node, "the loop"),
                 )
 

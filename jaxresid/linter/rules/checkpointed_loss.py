@@ -450,9 +450,9 @@ class CheckpointedLoss(Rule):
         for site in facts.sites:
             if site.api.loop or not facts.policy(site).saves_nothing:
                 continue
-            loop = stages.whole_loop(facts, site)
-            if loop is not None and not any(
-                stages.is_checkpointed(facts, b) is not False for b in loop.bodies
+            loops = stages.whole_loops(facts, site)
+            if loops and not any(
+                stages.is_checkpointed(facts, b) is not False for one in loops for b in one.bodies
             ):
                 continue  # checkpoint-around-loop has the better remedy
             evidence = _evidence(facts, site)

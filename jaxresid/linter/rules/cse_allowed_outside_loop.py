@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import cse
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Violation
+from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site, Use
@@ -210,6 +212,46 @@ class CseAllowedOutsideLoop(Rule):
                 for w in ws:
                     x = jax.checkpoint(layer)(w, x)
                 return x
+            """,
+        ),
+        Example(
+            """
+            import flax.linen as nn
+
+
+            class Trunk(nn.Module):
+                cfg: dict
+                block: type
+
+                @nn.compact
+                def __call__(self, x):
+                    block = nn.remat(self.block, prevent_cse=False)  # !
+                    if self.cfg.scan_layers:
+                        layers = nn.scan(block, {"params": 0}, length=self.cfg.depth)
+                        x, _ = layers(self.cfg)(x, None)
+                    else:
+                        for _ in range(self.cfg.depth):
+                            x, _ = block(self.cfg)(x, None)
+                    return x
+            """,
+            fixed="""
+            import flax.linen as nn
+
+
+            class Trunk(nn.Module):
+                cfg: dict
+                block: type
+
+                @nn.compact
+                def __call__(self, x):
+                    block = nn.remat(self.block, prevent_cse=not self.cfg.scan_layers)
+                    if self.cfg.scan_layers:
+                        layers = nn.scan(block, {"params": 0}, length=self.cfg.depth)
+                        x, _ = layers(self.cfg)(x, None)
+                    else:
+                        for _ in range(self.cfg.depth):
+                            x, _ = block(self.cfg)(x, None)
+                    return x
             """,
         ),
     )
@@ -458,6 +500,28 @@ class CseAllowedOutsideLoop(Rule):
         for site in facts.sites:
             value = cse.false_prevent_cse(facts, site)
             call = _unprotected(facts, site) if value is not None else None
+            choice = cse.only_if(facts, site) if value is not None and call is None else None
+            if choice is not None and value is not None:
+                _, call, test, holds = choice
+                if not _runs_backward(facts, call):
+                    continue
+                flag = ast.unparse(test)
+                wanted = f"not {flag}" if holds else flag
+                fix = Fix(
+                    f"Set `prevent_cse={wanted}`",
+                    (edits.replace(facts.source, value, wanted),),
+                    "unsafe",
+                )
+                yield self.report(
+                    facts,
+                    site.node,
+                    f"{stages.site_text(facts, site)} with `prevent_cse=False` is called outside a "
+                    f"staged loop where `{flag}` is {not holds}: under `jax.jit` the recomputation "
+                    f"is merged away, give `prevent_cse={wanted}`",
+                    fix=fix,
+                    related=stages.related_place(facts, call.node, "called here"),
+                )
+                continue
             if value is None or call is None:
                 continue
             yield self.report(
@@ -486,3 +550,11 @@ def _unprotected(facts: Facts, site: Site) -> Use | None:
         if context.reverse or context.python_loop:
             found = found or use
     return found
+
+
+def _runs_backward(facts: Facts, use: Use) -> bool:
+    """Whether a call is in differentiated code, or in a Python loop, and in no staged loop."""
+    context = facts.context(use.node)
+    if context.loop or context.branch or context.rule or context.unknown or context.checkpoint:
+        return False
+    return bool(context.reverse) or context.python_loop

@@ -19,7 +19,8 @@ class CsePreventedInLoop(Rule):
 
     ## What it does
     Finds a checkpoint with the default `prevent_cse=True` whose function is the body of
-    `lax.scan`, `lax.map`, `lax.fori_loop`, `nn.scan` and the like, and nothing else.
+    `lax.scan`, `lax.map`, `lax.fori_loop`, `nn.scan` and the like, and nothing else; or that one
+    arm of an `if` scans and the other calls layer by layer.
 
     ## Why is this bad?
     The loop already keeps the recomputation apart from the forward pass. The barriers that
@@ -27,7 +28,8 @@ class CsePreventedInLoop(Rule):
     the documentation recommends False in a scan. On the CPU no difference was measured.
 
     ## Use instead
-    `jax.checkpoint(step, prevent_cse=False)`.
+    `jax.checkpoint(step, prevent_cse=False)`; under `if cfg.scan_layers`,
+    `prevent_cse=not cfg.scan_layers`.
 
     ## When is this fine?
     Where the loop may be unrolled completely, or the function is also called outside it.
@@ -156,8 +158,171 @@ class CsePreventedInLoop(Rule):
                 return jnp.sum(jax.lax.scan(step, x, ws)[0])
             """,
         ),
+        Example(
+            """
+            import flax.linen as nn
+
+
+            class Trunk(nn.Module):
+                cfg: dict
+                block: type
+
+                @nn.compact
+                def __call__(self, x):
+                    block = nn.remat(self.block)  # !
+                    if self.cfg.scan_layers:
+                        layers = nn.scan(block, {"params": 0}, length=self.cfg.depth)
+                        x, _ = layers(self.cfg)(x, None)
+                    else:
+                        for _ in range(self.cfg.depth):
+                            x, _ = block(self.cfg)(x, None)
+                    return x
+            """,
+            fixed="""
+            import flax.linen as nn
+
+
+            class Trunk(nn.Module):
+                cfg: dict
+                block: type
+
+                @nn.compact
+                def __call__(self, x):
+                    block = nn.remat(self.block, prevent_cse=not self.cfg.scan_layers)
+                    if self.cfg.scan_layers:
+                        layers = nn.scan(block, {"params": 0}, length=self.cfg.depth)
+                        x, _ = layers(self.cfg)(x, None)
+                    else:
+                        for _ in range(self.cfg.depth):
+                            x, _ = block(self.cfg)(x, None)
+                    return x
+            """,
+        ),
+        Example(
+            """
+            import jax
+
+
+            def layer(x, w):
+                return jax.nn.gelu(jax.nn.gelu(x @ w) @ w), None
+
+
+            def trunk(ws, x, unrolled):
+                body = jax.checkpoint(layer, prevent_cse=True)  # !
+                if not unrolled:
+                    return jax.lax.scan(body, x, ws)[0]
+                for w in ws:
+                    x, _ = body(x, w)
+                return x
+            """,
+            fixed="""
+            import jax
+
+
+            def layer(x, w):
+                return jax.nn.gelu(jax.nn.gelu(x @ w) @ w), None
+
+
+            def trunk(ws, x, unrolled):
+                body = jax.checkpoint(layer, prevent_cse=unrolled)
+                if not unrolled:
+                    return jax.lax.scan(body, x, ws)[0]
+                for w in ws:
+                    x, _ = body(x, w)
+                return x
+            """,
+        ),
+        Example(
+            """
+            import functools
+
+            import jax
+            import jax.numpy as jnp
+
+
+            def loss(ws, x):
+                @functools.partial(jax.lax.scan, init=x, xs=ws)
+                @jax.checkpoint  # !
+                def carried(x, w):
+                    return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+                return jnp.sum(carried[0])
+            """,
+        ),
     )
     good = (
+        Example(
+            """
+            import flax.linen as nn
+
+
+            class Trunk(nn.Module):
+                cfg: dict
+                block: type
+
+                @nn.compact
+                def __call__(self, x):
+                    block = nn.remat(self.block, prevent_cse=not self.cfg.scan_layers)
+                    if self.cfg.scan_layers:
+                        x, _ = nn.scan(block, {"params": 0}, length=4)(self.cfg)(x, None)
+                    else:
+                        x, _ = block(self.cfg)(x, None)
+                    return x
+            """
+        ),
+        Example(  # called beside the loop, not in its place
+            """
+            import jax
+
+
+            def layer(x, w):
+                return jax.nn.gelu(jax.nn.gelu(x @ w) @ w), None
+
+
+            def trunk(ws, x, deep):
+                body = jax.checkpoint(layer)
+                x, _ = body(x, ws[0])
+                if deep:
+                    x, _ = jax.lax.scan(body, x, ws[1:])
+                return x
+            """
+        ),
+        Example(  # the flag is not known where the checkpoint is made
+            """
+            import jax
+
+
+            def layer(x, w):
+                return jax.nn.gelu(jax.nn.gelu(x @ w) @ w), None
+
+
+            body = jax.checkpoint(layer)
+
+
+            def trunk(ws, x, unrolled):
+                if not unrolled:
+                    return jax.lax.scan(body, x, ws)[0]
+                for w in ws:
+                    x, _ = body(x, w)
+                return x
+            """
+        ),
+        Example(
+            """
+            import jax
+
+
+            def layer(x, w):
+                return jax.nn.gelu(jax.nn.gelu(x @ w) @ w), None
+
+
+            def trunk(ws, x, scan, give):
+                body = jax.checkpoint(layer)
+                if scan:
+                    return jax.lax.scan(body, x, ws)[0]
+                return give(body, ws, x)
+            """
+        ),
         Example(
             """
             import jax
@@ -300,24 +465,44 @@ class CsePreventedInLoop(Rule):
         for site in facts.sites:
             if site.api.loop or "prevent_cse" not in site.api.keywords:
                 continue
-            loop = _loop(facts, site) if facts.prevent_cse(site) is True else None
-            if loop is None:
+            if facts.prevent_cse(site) is not True:
                 continue
-            where = loop.node.func if isinstance(loop.node, ast.Call) else loop.node
-            yield self.report(
-                facts,
-                site.node,
-                f"{stages.site_text(facts, site)} is the body of `{ast.unparse(where)}`: the "
-                "barriers of `prevent_cse=True` are not needed there",
-                fix=_fix(facts, site),
-                related=stages.related_place(facts, loop.node, "the loop"),
-            )
+            loop = _loop(facts, site)
+            choice = cse.only_if(facts, site) if loop is None else None
+            if loop is not None:
+                yield self.report(
+                    facts,
+                    site.node,
+                    f"{stages.site_text(facts, site)} is the body of "
+                    f"`{cse.loop_callee(facts, loop)}`: the barriers of `prevent_cse=True` are not "
+                    "needed there",
+                    fix=_fix(facts, site, "False"),
+                    related=stages.related_place(facts, loop.node, "the loop"),
+                )
+            elif choice is not None:
+                loop, call, test, holds = choice
+                flag = ast.unparse(test)
+                value = f"not {flag}" if holds else flag
+                yield self.report(
+                    facts,
+                    site.node,
+                    f"{stages.site_text(facts, site)} is the body of "
+                    f"`{cse.loop_callee(facts, loop)}` where `{flag}` is {holds}, and needs its "
+                    f"barriers only where it is not: give `prevent_cse={value}`",
+                    fix=_fix(facts, site, value),
+                    related=(
+                        *stages.related_place(facts, loop.node, "the loop"),
+                        *stages.related_place(facts, call.node, "called outside a loop here"),
+                    ),
+                )
 
 
 def _loop(facts: Facts, site: Site) -> Loop | None:
     """The loop whose body a site makes, where all its uses are bodies of loops that stay loops."""
     found = None
     for use in facts.site_uses(site):
+        if "derived" in use.through:
+            continue  # what a decorator above made of it
         loop = cse.loop_at(facts, use.node) if use.kind == "loop" else None
         if loop is None or loop.api.kind not in {"loop", "map"}:
             return None
@@ -332,9 +517,9 @@ def _loop(facts: Facts, site: Site) -> Loop | None:
     return found
 
 
-def _fix(facts: Facts, site: Site) -> Fix | None:
-    """Gives `prevent_cse=False` to the call that this site alone is made by."""
+def _fix(facts: Facts, site: Site, value: str) -> Fix | None:
+    """Gives `prevent_cse` to the call that this site alone is made by."""
     if not isinstance(site.node, ast.Call):
         return None
-    edit = edits.set_keyword(facts.source, site.node, "prevent_cse", "False")
-    return Fix("Set `prevent_cse=False`", (edit,), "unsafe") if edit is not None else None
+    edit = edits.set_keyword(facts.source, site.node, "prevent_cse", value)
+    return Fix(f"Set `prevent_cse={value}`", (edit,), "unsafe") if edit is not None else None

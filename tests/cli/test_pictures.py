@@ -27,6 +27,17 @@ def test_compare_and_plan(call):
     assert "budget 64.00 MiB" in out
 
 
+def test_nothing_to_draw(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kudu.py").write_text("def f(x): return x * 2.0\n")
+    code, out, err = call(
+        *("report", "kudu.py:f", "--arg", "f32[]", "--on", "gpu:h100", "-q"),
+        *("--view", "icicle", "-f", "svg"),
+    )
+    assert (code, out) == (2, "")
+    assert err == "jaxresid: error: no icicle: nothing is kept for the backward pass\n"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -16,7 +16,7 @@ from jaxresid.cli.options.compiling import (
     settings,
 )
 from jaxresid.cli.options.inputs import TargetOptions, subject_of, target_options
-from jaxresid.cli.options.output import Output, output_options
+from jaxresid.cli.options.output import Output, output_options, picture_of
 from jaxresid.cli.options.places import asks_compiler, placed
 from jaxresid.cli.options.policies import at_option, policy_option
 
@@ -110,7 +110,7 @@ def compare(
     elif output.format == "html":
         output.write(result.to_page(), verbatim=True)
     elif output.format == "svg":
-        output.write(result.to_svg())
+        output.write(picture_of(result.to_svg))
     else:
         from jaxresid.render.tables.compare import render_comparison
 

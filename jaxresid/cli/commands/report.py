@@ -17,11 +17,10 @@ from jaxresid.cli.options.compiling import (
     settings,
 )
 from jaxresid.cli.options.inputs import TargetOptions, inspected, target_options
-from jaxresid.cli.options.output import Output, output_options
+from jaxresid.cli.options.output import Output, output_options, picture_of
 from jaxresid.cli.options.places import asks_compiler, placed
 from jaxresid.cli.options.sizes import size
 from jaxresid.errors import InputsError
-from jaxresid.model import Report
 from jaxresid.option_types import GroupBy, PictureView, ReportView
 from jaxresid.render.report.rows import View
 from jaxresid.safe_text import visible
@@ -163,7 +162,7 @@ def report(
         output.write_binary(result.to_pprof() if is_profile else result.to_perfetto())
         return EXIT_FAILED if print_errors(result.compiled) else 0
     if picture is not None:
-        text = _drawn(result, picture)
+        text = picture_of(functools.partial(result.to_svg, picture))
     elif output.format == "json":
         text = result.to_json()
     elif output.format == "html":
@@ -193,15 +192,3 @@ def _picture(show: ReportView | PictureView | None, *, verbose: bool) -> Picture
     if show != "icicle":
         raise click.UsageError(f"--view {show} is text; -f svg draws timeline or icicle")
     return show
-
-
-def _drawn(report: Report, view: PictureView) -> str:
-    """Return a picture of a report.
-
-    Raises:
-      InputsError: There is nothing to draw.
-    """
-    try:
-        return report.to_svg(view)
-    except ValueError as e:
-        raise InputsError(str(e)) from e

@@ -13,6 +13,7 @@ import click
 
 from jaxresid.cli.help import Group, option
 from jaxresid.cli.main import check_output, encoding_of, rendered, write, write_binary
+from jaxresid.errors import InputsError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -82,6 +83,22 @@ class Output:
           JaxresidError: The file cannot be written.
         """
         write_binary(data, self.file)
+
+
+def picture_of(draw: Callable[[], str]) -> str:
+    """Return a picture.
+
+    Args:
+      draw: a method of a result that returns it, or raises ValueError where there is nothing to
+        draw.
+
+    Raises:
+      InputsError: There is nothing to draw.
+    """
+    try:
+        return draw()
+    except ValueError as e:
+        raise InputsError(str(e)) from e
 
 
 def output_options(formats: Sequence[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -208,5 +225,6 @@ __all__ = [
     "format_option",
     "output_option",
     "output_options",
+    "picture_of",
     "traceback_option",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from jaxresid.model import (
     Comparison,
     CompiledReport,
@@ -34,8 +36,9 @@ def _picture(value: Other) -> str:
     """Return the picture of a result; nothing for one that has none."""
     if isinstance(value, Plan):
         return pictured(plan_frontier(value))
-    if isinstance(value, Comparison) and any(row.error is None for row in value.rows):
-        return pictured(comparison_frontier(value))
+    if isinstance(value, Comparison):
+        with contextlib.suppress(ValueError):  # no row has figures
+            return pictured(comparison_frontier(value))
     return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from rich.console import Group
 
@@ -54,11 +55,12 @@ def report_html(report: Report) -> str:
 
     Everything that comes from the user's code is escaped.
     """
-    report = safe_value(report)
+    lifetimes = report.lifetimes
+    report = safe_value(replace(report, lifetimes=()))
     return view(
         answered(plain_lines(lead(report), _WIDE)),
         *map(paragraph, (f"warning: {warning}" for warning in report.warnings)),
-        _timeline(report),
+        _timeline(replace(report, lifetimes=lifetimes)),
         *_peak(report),
         _kept(report),
         folded(_count(report.checkpoints, "checkpoint"), _checkpoints(report)),

@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from jaxresid.model import Lifetimes, LiveValue
 from jaxresid.render.style.words import kinds_text, place_text
+from jaxresid.safe_text import visible
 
 # Bottom to top: what is always there, then what comes and goes.
 _ORDER = (
@@ -120,7 +121,7 @@ def _line(value: LiveValue) -> Key | None:
     where = value.location
     if value.primitive is None or where is None:
         return None
-    return Key(value.kind, f"{place_text(where)} {where.function}")
+    return Key(value.kind, visible(f"{place_text(where)} {where.function}"))
 
 
 def _ordered(found: dict[Key, tuple[int, tuple[int, ...]]]) -> tuple[Band, ...]:

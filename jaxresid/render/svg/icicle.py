@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxresid.layer_paths import pattern, scope_key
 from jaxresid.model import Computed, Report, Residual
@@ -57,7 +57,7 @@ def icicle(report: Report) -> str:
     Raises:
       ValueError: nothing is kept; the message is for the user.
     """
-    report = safe_value(report)
+    report = safe_value(replace(report, lifetimes=()))
     nodes = tree(report)
     total = sum(node.nbytes for node in nodes)
     if not total:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from jaxresid.model import Lifetimes, Peak, Report
@@ -49,16 +49,17 @@ def timeline(report: Report) -> str:
     Raises:
       ValueError: its peak is not estimated; the message is for the user.
     """
-    report = safe_value(report)
+    lifetimes = report.lifetimes[:1]  # whose text is made safe as far as it is shown
+    report = safe_value(replace(report, residuals=(), lifetimes=()))
     peak = report.peak
     if peak is None or not peak.curve:
         raise ValueError(
             f"no timeline: the peak on {report.place.name} is not estimated, XLA gives it; another"
             ' place has one, as "gpu:h100"'
         )
-    chart = _charted(report.lifetimes[0]) if report.lifetimes else _thin(peak)
+    chart = _charted(lifetimes[0]) if lifetimes else _thin(peak)
     scale = Scale(0, _highest(report, peak), _BOTTOM, _TOP)
-    bars = (*_stacked(chart, scale),) if report.lifetimes else (*_plain(chart, scale),)
+    bars = (*_stacked(chart, scale),) if lifetimes else (*_plain(chart, scale),)
     height = max(_BOTTOM + 44, _TOP + 14 + _ROW * len(chart.bands) + 16)
     title = f"{report.target.name}: bytes live over the program"
     room = room_text(report).plain

@@ -82,6 +82,11 @@ def test_names_stay_text(value):
     assert not re.search("[\x1b\u202e]", evil._repr_html_())
 
 
+def test_a_comparison_without_figures_has_no_picture():
+    rows = tuple(dataclasses.replace(row, recompute_fraction=None) for row in COMPARISON.rows)
+    assert "<img" not in dataclasses.replace(COMPARISON, rows=rows)._repr_html_()
+
+
 def test_a_summary_is_text():
     assert "<b>" not in folded("<b>", "x")
     assert folded("<b>") == ""

@@ -60,7 +60,13 @@ def pictures(report):
     )
     live = tuple(dataclasses.replace(v, source=source) for v in report.peak.live)
     peak = dataclasses.replace(report.peak, live=live, source=source)
-    evil = renamed(dataclasses.replace(report, residuals=residuals, peak=peak))
+    first = report.lifetimes[0]
+    values = tuple(
+        dataclasses.replace(v, live=dataclasses.replace(v.live, source=source))
+        for v in first.values
+    )
+    lifetimes = (dataclasses.replace(first, values=values),)
+    evil = renamed(dataclasses.replace(report, residuals=residuals, peak=peak, lifetimes=lifetimes))
     rows = (*COMPARISON.rows, dataclasses.replace(COMPARISON.rows[4], policy=EVIL, kept_nbytes=1))
     front = FrontRow(Configuration(), EVIL, GIB, "fits", 1, 0.5)
     yield evil.to_svg()

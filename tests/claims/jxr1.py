@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from claims import Claim, count, flops, saved, temp_nbytes
+from jaxresid.linter.rules.checkpointed_last_stage import CheckpointedLastStage
+from jaxresid.linter.rules.checkpointed_loss import CheckpointedLoss
 
 W = jnp.full((8, 8), 0.1)
 X = jnp.full((4, 8), 0.5)
@@ -50,6 +52,21 @@ def _last_stage(namespace):
 
     dots = [count(jax.value_and_grad(f), "dot_general", W, X) for f in (loss, plain)]
     assert dots[0] == dots[1] + 1
+
+
+def _recomputed(rule, index, call):
+    """Under the whole chain the checkpoint adds matrix products; the gradient is the same."""
+
+    def check(namespace):
+        fixed = {"__name__": "fixed"}
+        exec(compile(rule.bad[index].fixed, "<fixed>", "exec"), fixed)
+        steps = [lambda w, x, n=n: call(n, w, x) for n in (namespace, fixed)]
+        with_it, without = (count(step, "dot_general", W, X) for step in steps)
+        assert with_it > without > 0
+        one, other = (jax.tree.leaves(step(W, X)) for step in steps)
+        assert all(jnp.allclose(a, b) for a, b in zip(one, other, strict=True))
+
+    return check
 
 
 def _around(namespace):
@@ -308,8 +325,18 @@ CLAIMS = {
         # XLA:CPU drops the barrier of straight-line code before jaxlib 0.12.
         Claim(_same_temp, since=(0, 12)),
         Claim(_decorated, bad=1),
+        Claim(_recomputed(CheckpointedLoss, 8, lambda n, w, x: n["step"](w, {"x": x})), bad=8),
+        Claim(
+            _recomputed(CheckpointedLoss, 9, lambda n, w, x: n["Trainer"]().step(w, x)),
+            bad=9,
+        ),
     ),
-    "JXR102": (Claim(_last_stage),),
+    "JXR102": (
+        Claim(_last_stage),
+        Claim(
+            _recomputed(CheckpointedLastStage, 2, lambda n, w, x: n["Model"]().step(w, x)), bad=2
+        ),
+    ),
     "JXR103": (Claim(_around), Claim(_around_set_up, bad=3)),
     "JXR104": (Claim(_of_gradient),),
     "JXR105": (Claim(_discarded),),

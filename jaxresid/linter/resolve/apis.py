@@ -180,6 +180,11 @@ TRANSFORMS: dict[str, str] = {
         "jit",
     ),
     **dict.fromkeys(
+        # `.apply` of what they return calls the function.
+        "haiku.transform haiku.transform_with_state haiku.without_apply_rng".split(),
+        "instance",
+    ),
+    **dict.fromkeys(
         """
         jax.vmap jax.pmap flax.linen.vmap flax.nnx.vmap flax.nnx.pmap equinox.filter_vmap
         equinox.filter_pmap haiku.vmap haliax.vmap jax.shard_map

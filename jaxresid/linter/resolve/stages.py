@@ -32,6 +32,9 @@ _SET_UP = frozenset(
     """.split()
 )
 _RESHAPING = frozenset("reshape transpose swapaxes squeeze ravel flatten astype items".split())
+# What a function goes through before a call of it that is a call of all of it.
+_HANDING_ON = frozenset({"jit", "vmap", "partial", "instance"})
+_MAX_CHAIN = 5
 _KEEPS_CLOSURE = ("vjp", "linearize")
 
 
@@ -126,6 +129,37 @@ def top_derivatives(facts: Facts, uses: tuple[Use, ...]) -> list[Use] | None:
             case "loop" | "checkpoint" | "rule":
                 return None
     return found
+
+
+def differentiating(
+    facts: Facts, function: FunctionNode, *, whole: bool, depth: int = 0
+) -> Use | None:
+    """Return the derivative that is taken of a function, or of what only hands its result on.
+
+    None is returned where the function is, or may be, a part of something larger.
+
+    Args:
+      facts: the facts of the module.
+      function: the function.
+      whole: whether every function on the way must do nothing else; if not, it may do more before.
+      depth: how many functions were followed already.
+    """
+    uses = facts.uses(function)
+    found = top_derivatives(facts, uses)
+    if found:
+        return found[0]
+    if len(uses) != 1 or uses[0].kind != "call" or depth > _MAX_CHAIN:
+        return None
+    call, outer = uses[0].node, facts.names.function(uses[0].node)
+    if not isinstance(call, ast.Call) or outer is None or facts.remote_uses(function):
+        return None
+    if not _HANDING_ON.issuperset(uses[0].through):
+        return None
+    if whole and not is_only(facts, outer, call):
+        return None
+    if returned_expression(facts, outer) is not call:
+        return None
+    return differentiating(facts, outer, whole=whole, depth=depth + 1)
 
 
 def derivative_name(facts: Facts, use: Use) -> str:

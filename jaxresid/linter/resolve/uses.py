@@ -201,7 +201,11 @@ class UseResolver(SiteFinder):
             if load.value.id in {"self", "cls"}:
                 if self.names.class_around(load) is owner:
                     yield from self._flow(load, through, depth + 1)
-            elif owner in self.names.origins(load.value):
+            elif any(
+                origin is owner
+                or (isinstance(origin, ast.Call) and self.names.single_origin(origin.func) is owner)
+                for origin in self.names.origins(load.value)
+            ):
                 yield from self._flow(load, through, depth + 1)
 
     def _binding_flow(
@@ -282,6 +286,8 @@ class UseResolver(SiteFinder):
     ) -> Iterator[Use]:
         if "instance" in through and node.attr in {"__call__", "apply"}:
             yield from self._flow(node, through, depth + 1)
+        elif "instance" in through and node.attr == "init":
+            return  # makes parameters, and is not differentiated
         elif node.attr not in {"defvjp", "defjvp", "defjvps", "__name__", "__doc__"}:
             yield Use("escapes", node, through=through)
 

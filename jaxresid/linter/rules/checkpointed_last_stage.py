@@ -125,6 +125,46 @@ class CheckpointedLastStage(Rule):
                 return jax.grad(loss)(w)
             """,
         ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            class Model:
+                def head(self, w, h):
+                    return jnp.sin(h @ w).sum()
+
+                def forward(self, w, x):
+                    h = jnp.tanh(x @ w)
+                    return jax.checkpoint(self.head)(w, h)  # !
+
+                def loss(self, w, x):
+                    return self.forward(w, x)
+
+                def step(self, w, x):
+                    return jax.value_and_grad(self.loss)(w, x)
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            class Model:
+                def head(self, w, h):
+                    return jnp.sin(h @ w).sum()
+
+                def forward(self, w, x):
+                    h = jnp.tanh(x @ w)
+                    return self.head(w, h)
+
+                def loss(self, w, x):
+                    return self.forward(w, x)
+
+                def step(self, w, x):
+                    return jax.value_and_grad(self.loss)(w, x)
+            """,
+        ),
     )
     good = (
         Example(
@@ -238,8 +278,8 @@ def _last_stage(facts: Facts, site: Site) -> tuple[FunctionNode, Use] | None:
         facts, function, call
     ):
         return None
-    derivatives = stages.top_derivatives(facts, facts.uses(function))
-    return (function, derivatives[0]) if derivatives else None
+    derivative = stages.differentiating(facts, function, whole=False)
+    return (function, derivative) if derivative is not None else None
 
 
 def _has_earlier_stage(facts: Facts, function: FunctionNode, call: ast.Call) -> bool:

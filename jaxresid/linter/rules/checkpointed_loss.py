@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site, Use
 
 # A mapped checkpoint keeps and recomputes the whole batch at once, as an unmapped one does.
-_TRANSPARENT = {"jit", "vmap", "partial"}
+_TRANSPARENT = {"jit", "vmap", "partial", "instance"}
 
 
 class CheckpointedLoss(Rule):
@@ -280,8 +280,183 @@ class CheckpointedLoss(Rule):
             """
             },
         ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def forward(w, x):
+                return jnp.tanh(jnp.tanh(x @ w) @ w)
+
+
+            def evaluate(w, batch):
+                x = batch["x"]
+                return jax.checkpoint(forward)(w, x).mean()  # !
+
+
+            def loss(w, batch):
+                return evaluate(w, batch)
+
+
+            def step(w, batch):
+                return jax.value_and_grad(loss)(w, batch)
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def forward(w, x):
+                return jnp.tanh(jnp.tanh(x @ w) @ w)
+
+
+            def evaluate(w, batch):
+                x = batch["x"]
+                return forward(w, x).mean()
+
+
+            def loss(w, batch):
+                return evaluate(w, batch)
+
+
+            def step(w, batch):
+                return jax.value_and_grad(loss)(w, batch)
+            """,
+        ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            class Trainer:
+                def energy(self, w, x):
+                    return jnp.tanh(jnp.tanh(x @ w) @ w)
+
+                def loss(self, w, x):
+                    return jax.checkpoint(self.energy)(w, x).sum()  # !
+
+                def step(self, w, x):
+                    return jax.value_and_grad(self.loss)(w, x)
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            class Trainer:
+                def energy(self, w, x):
+                    return jnp.tanh(jnp.tanh(x @ w) @ w)
+
+                def loss(self, w, x):
+                    return self.energy(w, x).sum()
+
+                def step(self, w, x):
+                    return jax.value_and_grad(self.loss)(w, x)
+            """,
+        ),
+        Example(
+            """
+            import haiku as hk
+            import jax
+
+
+            def forward(x):
+                return hk.nets.MLP([8, 8, 1])(x).mean()
+
+
+            net = hk.without_apply_rng(hk.transform(hk.remat(forward)))  # !
+
+
+            def loss(params, x):
+                return net.apply(params, x)
+
+
+            gradient = jax.jit(jax.value_and_grad(loss))
+            """,
+            fixed="""
+            import haiku as hk
+            import jax
+
+
+            def forward(x):
+                return hk.nets.MLP([8, 8, 1])(x).mean()
+
+
+            net = hk.without_apply_rng(hk.transform(forward))
+
+
+            def loss(params, x):
+                return net.apply(params, x)
+
+
+            gradient = jax.jit(jax.value_and_grad(loss))
+            """,
+        ),
     )
     good = (
+        Example(  # the chain has another stage
+            """
+            import jax
+
+
+            def forward(w, x):
+                return jax.nn.gelu(x @ w)
+
+
+            def evaluate(w, x):
+                return jax.checkpoint(forward)(w, x)
+
+
+            def loss(w, head, x):
+                return head(w, evaluate(w, x)).sum()
+
+
+            def step(w, head, x):
+                return jax.value_and_grad(loss)(w, head, x)
+            """
+        ),
+        Example(  # two calls in the chain
+            """
+            import jax
+
+
+            def forward(w, x):
+                return jax.nn.gelu(x @ w)
+
+
+            def evaluate(w, x):
+                return jax.checkpoint(forward)(w, x).sum()
+
+
+            def loss(w, x, y):
+                return evaluate(w, x) + evaluate(w, y)
+
+
+            step = jax.value_and_grad(loss)
+            """
+        ),
+        Example(
+            """
+            import jax
+
+
+            def forward(w, x):
+                return jax.nn.gelu(x @ w)
+
+
+            def evaluate(w, x):
+                return jax.checkpoint(forward)(w, x).sum()
+
+
+            def loss(w, xs):
+                return jax.lax.map(lambda x: evaluate(w, x), xs).sum()
+
+
+            step = jax.value_and_grad(loss)
+            """
+        ),
         Example(
             """
             import jax
@@ -501,8 +676,8 @@ def _inside(facts: Facts, uses: tuple[Use, ...]) -> tuple[str, tuple[Related, ..
         or not stages.is_only(facts, function, call)
     ):
         return None
-    found = stages.top_derivatives(facts, facts.uses(function))
-    if not found:
+    found = stages.differentiating(facts, function, whole=True)
+    if found is None:
         return None
-    by = stages.derivative_name(facts, found[0])
-    return by, stages.related_place(facts, found[0].node, "differentiated here")
+    by = stages.derivative_name(facts, found)
+    return by, stages.related_place(facts, found.node, "differentiated here")

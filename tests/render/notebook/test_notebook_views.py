@@ -1,11 +1,14 @@
 """Views in notebooks: the answer first, all escaped, no scripts, whole without styles."""
 
+import base64
 import dataclasses
 import html.parser
 import re
 
 import pytest
 
+import jaxresid
+from fixtures.inspect import block
 from jaxresid.render.notebook.parts import folded
 from tests.frames.test_frames import COMPARISON, REPORT, SHOWN
 from tests.render.svg.test_svg import EVIL, renamed
@@ -80,6 +83,17 @@ def test_names_stay_text(value):
     assert set(page.tags) <= ALLOWED
     assert "onerror" not in {name for name, _ in page.attributes}
     assert not re.search("[\x1b\u202e]", evil._repr_html_())
+
+
+def test_a_report_with_lifetimes_is_stacked():
+    def timeline(lifetimes):
+        report = jaxresid.inspect(block.plain, on="gpu:h100", lifetimes=lifetimes)
+        page = Page(report(*block.example_inputs())._repr_html_())
+        source = next(value for name, value in page.attributes if name == "src")
+        return base64.b64decode(source.partition(",")[2]).decode()
+
+    assert '<path class="band residual"' in timeline(True)
+    assert '<path class="band all"' in timeline(False)
 
 
 def test_a_comparison_without_figures_has_no_picture():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.render.notebook.test_notebook import ALLOWED, Page
+from tests.render.notebook.test_notebook_views import ALLOWED, Page
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 

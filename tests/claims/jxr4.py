@@ -186,6 +186,33 @@ def _nested_in_line(namespace):
     assert written == loss(layer) < loss(jax.checkpoint(layer))
 
 
+def _nested_method(namespace):
+    """The inner checkpoint of a method that is checkpointed as well is undone."""
+    block = namespace["Block"]
+
+    def loss(kind):
+        def run(ws, x):
+            made = kind(True)
+            for w in ws:
+                x = made(w, x)
+            return jnp.sum(x)
+
+        return run
+
+    class Plain(block):
+        def _forward(self, w, x):
+            return x + self.mlp(w, x + self.mlp(w, x))
+
+    class Barred(block):
+        def _forward(self, w, x):
+            mlp = jax.checkpoint(self.mlp)
+            return x + mlp(w, x + mlp(w, x))
+
+    written, plain, barred = (_gradient_flops(loss(k)) for k in (block, Plain, Barred))
+    assert abs(written - plain) < 0.02 * plain
+    assert barred > 1.05 * written
+
+
 def _same_in_scan(namespace):
     """False instead of True: the same gradient, the same FLOPs."""
 
@@ -238,6 +265,7 @@ CLAIMS = {
         Claim(_nested_merged, bad=0, since=(0, 12), remat3=False),
         Claim(_nested_kept, bad=0, since=(0, 12), remat3=True),
         Claim(_nested_in_line, bad=1, since=(0, 12), remat3=False),
+        Claim(_nested_method, bad=3, since=(0, 12), remat3=False),
     ),
     "JXR404": (
         *(Claim(_same_in_scan, bad=i) for i in (0, 1, 2, 3, 6)),

@@ -236,7 +236,7 @@ def enclosing_checkpoint(facts: Facts, site: Site) -> Site | None:
     found: Site | None = None
     for use in facts.site_uses(site):
         outer = _enclosing_of_use(facts, use, 0)
-        if outer is None or outer is site:
+        if outer is None or outer is site or not _may_both(facts, site, outer):
             return None
         found = found or outer
     return found
@@ -255,6 +255,8 @@ def _enclosing_of_use(facts: Facts, use: Use, depth: int) -> Site | None:
         uses = (*uses, *facts.uses(owner))
     found: Site | None = None
     for outer_use in uses:
+        if _is_without(facts, outer_use, (function, owner)):
+            continue
         if outer_use.kind == "checkpoint" and PLAIN.issuperset(outer_use.through):
             outer = facts.site_of(outer_use.node)
             outer = outer if outer is not None and not outer.api.loop else None
@@ -264,3 +266,35 @@ def _enclosing_of_use(facts: Facts, use: Use, depth: int) -> Site | None:
             return None
         found = found or outer
     return found
+
+
+def _is_without(facts: Facts, use: Use, inner: tuple[ast.AST | None, ...]) -> bool:
+    """Return whether a call takes the place of one of the checkpointed function, by some flag."""
+    node = use.node
+    if use.kind != "call" or not isinstance(node, ast.Call):
+        return False
+    callee: ast.expr = node
+    while isinstance(callee, ast.Call):
+        callee = callee.func
+    for origin in facts.names.origins(callee):
+        site = facts.site_of(origin) if isinstance(origin, ast.Call) else None
+        if site is not None and any(t in inner for t in facts.targets(site) if t is not None):
+            return True
+    for site in facts.sites:
+        arm = _arm(facts, site.node)
+        if (
+            arm is not None
+            and facts.names.function(site.node) is facts.names.function(node)
+            and any(t in inner for t in facts.targets(site) if t is not None)
+            and _is_other_arm(facts, node, *arm)
+        ):
+            return True
+    return False
+
+
+def _may_both(facts: Facts, inner: Site, outer: Site) -> bool:
+    """Return whether no flag decides between two checkpoints, as far as is certain."""
+    one, other = _arm(facts, inner.node), _arm(facts, outer.node)
+    if one is None or other is None:
+        return True
+    return ast.dump(one[0].test) == ast.dump(other[0].test) and one[1] == other[1]

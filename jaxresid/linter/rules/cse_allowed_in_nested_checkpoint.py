@@ -138,8 +138,183 @@ class CseAllowedInNestedCheckpoint(Rule):
                 return jnp.sum(stage(ws[1], stage(ws[0], x)))
             """,
         ),
+        Example(
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                cfg: dict
+
+                def setup(self):
+                    if self.cfg.remat:
+                        self.mlp = nn.remat(nn.MLP, prevent_cse=False)(self.cfg)  # !
+                    else:
+                        self.mlp = nn.MLP(self.cfg)
+
+                def __call__(self, x):
+                    return x + self.mlp(x)
+
+
+            class Net(nn.Module):
+                cfg: dict
+
+                @nn.compact
+                def __call__(self, x):
+                    block = Block
+                    if self.cfg.remat:
+                        block = nn.remat(Block)
+                    for _ in range(4):
+                        x = block(self.cfg)(x)
+                    return x
+            """,
+            fixed="""
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                cfg: dict
+
+                def setup(self):
+                    if self.cfg.remat:
+                        self.mlp = nn.remat(nn.MLP)(self.cfg)
+                    else:
+                        self.mlp = nn.MLP(self.cfg)
+
+                def __call__(self, x):
+                    return x + self.mlp(x)
+
+
+            class Net(nn.Module):
+                cfg: dict
+
+                @nn.compact
+                def __call__(self, x):
+                    block = Block
+                    if self.cfg.remat:
+                        block = nn.remat(Block)
+                    for _ in range(4):
+                        x = block(self.cfg)(x)
+                    return x
+            """,
+        ),
+        Example(
+            """
+            import jax
+
+
+            class Block:
+                def __init__(self, remat):
+                    self.remat = remat
+
+                def mlp(self, w, x):
+                    return jax.nn.gelu(jax.nn.gelu(x @ w) @ w)
+
+                def _forward(self, w, x):
+                    mlp = jax.checkpoint(self.mlp, prevent_cse=False)  # !
+                    return x + mlp(w, x + mlp(w, x))
+
+                def __call__(self, w, x):
+                    if self.remat:
+                        return jax.checkpoint(self._forward)(w, x)
+                    return self._forward(w, x)
+            """,
+            fixed="""
+            import jax
+
+
+            class Block:
+                def __init__(self, remat):
+                    self.remat = remat
+
+                def mlp(self, w, x):
+                    return jax.nn.gelu(jax.nn.gelu(x @ w) @ w)
+
+                def _forward(self, w, x):
+                    mlp = jax.checkpoint(self.mlp)
+                    return x + mlp(w, x + mlp(w, x))
+
+                def __call__(self, w, x):
+                    if self.remat:
+                        return jax.checkpoint(self._forward)(w, x)
+                    return self._forward(w, x)
+            """,
+        ),
     )
     good = (
+        Example(  # called without the checkpoint in any case
+            """
+            import jax
+
+
+            class Block:
+                def mlp(self, w, x):
+                    return jax.nn.gelu(jax.nn.gelu(x @ w) @ w)
+
+                def _forward(self, w, x):
+                    return x + jax.checkpoint(self.mlp, prevent_cse=False)(w, x)
+
+                def __call__(self, w, x):
+                    x = self._forward(w, x)
+                    if self.remat:
+                        x = jax.checkpoint(self._forward)(w, x)
+                    return x
+            """
+        ),
+        Example(  # one flag or the other
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                cfg: dict
+
+                def setup(self):
+                    if self.cfg.remat == "mlp":
+                        self.mlp = nn.remat(nn.MLP, prevent_cse=False)(self.cfg)
+                    else:
+                        self.mlp = nn.MLP(self.cfg)
+
+                def __call__(self, x):
+                    return x + self.mlp(x)
+
+
+            class Net(nn.Module):
+                cfg: dict
+
+                @nn.compact
+                def __call__(self, x):
+                    block = Block
+                    if self.cfg.remat == "block":
+                        block = nn.remat(Block)
+                    for _ in range(4):
+                        x = block(self.cfg)(x)
+                    return x
+            """
+        ),
+        Example(  # one of its users does not checkpoint it
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                cfg: dict
+
+                def setup(self):
+                    self.mlp = nn.remat(nn.MLP, prevent_cse=False)(self.cfg)
+
+                def __call__(self, x):
+                    return x + self.mlp(x)
+
+
+            class Net(nn.Module):
+                cfg: dict
+
+                @nn.compact
+                def __call__(self, x):
+                    return Block(self.cfg)(nn.remat(Block)(self.cfg)(x))
+            """
+        ),
         Example(  # the default inside, False outside
             """
             import jax

@@ -29,9 +29,9 @@ def test_compare_and_plan(call):
 
 def test_nothing_to_draw(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "kudu.py").write_text("def f(x): return x * 2.0\n")
+    (tmp_path / "impala.py").write_text("def f(x): return x * 2.0\n")
     code, out, err = call(
-        *("report", "kudu.py:f", "--arg", "f32[]", "--on", "gpu:h100", "-q"),
+        *("report", "impala.py:f", "--arg", "f32[]", "--on", "gpu:h100", "-q"),
         *("--view", "icicle", "-f", "svg"),
     )
     assert (code, out) == (2, "")

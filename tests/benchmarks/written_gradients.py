@@ -89,20 +89,16 @@ def results(fun: Callable[..., Any], program: corpus.Program, args: Sequence[Any
     if program.options.get("mode") == "step":
         return [np.asarray(leaf, np.float32) for leaf in jax.tree.leaves(jax.jit(fun)(*args))]
     leaves, tree = jax.tree.flatten(tuple(args))
-    floats = [
-        i
-        for i, leaf in enumerate(leaves)
-        if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
-    ]
+    # What is no array stays as it is: numbers, and the functions that Equinox's modules hold.
+    arrays = {i: leaf for i, leaf in enumerate(leaves) if hasattr(leaf, "dtype")}
+    floats = {i: a for i, a in arrays.items() if jnp.issubdtype(a.dtype, jnp.floating)}
+    others = {i: a for i, a in arrays.items() if i not in floats}
 
-    def of_floats(given: Sequence[Any], others: Sequence[Any]) -> Any:
-        every = list(others)
-        for i, leaf in zip(floats, given, strict=True):
-            every[i] = leaf
+    def of_floats(given: dict[int, Any], others: dict[int, Any]) -> Any:
+        every = [{**given, **others}.get(i, leaf) for i, leaf in enumerate(leaves)]
         return fun(*jax.tree.unflatten(tree, every))
 
-    others = [None if i in floats else leaf for i, leaf in enumerate(leaves)]
-    found = jax.jit(jax.value_and_grad(of_floats))([leaves[i] for i in floats], others)
+    found = jax.jit(jax.value_and_grad(of_floats))(floats, others)
     return [np.asarray(leaf.astype(jnp.float32)) for leaf in jax.tree.leaves(found)]
 
 
@@ -167,7 +163,8 @@ def main() -> None:
         found = subject(question)
         low = drafted(found, 1)[0]
         inputs = small(program, found, args)
-        dtypes = {str(leaf.dtype) for leaf in found.trace.arguments.leaves}
+        # A number among the leaves has no dtype, nor does it decide about rounding.
+        dtypes = {str(getattr(leaf, "dtype", "")) for leaf in found.trace.arguments.leaves}
         close = max(CLOSE.get(dtype, 0.0) for dtype in dtypes)
         expected: list[Any] = []
         noise: list[float] = []

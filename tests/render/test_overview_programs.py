@@ -98,7 +98,9 @@ def last_of(lines):
 @pytest.mark.integration
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("on", ["gpu:h100", "tpu:v5e"])
-def test_fixtures(path, on):
+def test_fixtures(path, on, jax_version):
+    if path.stem == "offload" and jax_version < (0, 7, 2):
+        pytest.skip("until 0.7.2 the CPU has no pinned_host memory to put an argument in")
     module = module_of(path)
     names = [name.removesuffix("_inputs") for name in vars(module) if name.endswith("_inputs")]
     seen = 0

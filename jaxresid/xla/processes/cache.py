@@ -271,7 +271,10 @@ def _versions() -> tuple[str, ...]:
     """
     digest = hashlib.sha256()
     package = Path(FOLDER)
-    for file in (*sorted((package / "xla").rglob("*.py")), package / "jax_compat.py"):
+    for file in (
+        *sorted((package / "xla").rglob("*.py")),
+        *sorted((package / "jax_compat").rglob("*.py")),
+    ):
         with suppress(OSError):
             digest.update(file.read_bytes())
     return (*(f"{p} {_version(p)}" for p in _COMPILERS), digest.hexdigest())

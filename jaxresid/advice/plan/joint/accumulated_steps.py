@@ -145,7 +145,7 @@ class AccumulatedStep:
             raise self._refused("it pulls back something other than one real scalar")
         if part.outvars[0].aval.shape:
             raise self._refused("its loss is a scalar with one batch size only")
-        made = jax_compat.with_consts_as_inputs(one.closed)
+        made = jax_compat.with_constants_as_inputs(one.closed)
         return _Division(dims, tuple(self._results(jaxpr, jax_compat.open_jaxpr(made), dims)))
 
     def _results(
@@ -276,7 +276,7 @@ def _scanned(
 def _value_and_gradients(loss: Loss) -> ClosedJaxpr:
     """Return the results of a loss, then its gradients, as a jaxpr of all its operands."""
     jax = jax_compat.import_jax()
-    closed = jax_compat.with_consts_as_inputs(loss.closed)
+    closed = jax_compat.with_constants_as_inputs(loss.closed)
     run, lead = jax_compat.as_function(closed), len(loss.jaxpr.constvars)
     operands = _operands(loss)
     wanted = [i for i in range(lead, len(operands)) if _is_inexact(operands[i].aval)]

@@ -1,0 +1,62 @@
+"""Which frames JAX keeps of a traced function's callers."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from jaxresid.jax_compat.patches import patched
+
+
+def without_callers() -> contextlib.AbstractContextManager[Any]:
+    """Return the context in which what JAX traces has no line of those who asked for it.
+
+    Modules of the same program are equal then, wherever they are lowered. Eqns that are traced
+    already keep their lines.
+    """
+    from jax._src import source_info_util
+
+    return source_info_util.user_context(_no_callers())  # type: ignore[no-any-return]
+
+
+def untagged() -> contextlib.AbstractContextManager[None]:
+    """Return the context in which what JAX traces has no tag of a derivative that is taken."""
+    from jax._src import source_info_util
+
+    return source_info_util.reset_name_stack()  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def keeping_callers() -> Iterator[None]:
+    """Let the first trace within the context keep the lines of those who asked for it.
+
+    JAX forgets them since 0.7.1, but for the outermost trace.
+    """
+    from jax._src.interpreters import partial_eval
+
+    cutting = getattr(partial_eval, "TracebackScope", None)
+
+    def keep() -> contextlib.AbstractContextManager[None]:
+        partial_eval.TracebackScope = cutting
+        return contextlib.nullcontext()
+
+    if cutting is None:
+        yield
+        return
+    with patched({(partial_eval, "TracebackScope"): keep}):
+        yield
+
+
+@functools.cache
+def _no_callers() -> Any:
+    """Return the traceback of a thread, which has no callers."""
+    from jax._src.lib import xla_client
+
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(xla_client.Traceback.get_traceback()))
+    thread.start()
+    thread.join()
+    return found[0]

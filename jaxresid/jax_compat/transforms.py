@@ -1,0 +1,95 @@
+"""Functions as JAX differentiates and checkpoints them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from jaxresid.jax_compat.patches import patched
+from jaxresid.jax_compat.version import import_jax
+
+
+@contextlib.contextmanager
+def replacing_differentiated(
+    new: Callable[[Callable[..., Any], bool], Callable[..., Any]],
+) -> Iterator[None]:
+    """Have JAX linearize `new(fun, has_aux)` in place of `fun` in the context, in this thread.
+
+    That holds for `jax.vjp`, `jax.linearize`, `jax.grad`, `jax.value_and_grad` and `jax.jacrev`,
+    by whatever name a module has them, and for what libraries build on them.
+    """
+    import_jax()
+    from jax._src import linear_util
+    from jax._src.interpreters import ad
+
+    thread = threading.get_ident()
+    plain: Callable[..., Any] = ad.linearize
+
+    @functools.wraps(plain)
+    def linearize(fun: Any, *primals: Any, **options: Any) -> Any:
+        if threading.get_ident() != thread:
+            return plain(fun, *primals, **options)
+        has_aux = bool(options.get("has_aux"))
+        if not isinstance(fun, linear_util.WrappedFun):
+            return plain(new(fun, has_aux), *primals, **options)
+        # Until 0.9.
+        made = linear_util.wrap_init(new(fun.call_wrapped, has_aux), debug_info=fun.debug_info)
+        return plain(made, *primals, **options)
+
+    with patched({(ad, "linearize"): linearize}):
+        yield
+
+
+@contextlib.contextmanager
+def replacing_vjp(new: Callable[..., Any]) -> Iterator[None]:
+    """Have `new` called in place of `jax.vjp`, by what calls it too, in the context and thread.
+
+    A `vjp` that a module has imported by name stays as it is, and so does a call with options that
+    not every version has.
+
+    Args:
+      new: takes a function that makes the call as it is, the differentiated function, the primals
+        and `has_aux`, and returns what `jax.vjp` does.
+    """
+    jax = import_jax()
+    from jax._src import api
+
+    thread = threading.get_ident()
+    inner = getattr(api, "_vjp", None)  # all go through it until 0.9
+    plain: Callable[..., Any] = inner or api.vjp
+
+    @functools.wraps(plain)
+    def vjp(fun: Any, *primals: Any, has_aux: bool = False, **options: Any) -> Any:
+        as_it_is = functools.partial(plain, fun, *primals, has_aux=has_aux, **options)
+        if threading.get_ident() != thread or options:
+            return as_it_is()
+        return new(as_it_is, fun if inner is None else fun.call_wrapped, primals, has_aux)
+
+    names = [(api, "_vjp")] if inner else [(api, "vjp"), (jax, "vjp")]
+    with patched(dict.fromkeys(names, vjp)):
+        yield
+
+
+def checkpointed_function(frame: types.FrameType) -> Callable[..., Sequence[Any]] | None:
+    """Return the function that is checkpointed by a call of `jax.checkpoint`.
+
+    None where it is not known (jax_remat3).
+
+    Args:
+      frame: the frame of `jax.checkpoint` that binds it; its names are the same in 0.7.0 to 0.12.
+    """
+    jax = import_jax()
+    fun, tree = frame.f_locals.get("fun_"), frame.f_locals.get("in_tree")
+    if fun is None or tree is None:
+        return None
+
+    def call(*operands: Any) -> Sequence[Any]:
+        args, kwargs = jax.tree.unflatten(tree, operands[len(operands) - tree.num_leaves :])
+        found: Sequence[Any] = jax.tree.leaves(fun(*args, **kwargs))
+        return found
+
+    return call

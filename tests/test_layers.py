@@ -91,6 +91,10 @@ ALLOWED = {
 }
 # The rooms of packages, lowest first: a room imports itself and those before it.
 ROOMS = {
+    "model": (
+        *("display", "result", "interval", "values", "target", "headline", "compiled", "budget"),
+        *("report", "listing", "plan", "comparison", "out_of_memory"),
+    ),
     "inspector": (
         *("jaxpr", "call", "trace", "cost", "program", "memory", "residuals", "few_layers"),
         *("checkpoints", "variants", "findings", "subject", "modules", "lifetimes", "next_step"),

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxresid.model.comparison import Comparison
+from jaxresid.model.comparison.comparison import Comparison
+from jaxresid.model.comparison.difference import Difference
+from jaxresid.model.comparison.sweep import Sweep
 from jaxresid.model.compiled import CompiledReport
-from jaxresid.model.difference import Difference
 from jaxresid.model.display import html_writer, printer, renderer, svg_writer
 from jaxresid.model.out_of_memory import OomReport
-from jaxresid.model.plan import Plan
-from jaxresid.model.report import Report
-from jaxresid.model.rows import ResidualGroups
-from jaxresid.model.sweep import Sweep
+from jaxresid.model.plan.plan import Plan
+from jaxresid.model.report.report import Report
+from jaxresid.model.report.rows import ResidualGroups
 from jaxresid.option_types import GroupBy, PictureView, ReportView
 
 

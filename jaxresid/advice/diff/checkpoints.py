@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from jaxresid.advice.diff.line_text import likeness
 from jaxresid.model import Checkpoint, CheckpointDifference, Finding, Location
-from jaxresid.model.difference import is_more_than
+from jaxresid.model.comparison.difference import is_more_than
 
 _TEXT, _FUNCTION, _POLICY, _ORDER = 2.0, 2.0, 0.5, 0.5
 _ENOUGH_TEXT = 0.5

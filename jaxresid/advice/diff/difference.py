@@ -12,7 +12,7 @@ from jaxresid.advice.diff.matching import matched
 from jaxresid.advice.diff.pairing import paired
 from jaxresid.errors import InputsError
 from jaxresid.model import Difference, DiffSide, JaxInfo, LineDifference, Mesh, Report
-from jaxresid.model.difference import TOLERANCE
+from jaxresid.model.comparison.difference import TOLERANCE
 
 
 def diff(

@@ -23,7 +23,7 @@ from jaxresid.model import (
     Report,
 )
 from jaxresid.model.display import to_text
-from jaxresid.model.lifetimes import without_names
+from jaxresid.model.report.lifetimes import without_names
 from jaxresid.render.page.programs import WHOLE, program, residuals, share_of_others
 from jaxresid.render.page.sources import code_around
 from jaxresid.render.page.tables import Tables

@@ -11,7 +11,7 @@ import pytest
 import jaxresid
 from fixtures.inspect import gpt
 from jaxresid.model import Computed, FrontRow, Selection
-from jaxresid.model.joint import Configuration
+from jaxresid.model.plan.joint import Configuration
 from jaxresid.render.svg.axes import Scale, ticks
 from jaxresid.render.svg.bands import bands_at_peak, bands_over
 from jaxresid.render.svg.canvas import WIDTH, cut, element, written

@@ -46,7 +46,7 @@ from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choices, Variants
 from jaxresid.inspector.variants.step import StepVariants
 from jaxresid.model import Answer, Relief, answer
-from jaxresid.model.floor import ReliefKind
+from jaxresid.model.plan.floor import ReliefKind
 from jaxresid.units import format_bytes
 
 # Of the plan's peak; what saves less is not told of.

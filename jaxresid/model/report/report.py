@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxresid.model.checkpoint import Checkpoint, Finding
 from jaxresid.model.compiled import Compiled
-from jaxresid.model.cost import Phases
 from jaxresid.model.display import show, to_perfetto, to_pprof, to_svg
 from jaxresid.model.headline import count_text, headline, peak_text
-from jaxresid.model.lifetimes import Lifetimes, without_names
-from jaxresid.model.modules import ModuleMemory
-from jaxresid.model.next_step import NextStep
-from jaxresid.model.offloading import Offloading
-from jaxresid.model.peak import KeptBeyondPeak, Peak
+from jaxresid.model.report.checkpoint import Checkpoint, Finding
+from jaxresid.model.report.cost import Phases
+from jaxresid.model.report.lifetimes import Lifetimes, without_names
+from jaxresid.model.report.modules import ModuleMemory
+from jaxresid.model.report.next_step import NextStep
+from jaxresid.model.report.offloading import Offloading
+from jaxresid.model.report.peak import KeptBeyondPeak, Peak
+from jaxresid.model.report.rows import ResidualGroups, grouped
 from jaxresid.model.result import Result
-from jaxresid.model.rows import ResidualGroups, grouped
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.model.values import Residual, Totals, totals_of
 from jaxresid.option_types import GroupBy, PictureView, ReportView, ResidualKey

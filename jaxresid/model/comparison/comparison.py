@@ -15,8 +15,8 @@ from jaxresid.model.interval import (
     interval_between,
     time_interval_between,
 )
-from jaxresid.model.lifetimes import Lifetimes
-from jaxresid.model.offloading import Offloading
+from jaxresid.model.report.lifetimes import Lifetimes
+from jaxresid.model.report.offloading import Offloading
 from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.short_repr import Shown, printable

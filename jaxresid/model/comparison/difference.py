@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
-from jaxresid.model.checkpoint import Checkpoint, Finding
 from jaxresid.model.display import show
 from jaxresid.model.headline import count_text, headline, signed_bytes
 from jaxresid.model.interval import Interval, interval_between
+from jaxresid.model.report.checkpoint import Checkpoint, Finding
 from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.model.values import Aval, Location, Totals

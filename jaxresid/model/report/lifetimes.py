@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
-from jaxresid.model.checkpoint import Checkpoint
 from jaxresid.model.interval import Interval, interval_between
-from jaxresid.model.peak import LiveValue
+from jaxresid.model.report.checkpoint import Checkpoint
+from jaxresid.model.report.peak import LiveValue
 from jaxresid.model.values import Location, Source
 from jaxresid.short_repr import Shown
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.model.display import to_perfetto, to_svg
-from jaxresid.model.floor import NO_FLOOR, Floor, TriedPlace
 from jaxresid.model.headline import count_text, headline, peak_text
 from jaxresid.model.interval import (
     Answer,
@@ -16,8 +15,9 @@ from jaxresid.model.interval import (
     interval_between,
     time_interval_between,
 )
-from jaxresid.model.joint import NO_SELECTION, Selection
-from jaxresid.model.lifetimes import Lifetimes
+from jaxresid.model.plan.floor import NO_FLOOR, Floor, TriedPlace
+from jaxresid.model.plan.joint import NO_SELECTION, Selection
+from jaxresid.model.report.lifetimes import Lifetimes
 from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, PlaceInfo, Target
 from jaxresid.model.values import Location

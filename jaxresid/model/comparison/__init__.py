@@ -1,0 +1,1 @@
+"""Programs beside each other: policies, sizes and revisions."""

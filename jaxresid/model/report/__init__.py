@@ -1,0 +1,1 @@
+"""A report, and what it is made of."""

@@ -103,6 +103,10 @@ def nothing_called(module):
     assert saved(lambda w, x: module["run"](named, w, x), W, X) == kept(cp.nothing_saveable) == []
 
 
+def no_names_save_nothing(_):
+    assert kept(cp.save_only_these_names()) == []
+
+
 def nothing_called_in_remat3(module):
     with pytest.raises(TypeError, match="not callable"):
         gradient(lambda w, x: module["run"](named, w, x))
@@ -307,6 +311,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
     "JXR202": (
         Claim(nothing_called, remat3=False),
         Claim(nothing_called_in_remat3, remat3=True),
+        Claim(no_names_save_nothing),
         Claim(nothing_named, source=fixed("JXR202", 0)),
         Claim(at_once(TypeError, lambda m: m["run"](dots, W, X), "missing 1 required"), bad=1),
         Claim(dots_named, source=fixed("JXR202", 1)),

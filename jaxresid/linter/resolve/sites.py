@@ -34,8 +34,15 @@ class Policy:
 
     @property
     def saves_nothing(self) -> bool:
-        """Return whether it is certain that everything is recomputed."""
-        return self.kind == "none" or (self.kind == "plain" and self.name == "nothing_saveable")
+        """Return whether it is certain that everything is recomputed.
+
+        The result of `nothing_saveable()` is False, which JAX takes for no policy.
+        """
+        if self.kind == "factory" and self.name == "save_only_these_names":
+            return self.call is not None and not self.call.args
+        return self.kind == "none" or (
+            self.kind in {"plain", "called"} and self.name == "nothing_saveable"
+        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)

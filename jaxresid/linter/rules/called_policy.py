@@ -12,7 +12,21 @@ from jaxresid.violations import Edit, Fix, Violation
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
 
-_CONSTANT = {"nothing_saveable": "False", "everything_saveable": "True"}
+# What a call gives, and what follows.
+_RESULT = {
+    "nothing_saveable": (
+        "gives False",
+        "JAX takes False for no policy and recomputes everything; with jax_remat3 it is a TypeError.",
+    ),
+    "everything_saveable": (
+        "gives True",
+        "JAX calls its policies, so differentiating raises TypeError: 'bool' is not callable.",
+    ),
+}
+_RAISES = (
+    "raises TypeError",
+    "It needs the primitive that JAX calls it with, so this line raises where it is run.",
+)
 
 
 class CalledPolicy(Rule):
@@ -234,12 +248,12 @@ class CalledPolicy(Rule):
             name = policies.name_of(facts, call.func)
             if name not in apis.PLAIN_POLICIES or call.args or call.keywords:
                 continue
-            if name in _CONSTANT and _is_truth(facts, call):
+            if name in _RESULT and _is_truth(facts, call):
                 continue
             what = policies.source_text(facts, call)
-            result = f"gives {_CONSTANT[name]}" if name in _CONSTANT else "raises"
+            result, why = _RESULT.get(name, _RAISES)
             message = f"`{what}` calls the policy, which {result}, instead of passing it"
-            yield self.report(facts, call, message, fix=_uncall(facts, call))
+            yield self.report(facts, call, message, why=why, fix=_uncall(facts, call))
 
 
 def _is_truth(facts: Facts, call: ast.Call) -> bool:

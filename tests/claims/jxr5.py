@@ -230,7 +230,7 @@ def _good(source: str) -> Claim:
     name = "model" if "def model" in source else "loss"
     if name == "model":
         return Claim(_model(None), source=source, needs=("flax",))
-    return Claim(working("loss", X), source=source)
+    return Claim(working("loss", X), source=source, needs=("equinox",) if "eqx" in source else ())
 
 
 def _nnx_keywords(n: Namespace) -> None:
@@ -244,11 +244,7 @@ def _nnx_keywords(n: Namespace) -> None:
 
 
 _GOOD = [e.source for e in StaticArgumentIndex.good]
-_RUN = [
-    s
-    for s in _GOOD
-    if ("def model(x)" in s or "def loss(x)" in s) and "layer(*args)" not in s and "1.0" not in s
-]
+_RUN = [s for s in _GOOD if ("def model(x)" in s or "def loss(x)" in s) and "layer(*args)" not in s]
 CLAIMS["JXR504"] = (
     Claim(raising(ValueError, "loss", X, match="static_argnums"), bad=0, remat3=False),
     Claim(raising(_TRACED, "loss", X), bad=0, remat3=True),
@@ -270,6 +266,9 @@ CLAIMS["JXR504"] = (
     Claim(raising(ValueError, "loss", X, match="static_argnums"), bad=10, remat3=False),
     Claim(raising(_TRACED, "loss", X), bad=10, remat3=True),
     Claim(_keywords_of_partitioning, bad=9, needs=("flax",)),
+    Claim(raising(_TRACED, "loss", X), bad=11),
+    Claim(raising(TypeError, "loss", X, match="not a valid JAX type"), bad=12),
+    Claim(_trunk(_TRACED, True), bad=13, needs=("flax",)),
     Claim(_nnx_keywords, source=next(s for s in _GOOD if "m, x, train=True" in s), needs=("flax",)),
     *(_good(source) for source in _RUN),
 )

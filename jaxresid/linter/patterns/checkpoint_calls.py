@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _FAILURES = frozenset(
     """
     TypeError ValueError NotImplementedError AttributeError ImportError ModuleNotFoundError
-    Exception BaseException
+    TracerBoolConversionError ConcretizationTypeError Exception BaseException
     """.split()
 )
 

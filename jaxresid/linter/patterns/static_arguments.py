@@ -11,15 +11,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.patterns import checkpoint_calls
-from jaxresid.linter.resolve.names import External, FunctionNode
+from jaxresid.linter.patterns import branches, checkpoint_calls, nn_modules
+from jaxresid.linter.resolve.callees import MAX_DEPTH
+from jaxresid.linter.resolve.names import External, FunctionNode, Origin
 
 if TYPE_CHECKING:
-    from jaxresid.linter.resolve.facts import Facts, Site
+    from jaxresid.linter.resolve.facts import Facts, Site, Use
 
 _LINEN = frozenset({"linen", "partitioning"})
 # What a function may go through on the way to its call without its arguments being shifted.
 _TRANSPARENT = frozenset({"class", "instance", "element", "iterated", "jit", "vmap", "argument"})
+# What of flax.linen runs a class or a function with the arguments that it is given itself.
+_LIFTED = ("flax.linen.", "flax.linen.transforms.", "flax.linen.partitioning.")
 # Decorators that leave a signature as it is.
 _PLAIN_DECORATORS = frozenset(
     {"flax.linen.compact", "flax.linen.nowrap", "jax.named_call", "jax.named_scope"}
@@ -92,8 +95,7 @@ def literal_static_arguments(facts: Facts) -> Iterator[StaticArguments]:
     for site in facts.sites:
         if site.api.library not in {"jax", "nnx", *_LINEN} or site.api.loop:
             continue
-        position = 5 if site.api.library in _LINEN else None
-        node = site.arguments.get(position, "static_argnums")
+        node = _given(site)
         if node is None or checkpoint_calls.definite_site_api(facts, site) is None:
             continue
         if checkpoint_calls.is_error_expected(facts, site.node):
@@ -101,6 +103,21 @@ def literal_static_arguments(facts: Facts) -> Iterator[StaticArguments]:
         value = facts.names.constant(node)
         if value is not ...:
             yield StaticArguments(site, node, value, _indices(value))
+
+
+def _given(site: Site) -> ast.expr | None:
+    position = 5 if site.api.library in _LINEN else None
+    return site.arguments.get(position, "static_argnums")
+
+
+def static_indices(facts: Facts, site: Site) -> tuple[int, ...] | None:
+    """Return the positions that a site marks, None where they are not literal."""
+    node = _given(site)
+    if node is None:
+        return ()
+    value = facts.names.constant(node)
+    indices = _indices(value)
+    return indices if indices or value in ((), []) else None
 
 
 def _indices(value: object) -> tuple[int, ...]:
@@ -112,7 +129,7 @@ def _indices(value: object) -> tuple[int, ...]:
 
 def signature(facts: Facts, site: Site) -> Signature | None:
     """Return the parameters of what a site checkpoints, None where they are not visible."""
-    found = site.definition or facts.names.single_origin(site.target)
+    found = site.definition or _inside_lifted(facts, site.target)
     own_attribute = (
         isinstance(site.target, ast.Attribute)
         and isinstance(site.target.value, ast.Name)
@@ -122,7 +139,12 @@ def signature(facts: Facts, site: Site) -> Signature | None:
         if site.api.library not in _LINEN or "methods" in site.arguments.keywords:
             return None
         found = facts.names.method(found, "__call__")
-    elif own_attribute and site.api.library != "jax":
+    elif isinstance(found, ast.Call) and site.target is not None:
+        cls = nn_modules.instance_class(facts, site.target)
+        if not isinstance(cls, ast.ClassDef) or nn_modules.library(facts, cls) != "haiku":
+            return None
+        found, own_attribute = facts.names.method(cls, "__call__"), True
+    elif own_attribute and site.api.library not in {"jax", "haiku"}:
         return None
     if not isinstance(found, (ast.FunctionDef, ast.Lambda)) or not _is_plain(facts, site, found):
         return None
@@ -132,6 +154,8 @@ def signature(facts: Facts, site: Site) -> Signature | None:
         parameters = parameters[1:]
     defaulted = [*args.posonlyargs, *args.args][-len(args.defaults) or None :]
     defaults = {a.arg: d for a, d in zip(defaulted, args.defaults, strict=False)}
+    keywords = zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    defaults |= {a.arg: d for a, d in keywords if d is not None}
     return Signature(
         found, tuple(parameters[site.api.implicit :]), defaults, args.vararg is not None
     )
@@ -155,24 +179,64 @@ def _is_plain(facts: Facts, site: Site, function: FunctionNode) -> bool:
     return True
 
 
+def _inside_lifted(facts: Facts, node: ast.expr | None) -> Origin:
+    """Return what an expression is, for `nn.scan(Block, ...)` and the like the class inside."""
+    origin = facts.names.single_origin(node)
+    for _ in range(MAX_DEPTH):
+        if not isinstance(origin, ast.Call) or not _is_lifted(facts, origin) or not origin.args:
+            break
+        origin = facts.names.single_origin(origin.args[0])
+    return origin
+
+
+def _is_lifted(facts: Facts, call: ast.Call) -> bool:
+    roles = facts.roles(call.func)
+    return len(roles) == 1 and (
+        roles[0].qualname.startswith(_LIFTED) and roles[0].kind in {"loop", "transform"}
+    )
+
+
 def visible_calls(facts: Facts, site: Site) -> list[VisibleCall]:
-    """Return the visible calls of a checkpointed function.
+    """Return the visible calls of a checkpointed function, of its loop and of its derivative.
 
     Calls with positional arguments that are not all visible are left out.
     """
-    found = []
-    for use in facts.site_uses(site):
+    uses = facts.site_uses(site)
+    if facts.is_class(site) or not isinstance(_inside_lifted(facts, site.target), ast.ClassDef):
+        return list(_calls(facts, site, uses))
+    return list(_calls_of_instances(facts, site, uses))  # `nn.remat(nn.scan(Block))()(x)`
+
+
+def _calls_of_instances(facts: Facts, site: Site, uses: tuple[Use, ...]) -> Iterator[VisibleCall]:
+    for use in uses:
+        if use.kind == "call" and _TRANSPARENT.issuperset(use.through):
+            yield from _calls(facts, site, facts.uses(use.node), instance=True)
+
+
+def _calls(
+    facts: Facts, site: Site, uses: tuple[Use, ...], *, instance: bool = False, depth: int = 0
+) -> Iterator[VisibleCall]:
+    for use in uses:
         call = use.node
-        if use.kind != "call" or not isinstance(call, ast.Call):
+        if not isinstance(call, ast.Call) or not _TRANSPARENT.issuperset(use.through):
             continue
-        if not _TRANSPARENT.issuperset(use.through):
-            continue
-        if any(isinstance(a, ast.Starred) for a in call.args):
-            continue
-        if isinstance(call.func, ast.Attribute) and call.func.attr in {"apply", "init"}:
-            continue
-        found.append(VisibleCall(call, _shift(facts, site, call, use.through)))
-    return found
+        if use.kind == "loop" and _is_lifted(facts, call):
+            inner = facts.uses(call)
+            if "class" in use.through:
+                yield from _calls_of_instances(facts, site, inner)
+            elif depth < MAX_DEPTH:
+                yield from _calls(facts, site, inner, depth=depth + 1)
+        elif use.kind == "derivative" and facts.role(call.func, "derivative") is not None:
+            yield from _calls(facts, site, facts.uses(call), depth=depth + 1)
+        elif use.kind == "call" and _is_visible(call):
+            shift = _shift(facts, site, call, use.through) + int(instance)
+            yield VisibleCall(call, shift)
+
+
+def _is_visible(call: ast.Call) -> bool:
+    if any(isinstance(a, ast.Starred) for a in call.args):
+        return False
+    return not (isinstance(call.func, ast.Attribute) and call.func.attr in {"apply", "init"})
 
 
 def _shift(facts: Facts, site: Site, call: ast.Call, through: tuple[str, ...]) -> int:
@@ -199,24 +263,16 @@ def is_under_condition(facts: Facts, node: ast.AST) -> bool:
 def is_array(signature: Signature, parameter: ast.arg) -> bool:
     """Return whether a parameter is an array by its annotation, or without one by its name."""
     if parameter.annotation is not None:
-        return ast.unparse(parameter.annotation).strip("'\"").endswith(("Array", "ndarray"))
+        text = ast.unparse(parameter.annotation).strip("'\"").removesuffix(" | None")
+        return text.rstrip("]").endswith(("Array", "ndarray"))
     return parameter.arg in _ARRAY_NAMES and parameter.arg not in signature.defaults
 
 
-def is_flag(signature: Signature, parameter: ast.arg) -> bool:
+def is_flag(facts: Facts, signature: Signature, parameter: ast.arg) -> bool:
     """Return whether a parameter is a bool that the function branches on."""
     default = signature.defaults.get(parameter.arg)
     literal = isinstance(default, ast.Constant) and isinstance(default.value, bool)
     annotated = parameter.annotation is not None and ast.unparse(parameter.annotation) == "bool"
     if not literal and not annotated:
         return False
-    return any(
-        isinstance(node, (ast.If, ast.IfExp)) and _mentions(node.test, parameter.arg)
-        for node in ast.walk(signature.function)
-    )
-
-
-def _mentions(test: ast.expr, name: str) -> bool:
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        test = test.operand
-    return isinstance(test, ast.Name) and test.id == name
+    return branches.decision(facts, signature.function, parameter.arg) is not None

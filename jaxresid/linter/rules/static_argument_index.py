@@ -5,14 +5,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes import edits
-from jaxresid.linter.patterns import checkpoint_calls, static_arguments
+from jaxresid.linter.patterns import checkpoint_calls, static_arguments, traced_flags
 from jaxresid.linter.patterns.static_arguments import Signature, StaticArguments, VisibleCall
+from jaxresid.linter.patterns.traced_flags import TracedFlags
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Edit, Fix, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.resolve.facts import Facts
+    from jaxresid.linter.resolve.facts import Facts, Site
 
 
 class StaticArgumentIndex(Rule):
@@ -21,22 +22,28 @@ class StaticArgumentIndex(Rule):
     ## What it does
     Finds an index that the function has no argument for; a list, a bool or a lone index where the
     API takes none; a negative index on flax.linen, which counts from one too early; an index of
-    `flax.linen.remat` that marks an array because `self` was not counted; and calls that pass a
-    static argument by keyword or leave it to its default.
+    `flax.linen.remat` that marks an array because `self` was not counted; calls that pass a
+    static argument by keyword or leave it to its default; and calls that give a flag or a string
+    that nothing marks as static, where the function, or a layer or function that it hands the flag
+    to, branches on it. Calls of `nn.scan(nn.remat(Block))` and of a derivative count too.
 
     ## Why is this bad?
     Only arguments given by position are static, and an index past them raises a ValueError
     (`flax.linen.partitioning.remat` drops keyword arguments, with a warning). An
-    argument that is not static is traced, and `if train:` raises a TracerBoolConversionError. Each
+    argument that is not static is traced, by keyword too: `if train:` raises a
+    TracerBoolConversionError, and a string a TypeError, as it is no JAX type. Each
     API counts differently: `jax.checkpoint` counts the arguments of the function it is given,
     `flax.linen.remat` and `flax.nnx.remat` count `self` (the module) as 0, and
     `flax.linen.partitioning.remat` starts after it.
 
     ## Use instead
-    A tuple of the positions, with these arguments passed by position in every call.
+    A tuple of the positions, with these arguments passed by position in every call; or a field of
+    the module or a closure instead of an argument.
 
     ## When is this fine?
     A list and a default that is left out are accepted with the configuration option `jax_remat3`.
+    `jnp.where(train, a, b)` takes a traced flag, and a flag that is left to its default is not
+    traced. `equinox.filter_checkpoint` keeps flags and strings as they are.
 
     ## Is the fix safe?
     Writing a tuple is: the code raises as it is. Counting `self` is not, because other arguments
@@ -275,8 +282,101 @@ class StaticArgumentIndex(Rule):
                 return Model().make()(x, True).sum()
             """
         ),
+        Example(
+            """
+            import jax
+
+
+            def layer(x, train):
+                return x * 2 if train else x
+
+
+            def loss(x):
+                return jax.checkpoint(layer)(x, train=True).sum()  # !
+            """
+        ),
+        Example(
+            """
+            import jax
+
+
+            def layer(x, activation="relu"):
+                return jax.nn.relu(x) if activation == "relu" else jax.nn.gelu(x)
+
+
+            def loss(x, activation: str = "gelu"):
+                return jax.checkpoint(layer)(x, activation).sum()  # !
+            """
+        ),
+        Example(
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, deterministic: bool = True):
+                    y = nn.Dense(3)(x)
+                    return nn.Dropout(0.1)(y, deterministic=deterministic), None
+
+
+            class Trunk(nn.Module):
+                def setup(self):
+                    block = nn.remat(Block, prevent_cse=False)  # !
+                    self.layers = nn.scan(
+                        block,
+                        variable_axes={"params": 0},
+                        split_rngs={"params": True, "dropout": True},
+                        in_axes=nn.broadcast,
+                        length=2,
+                    )()
+
+                def __call__(self, x, deterministic: bool = True):
+                    x, _ = self.layers(x, deterministic)
+                    return x
+            """
+        ),
     )
     good = (
+        Example(
+            """
+            import jax
+
+
+            def layer(x, train):
+                return jax.numpy.where(train, x * 2, x)
+
+
+            def loss(x):
+                return jax.checkpoint(layer)(x, True).sum()
+            """
+        ),
+        Example(
+            """
+            import jax
+
+
+            def layer(x, train=True):
+                return x * 2 if train else x
+
+
+            def loss(x):
+                return jax.checkpoint(layer)(x).sum()
+            """
+        ),
+        Example(
+            """
+            import equinox as eqx
+
+
+            def layer(x, train):
+                return x * 2 if train else x
+
+
+            def loss(x):
+                return eqx.filter_checkpoint(layer)(x, True).sum()
+            """
+        ),
         Example(
             """
             import jax
@@ -390,13 +490,13 @@ class StaticArgumentIndex(Rule):
             import jax
 
 
-            def layer(x, train):
-                return x * 2 if train else x
+            def layer(x, scale):
+                return x * 2 * scale
 
 
             def loss(x):
                 block = jax.checkpoint(layer)
-                return block(x, train=1.0).sum()
+                return block(x, scale=1.0).sum()
             """
         ),
         Example(
@@ -570,6 +670,31 @@ class StaticArgumentIndex(Rule):
             if violation is not None and where not in reported:
                 reported.add(where)
                 yield violation
+        for site in facts.sites:
+            if facts.source.span(site.node) not in reported:
+                traced = traced_flags.traced_flags(facts, site)
+                if traced is not None:
+                    reported.add(facts.source.span(site.node))
+                    yield self._traced(facts, site, traced)
+
+    def _traced(self, facts: Facts, site: Site, traced: TracedFlags) -> Violation:
+        flag = traced.flags[0]
+        name = checkpoint_calls.callee(facts, site.node)
+        if flag.kind == "string":
+            message = f"`{name}` is given the string `{flag.name}` to trace, which is no JAX type"
+        else:
+            message = f"`{name}` traces `{flag.name}`, which the function branches on"
+        related = stages.related_place(facts, flag.given, "given here") if flag.given else ()
+        if flag.asked is not None:
+            related += stages.related_place(facts, flag.asked, "branched on here")
+        return self.report(
+            facts,
+            site.node,
+            message,
+            why="Every argument that is not static is traced, and so has no Python value: this raises.",
+            help=_mark(traced),
+            related=related,
+        )
 
     def _typed(self, facts: Facts, static: StaticArguments) -> Violation | None:
         problem = _type_problem(static)
@@ -587,10 +712,10 @@ class StaticArgumentIndex(Rule):
         signature = static_arguments.signature(facts, static.site)
         message = _negative(facts, static)
         if message is None and signature is not None:
-            message = _past_the_end(static, signature)
+            message = _past_the_end(facts, static, signature)
         if message is not None:
             return self.report(facts, static.site.node, message)
-        shifted = _without_self(static, signature) if signature is not None else None
+        shifted = _without_self(facts, static, signature) if signature is not None else None
         if shifted is not None:
             name = checkpoint_calls.callee(facts, static.site.node)
             marked, meant = shifted
@@ -624,6 +749,15 @@ class StaticArgumentIndex(Rule):
             message,
             related=stages.related_place(facts, passed.call, "the call"),
         )
+
+
+def _mark(traced: TracedFlags) -> str:
+    """The remedy for flags that are traced."""
+    if any(f.index is None for f in traced.flags):
+        return "bind it before: `functools.partial`, or a field of the module"
+    passed = " and pass by position" if any(f.by_keyword for f in traced.flags) else ""
+    them = "it" if len(traced.flags) == 1 else "them"
+    return f"mark {them} as static{passed}: `static_argnums={traced.static}`"
 
 
 def _type_problem(static: StaticArguments) -> str | None:
@@ -663,7 +797,7 @@ def _negative(facts: Facts, static: StaticArguments) -> str | None:
     return None
 
 
-def _past_the_end(static: StaticArguments, signature: Signature) -> str | None:
+def _past_the_end(facts: Facts, static: StaticArguments, signature: Signature) -> str | None:
     count = len(signature.parameters)
     if signature.open:
         return None
@@ -676,14 +810,16 @@ def _past_the_end(static: StaticArguments, signature: Signature) -> str | None:
         return f"index {index} is past the end: {there}{self}"
     # Here that is no error, so it matters only where it leaves something out.
     last = signature.parameters[-1] if count else None
-    if index > count or last is None or not static_arguments.is_flag(signature, last):
+    if index > count or last is None or not static_arguments.is_flag(facts, signature, last):
         return None
     if count - 1 in static.indices:
         return None
     return f"index {index} is past the end, as `self` is not counted: `{last.arg}` is traced"
 
 
-def _without_self(static: StaticArguments, signature: Signature) -> tuple[str, str] | None:
+def _without_self(
+    facts: Facts, static: StaticArguments, signature: Signature
+) -> tuple[str, str] | None:
     """The array that is marked and the flag after it, where `self` was not counted."""
     if static.site.api.library != "linen":
         return None
@@ -692,7 +828,7 @@ def _without_self(static: StaticArguments, signature: Signature) -> tuple[str, s
         if index + 1 < len(parameters) and index + 1 not in static.indices:
             marked, meant = parameters[index], parameters[index + 1]
             if static_arguments.is_array(signature, marked) and static_arguments.is_flag(
-                signature, meant
+                facts, signature, meant
             ):
                 return marked.arg, meant.arg
     return None

@@ -11,6 +11,7 @@ from jaxresid.errors import JaxresidError
 from jaxresid.inspector.checkpoints.function import evaluate_checkpoints
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.findings.collect import function_findings
+from jaxresid.inspector.findings.logits import logits_of_function
 from jaxresid.inspector.program.build import Program, value_and_gradients
 from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.residuals.listing import listed
@@ -83,7 +84,8 @@ class FunctionSubject(Subject):
 
     def findings(self, report: Report) -> tuple[Finding, ...]:
         """Return what else there is to say of it."""
-        return function_findings(report, self.trace)
+        logits = logits_of_function(report, self.live, self.trace, self.profile)
+        return (*function_findings(report, self.trace), *logits)
 
     def split(self, report: Report, *, max_eqns: int, depth: int) -> Split:
         """Return its forward and backward pass, listed; see `Subject.split`."""

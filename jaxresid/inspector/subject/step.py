@@ -12,6 +12,7 @@ from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.checkpoints.step import evaluate_step_checkpoints
 from jaxresid.inspector.cost.step import step_cost
 from jaxresid.inspector.findings.collect import step_findings
+from jaxresid.inspector.findings.logits import logits_of_step
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.residuals.step import step_residuals
@@ -75,7 +76,8 @@ class StepSubject(Subject):
 
     def findings(self, report: Report) -> tuple[Finding, ...]:
         """Return what else there is to say of it; widened residuals are not looked for."""
-        return step_findings(report, self.trace)
+        logits = logits_of_step(report, self.live, self.fun, self.trace, self.profile)
+        return (*step_findings(report, self.trace), *logits)
 
     def split(self, report: Report, *, max_eqns: int, depth: int) -> Split:
         """Refuse: both passes are in one jaxpr.

@@ -78,6 +78,7 @@ JXR810 transposed-host-scan info
 JXR821 peak-over-budget error
 JXR822 kept-over-budget error
 JXR823 grown-over-baseline error
+JXR830 logits-at-peak info
 """
 _USUAL_MARKERS = ("checkpoint", "remat")
 

@@ -93,7 +93,7 @@ import jax.numpy as jnp
 
 def loss(w, x):
     logits = (x @ w).astype(jnp.float32)
-    return jnp.mean(jax.nn.logsumexp(logits, axis=-1))
+    return jnp.mean(jnp.cos(jnp.sin(logits)))
 
 
 def loss_inputs():

@@ -1,0 +1,202 @@
+"""Find scores of a vocabulary that are live at the peak, and tell what it takes without them."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid.errors import JaxresidError
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.memory.profile import Profile
+from jaxresid.inspector.trace.function import Trace
+from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.inspector.variants.chunked_logits import with_chunks
+from jaxresid.inspector.variants.logits import Logits, logits_in
+from jaxresid.inspector.variants.rewrites import (
+    Figures,
+    FunctionRewrites,
+    Rewrites,
+    StepRewrites,
+)
+from jaxresid.jaxpr_types import Eqn, Jaxpr
+from jaxresid.model import Finding, LiveValue, Report, Source
+from jaxresid.units import format_bytes, format_flops
+
+# Of the peak; a rewrite that takes less off it is not worth a reader's time.
+WORTH_SAYING = 0.03
+# Of what the smallest chunks take off the peak; bigger ones that take so little less are better.
+_NOTHING = 0.03
+# Tokens; the matmul of fewer is slow.
+_FEWEST = 128
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunked:
+    """The scores of a program made for some of the tokens at a time.
+
+    Attributes:
+      chunks: how many parts the tokens are in.
+      figures: the figures of the program.
+    """
+
+    chunks: int
+    figures: Figures
+
+
+def logits_of_function(
+    report: Report, live: Sequence[LiveValue], traced: Trace, profile: Profile
+) -> Iterator[Finding]:
+    """Yield the findings of logits that are live at the peak of a function.
+
+    Args:
+      report: its report.
+      live: what is live at its estimated peak.
+      traced: its trace.
+      profile: the profile of the compiler.
+    """
+    yield from _findings(report, live, traced.levels, lambda: FunctionRewrites(traced, profile))
+
+
+def logits_of_step(
+    report: Report,
+    live: Sequence[LiveValue],
+    fun: Callable[..., Any],
+    step: StepTrace,
+    profile: Profile,
+) -> Iterator[Finding]:
+    """Yield the findings of logits that are live at the peak of a training step.
+
+    Args:
+      report: its report.
+      live: what is live at its estimated peak.
+      fun: the step.
+      step: its trace.
+      profile: the profile of the compiler.
+    """
+    yield from _findings(report, live, step.levels, lambda: StepRewrites(fun, step, profile))
+
+
+def _findings(
+    report: Report,
+    live: Sequence[LiveValue],
+    levels: Levels,
+    rewrites: Callable[[], Rewrites],
+) -> Iterator[Finding]:
+    """Yield the findings of logits; on a mesh there are none."""
+    if report.peak is None or report.mesh is not None:
+        return
+    peak = report.peak.nbytes
+    # Nothing that is no part of the peak is taken off it.
+    biggest = [v for v in live if v.aval is not None and len(v.aval.shape) > 1]
+    if not any(v.nbytes >= WORTH_SAYING * peak / 4 for v in biggest):
+        return
+    try:
+        made = rewrites()
+    except JaxresidError:
+        return
+    for number, jaxpr in enumerate(made.jaxprs):
+        for logits in logits_in(jaxpr, int(WORTH_SAYING * peak / 4)):
+            if _live_nbytes(logits, biggest) >= WORTH_SAYING * peak:
+                found = _chunked(made, number, jaxpr, logits, peak)
+                if found is not None:
+                    yield _finding(report, levels, made, jaxpr, logits, found, biggest)
+
+
+def _live_nbytes(logits: Logits, live: Sequence[LiveValue]) -> int:
+    """Return the bytes of what is live that is as big as the scores, and has their axis."""
+    widths = {logits.width_of(v) for v in logits.copies}
+    return sum(
+        v.nbytes
+        for v in live
+        if v.aval is not None
+        and any(
+            width in v.aval.shape and v.nbytes // v.count >= width * logits.tokens * v.aval.itemsize
+            for width in widths
+        )
+    )
+
+
+def _chunked(
+    rewrites: Rewrites, number: int, jaxpr: Jaxpr, logits: Logits, peak: int
+) -> _Chunked | None:
+    """Return the scores in the biggest chunks that cost nothing; None where that gains little."""
+    each = logits.tokens // logits.count
+    chunks = [
+        n
+        for n in range(2, logits.count + 1)
+        if logits.count % n == 0 and logits.count // n * each >= min(_FEWEST, logits.tokens // 2)
+    ]
+    if not chunks:
+        return None
+    known: dict[int, Figures] = {}
+
+    def figures(n: int) -> Figures:
+        if n not in known:
+            known[n] = rewrites.figures(number, with_chunks(jaxpr, logits, n))
+        return known[n]
+
+    try:
+        least = figures(chunks[-1]).peak_nbytes
+        if peak - least < WORTH_SAYING * peak:
+            return None
+        enough = least + int(_NOTHING * (peak - least))
+        at = bisect.bisect_left(chunks, True, key=lambda n: figures(n).peak_nbytes <= enough)
+        return _Chunked(chunks[at], figures(chunks[at]))
+    except Exception:  # whatever it is, there is nothing to say of a program that is not there
+        return None
+
+
+def _finding(
+    report: Report,
+    levels: Levels,
+    rewrites: Rewrites,
+    jaxpr: Jaxpr,
+    logits: Logits,
+    found: _Chunked,
+    live: Sequence[LiveValue],
+) -> Finding:
+    assert report.peak is not None
+    source, loss = (_source(levels, jaxpr, path) for path in (logits.matmul_path, logits.loss_path))
+    held = _live_nbytes(logits, live)
+    peak, kept = report.peak.nbytes, report.totals.computed_nbytes
+    before, after = rewrites.cost().flops, found.figures.cost.flops
+    tokens, width = logits.tokens // found.chunks, logits.width_of(logits.value)
+    at = "the end"
+    if loss.location is not None:
+        where = f"{loss.location.file}:{loss.location.line}"
+        at = "this line" if loss.location == source.location else where
+    more = after - before
+    costs = f", for {format_flops(more)} more ({more / before:.1%})" if more > 0 else ""
+    return Finding(
+        "logits-at-peak",
+        f"the logits of {logits.tokens} tokens × {width} and what the loss at {at} makes of them"
+        f" take {format_bytes(held)} at the peak: {tokens} tokens at a time, in a checkpoint, they"
+        f" hardly matter. The peak falls from {format_bytes(peak)} to"
+        f" {format_bytes(found.figures.peak_nbytes)}, and {format_bytes(found.figures.kept_nbytes)}"
+        f" are kept instead of {format_bytes(kept)}{costs}",
+        source,
+        help=f"compute the loss of {tokens} tokens at a time:"
+        " jax.lax.map(jax.checkpoint(loss_of_tokens), (hidden, labels))",
+        measured={
+            "nbytes": held,
+            "tokens": logits.tokens,
+            "chunk_tokens": tokens,
+            "chunks": found.chunks,
+            "peak_nbytes": found.figures.peak_nbytes,
+            "peak_before_nbytes": peak,
+            "kept_nbytes": found.figures.kept_nbytes,
+            "kept_before_nbytes": kept,
+            "recompute_flops": more,
+            "loss": None if loss.location is None else f"{loss.location.file}:{loss.location.line}",
+        },
+    )
+
+
+def _source(levels: Levels, jaxpr: Jaxpr, path: Sequence[Eqn]) -> Source:
+    level = Level(jaxpr)
+    for eqn in path[:-1]:
+        level = levels.enter(level, eqn, 0)
+    return levels.source(level, path[-1])

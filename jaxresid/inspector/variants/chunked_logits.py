@@ -1,0 +1,157 @@
+"""Rewrite a jaxpr so that scores are made, and read, for some of the tokens at a time.
+
+A scan runs over parts of the tokens; its body is a checkpoint, so that the backward pass makes the
+scores of a part again and no others are in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.rewrite import with_inner
+from jaxresid.inspector.variants.logits import Logits
+from jaxresid.inspector.variants.token_axes import Axes, params_for, shape_of
+from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
+
+
+def with_chunks(jaxpr: Jaxpr, logits: Logits, chunks: int) -> Jaxpr:
+    """Return an open jaxpr with the scores made for a part of the tokens at a time.
+
+    Args:
+      jaxpr: the jaxpr that the scores were found in.
+      logits: the scores.
+      chunks: how many parts there are; it divides `logits.count`.
+
+    Raises:
+      Exception: whatever JAX raises where that cannot be traced.
+    """
+    return _replaced(jaxpr, logits.holder, _with(logits, _in_chunks(logits, chunks)))
+
+
+def with_remade_copies(jaxpr: Jaxpr, logits: Logits) -> Jaxpr:
+    """Return an open jaxpr that keeps the scores as the matmul makes them, and no copy of them.
+
+    The matmul is not run again: what is made of its result is, in a checkpoint.
+
+    Raises:
+      Exception: whatever JAX raises where that cannot be traced.
+    """
+    return _replaced(jaxpr, logits.holder, _with(logits, _remade(logits)))
+
+
+def _replaced(jaxpr: Jaxpr, old: Jaxpr, new: Jaxpr) -> Jaxpr:
+    if jaxpr is old:
+        return new
+    eqns = [with_inner(eqn, lambda inner: _replaced(inner, old, new)) for eqn in jaxpr.eqns]
+    if all(a is b for a, b in zip(eqns, jaxpr.eqns, strict=True)):
+        return jaxpr
+    return jax_compat.with_other_eqns(jaxpr, eqns)
+
+
+def _with(logits: Logits, closed: ClosedJaxpr) -> Jaxpr:
+    """Return the jaxpr of scores with one call in place of what is made of them."""
+    flat, own = logits.jaxpr, {id(eqn) for eqn in logits.eqns}
+    call = jax_compat.as_call(
+        logits.matmul.replace(invars=[*logits.inputs, *logits.whole], outvars=list(logits.outputs)),
+        closed,
+    )
+    behind = set(logits.matmul.outvars)
+    first, then = list[Eqn](), list[Eqn]()
+    for eqn in flat.eqns:
+        is_behind = any(v in behind for v in eqn.invars if not jax_compat.is_literal(v))
+        if is_behind:
+            behind |= set(eqn.outvars)
+        if eqn is not logits.matmul and not (is_behind and id(eqn) in own):
+            (then if is_behind else first).append(eqn)
+    # What stood for no scores, but had their axis, may be read by nothing else.
+    needed = {v for v in flat.outvars if not jax_compat.is_literal(v)}
+    left = list[Eqn]()
+    for eqn in reversed([*first, call, *then]):
+        if id(eqn) not in own or any(v in needed for v in eqn.outvars):
+            needed |= {v for v in eqn.invars if not jax_compat.is_literal(v)}
+            left.append(eqn)
+    return jax_compat.with_other_eqns(flat, left[::-1])
+
+
+def _in_chunks(logits: Logits, chunks: int) -> ClosedJaxpr:
+    jax = jax_compat.import_jax()
+    jnp, part = jax.numpy, logits.count // chunks
+    taken = [logits.axes[v] for v in logits.inputs]
+    given = [logits.axes[v] for v in logits.outputs]
+
+    def apart(value: Any, axes: Axes) -> Any:
+        dim = axes.tokens
+        assert dim is not None
+        shape = (*value.shape[:dim], chunks, part * axes.inner, *value.shape[dim + 1 :])
+        return jnp.moveaxis(value.reshape(shape), dim, 0)
+
+    def together(stack: Any, axes: Axes) -> Any:
+        dim = axes.tokens
+        if dim is None:
+            return jnp.sum(stack, axis=0)
+        moved = jnp.moveaxis(stack, 0, dim)
+        return moved.reshape(*moved.shape[:dim], -1, *moved.shape[dim + 2 :])
+
+    def run(*values: Any) -> list[Any]:
+        inputs, whole = values[: len(taken)], values[len(taken) :]
+
+        def body(_: None, parts: Sequence[Any]) -> tuple[None, list[Any]]:
+            return None, evaluate(parts, whole)
+
+        evaluate = _evaluating(logits, logits.eqns, [*logits.inputs, *logits.whole], part)
+        parts = [apart(v, axes) for v, axes in zip(inputs, taken, strict=True)]
+        _, stacks = jax.lax.scan(jax.checkpoint(body, prevent_cse=False), None, parts)
+        return [together(s, axes) for s, axes in zip(stacks, given, strict=True)]
+
+    return _traced(run, [*logits.inputs, *logits.whole])
+
+
+def _remade(logits: Logits) -> ClosedJaxpr:
+    jax = jax_compat.import_jax()
+    read = [*logits.inputs, *logits.whole]
+    others = [eqn for eqn in logits.eqns if eqn is not logits.matmul]
+
+    def run(*values: Any) -> list[Any]:
+        inputs, whole = values[: len(logits.inputs)], values[len(logits.inputs) :]
+        known = dict(zip(read, values, strict=True))
+        operands = [v.val if jax_compat.is_literal(v) else known[v] for v in logits.matmul.invars]
+        primitive: Any = logits.matmul.primitive
+        scores = primitive.bind(*operands, **logits.matmul.params)
+        evaluate = _evaluating(logits, others, [*read, logits.value], logits.count)
+        return list(jax.checkpoint(lambda *v: evaluate(v, ()))(*inputs, *whole, scores))
+
+    return _traced(run, read)
+
+
+def _evaluating(
+    logits: Logits, eqns: Sequence[Eqn], read: Sequence[Var], part: int
+) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
+    """Return a function of what some tokens have, and of what is whole, to the outputs."""
+
+    def evaluate(parts: Sequence[Any], whole: Sequence[Any]) -> list[Any]:
+        known = dict(zip(read, [*parts, *whole], strict=True))
+        for eqn in eqns:
+            _apply(eqn, known, logits, part)
+        return [known[v] for v in logits.outputs]
+
+    return evaluate
+
+
+def _apply(eqn: Eqn, known: dict[Var, Any], logits: Logits, part: int) -> None:
+    (result,) = eqn.outvars
+    axes = logits.axes.get(result)
+    params: Mapping[str, Any] = eqn.params
+    if axes is not None:
+        params = params_for(eqn, axes, logits.count, part)
+    operands = [v.val if jax_compat.is_literal(v) else known[v] for v in eqn.invars]
+    primitive: Any = eqn.primitive
+    known[result] = primitive.bind(*operands, **params)
+
+
+def _traced(run: Callable[..., list[Any]], read: Sequence[Var]) -> ClosedJaxpr:
+    jax = jax_compat.import_jax()
+    avals = [jax.ShapeDtypeStruct(shape_of(v), v.aval.dtype) for v in read]
+    made: ClosedJaxpr = jax.make_jaxpr(run)(*avals)
+    return made

@@ -1,0 +1,454 @@
+"""Find where a jaxpr makes one score of many for each token, and what becomes of the scores.
+
+That is a matmul to logits and a softmax's sum over them, a cross-entropy most often. What counts is
+how values flow, not what functions are called: from the matmul on there are only operations on
+single tokens until the axis of the scores is gone, and nothing else reads a value that has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.inline import substituted, with_substitutes
+from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
+from jaxresid.inspector.program.avals import aval_of
+from jaxresid.inspector.variants.token_axes import (
+    Axes,
+    backwards,
+    forwards,
+    shape_of,
+    size_of,
+)
+from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
+
+# Of the scores' bytes; what is left of them for each token is less.
+_LITTLE = 0.1
+_EXPONENTIALS = frozenset({"exp", "exp2", "logistic"})
+# What runs a jaxpr in its caller's place, but for its derivative.
+_INLINED = frozenset({"jit", "closed_call", "eval_jaxpr", "custom_jvp_call", "custom_vjp_call"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Logits:
+    """Scores of tokens, and all that is made of them until a few numbers for each are left.
+
+    Attributes:
+      holder: the open jaxpr that they are in, as it was found.
+      jaxpr: the same with calls inlined.
+      matmul: the eqn that makes them.
+      loss: the first eqn that sums over the scores of a token what is exponential in them.
+      eqns: the eqns from the matmul on, in order.
+      axes: the axes of what they make and of what they read a part of.
+      inputs: what they read a part of: that of some tokens.
+      whole: what they read as it is.
+      outputs: what others read of what they make.
+      count: how many tokens there are along the axis.
+      copies: what they make that has all scores.
+      matmul_path, loss_path: the eqns that hold one another, from that of the searched jaxpr's to
+        the matmul and to the loss.
+    """
+
+    holder: Jaxpr
+    jaxpr: Jaxpr
+    matmul: Eqn
+    loss: Eqn
+    eqns: tuple[Eqn, ...]
+    axes: Mapping[Var, Axes]
+    inputs: tuple[Var, ...]
+    whole: tuple[Var, ...]
+    outputs: tuple[Var, ...]
+    count: int
+    copies: tuple[Var, ...]
+    matmul_path: tuple[Eqn, ...]
+    loss_path: tuple[Eqn, ...]
+
+    @property
+    def value(self) -> Var:
+        """The scores as the matmul makes them."""
+        return self.matmul.outvars[0]
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens there are in all."""
+        return size_of(self.value) // self.width_of(self.value)
+
+    def width_of(self, var: Var) -> int:
+        """Return how many scores of each token a value has."""
+        scores = self.axes[var].scores
+        assert scores is not None
+        return shape_of(var)[scores]
+
+
+def logits_in(jaxpr: Jaxpr, least: int) -> Iterator[Logits]:
+    """Yield the scores that an open jaxpr and the bodies of its scans make.
+
+    What a checkpoint holds is left out.
+
+    Args:
+      jaxpr: the jaxpr.
+      least: leave out scores of fewer bytes.
+    """
+    for holder in _holders(jaxpr):
+        flats: dict[tuple[int, int], _Flat] = {}
+        tried: set[tuple[int, Axes]] = set()
+        widths = _summed_widths(holder.jaxpr)
+        for eqn in _own_eqns(holder.jaxpr):
+            for axes in _axes_of(eqn) if _is_matmul(eqn, least) else ():
+                shape = shape_of(eqn.outvars[0])
+                assert axes.scores is not None
+                key = size_of(eqn.outvars[0]), shape[axes.scores]
+                # A padded vocabulary may be cropped in between.
+                if not any(w <= key[1] <= 2 * w for w in widths) or (id(eqn), axes) in tried:
+                    continue
+                tried.add((id(eqn), axes))
+                if key not in flats:
+                    flats[key] = _flattened(holder, *key)
+                found = list(_found(holder.jaxpr, flats[key], eqn, axes))
+                yield from found
+                if found:
+                    break
+
+
+def _found(holder: Jaxpr, flat: _Flat, matmul: Eqn, axes: Axes) -> Iterator[Logits]:
+    """Yield the scores that a matmul makes wherever it is called."""
+    for eqn in flat.jaxpr.eqns:
+        if flat.paths[id(eqn)][-1] is matmul:
+            made = _Search(flat, eqn, axes).found(holder)
+            if made is not None:
+                yield made
+
+
+def _summed_widths(jaxpr: Jaxpr) -> set[int]:
+    """Return the sizes of the dims that anything is summed over."""
+    found: set[int] = set()
+    for eqn in _own_eqns(jaxpr):
+        if jax_compat.primitive_name(eqn) == "reduce_sum":
+            shape = shape_of(eqn.invars[0])
+            found |= {shape[axis] for axis in jax_compat.params(eqn)["axes"]}
+    return found
+
+
+def _own_eqns(jaxpr: Jaxpr) -> Iterator[Eqn]:
+    """Yield the eqns of a jaxpr and of what it calls, without those of loops and checkpoints."""
+    seen, todo = set[int](), [jaxpr]
+    while todo:
+        each = todo.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            for eqn in each.eqns:
+                yield eqn
+                if jax_compat.primitive_name(eqn) in _INLINED:
+                    todo += [nest.jaxpr for nest in nests(eqn)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Holder:
+    """A jaxpr that scores are looked for in, and the eqns that hold one another down to it."""
+
+    jaxpr: Jaxpr
+    path: tuple[Eqn, ...] = ()
+
+
+def _holders(jaxpr: Jaxpr) -> Iterator[_Holder]:
+    """Yield a jaxpr and the bodies of the scans in it, each once."""
+    seen, todo = set[int](), [_Holder(jaxpr)]
+    while todo:
+        holder = todo.pop()
+        if id(holder.jaxpr) in seen:
+            continue
+        seen.add(id(holder.jaxpr))
+        yield holder
+        inside = [holder]
+        while inside:
+            each = inside.pop()
+            for eqn in each.jaxpr.eqns:
+                name = jax_compat.primitive_name(eqn)
+                if name == "scan" or name in _INLINED:
+                    found = [_Holder(nest.jaxpr, (*each.path, eqn)) for nest in nests(eqn)]
+                    (todo if name == "scan" else inside).extend(found)
+
+
+def _is_matmul(eqn: Eqn, least: int) -> bool:
+    if jax_compat.primitive_name(eqn) != "dot_general":
+        return False
+    _, batch = jax_compat.params(eqn)["dimension_numbers"]
+    return not batch[0] and aval_of(eqn.outvars[0]).nbytes >= least
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Flat:
+    """A jaxpr with calls inlined, and of each of its eqns the way to it before, by its id."""
+
+    jaxpr: Jaxpr
+    paths: Mapping[int, tuple[Eqn, ...]]
+
+
+def _flattened(holder: _Holder, size: int, width: int) -> _Flat:
+    """Return a jaxpr with the calls inlined that hold scores, or that such lead to.
+
+    Others stay: JAX differentiates each callee once, and by its own rule where it has one.
+
+    Args:
+      holder: the jaxpr.
+      size: how many elements scores have at least.
+      width: how many there are for each token.
+    """
+    flattening, jaxpr = _Flattening(size, width), holder.jaxpr
+    eqns = flattening.eqns([(e, e) for e in jaxpr.eqns], {}, holder.path)
+    outvars = substituted(jaxpr.outvars, flattening.results)
+    return _Flat(jaxpr.replace(eqns=eqns, outvars=outvars), flattening.paths)
+
+
+@dataclass(slots=True)
+class _Flattening:
+    size: int
+    width: int
+    results: dict[Var, Var] = field(default_factory=dict)
+    behind: set[Var] = field(default_factory=set)
+    paths: dict[int, tuple[Eqn, ...]] = field(default_factory=dict)
+
+    def eqns(
+        self,
+        eqns: Sequence[tuple[Eqn, Eqn]],
+        substitutes: dict[Var, Var],
+        path: tuple[Eqn, ...],
+    ) -> list[Eqn]:
+        """Return eqns with calls inlined.
+
+        Args:
+          eqns: the eqns as they are to be, and as they were.
+          substitutes: gets what stands for results of calls.
+          path: the eqns that hold these.
+        """
+        made: list[Eqn] = []
+        for eqn, before in eqns:
+            plain = with_substitutes(eqn, substitutes)
+            body = _callee(plain)
+            operands = [v for v in plain.invars if not jax_compat.is_literal(v)]
+            is_behind = any(v in self.behind or self._is_big(v) for v in operands)
+            if body is None or not (is_behind or any(map(self._makes_big, eqns_in(body)))):
+                made.append(plain)
+                self.paths[id(plain)] = (*path, before)
+                if is_behind or self._makes_big(plain):
+                    self.behind |= set(plain.outvars)
+                continue
+            inner = dict(zip(body.invars, plain.invars, strict=True))
+            own = [(self._renamed(e, inner), e) for e in body.eqns]
+            made += self.eqns(own, inner, (*path, before))
+            # What a call in the body made stands for a variable that was renamed.
+            results = substituted(substituted(body.outvars, inner), inner)
+            substitutes |= zip(eqn.outvars, results, strict=True)
+            self.results |= zip(eqn.outvars, results, strict=True)
+        return made
+
+    def _renamed(self, eqn: Eqn, inner: dict[Var, Var]) -> Eqn:
+        new = [v if jax_compat.is_dropped(v) else jax_compat.new_var_like(v) for v in eqn.outvars]
+        made = with_substitutes(eqn, inner).replace(outvars=new)
+        inner |= zip(eqn.outvars, new, strict=True)
+        return made
+
+    def _makes_big(self, eqn: Eqn) -> bool:
+        return any(map(self._is_big, eqn.outvars))
+
+    def _is_big(self, var: Var) -> bool:
+        return self.width in shape_of(var) and size_of(var) >= self.size
+
+
+def _callee(eqn: Eqn) -> Jaxpr | None:
+    """Return the jaxpr that a call runs on its operands; None for other eqns."""
+    if jax_compat.primitive_name(eqn) not in _INLINED:
+        return None
+    found = nests(eqn)
+    if len(found) != 1:
+        return None
+    body = found[0].jaxpr
+    fits = len(body.invars) == len(eqn.invars) and len(body.outvars) == len(eqn.outvars)
+    return body if fits and not body.constvars else None
+
+
+def _axes_of(matmul: Eqn) -> Iterator[Axes]:
+    """Yield what may be the axes of a matmul's result, those of most tokens first."""
+    contracting, _ = jax_compat.params(matmul)["dimension_numbers"]
+    dims, at = list[list[int]](), 0
+    for side in (0, 1):
+        free = len(shape_of(matmul.invars[side])) - len(contracting[side])
+        dims.append(list(range(at, at + free)))
+        at += free
+    shape = shape_of(matmul.outvars[0])
+    for tokens, scores in (dims, reversed(dims)):
+        if len(scores) == 1:
+            for dim in sorted(tokens, key=lambda d: -shape[d]):
+                if shape[dim] > 1:
+                    yield Axes(dim, 1, scores[0])
+
+
+class _Search:
+    """The search for what becomes of scores, given their axes."""
+
+    def __init__(self, flat: _Flat, matmul: Eqn, axes: Axes) -> None:
+        assert axes.tokens is not None
+        self._flat, self._paths, self._matmul = flat.jaxpr, flat.paths, matmul
+        self._count = shape_of(matmul.outvars[0])[axes.tokens]
+        self._makers = {v: i for i, e in enumerate(self._flat.eqns) for v in e.outvars}
+        self._start = self._makers[matmul.outvars[0]]
+        self._axes: dict[Var, Axes] = {matmul.outvars[0]: axes}
+        # The numbers of eqns that are no part of what the scores lead to, and are made again.
+        self._pulled: set[int] = set()
+        self._inputs: dict[Var, None] = {}
+        self._summed: set[Var] = set()
+        self._wanted: dict[int, Mapping[int, Axes]] = {}
+
+    def found(self, holder: Jaxpr) -> Logits | None:
+        behind, broken = self._followed()
+        inside = self._inside(behind)
+        if inside & broken:
+            return None
+        for i in [self._start, *sorted(inside)]:
+            if not self._provided(i, inside):
+                return None
+        numbers = sorted({self._start, *inside, *self._pulled})
+        eqns = [self._flat.eqns[i] for i in numbers]
+        outputs = self._outputs({self._start, *inside})
+        loss = self._loss(inside)
+        if outputs is None or loss is None:
+            return None
+        made = {v for e in eqns for v in e.outvars}
+        read = [v for e in eqns for v in e.invars if not jax_compat.is_literal(v)]
+        whole = dict.fromkeys(v for v in read if v not in made and v not in self._inputs)
+        return Logits(
+            holder=holder,
+            jaxpr=self._flat,
+            matmul=self._matmul,
+            loss=loss,
+            eqns=tuple(eqns),
+            axes=self._axes,
+            inputs=tuple(self._inputs),
+            whole=tuple(whole),
+            outputs=outputs,
+            count=self._count,
+            copies=tuple(v for v in made if self._has_scores(v)),
+            matmul_path=self._paths[id(self._matmul)],
+            loss_path=self._paths[id(loss)],
+        )
+
+    def _followed(self) -> tuple[list[int], set[int]]:
+        """Return the numbers of the eqns that scores lead to, and of those without a rule."""
+        behind, broken = [], set[int]()
+        reached = set(self._matmul.outvars)
+        for i in range(self._start + 1, len(self._flat.eqns)):
+            eqn = self._flat.eqns[i]
+            if not any(v in reached for v in eqn.invars if not jax_compat.is_literal(v)):
+                continue
+            behind.append(i)
+            reached |= set(eqn.outvars)
+            if not self._follow(i, eqn):
+                broken.add(i)
+        return behind, broken
+
+    def _follow(self, number: int, eqn: Eqn) -> bool:
+        known = [
+            (j, self._axes[v])
+            for j, v in enumerate(eqn.invars)
+            if not jax_compat.is_literal(v) and v in self._axes
+        ]
+        if any(v in self._summed for v in eqn.invars if not jax_compat.is_literal(v)):
+            return False
+        applied = [forwards(eqn, j, axes, self._count) for j, axes in known]
+        each = sorted((a for a in applied if a is not None), key=lambda a: a.result.scores is None)
+        if not each or len(eqn.outvars) != 1:
+            return False
+        result = each[0].result
+        self._axes[eqn.outvars[0]] = result
+        self._wanted[number] = each[0].operands
+        if result.tokens is None:
+            self._summed.add(eqn.outvars[0])
+        return True
+
+    def _has_scores(self, var: Var) -> bool:
+        axes = self._axes.get(var)
+        return axes is not None and axes.scores is not None
+
+    def _inside(self, behind: Sequence[int]) -> set[int]:
+        """Return which of the eqns read scores, or lead to an eqn that does."""
+        inside: set[int] = set()
+        needed: set[Var] = set()
+        for i in reversed(behind):
+            eqn = self._flat.eqns[i]
+            operands = [v for v in eqn.invars if not jax_compat.is_literal(v)]
+            if any(map(self._has_scores, operands)) or any(v in needed for v in eqn.outvars):
+                inside.add(i)
+                needed |= set(operands)
+        return inside
+
+    def _provided(self, number: int, inside: set[int]) -> bool:
+        """Provide what an eqn reads; return False where that is of other axes."""
+        eqn = self._flat.eqns[number]
+        if number == self._start:
+            applied = backwards(eqn, self._axes[self._matmul.outvars[0]], self._count)
+            if applied is None:
+                return False
+            wanted = applied.operands
+        else:
+            wanted = self._wanted[number]
+        for j, v in enumerate(eqn.invars):
+            if jax_compat.is_literal(v):
+                continue
+            if j not in wanted:
+                # What is read whole must not be what there is a part of only.
+                if v in self._axes:
+                    return False
+            elif not self._demanded(v, wanted[j]):
+                return False
+        return True
+
+    def _demanded(self, var: Var, axes: Axes) -> bool:
+        """Provide a value with axes: it has them, is made again with them, or is read in parts."""
+        known = self._axes.get(var)
+        if known is not None:
+            same = (known.tokens, known.inner) == (axes.tokens, axes.inner)
+            return same and known.scores in (axes.scores, None)
+        self._axes[var] = axes
+        number = self._makers.get(var)
+        if number is not None and axes.scores is not None:
+            applied = backwards(self._flat.eqns[number], axes, self._count)
+            if applied is not None:
+                return self._pull(number, applied.operands)
+        self._inputs[var] = None
+        return True
+
+    def _pull(self, number: int, wanted: Mapping[int, Axes]) -> bool:
+        """Make a value again that has the scores' axis and no part in them, as a one-hot target."""
+        eqn = self._flat.eqns[number]
+        whole = [v for j, v in enumerate(eqn.invars) if j not in wanted]
+        if any(v in self._axes for v in whole if not jax_compat.is_literal(v)):
+            return False
+        self._pulled.add(number)
+        return all(self._demanded(eqn.invars[j], axes) for j, axes in wanted.items())
+
+    def _outputs(self, inside: set[int]) -> tuple[Var, ...] | None:
+        """Return what is read elsewhere of what is made; None where scores are, or much else."""
+        made = {v for i in inside for v in self._flat.eqns[i].outvars}
+        read = [v for i, e in enumerate(self._flat.eqns) if i not in inside for v in e.invars]
+        read += self._flat.outvars
+        found = dict.fromkeys(v for v in read if not jax_compat.is_literal(v) and v in made)
+        if any(map(self._has_scores, found)) or not found:
+            return None
+        nbytes = sum(aval_of(v).nbytes for v in found)
+        least = _LITTLE * aval_of(self._matmul.outvars[0]).nbytes
+        return tuple(found) if nbytes < least else None
+
+    def _loss(self, inside: set[int]) -> Eqn | None:
+        """Return the first sum over the scores of what is exponential in them."""
+        exponential: set[Var] = set()
+        for i in sorted(inside):
+            eqn = self._flat.eqns[i]
+            operands = [v for v in eqn.invars if not jax_compat.is_literal(v)]
+            is_in = any(v in exponential for v in operands)
+            scored = any(map(self._has_scores, operands))
+            if scored and (is_in or jax_compat.primitive_name(eqn) in _EXPONENTIALS):
+                if not any(map(self._has_scores, eqn.outvars)):
+                    return eqn
+                exponential |= set(eqn.outvars)
+        return None

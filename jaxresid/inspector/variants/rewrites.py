@@ -1,0 +1,133 @@
+"""Rewrite what is differentiated, differentiate it again, and tell what the program then takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from jaxresid import jax_compat
+from jaxresid.errors import JaxresidError
+from jaxresid.inspector.cost.jaxpr_cost import Costs, passes_cost
+from jaxresid.inspector.few_layers import can_leave_out_layers, few_layers, whole_figures
+from jaxresid.inspector.jaxpr.repeats import shortened
+from jaxresid.inspector.memory.lowered import lower
+from jaxresid.inspector.memory.peak import peak_nbytes
+from jaxresid.inspector.memory.profile import Profile
+from jaxresid.inspector.program.build import value_and_gradients
+from jaxresid.inspector.program.step import step_program
+from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
+from jaxresid.inspector.residuals.step import step_kept_nbytes
+from jaxresid.inspector.trace.function import Trace, retrace
+from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
+from jaxresid.inspector.variants.joined import Gradients, joined, leaving_out
+from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr
+from jaxresid.model import Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures of a program.
+
+    Attributes:
+      peak_nbytes: its estimated peak.
+      kept_nbytes: what the backward pass keeps in device memory.
+      cost: the cost of its passes.
+    """
+
+    peak_nbytes: int
+    kept_nbytes: int
+    cost: Cost
+
+
+class Rewrites(Protocol):
+    """What is differentiated in a program, and the program with one of these rewritten.
+
+    Attributes:
+      jaxprs: the open jaxprs that are differentiated.
+    """
+
+    jaxprs: tuple[Jaxpr, ...]
+
+    def cost(self) -> Cost:
+        """Return the cost of the program's passes as it is."""
+
+    def figures(self, number: int, jaxpr: Jaxpr) -> Figures:
+        """Return the figures with another jaxpr in the place of one that is differentiated.
+
+        Args:
+          number: the number of the one.
+          jaxpr: the other, an open jaxpr of the same inputs and outputs.
+
+        Raises:
+          Exception: whatever JAX raises where it cannot differentiate that.
+        """
+
+
+class FunctionRewrites:
+    """The rewrites of a function; see `Rewrites`."""
+
+    def __init__(self, traced: Trace, profile: Profile) -> None:
+        self._traced, self._profile = traced, profile
+        self.jaxprs: tuple[Jaxpr, ...] = (traced.written,)
+
+    def cost(self) -> Cost:
+        """Return the cost of the function's passes as it is."""
+        return sum(passes_cost(self._traced), Cost())
+
+    def figures(self, number: int, jaxpr: Jaxpr) -> Figures:
+        """Return the figures with another primal jaxpr; see `Rewrites.figures`."""
+        short = shortened(jaxpr) if can_leave_out_layers(self._traced) else None
+        if short is not None:
+            few = whole_figures(few_layers(self._traced, short), self._profile)
+            if few is not None:
+                return Figures(few.peak_nbytes, few.kept_nbytes, sum(few.passes, Cost()))
+        made = self.trace(number, jaxpr)
+        program = value_and_gradients(made)
+        kept, _ = kept_nbytes(kept_by(made, program))
+        peak = peak_nbytes(lower(program, self._profile))
+        return Figures(peak, kept, sum(passes_cost(made), Cost()))
+
+    def trace(self, number: int, jaxpr: Jaxpr) -> Trace:
+        """Return the trace with another primal jaxpr."""
+        primal = jax_compat.with_jaxpr(self._traced.primal().jaxpr, jaxpr)
+        return retrace(self._traced, primal)
+
+
+class StepRewrites:
+    """The rewrites of a training step, which is traced once more; see `Rewrites`.
+
+    Raises:
+      JaxresidError: its gradients cannot be left out of it.
+    """
+
+    def __init__(self, fun: Callable[..., Any], step: StepTrace, profile: Profile) -> None:
+        self._step, self._profile, self._gradients = step, profile, Gradients()
+        try:
+            with leaving_out(self._gradients):
+                primal = step_primal(fun, step.arguments)
+            self._left = step_trace(primal, step.arguments, step.frames)
+        except Exception as e:
+            raise JaxresidError("the gradients of the step cannot be told from the rest") from e
+        self.jaxprs = tuple(each.jaxpr for each in self._gradients.found)
+        self._costs = Costs()
+
+    def cost(self) -> Cost:
+        """Return the cost of the step as it is."""
+        return self._costs.of_jaxpr(self._step.jaxpr)
+
+    def figures(self, number: int, jaxpr: Jaxpr) -> Figures:
+        """Return the figures with another loss; see `Rewrites.figures`."""
+        made = self.trace(number, jaxpr)
+        program = step_program(made)
+        peak = peak_nbytes(lower(program, self._profile))
+        kept, _ = step_kept_nbytes(made, program)
+        return Figures(peak, kept, self._costs.of_jaxpr(made.jaxpr))
+
+    def trace(self, number: int, jaxpr: Jaxpr) -> StepTrace:
+        """Return the trace with another loss."""
+
+        def change(which: int, closed: ClosedJaxpr) -> ClosedJaxpr:
+            return jax_compat.with_jaxpr(closed, jaxpr) if which == number else closed
+
+        return joined(self._left, self._gradients, change)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from claims import Claim
+from jaxresid.linter.rules.linen_transform_of_array_function import LinenTransformOfArrayFunction
 
 X = jnp.full((3, 4), 0.5)
 
@@ -183,6 +184,54 @@ def _named(namespace):
         assert _names(namespace[name](remat=True)) == {"block"}
 
 
+def _no_module(*calls):
+    """Each call raises, as the first argument has no state of a module."""
+
+    def check(namespace):
+        for name, *args in calls:
+            with pytest.raises(AttributeError, match="_state"):
+                namespace[name](*args)
+
+    return check
+
+
+def _inside_a_module(namespace):
+    with pytest.raises(AttributeError, match="_state"):
+        namespace["Model"]().init(jax.random.key(0), X)
+
+
+def _variables(namespace):
+    variables = namespace["model"].init(jax.random.key(0), X)
+    with pytest.raises(AttributeError, match="_state"):
+        namespace["run"](variables, X)
+
+
+W = jnp.full((4, 4), 0.1)
+NO_ARGUMENTS = """
+import flax.linen as nn
+
+def run():
+    return nn.remat(lambda: 1.0)()
+"""
+
+
+def _no_arguments(namespace):
+    with pytest.raises(TypeError, match="self"):
+        namespace["run"]()
+
+
+def _lifted_right(namespace):
+    from flax import linen as nn
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.remat(lambda mdl, h: nn.Dense(4)(nn.gelu(h)))(self, x)
+
+    assert jnp.isfinite(Model().init_with_output(jax.random.key(0), X)[0]).all()
+    assert jnp.isfinite(namespace["run"](W, X))
+
+
 FLAX = ("flax",)
 CLAIMS = {
     "JXR601": (
@@ -211,5 +260,14 @@ CLAIMS = {
         Claim(_unnamed({"Block_0"}, {"CheckpointBlock_0"}), bad=1, needs=FLAX),
         Claim(_unnamed({"Block_0"}, {"Core_remat_staticBlock_0"}), bad=2, needs=FLAX),
         Claim(_named, source=NAMED, needs=FLAX),
+    ),
+    "JXR604": (
+        Claim(_no_module(("run", W, X)), bad=0, needs=FLAX),
+        Claim(_lifted_right, source=LinenTransformOfArrayFunction.bad[0].fixed, needs=FLAX),
+        Claim(_inside_a_module, bad=1, needs=FLAX),
+        Claim(_no_module(("step", {"w": W}, X)), bad=2, needs=FLAX),
+        Claim(_variables, bad=3, needs=FLAX),
+        Claim(_no_module(("run", X, jnp.ones(3))), bad=4, needs=FLAX),
+        Claim(_no_arguments, source=NO_ARGUMENTS, needs=FLAX),
     ),
 }

@@ -260,7 +260,9 @@ def test_grammar_newer_than_the_interpreter(monkeypatch):
     newer = """\
     import jax
     type Pair[T] = tuple[T, T]
-    def f[T: (int, str)](x: T) -> T:
+    def f[
+        T: (int, str),
+    ](x: T) -> T:
         s = f"{x!r:{'>'}{"a"}} {
             x}"
         try:
@@ -283,7 +285,7 @@ def test_grammar_newer_than_the_interpreter(monkeypatch):
     monkeypatch.setattr("builtins.compile", old)
     found = facts(newer)
     (site,) = found.sites
-    assert (site.node.lineno, site.node.col_offset) == (7, 15)
+    assert (site.node.lineno, site.node.col_offset) == (9, 15)
     assert isinstance(found.names.tree.body[2], (ast.FunctionDef, ast.Expr, ast.Assign))
 
 

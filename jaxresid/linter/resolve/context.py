@@ -104,21 +104,20 @@ class ContextResolver(UseResolver):
                     self._add(context, after)
             else:
                 self._add(context, use)
-        context.only_rule = self._has_custom_vjp(function) or (
-            bool(uses)
-            and all(
-                use.kind == "rule" or "custom" in use.through or self.context(use.node).only_rule
-                for use in uses
-            )
-        )
         enclosing = self.names.function(function)
+        elsewhere = self.remote_uses(function) if enclosing is None else ()
+        context.only_rule = self._has_custom_vjp(function) or (
+            bool(uses or elsewhere)
+            and all(is_rule(use, self.context(use.node)) for use in uses)
+            and all(use.in_rule for use in elsewhere)
+        )
         if enclosing is not None:
             # A function made inside another runs under whatever that one runs under.
             outer = self._function_context(enclosing)
             _merge(context, outer)
             context.only_rule |= outer.only_rule
         else:
-            self._add_remote(function, context)
+            self._add_remote(elsewhere, function, context)
 
     def _has_custom_vjp(self, function: FunctionNode) -> bool:
         """Return whether a decorator replaces the function's reverse pass.
@@ -152,9 +151,11 @@ class ContextResolver(UseResolver):
             case "returned" | "escapes":
                 context.unknown = True
 
-    def _add_remote(self, function: FunctionNode, context: Context) -> None:
+    def _add_remote(
+        self, uses: tuple[RemoteUse, ...], function: FunctionNode, context: Context
+    ) -> None:
         """Add what other modules of the project do with a function of this one."""
-        for use in self.remote_uses(function):
+        for use in uses:
             match use.kind:
                 case "derivative":
                     context.reverse.append(Use("derivative", function, mode="reverse"))
@@ -167,7 +168,6 @@ class ContextResolver(UseResolver):
             context.loop = context.loop or use.in_loop
             if use.in_reverse:
                 context.reverse.append(Use("derivative", function, mode="reverse"))
-            context.only_rule = False
 
     def remote_uses(self, definition: Definition) -> tuple[RemoteUse, ...]:
         """Return what the other modules of the project do with a definition of this one."""
@@ -198,6 +198,16 @@ class ContextResolver(UseResolver):
     def flow(self, node: ast.AST) -> tuple[Use, ...]:
         """Return the places where the value of an expression goes."""
         return self._unique(self._flow(node, (), 0))
+
+
+def is_rule(use: Use, context: Context) -> bool:
+    """Return whether a use is, or is only in, a rule of a custom derivative.
+
+    Args:
+      use: the use of a function.
+      context: the context of the place where it is used.
+    """
+    return use.kind == "rule" or "custom" in use.through or context.only_rule
 
 
 def _merge(context: Context, other: Context) -> None:

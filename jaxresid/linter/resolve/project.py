@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from jaxresid.linter.resolve.context import is_rule
 from jaxresid.linter.resolve.facts import Facts
 from jaxresid.linter.resolve.stages import derivative_name
 from jaxresid.linter.resolve.uses import RemoteUse
@@ -236,6 +237,7 @@ class Project:
                         use.mode == "forward",
                         context.loop or _is_loop(use.api),
                         bool(context.reverse),
+                        is_rule(use, context),
                         use.through,
                     )
 

@@ -19,8 +19,8 @@ class UndifferentiatedCheckpoint(Rule):
 
     ## What it does
     Finds a checkpointed function whose every visible use is under forward-mode differentiation
-    (`jax.jvp`, `jax.jacfwd`) or inside the rules of a `custom_vjp`, which JAX does not
-    differentiate; and one that gets, or gives, nothing but values that go through `stop_gradient`,
+    (`jax.jvp`, `jax.jacfwd`) or inside the rules of a `custom_vjp`, of this module or another of the
+    project, which JAX does not differentiate; and one that gets, or gives, nothing but values that go through `stop_gradient`,
     at its calls or in its own body.
 
     ## Why is this bad?
@@ -238,6 +238,47 @@ class UndifferentiatedCheckpoint(Rule):
                 return q - q.mean()
             """,
         ),
+        Example(  # the rules' bodies are in a module of their own
+            """
+            import jax
+
+
+            def forward(xs):
+                @jax.checkpoint  # !
+                def step(c, x):
+                    return c + jax.numpy.sin(jax.numpy.sin(x)), None
+
+                return jax.lax.scan(step, 0.0, xs)[0], xs
+            """,
+            fixed="""
+            import jax
+
+
+            def forward(xs):
+                def step(c, x):
+                    return c + jax.numpy.sin(jax.numpy.sin(x)), None
+
+                return jax.lax.scan(step, 0.0, xs)[0], xs
+            """,
+            files={
+                "api.py": """
+                import jax
+                from module import forward
+
+
+                @jax.custom_vjp
+                def run(xs):
+                    return forward(xs)[0]
+
+
+                def bwd(xs, ct):
+                    return (ct * jax.numpy.cos(xs),)
+
+
+                run.defvjp(forward, bwd)
+                """
+            },
+        ),
     )
     good = (
         Example(  # the weights are closed over, and not stopped
@@ -351,6 +392,76 @@ class UndifferentiatedCheckpoint(Rule):
                     w = jax.lax.stop_gradient(w)
                 return jax.checkpoint(net)(w, jax.lax.stop_gradient(x)).sum()
             """
+        ),
+        Example(  # the rule in the other module takes a derivative
+            """
+            import jax
+
+
+            def forward(xs):
+                @jax.checkpoint
+                def step(c, x):
+                    return c + jax.numpy.sin(jax.numpy.sin(x)), None
+
+                return jax.lax.scan(step, 0.0, xs)[0], xs
+            """,
+            files={
+                "api.py": """
+                import jax
+                from module import forward
+
+
+                @jax.custom_vjp
+                def run(xs):
+                    return forward(xs)[0]
+
+
+                def fwd(xs):
+                    return jax.vjp(forward, xs)
+
+
+                def bwd(vjp, ct):
+                    return vjp((ct, None))
+
+
+                run.defvjp(fwd, bwd)
+                """
+            },
+        ),
+        Example(  # the other module also calls it outside the rules
+            """
+            import jax
+
+
+            def forward(xs):
+                @jax.checkpoint
+                def step(c, x):
+                    return c + jax.numpy.sin(jax.numpy.sin(x)), None
+
+                return jax.lax.scan(step, 0.0, xs)[0], xs
+            """,
+            files={
+                "api.py": """
+                import jax
+                from module import forward
+
+
+                @jax.custom_vjp
+                def run(xs):
+                    return forward(xs)[0]
+
+
+                def bwd(xs, ct):
+                    return (ct * jax.numpy.cos(xs),)
+
+
+                run.defvjp(forward, bwd)
+
+
+                def plain(xs):
+                    return forward(xs)[0]
+                """
+            },
         ),
         Example("""
             import jax

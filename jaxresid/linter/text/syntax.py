@@ -135,7 +135,8 @@ def _blanked(node: cst.CSTNode, code: bytes) -> bytes | None:
     import libcst as cst
 
     if isinstance(node, cst.TypeParameters):
-        return _spaces(code)
+        # Outside brackets a line goes on after a backslash only.
+        return re.sub(rb" (?=\r?\n)", rb"\\", _spaces(code))
     if isinstance(node, cst.TypeAlias):
         # `type X = int` -> `0;   X = int`: an assignment, its columns kept.
         head = node.name.value.encode()

@@ -11,31 +11,48 @@ from pathlib import Path
 import pytest
 
 
+class DownloadError(Exception):
+    """The error of a package that the registry does not give."""
+
+
 @functools.cache
 def unpacked(requirement):
     """The directory that a released package unpacks to; skips where there is no registry."""
-    directory = Path(tempfile.gettempdir()) / "jaxresid-packages" / requirement.replace("==", "-")
-    tree = directory / "tree"
-    if tree.exists():
-        return tree
-    directory.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", directory, requirement],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    if done.returncode:
-        pytest.skip(f"cannot download {requirement}: {done.stderr.strip().splitlines()[-1:]}")
-    partial = directory / "partial"
-    for archive in directory.iterdir():
+    tree = Path(tempfile.gettempdir()) / "jaxresid-packages" / requirement
+    try:
+        if not tree.exists():
+            download(requirement, tree)
+    except DownloadError as e:
+        pytest.skip(str(e))
+    return tree
+
+
+def download(requirement, tree):
+    """Download a released package, whatever Python it asks for, and unpack it.
+
+    Args:
+      requirement: `name==version`.
+      tree: the directory to make of it.
+    """
+    tree.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=tree.parent) as work:
+        options = ["-q", "--no-deps", "--ignore-requires-python", "-d", work]
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "download", *options, requirement],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        if done.returncode:
+            reason = done.stderr.strip().splitlines()[-1:]
+            raise DownloadError(f"cannot download {requirement}: {reason}")
+        (archive,) = Path(work).iterdir()
+        partial = Path(work) / "partial"
         if archive.suffix in {".whl", ".zip"}:
             zipfile.ZipFile(archive).extractall(partial)
-        elif archive.suffix == ".gz":
+        else:
             with tarfile.open(archive) as tar:
                 tar.extractall(partial, filter="data")
-            (inner,) = partial.iterdir()
-            partial = inner
-    partial.rename(tree)
-    return tree
+            (partial,) = partial.iterdir()
+        partial.rename(tree)

@@ -69,8 +69,8 @@ class RemoteUse:
       forward: whether the derivative, if it is one, is in forward mode.
       in_loop, in_reverse: whether that happens under a staged loop, or under a reverse-mode
         derivative.
-      in_rule: whether that is, or happens only inside, a rule of a custom derivative, which JAX does
-        not differentiate.
+      in_rule: whether that is, or happens only inside, a rule of a custom derivative, which JAX
+        does not differentiate.
       through: what the function went through on the way, as in `Use`.
     """
 

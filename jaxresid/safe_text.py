@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import json
 import re
 from collections.abc import Mapping
@@ -66,7 +67,7 @@ def safe_value(value: T) -> T:
 
     The same object is returned where all its text is visible already.
     """
-    return _safe_value(value, several=False, known={})  # type: ignore[no-any-return]
+    return _Safe().of(value, several=False)  # type: ignore[no-any-return]
 
 
 def json_text(value: Any, *, indent: int | None = 2) -> str:
@@ -100,34 +101,55 @@ def quoted_path(path: str) -> str:
     return f'"{"".join(map(escaped, path))}"'
 
 
-def _safe_value(value: Any, *, several: bool, known: dict[int, tuple[Any, Any]]) -> Any:
-    if isinstance(value, enum.Enum) or value is None or isinstance(value, bool | int | float):
+class _Safe:
+    """Makes the text of values visible, that of each object and each text once."""
+
+    def __init__(self) -> None:
+        # By id; the value is kept, so that its id stays its own.
+        self._known: dict[int, tuple[Any, Any]] = {}
+        self._texts: dict[tuple[str, bool], str] = {}
+
+    def of(self, value: Any, *, several: bool) -> Any:
+        if isinstance(value, enum.Enum) or value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, str):
+            return self._text(value, several)
+        known = self._known.get(id(value))
+        if known is None:
+            known = self._known[id(value)] = value, self._made(value, several)
+        return known[1]
+
+    def _text(self, text: str, several: bool) -> str:
+        found = self._texts.get((text, several))
+        if found is None:
+            found = _IN_LINES.sub(_picture, text) if several else visible(text)
+            self._texts[text, several] = found
+        return text if found == text else found
+
+    def _made(self, value: Any, several: bool) -> Any:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            changes = {}
+            for name in _fields(type(value)):
+                old = getattr(value, name)
+                new = self.of(old, several=name in _SEVERAL_LINES)
+                if new is not old and new != old:
+                    changes[name] = new
+            return dataclasses.replace(value, **changes) if changes else value
+        if isinstance(value, Mapping):
+            return {
+                self.of(k, several=False): self.of(v, several=several) for k, v in value.items()
+            }
+        if isinstance(value, tuple | list):
+            parts = [self.of(v, several=several) for v in value]
+            if any(a is not b for a, b in zip(parts, value, strict=True)):
+                is_named = isinstance(value, tuple) and hasattr(value, "_fields")
+                return type(value)(*parts) if is_named else type(value)(parts)
         return value
-    if isinstance(value, str):
-        return _IN_LINES.sub(_picture, value) if several else visible(value)
-    if id(value) in known:
-        return known[id(value)][1]
-    found = value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changes = {}
-        for f in dataclasses.fields(value):
-            old = getattr(value, f.name)
-            new = _safe_value(old, several=f.name in _SEVERAL_LINES, known=known)
-            if new is not old and new != old:
-                changes[f.name] = new
-        found = dataclasses.replace(value, **changes) if changes else value
-    elif isinstance(value, Mapping):
-        found = {
-            _safe_value(k, several=False, known=known): _safe_value(v, several=several, known=known)
-            for k, v in value.items()
-        }
-    elif isinstance(value, tuple | list):
-        parts = [_safe_value(v, several=several, known=known) for v in value]
-        if any(a is not b for a, b in zip(parts, value, strict=True)):
-            is_named = isinstance(value, tuple) and hasattr(value, "_fields")
-            found = type(value)(*parts) if is_named else type(value)(parts)
-    known[id(value)] = (value, found)  # the value is kept, so that its id stays its own
-    return found
+
+
+@functools.cache
+def _fields(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(kind))
 
 
 def _picture(match: re.Match[str]) -> str:

@@ -37,9 +37,15 @@ def is_pruned(eqn: Eqn) -> bool:
 
     It then leaves out what nothing needs of the eqn; of `while` since 0.12.
     """
+    return eqn.primitive in _dce_rules()
+
+
+@functools.cache
+def _dce_rules() -> Mapping[Primitive, Any]:
     from jax.interpreters import partial_eval
 
-    return eqn.primitive in partial_eval.dce_rules
+    rules: Mapping[Primitive, Any] = partial_eval.dce_rules
+    return rules
 
 
 def is_jaxpr(value: object) -> TypeGuard[ClosedJaxpr]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -59,9 +60,14 @@ def shape_and_dtype(var: Var) -> tuple[tuple[int, ...] | None, Any]:
 
 def is_inexact(var: Var) -> bool:
     """Return whether a variable is of floats or complex numbers, or of no dtype at all."""
-    jnp = jax_compat.import_jax().numpy
     dtype = getattr(var.aval, "dtype", None)
-    return dtype is None or bool(jnp.issubdtype(dtype, jnp.inexact))
+    return dtype is None or _is_inexact(dtype)
+
+
+@functools.cache
+def _is_inexact(dtype: Any) -> bool:
+    jnp = jax_compat.import_jax().numpy
+    return bool(jnp.issubdtype(dtype, jnp.inexact))
 
 
 class Flows:
@@ -121,7 +127,9 @@ class Flows:
             return [replace(flow, is_gradient=False) for flow in operands]
         found = nests(eqn)
         if not found:
-            return self._result_flows(eqn, replace(together, is_gradient=False))
+            return self._result_flows(
+                eqn, replace(together, is_gradient=False) if together.is_gradient else together
+            )
         # What no body is given decides which of them runs, or how often.
         given = {i for nest in found for i in nest.operands}
         deciding = [flow for i, flow in enumerate(operands) if i not in given]
@@ -135,7 +143,9 @@ class Flows:
 
     def _result_flows(self, eqn: Eqn, flow: Flow) -> list[Flow]:
         """Return the same flow for each result; bools and integers hold no gradient."""
-        result_flow = replace(flow, is_after=False, is_steered=flow.is_steered or flow.is_after)
+        if not flow.is_after or all(map(is_inexact, eqn.outvars)):
+            return [flow] * len(eqn.outvars)
+        result_flow = replace(flow, is_after=False, is_steered=True)
         return [flow if is_inexact(v) else result_flow for v in eqn.outvars]
 
     def _body(self, nest: Nest, operands: Sequence[Flow]) -> list[Flow]:

@@ -45,11 +45,12 @@ def phase_of(tags: str) -> str:
 class Passes:
     """The passes of eqns of a jaxpr that is not itself differentiated.
 
-    Each body is looked at once.
+    Each eqn and each body is looked at once.
     """
 
     def __init__(self) -> None:
-        # By id; the jaxpr is kept, or its id could be reused.
+        # By id; the eqn or jaxpr is kept, or its id could be reused.
+        self._of: dict[int, tuple[Eqn, str]] = {}
         self._within: dict[int, tuple[Jaxpr, frozenset[str]]] = {}
 
     def of(self, eqn: Eqn) -> str:
@@ -59,6 +60,12 @@ class Passes:
           `forward`, `backward` (recomputing included), `update`, or `both` for an untagged eqn with
           both passes inside: a jitted gradient, a loop over microbatches.
         """
+        known = self._of.get(id(eqn))
+        if known is None:
+            known = self._of[id(eqn)] = eqn, self._found(eqn)
+        return known[1]
+
+    def _found(self, eqn: Eqn) -> str:
         phase = phase_of(jax_compat.name_stack(eqn))
         if phase != UPDATE:
             return FORWARD if phase == FORWARD else BACKWARD

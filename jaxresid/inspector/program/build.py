@@ -8,7 +8,6 @@ line can be looked up when it is asked for.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -196,6 +195,7 @@ class _Step:
       eqn: the eqn.
       name: its primitive.
       operands: what it reads: variables, and the ids of literals.
+      literals: the literals among them, each with a value like it.
       number: what makes two plain eqns on equal operands equal; None if nothing does.
       phase: the phase of a plain eqn; None for one that is no op of its own, or has bodies.
       results: a value like each of its results, for a plain eqn.
@@ -204,6 +204,7 @@ class _Step:
     eqn: Final[Eqn]
     name: Final[str]
     operands: Final[tuple[Var | int, ...]]
+    literals: Final[tuple[tuple[Literal, Value], ...]] = ()
     number: Final[int | None] = None
     phase: Final[str | None] = None
     results: Final[tuple[Value, ...]] = ()
@@ -236,7 +237,8 @@ class JaxprReader:
     def __init__(self, *, as_written: bool = False) -> None:
         self.as_written = as_written
         self._steps: dict[tuple[int, str], _Steps] = {}
-        self._eqns: dict[tuple[int, str], _Step] = {}
+        # By the name stacks, and by the id of an eqn, which is kept.
+        self._eqns: dict[str, dict[int, _Step]] = {}
         # By the id of an aval, which is kept: JAX gives one to many variables.
         self._types: dict[int, tuple[Aval, Value]] = {}
         self._numbers: dict[Hashable, int] = {}
@@ -245,36 +247,32 @@ class JaxprReader:
         """Return the eqns of a jaxpr that is called under these name stacks."""
         found = self._steps.get((id(jaxpr), tags))
         if found is None:
-            literals = {
-                id(v): _literal(v)
-                for eqn in jaxpr.eqns
-                for v in eqn.invars
-                if jax_compat.is_literal(v)
-            }
-            known = self._eqns
-            steps = tuple(
-                [known.get((id(eqn), tags)) or self._step(eqn, tags) for eqn in jaxpr.eqns]
-            )
+            known = self._eqns.setdefault(tags, {})
+            steps = tuple([known.get(id(eqn)) or self._step(eqn, tags) for eqn in jaxpr.eqns])
+            literals = {id(v): made.copy() for step in steps for v, made in step.literals}
             found = self._steps[id(jaxpr), tags] = _Steps(jaxpr, steps, literals)
         return found
 
     def _step(self, eqn: Eqn, tags: str) -> _Step:
-        step = self._eqns[id(eqn), tags] = self._read(eqn, tags)
+        step = self._eqns[tags][id(eqn)] = self._read(eqn, tags)
         return step
 
     def _read(self, eqn: Eqn, tags: str) -> _Step:
         name = jax_compat.primitive_name(eqn)
-        operands = tuple([id(v) if jax_compat.is_literal(v) else v for v in eqn.invars])
+        literals = tuple([(v, _literal(v)) for v in eqn.invars if jax_compat.is_literal(v)])
+        operands: tuple[Var | int, ...] = tuple(eqn.invars)
+        if literals:
+            operands = tuple([id(v) if jax_compat.is_literal(v) else v for v in eqn.invars])
         if not (name == "name" and self.as_written) and (
             name in _SAME
             or name == "optimization_barrier"
             or (name in _MAYBE_SAME and _MAYBE_SAME[name](eqn))
             or nests(eqn)
         ):
-            return _Step(eqn, name, operands)
+            return _Step(eqn, name, operands, literals)
         phase = phase_of(f"{tags}/{jax_compat.name_stack(eqn)}")
         results = tuple([self._type(v) for v in eqn.outvars])
-        return _Step(eqn, name, operands, self._number(eqn, name), phase, results)
+        return _Step(eqn, name, operands, literals, self._number(eqn, name), phase, results)
 
     def _type(self, var: Var) -> Value:
         aval = var.aval
@@ -288,10 +286,11 @@ class JaxprReader:
             return None
         # What a primitive makes follows from its operands and params, which it orders. A number
         # has its hash at hand.
-        with contextlib.suppress(TypeError):
+        try:
             key = (name, *jax_compat.params(eqn).items())
             return self._numbers.setdefault(key, len(self._numbers))
-        return None
+        except TypeError:
+            return None
 
 
 class _Builder:
@@ -355,7 +354,8 @@ class _Builder:
             known = self._known.get(key)
             if known is not None:
                 return known
-        results = tuple([v.copy() for v in step.results])
+        results = step.results
+        results = (results[0].copy(),) if len(results) == 1 else tuple([v.copy() for v in results])
         op = Op(step.name, tuple(operands), results, step.eqn, context, phase)
         if step.name in COLLECTIVES and (exchange := written(op)) is not None:
             op = replace(op, collectives=(exchange,))
@@ -605,7 +605,8 @@ def _scheduled(block: Block, is_body: bool) -> Block:
         elif recomputes:
             at = max([place.get(v, -1) for v in op.operands], default=-1)
         order.append((at, int(at != i), i, recomputes and held))
-        place.update(dict.fromkeys(op.results, at))
+        for v in op.results:
+            place[v] = at
     order.sort()
     return _placed_before_readers(
         Block(block.inputs, tuple(block.ops[i] for _, _, i, _ in order), block.outputs),
@@ -630,11 +631,11 @@ def _placed_before_readers(block: Block, waits: Sequence[bool]) -> Block:
     ops: list[Op] = []
 
     def missing(i: int) -> list[int]:
-        found = {waiting[v] for v in block.ops[i].operands if v in waiting}
-        return sorted((j for j in found if j not in done), reverse=True)
+        found = {waiting[v] for v in block.ops[i].operands if v in waiting} - done
+        return sorted(found, reverse=True)
 
     def is_ready(i: int) -> bool:
-        return all(makers[v] in done for v in block.ops[i].operands if v in makers)
+        return done.issuperset([makers[v] for v in block.ops[i].operands if v in makers])
 
     def emit(i: int) -> None:
         done.add(i)
@@ -681,7 +682,7 @@ def _needed(block: Block) -> Block:
     for op in reversed(block.ops):
         if needed.isdisjoint(op.results) and not getattr(op.eqn, "effects", None):
             continue
-        trimmed = _trimmed(op, needed)
+        trimmed = _trimmed(op, needed) if op.bodies or op.name == "barrier" else op
         needed.update(trimmed.operands)
         kept.append(trimmed)
     return Block(block.inputs, tuple(reversed(kept)), block.outputs)

@@ -86,8 +86,10 @@ class Needed:
 
     def _operands(self, eqn: Eqn, variables: set[Var]) -> list[Var]:
         """Return the operands that the needed results of an eqn depend on."""
-        needed = dict.fromkeys(range(len(eqn.invars)), True)
         bodies = self._levels.nests(eqn) if _is_opened(eqn) else ()
+        if not bodies:
+            return [v for v in eqn.invars if not jax_compat.is_literal(v)]
+        needed = dict.fromkeys(range(len(eqn.invars)), True)
         needed.update({i: False for nest in bodies for i in nest.operands})
         for nest in bodies:
             inside = self._body(eqn, nest, variables).variables

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxresid import jax_compat
@@ -45,12 +45,15 @@ class StepTrace(Traced):
       outputs: the path of each outvar in what the function returns, `[0]['w']`; after these, for
         what it changes in place, the path of the input.
       num_returned: how many are returned.
+      passes: the passes of its eqns, and of those of the steps that it was made from, which share
+        most.
     """
 
     closed: ClosedJaxpr
     donated: tuple[bool, ...]
     outputs: tuple[str, ...]
     num_returned: int
+    passes: Passes = field(default_factory=Passes, compare=False, repr=False)
 
     holds_backward = True
 
@@ -79,11 +82,6 @@ class StepTrace(Traced):
     @property
     def _changed(self) -> tuple[str, ...]:
         return self.outputs[self.num_returned :]
-
-    @functools.cached_property
-    def passes(self) -> Passes:
-        """The passes of its eqns."""
-        return Passes()
 
     @functools.cached_property
     def tops(self) -> tuple[Level]:

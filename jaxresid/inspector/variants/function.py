@@ -70,6 +70,9 @@ class FunctionVariants:
         self._profile = profile
         self._jaxpr = traced.written
         self._bodies: dict[CheckpointPlace, Jaxpr] = {}
+        # Variants share bodies, of which JAX derives everything once.
+        self._remake = Checkpointing(traced.frames)
+        self._flat: dict[Hashable, tuple[Choices, Shortened | None]] = {}
         self._sites = functools.cache(lambda: Removed(traced).sites)
         self.places = functools.cache(self._places)
         self.nests = functools.cache(self._nests)
@@ -279,16 +282,23 @@ class FunctionVariants:
         if whole.names:
             return None
         inside = {p: made for p, made in choices.items() if p.kind != "whole"}
-        short = shortened(flattened(self._rewritten(inside), everywhere=True))
+        short = self._shortened_flat(inside)
         if short is None:
             return None
-        remake = Checkpointing(self._traced.frames)
-        return replace(short, jaxpr=remake.wrapped(short.jaxpr, whole, prevent_cse=True))
+        return replace(short, jaxpr=self._remake.wrapped(short.jaxpr, whole, prevent_cse=True))
+
+    def _shortened_flat(self, choices: Choices) -> Shortened | None:
+        """Return the primal jaxpr with choices made, without calls and with layers left out."""
+        key = tuple((place, tuple(c and _key(c) for c in made)) for place, made in choices.items())
+        if key not in self._flat:
+            flat = flattened(self._rewritten(choices), everywhere=True)
+            self._flat[key] = choices, shortened(flat)  # the policies are kept: a key has their ids
+        return self._flat[key][1]
 
     def _rewritten(self, choices: Choices) -> Jaxpr:
         eqns: dict[int, Replace] = {}
         jaxprs: dict[int, Jaxpr] = {}
-        inline, remake = Inlining(), Checkpointing(self._traced.frames)
+        inline, remake = Inlining(), self._remake
         whole: Choice | None = None
         cuts: dict[int, list[Stretched]] = {}
         nests: dict[int, Replace] = {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -129,9 +130,7 @@ def fusions(block: Block, profile: Profile) -> Fusions:
     # The traffic that an array saves depends on which of its readers are arrays.
     for _ in range(2):
         consumers = _consumer_kernels(block, held | made.materialized, readers, fusible)
-        materialized = _materialized_to_save_traffic(
-            made, {op: s for op, s in consumers.items() if post_dominators[op] is None}
-        )
+        materialized = _materialized_to_save_traffic(made, consumers, post_dominators)
         if materialized == made.materialized:
             break
         made = replace(made, materialized=materialized)
@@ -171,11 +170,19 @@ def is_transfer(op: Op) -> bool:
 
 
 def _readers(block: Block) -> dict[Value, list[Op]]:
-    found: dict[Value, list[Op]] = {}
+    found: defaultdict[Value, list[Op]] = defaultdict(list)
     for op in block.ops:
         for v in op.operands:
-            found.setdefault(v, []).append(op)
-    return found
+            found[v].append(op)
+    return dict(found)
+
+
+def _reading(op: Op, readers: Mapping[Value, Sequence[Op]]) -> Sequence[Op]:
+    """Return the ops that read an op's results."""
+    results = op.results
+    if len(results) == 1:
+        return readers.get(results[0], ())
+    return [reader for v in results for reader in readers.get(v, ())]
 
 
 def _simplified(block: Block, readers: dict[Value, list[Op]], profile: Profile) -> Block:
@@ -260,13 +267,16 @@ def _post_dominators(
     found: dict[Op, Op | None] = {}
     depth: dict[Op, int] = {}
     for op in reversed(block.ops):
-        reading = {r for v in op.results for r in readers.get(v, ())}
+        reading = _reading(op, readers)
         if not reading or not held.isdisjoint(op.results):
             found[op], depth[op] = None, 0
             continue
-        meet: Op | None = reading.pop()
-        for other in reading:
-            meet = _common_post_dominator(meet, other, found, depth, fusible)
+        meet: Op | None = reading[0]
+        for other in reading[1:]:
+            if meet is None:
+                break
+            if other is not meet:
+                meet = _common_post_dominator(meet, other, found, depth, fusible)
         found[op] = meet
         depth[op] = depth[meet] + 1 if meet is not None and meet in fusible else 1
     return found
@@ -321,8 +331,16 @@ def _epilogues(
             if op not in fusible:
                 made_of[v] = frozenset((v,))
                 continue
-            large = [made_of.get(o, {o}) for o in op.operands if _is_as_large(o, v)]
-            made_of[v] = frozenset([*frozenset[Value]().union(*large)][:2])
+            size = v.size
+            large = [
+                frozenset((o,)) if (known := made_of.get(o)) is None else known
+                for o in op.operands
+                if o.literal is None and o.size >= size
+            ]
+            if len(large) == 1:
+                made_of[v] = large[0]
+            else:
+                made_of[v] = frozenset([*frozenset[Value]().union(*large)][:2])
 
     def is_left_to_readers(value: Value, dot: Value) -> bool:
         if profile.epilogue is not None or made_of[value] != {dot}:
@@ -357,10 +375,6 @@ def _epilogues(
     return fused, starts
 
 
-def _is_as_large(operand: Value, result: Value) -> bool:
-    return operand.literal is None and operand.size >= result.size
-
-
 def _consumer_kernels(
     block: Block,
     arrays: set[Value],
@@ -378,7 +392,7 @@ def _consumer_kernels(
         if op not in fusible:
             computing[op] = frozenset((op,))
             continue
-        reading = [reader for v in op.results for reader in readers.get(v, ())]
+        reading = _reading(op, readers)
         if len(reading) == 1:
             consumers = computing[reading[0]]
         else:
@@ -394,13 +408,15 @@ def _consumer_kernels(
 
 
 def _materialized_to_save_traffic(
-    fusions: Fusions, consumer_kernels: Mapping[Op, frozenset[Op]]
+    fusions: Fusions,
+    consumer_kernels: Mapping[Op, frozenset[Op]],
+    post_dominators: Mapping[Op, Op | None],
 ) -> set[Value]:
     """Return the elementwise values for which less is read and written if they are materialised.
 
     With r bytes to compute each of its bytes from, and k kernels that read it, computing it each
     time takes r k, materialising it r + 1 + k. And a cast to a narrower type is not left to several
-    dots.
+    dots. What everything made of a value leads through computes it once.
     """
     found: set[Value] = set()
     roots: dict[Value, tuple[Value, ...]] = {v: (v,) for v in fusions.block.inputs}
@@ -414,9 +430,18 @@ def _materialized_to_save_traffic(
             for v in op.results:
                 roots[v] = (v,)
             continue
-        read = _merged([roots[a] for a in op.operands if a in roots])
+        operands = op.operands
+        if len(operands) == 1:
+            read = roots.get(operands[0], ())
+        else:
+            read = _merged([roots[a] for a in operands if a in roots])
         consumers = consumer_kernels.get(op, ())
-        if len(consumers) > 1 and is_elementwise(op) and op.results[0] not in fusions.fused:
+        if (
+            len(consumers) > 1
+            and post_dominators[op] is None
+            and is_elementwise(op)
+            and op.results[0] not in fusions.fused
+        ):
             (v,) = op.results
             if "float" in v.dtype and _saves_traffic(v, read, consumers):
                 found.add(v)
@@ -428,19 +453,23 @@ def _materialized_to_save_traffic(
 
 def _merged(each: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:
     """Return the values of several tuples, each once."""
-    if len(each) > 1:
-        return tuple(dict.fromkeys(itertools.chain.from_iterable(each)))
-    return each[0] if each else ()
+    if not each:
+        return ()
+    first = each[0]
+    if len(each) == 1 or (len(each) == 2 and each[1] is first):
+        return first
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(each)))
 
 
 def _saves_traffic(value: Value, read: Sequence[Value], consumers: Collection[Op]) -> bool:
-    if not value.nbytes:
+    size, nbytes = value.size, value.nbytes
+    if not nbytes:
         return False
-    large = [r for r in read if r.size >= value.size]
+    large = [r for r in read if r.size >= size]
     is_narrowed = any(r.itemsize > value.itemsize for r in large)
     if is_narrowed and sum(is_multiplied(s) for s in consumers) > 1:
         return True
-    return (sum(r.nbytes for r in large) / value.nbytes - 1) * (len(consumers) - 1) >= 2
+    return (sum([r.nbytes for r in large]) / nbytes - 1) * (len(consumers) - 1) >= 2
 
 
 def _retiled(block: Block, readers: Mapping[Value, Sequence[Op]]) -> dict[Value, int]:

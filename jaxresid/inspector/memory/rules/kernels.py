@@ -252,7 +252,7 @@ class _KernelWriter:
 
     def _read(self, operands: Sequence[Value]) -> tuple[Value, ...]:
         each = [self._roots[v] for v in operands if v.literal is None]
-        if len(each) == 1:
+        if len(each) == 1 or (len(each) == 2 and each[0] is each[1]):
             return each[0]
         return tuple(dict.fromkeys(itertools.chain.from_iterable(each)))
 

@@ -1,0 +1,112 @@
+"""What variants have in common is made once, by this code and by JAX."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxresid import jax_compat
+from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.jaxpr import phases
+from jaxresid.inspector.jaxpr.nesting import eqns_in
+from jaxresid.inspector.program.build import JaxprReader
+from jaxresid.inspector.report import subject
+from jaxresid.inspector.variants import function
+from jaxresid.inspector.variants.choices import Choice, everywhere
+from jaxresid.inspector.variants.naming import nameable
+from tests.small import cp, f32
+
+WS, X = [f32(16, 16)] * 12, f32(8, 16)
+
+
+def layer(x, w):
+    return x + jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+def loss(ws, x):
+    for w in ws:
+        x = jax.checkpoint(layer)(x, w)
+    return x.sum()
+
+
+def step(ws, x):
+    return jax.tree.map(lambda w, g: w - 0.1 * g, ws, jax.grad(loss)(ws, x))
+
+
+def variants_of(fun):
+    found = subject(Question(fun, (WS, X), on="gpu:h100")).variants()
+    return found, {place.kind: place for place in found.places()}
+
+
+@pytest.fixture
+def differentiated(monkeypatch):
+    """The bodies of the checkpoints that JAX is given, of one variant after the other."""
+    found = []
+
+    def few_layers(traced, short):
+        eqns = [e for e in short.jaxpr.eqns if jax_compat.primitive_name(e) == "remat"]
+        found.append([jax_compat.open_jaxpr(jax_compat.params(e)["jaxpr"]) for e in eqns])
+        return made(traced, short)
+
+    made = function.few_layers
+    monkeypatch.setattr(function, "few_layers", few_layers)
+    return found
+
+
+def test_policies_around_all_layers_share_what_is_in_the_checkpoint(monkeypatch, differentiated):
+    calls = []
+    made = function.shortened
+    monkeypatch.setattr(function, "shortened", lambda jaxpr: calls.append(jaxpr) or made(jaxpr))
+    found, places = variants_of(loss)
+    inside = {places["checkpoint"]: everywhere(places["checkpoint"], None)}
+    for policy in (None, cp.dots_saveable, cp.everything_saveable):
+        found.variant({**inside, places["whole"]: (Choice(policy),)})
+    assert len(calls) == 1
+    assert len(differentiated) == 3
+    assert len({id(body) for bodies in differentiated for body in bodies}) == 1
+
+
+def test_other_choices_inside_are_not_taken_for_the_same(differentiated):
+    found, places = variants_of(loss)
+    inside, whole = places["checkpoint"], {places["whole"]: (Choice(),)}
+    flops = [
+        found.variant({inside: everywhere(inside, choice), **whole}).cost.flops
+        for choice in (None, Choice(), Choice(cp.everything_saveable))
+    ]
+    assert len(set(flops)) == 3
+
+
+def test_policies_of_layers_share_bodies_with_the_same_names(differentiated):
+    found, places = variants_of(loss)
+    place = places["checkpoint"]
+    value = next(v for v in nameable(found.body(place), found._traced.frames))
+    names = ((value.expression, "kept"),)
+    for policy in (cp.save_only_these_names("kept"), cp.save_any_names_but_these("kept")):
+        found.variant({place: everywhere(place, Choice(policy, names))})
+    one, other = differentiated
+    assert {id(body) for body in one} == {id(body) for body in other}
+
+
+def test_the_name_stack_of_an_eqn_is_read_once_for_its_pass(monkeypatch):
+    traced = subject(Question(step, (WS, X), on="gpu:h100", mode="step")).trace
+    passes, read = phases.Passes(), []
+    stack = jax_compat.name_stack
+    monkeypatch.setattr(jax_compat, "name_stack", lambda eqn: read.append(id(eqn)) or stack(eqn))
+    for _ in range(2):
+        for eqn in eqns_in(traced.jaxpr):
+            passes.of(eqn)
+    assert len(read) == len(set(read)) > 0
+
+
+def test_a_reader_writes_out_a_literal_once(monkeypatch):
+    closed = jax.make_jaxpr(lambda x: jnp.sin(x * 2.5) * 3.5)(1.0)
+    jaxpr = jax_compat.open_jaxpr(closed)
+    again = jaxpr.replace(eqns=list(jaxpr.eqns))
+    written = []
+    text = jax_compat.literal_text
+    monkeypatch.setattr(jax_compat, "literal_text", lambda v: written.append(v) or text(v))
+    reader = JaxprReader()
+    one, other = (reader.steps(each, "") for each in (jaxpr, again))
+    assert len(written) == 2
+    assert [v.literal for v in one.literals.values()] == ["2.5", "3.5"]
+    assert one.literals.keys() == other.literals.keys()
+    assert not set(one.literals.values()) & set(other.literals.values())

@@ -64,6 +64,13 @@ def _nnx_bound(namespace):
         namespace["Model"](nnx.Rngs(0))(X)
 
 
+def _nnx_closed_over(namespace):
+    from flax import errors, nnx
+
+    with pytest.raises(errors.TraceContextError):
+        namespace["forward"](namespace["Block"](nnx.Rngs(0)), X)
+
+
 def _nnx_dropout(namespace):
     """The counter of the keys does not move: the same mask twice."""
     from flax import nnx
@@ -240,6 +247,8 @@ CLAIMS = {
         Claim(_nnx_method, bad=1, needs=FLAX, since=(0, 12), remat3=True),
         Claim(_nnx_function, bad=2, needs=FLAX),
         Claim(_nnx_bound, bad=3, needs=FLAX),
+        Claim(_nnx_bound, bad=4, needs=FLAX),
+        Claim(_nnx_closed_over, bad=5, needs=FLAX),
         Claim(_nnx_dropout, source="", needs=FLAX),
     ),
     "JXR602": (

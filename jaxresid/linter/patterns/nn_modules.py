@@ -150,6 +150,26 @@ def update(
     return found
 
 
+def update_in_closure(facts: Facts, function: FunctionNode) -> str | None:
+    """Return what a function changes in an nnx module that it closes over; None if nothing is seen.
+
+    Args:
+      facts: the facts of the module.
+      function: the function.
+    """
+    seen = {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
+    for name in stages.own_nodes(function):
+        if not isinstance(name, ast.Name) or name.id in seen:
+            continue
+        seen.add(name.id)
+        cls = facts.names.class_around(name) if name.id == "self" else instance_class(facts, name)
+        if isinstance(cls, ast.ClassDef) and library(facts, cls) == "nnx":
+            found = update(facts, function, name.id, cls)
+            if found is not None:
+                return found
+    return None
+
+
 def _passes_on(facts: Facts, node: ast.AST, root: str) -> bool:
     parent = facts.names.parents.get(node)
     return (

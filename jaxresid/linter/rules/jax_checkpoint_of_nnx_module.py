@@ -21,12 +21,14 @@ class JaxCheckpointOfNnxModule(Rule):
     ## What it does
     Finds `jax.checkpoint` of a function that takes an `nnx.Module` as an argument, or of a bound
     method or an instance, where the class is visible and calling it updates a variable: a
-    BatchNorm, a Dropout, `self.sow`, or an assignment to an attribute.
+    BatchNorm, a Dropout, `self.sow`, or an assignment to an attribute. It finds `jax.checkpoint`
+    and `nnx.remat` of a function that closes over such a module, `lambda x: self.block(x)`, too.
 
     ## Why is this bad?
     `jax.checkpoint` gives the function a copy of the module. What it changes there (running
-    statistics, counters of random keys, sown values) is silently dropped. A bound method or
-    an instance is not an argument at all, and raises `TraceContextError`.
+    statistics, counters of random keys, sown values) is silently dropped. A bound method, an
+    instance or a module that is closed over is not an argument at all, and raises
+    `TraceContextError`.
 
     ## Use instead
     `nnx.remat`, of a function or an unbound method that takes the module: it carries the updates.
@@ -163,8 +165,102 @@ class JaxCheckpointOfNnxModule(Rule):
                     return jax.checkpoint(self.block)(x)  # !
             """,
         ),
+        Example(
+            """
+            import jax
+            from flax import nnx
+
+
+            class Block(nnx.Module):
+                def __init__(self, rngs):
+                    self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+                def __call__(self, x):
+                    return jax.numpy.sin(self.norm(x))
+
+
+            class Model(nnx.Module):
+                def __init__(self, rngs):
+                    self.block = Block(rngs)
+
+                def __call__(self, x):
+                    return jax.checkpoint(lambda x: self.block(x) + x)(x)  # !
+            """,
+        ),
+        Example(
+            """
+            import jax
+            from flax import nnx
+
+
+            class Block(nnx.Module):
+                def __init__(self, rngs):
+                    self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+                def __call__(self, x):
+                    return jax.numpy.sin(self.norm(x))
+
+
+            def forward(block: Block, x):
+                @nnx.remat  # !
+                def run(x):
+                    return block(x)
+
+                return run(x)
+            """,
+        ),
     )
     good = (
+        Example(  # what is closed over does not change
+            """
+            import jax
+            from flax import nnx
+
+
+            class Block(nnx.Module):
+                def __init__(self, rngs):
+                    self.norm = nnx.Linear(4, 4, rngs=rngs)
+
+                def __call__(self, x):
+                    return jax.numpy.sin(self.norm(x))
+
+
+            class Model(nnx.Module):
+                def __init__(self, rngs):
+                    self.block = Block(rngs)
+
+                def __call__(self, x):
+                    return jax.checkpoint(lambda x: self.block(x) + x)(x)
+            """
+        ),
+        Example(  # the name is the function's own
+            """
+            import jax
+            from flax import nnx
+
+
+            class Block(nnx.Module):
+                def __init__(self, rngs):
+                    self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+                def __call__(self, x):
+                    return jax.numpy.sin(self.norm(x))
+
+
+            def forward(block: Block, x):
+                @nnx.remat
+                def run(block: Block, x):
+                    return block(x)
+
+                return run(block, x)
+
+
+            @nnx.remat
+            def fresh(x):
+                block = Block(nnx.Rngs(0))
+                return block(x)
+            """
+        ),
         Example(
             """
             import jax
@@ -362,10 +458,13 @@ class JaxCheckpointOfNnxModule(Rule):
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:
-            if site.api.library != "jax":
+            if site.api.library not in {"jax", "nnx"}:
                 continue
-            what = _dropped(facts, site)
-            bound = _bound(facts, site) if what is None else None
+            is_jax = site.api.library == "jax"
+            what = _dropped(facts, site) if is_jax else None
+            bound = _bound(facts, site) if is_jax and what is None else None
+            if what is None and bound is None:
+                bound = _closed_over(facts, site)
             spelled = stages.site_text(facts, site)
             if what is not None:
                 yield self.report(
@@ -431,6 +530,14 @@ def _class_of_argument(
             return None
         found.add(modules.instance_class(facts, call.args[index]))
     return found.pop() if len(found) == 1 else None
+
+
+def _closed_over(facts: Facts, site: Site) -> str | None:
+    """What a site's function updates in a module that it closes over."""
+    function = facts.target(site)
+    if not isinstance(function, (ast.FunctionDef, ast.Lambda)):
+        return None
+    return modules.update_in_closure(facts, function)
 
 
 def _bound(facts: Facts, site: Site) -> str | None:

@@ -69,6 +69,12 @@ CASES = {
     ),
     "of a class": "apply(inside(lambda self, x: nn.remat(nn.Dense)(3)(x)), x)",
     "jax's own": "jax.checkpoint(sine)(x) + jax.jit(sine)(x)",
+    "by its name": "nn.remat(lambda x: helper(x, 2))(x)",
+    "partial of jax": "nn.remat(partial(jnp.multiply, 2.0))(x)",
+    "made elsewhere": "apply(inside(lambda self, x: nn.remat(called)(make(), x)), x)",
+    "bound before the module": (
+        "apply(inside(lambda self, x: nn.remat(partial(after, 2.0))(make(), x)), x)"
+    ),
     "one of two": "apply(inside(lambda self, x: nn.remat(either)(self, x)), x)",
 }
 DEFINED = """
@@ -79,6 +85,18 @@ def annotated(x: jax.Array, n):
 
 def helper(x, n):
     return x
+
+
+def make():
+    return nn.Dense(3)
+
+
+def called(h, x):
+    return h(x)
+
+
+def after(scale, h, x):
+    return scale * h(x)
 
 
 def either(h, x):

@@ -296,6 +296,9 @@ LINEN = {
     "partitioning, static": MODEL.format(
         "nn_partitioning.remat(Block, static_argnums=(1,))()(x, True)"
     ),
+    "partitioning drops keywords": MODEL.format(
+        "nn_partitioning.remat(Dropped)()(x, deterministic=False)"
+    ),
     "dropout": MODEL.format("nn.remat(Dropped)()(x, False)"),
     "dropout, left to its default": MODEL.format("nn.remat(Dropped)()(x)"),
     "dropout, static": MODEL.format("nn.remat(Dropped, static_argnums=(2,))()(x, False)"),
@@ -523,6 +526,7 @@ def test_haiku(case, tmp_path):
 
 
 @pytest.mark.integration
+@pytest.mark.filterwarnings("ignore:kwargs are not supported in remat")
 @pytest.mark.parametrize("case", LINEN)
 def test_flax(case, tmp_path):
     pytest.importorskip("flax")

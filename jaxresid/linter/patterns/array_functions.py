@@ -52,7 +52,7 @@ def is_of_arrays(facts: Facts, node: ast.expr) -> bool:
             break
         node = origin.args[0]
     if isinstance(origin, External):
-        return given == 0 and is_array_function(origin)
+        return is_array_function(origin)
     if isinstance(origin, (ast.FunctionDef, ast.Lambda)):
         return takes_array_first(facts, origin, given)
     return False

@@ -120,6 +120,29 @@ def dots_named(module):
     assert len(saved(lambda w, x: module["run"](dots, w, x), W, X)) == 2
 
 
+# -- JXR213 ----------------------------------------------------------------------------------
+
+
+def a_misspelt_name_recomputes_everything(module):
+    for name in ("dots_savable", "nothing_saveable"):
+        block = module["block"](dots, name)
+        assert saved(block, W, X) == kept(None, dots) == []
+    assert len(saved(module["block"](dots, "dots_saveable"), W, X)) == 2
+
+
+def a_misspelt_name_raises(error):
+    def check(module):
+        with pytest.raises(error):
+            module["block"](dots, "dots_savable")
+
+    return check
+
+
+def a_table_gives_none(module):
+    assert saved(module["block"](dots, "ful"), W, X) == []
+    assert len(saved(module["block"](dots, "dots"), W, X)) == 2
+
+
 # -- JXR203 ----------------------------------------------------------------------------------
 
 
@@ -319,6 +342,12 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         Claim(lambda m: gradient(m["block"]), source=fixed("JXR202", 2)),
         Claim(at_once(TypeError, lambda m: m["policy_for"]("dots"), "missing 1"), bad=3),
         Claim(lambda m: m["policy_for"]("batch"), source=fixed("JXR202", 3)),
+    ),
+    "JXR213": (
+        Claim(a_misspelt_name_recomputes_everything),
+        Claim(a_misspelt_name_raises(AttributeError), source=fixed("JXR213", 0)),
+        Claim(a_table_gives_none, bad=2),
+        Claim(a_misspelt_name_raises(KeyError), source=fixed("JXR213", 2)),
     ),
     "JXR203": (
         Claim(tuple_matches_nothing),

@@ -36,6 +36,7 @@ JXR207 policy-callable-mistake error
 JXR208 save-anything-except error
 JXR211 offload-memory-kind error
 JXR212 unknown-policy error
+JXR213 policy-lookup-default warning
 JXR301 undefined-checkpoint-name warning
 JXR302 unused-checkpoint-name info
 JXR303 discarded-checkpoint-name error

@@ -18,7 +18,7 @@ def concluded(inspection: Inspection, words: tuple[str, ...]) -> Inspection:
       words: the words of the command line that ask about the function, as `NextStep` has them.
     """
     subject, report = inspection.subject, inspection.report
-    found = () if subject.is_dead else subject.findings(report)
+    found = () if subject.is_dead else subject.findings(report, inspection.proposed)
     report = replace(report, findings=(*inspection.host_findings, *found))
     following = next_step(
         report,

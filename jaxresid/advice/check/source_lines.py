@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
-import inspect
 import linecache
 import os
 from collections.abc import Callable, Mapping
@@ -12,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jaxresid.inspector.call.jitted_by import definition
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.linter.resolve.facts import Facts
 from jaxresid.linter.rule import noqa_rows
@@ -113,27 +112,6 @@ class FindingPlacer:
 
     def _shown(self, path: str) -> str:
         return path.removeprefix(self._frames.cwd)
-
-
-def definition(target: Callable[..., Any]) -> Location | None:
-    """Return where a function is defined; None for what is not written in Python.
-
-    For a callable object this is where its class is defined.
-    """
-    found: Any = target
-    while isinstance(found, functools.partial):
-        found = found.func
-    found = inspect.unwrap(found)
-    found = getattr(found, "__func__", found)
-    if not (inspect.isfunction(found) or inspect.isclass(found)):
-        found = type(found)
-    try:
-        file = inspect.getsourcefile(found)
-        _, line = inspect.getsourcelines(found)
-    except (TypeError, OSError):
-        return None
-    name = found.__qualname__.replace(".<locals>", "")
-    return None if file is None else Location(os.path.abspath(file), line, None, name)
 
 
 def _file(path: str, display_path: str) -> FindingFile:

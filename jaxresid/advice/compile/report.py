@@ -16,6 +16,7 @@ from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
 from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.checkpoints.judging import JudgedCheckpoint
 from jaxresid.inspector.conclusions import concluded
+from jaxresid.inspector.findings.proposals import Proposal
 from jaxresid.inspector.memory.compilers import has_estimate
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.subject.base import Inspection
@@ -109,13 +110,14 @@ def confirmed(
 ) -> Inspection:
     """Return an inspection with what XLA says at its place, of its checkpoints too.
 
-    The function or step is compiled, and so it is without each of those checkpoints that drop most.
+    The function or step is compiled, and so it is without each of those checkpoints that drop most,
+    and with what findings propose.
 
     Args:
       inspection: The inspection.
       settings: How to compile.
       progress: Called with a text that says what is being done.
-      checkpoints: Whether it is compiled without its checkpoints as well.
+      checkpoints: Whether it is compiled without its checkpoints, and with changes, as well.
       limit_s: Seconds that all compiles may take together.
     """
     subject, report = inspection.subject, inspection.report
@@ -126,11 +128,16 @@ def confirmed(
     asked, others = asked[:MOST_CHECKPOINTS], asked[MOST_CHECKPOINTS:]
     late = f"took longer than {limit_s:g} s, which is all the time that compiling may take"
     compiles = LimitedCompiles(subject.place, settings, limit_s=limit_s, progress=progress)
-    row, *rows = compiles.compiled([program_as_written(subject), *map(_without, asked)])
+    proposals = subject.proposals if checkpoints else ()
+    row, *rows = compiles.compiled(
+        [program_as_written(subject), *map(_without, asked), *map(_proposed, proposals)]
+    )
     verdicts = {
         id(each): _judged_by(each, row, without, late)
-        for each, without in zip(asked, rows, strict=True)
+        for each, without in zip(asked, rows[: len(asked)], strict=True)
     }
+    changed = zip(proposals, rows[len(asked) :], strict=True)
+    proposed = {each.finding: None if made is None else made.peak_nbytes for each, made in changed}
     for each in others:
         reason = f"only the {MOST_CHECKPOINTS} that drop most are compiled"
         verdicts[id(each)] = each.unconfirmed(reason)
@@ -141,7 +148,7 @@ def confirmed(
         warnings=(*report.warnings, *warnings_of(settings)),
     )
     words = () if report.next_step is None else report.next_step.words
-    return concluded(replace(inspection, report=made), words)
+    return concluded(replace(inspection, report=made, proposed=proposed), words)
 
 
 def _without(judged: JudgedCheckpoint) -> PolicyProgram:
@@ -151,6 +158,13 @@ def _without(judged: JudgedCheckpoint) -> PolicyProgram:
     where = checkpoint.location
     name = f"without {checkpoint.function}" + (f" at {where.file}:{where.line}" if where else "")
     return PolicyProgram(name, without.trace, without.program, asks_fit=False)
+
+
+def _proposed(proposal: Proposal) -> PolicyProgram:
+    """Return the program with the change that a finding proposes."""
+    return PolicyProgram(
+        f"without {proposal.finding}", proposal.trace, proposal.program, asks_fit=False
+    )
 
 
 def _judged_by(

@@ -57,16 +57,25 @@ def roles(step: StepTrace) -> Roles:
     return tuple(inputs), tuple(ValueRole(kind, path) for kind, path in outputs)
 
 
-def next_values(step: StepTrace) -> dict[int, frozenset[int]]:
+def next_values(step: StepTrace, *, only_of_itself: bool = False) -> dict[int, frozenset[int]]:
     """Return the inputs that a step returns updated, each with the outputs that are its next value.
 
     They are parameters and optimizer state, by number. A gradient is no next value.
+
+    Args:
+      step: the trace of the step.
+      only_of_itself: leave out what nothing but its place tells, and what is not made of the input:
+        parameters remade of an optimizer's copy, and what looks like these, updates that the caller
+        adds to the parameters.
     """
     lead = len(step.jaxpr.invars) - len(step.arguments.dynamic)
     found = _input_uses(step, [-1] * lead + _argument_numbers(step))
     back = {**found.state, **found.parameters}
     each = {i: frozenset(j for j in at if not found.is_gradient[j]) for i, at in back.items()}
-    return {i: at for i, at in each.items() if at and step.inputs[i] is not None}
+    left_out = found.placed if only_of_itself else frozenset()
+    return {
+        i: at for i, at in each.items() if at and step.inputs[i] is not None and i not in left_out
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +88,7 @@ class _InputUses:
       carried: the inputs that no gradient changes and whose next value a forward pass makes, such
         as running means.
       is_gradient: for each output, whether a backward pass itself makes it.
+      placed: those of `parameters` that nothing but the place of an output tells.
     """
 
     fed: frozenset[int]
@@ -86,6 +96,7 @@ class _InputUses:
     state: dict[int, set[int]]
     carried: frozenset[int]
     is_gradient: tuple[bool, ...]
+    placed: frozenset[int]
 
 
 def _input_uses(step: StepTrace, holders: Sequence[int]) -> _InputUses:
@@ -129,7 +140,7 @@ def _input_uses(step: StepTrace, holders: Sequence[int]) -> _InputUses:
     nested = [i for i in sorted(fed - parameters.keys()) if _keys(step.inputs[i] or "")]
     carried = frozenset(_paired_outputs(step, nested, sorted(others)))
     is_gradient = tuple(flow.is_gradient for flow in made)
-    return _InputUses(fed, parameters, state, carried, is_gradient)
+    return _InputUses(fed, parameters, state, carried, is_gradient, frozenset(paired))
 
 
 def _unread_parameters(

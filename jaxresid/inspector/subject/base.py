@@ -6,17 +6,18 @@ import contextlib
 import functools
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints, JudgedCheckpoint
+from jaxresid.inspector.findings.proposals import Proposal
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.compilers import has_estimate, place_info, profile_of
 from jaxresid.inspector.memory.intervals import interval_of_program
 from jaxresid.inspector.memory.lifetimes import lifetimes
-from jaxresid.inspector.memory.lowered import lower
+from jaxresid.inspector.memory.lowered import Lowered, lower
 from jaxresid.inspector.memory.peak import EstimatedPeak, OpSources, peak
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program
@@ -133,7 +134,17 @@ class Subject(ABC):
 
     @functools.cached_property
     def _estimated(self) -> EstimatedPeak:
-        return peak(lower(self.program, self.profile), OpSources(self.trace))
+        return peak(self.lowered, OpSources(self.trace))
+
+    @functools.cached_property
+    def lowered(self) -> Lowered:
+        """The program as the compiler of the place runs it."""
+        return lower(self.program, self.profile)
+
+    @property
+    def proposals(self) -> tuple[Proposal, ...]:
+        """The changes of the whole program that findings may propose, for a compiler to judge."""
+        return ()
 
     def interval(self, nbytes: int, program: Program) -> Interval | None:
         """Return the interval around the estimated peak of the program or of a variant."""
@@ -202,10 +213,15 @@ class Subject(ABC):
         """
 
     @abstractmethod
-    def findings(self, report: Report) -> tuple[Finding, ...]:
+    def findings(self, report: Report, proposed: Mapping[str, int | None]) -> tuple[Finding, ...]:
         """Return what else there is to say of it, given its report.
 
         What is about host memory, or about one of its checkpoints, is not in it.
+
+        Args:
+          report: its report.
+          proposed: the compiler's peak, in bytes, with the change that each finding proposes, by
+            its name, as far as it was asked.
         """
 
     @abstractmethod
@@ -231,12 +247,14 @@ class Inspection:
       report: the report.
       judged: the checkpoints of the report, with what their verdicts are made of.
       host_findings: the findings about host memory.
+      proposed: as `Subject.findings` is given it.
     """
 
     subject: Subject
     report: Report
     judged: tuple[JudgedCheckpoint, ...] = ()
     host_findings: tuple[Finding, ...] = ()
+    proposed: Mapping[str, int | None] = field(default_factory=dict, hash=False)
 
     @property
     def trace(self) -> Traced:

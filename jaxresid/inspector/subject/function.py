@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +82,7 @@ class FunctionSubject(Subject):
         """Return its variants, made by rewriting its primal jaxpr."""
         return FunctionVariants(self.trace, self.profile, self.name)
 
-    def findings(self, report: Report) -> tuple[Finding, ...]:
+    def findings(self, report: Report, proposed: Mapping[str, int | None]) -> tuple[Finding, ...]:
         """Return what else there is to say of it."""
         logits = logits_of_function(report, self.live, self.trace, self.profile)
         return (*function_findings(report, self.trace), *logits)

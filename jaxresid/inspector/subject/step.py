@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,8 +12,17 @@ from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.checkpoints.step import evaluate_step_checkpoints
 from jaxresid.inspector.cost.step import step_cost
 from jaxresid.inspector.findings.collect import step_findings
+from jaxresid.inspector.findings.donation import MISSING, missing_donation_findings
 from jaxresid.inspector.findings.logits import logits_of_step
+from jaxresid.inspector.findings.proposals import (
+    WORTH_SAYING,
+    PeakEffect,
+    Proposal,
+    effect_by_xla,
+)
+from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import Program
+from jaxresid.inspector.program.donation import MissingDonation, missing_donation
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.subject.base import Subject, dead_gradients
@@ -74,10 +83,44 @@ class StepSubject(Subject):
             raise InputsError(dead_gradients(self.name))
         return StepVariants(self.fun, self.trace, self.profile)
 
-    def findings(self, report: Report) -> tuple[Finding, ...]:
+    @functools.cached_property
+    def missing_donation(self) -> MissingDonation | None:
+        """The arguments that it returns updated and does not donate, if these matter."""
+        least = 0 if self.peak is None else WORTH_SAYING * self.peak.nbytes
+        return missing_donation(self.trace, self.program, least)
+
+    @property
+    def proposals(self) -> tuple[Proposal, ...]:
+        """The changes that findings may propose; see `Subject.proposals`."""
+        found = None if self.is_dead else self.missing_donation
+        return () if found is None else (Proposal(MISSING, found.step, found.program),)
+
+    def findings(self, report: Report, proposed: Mapping[str, int | None]) -> tuple[Finding, ...]:
         """Return what else there is to say of it; widened residuals are not looked for."""
         logits = logits_of_step(report, self.live, self.fun, self.trace, self.profile)
-        return (*step_findings(report, self.trace), *logits)
+        donation = self._donation_findings(report, proposed)
+        return (*step_findings(report, self.trace), *logits, *donation)
+
+    def _donation_findings(
+        self, report: Report, proposed: Mapping[str, int | None]
+    ) -> Iterator[Finding]:
+        found = self.missing_donation
+        if found is None:
+            return
+        effect = effect_by_xla(MISSING, report, proposed) or self._effect(found.program)
+        if effect is not None:
+            yield from missing_donation_findings(self.fun, self.trace, found, effect)
+
+    def _effect(self, program: Program) -> PeakEffect | None:
+        """Return what a program with the same kernels does to the estimated peak, if there is one.
+
+        Args:
+          program: the program, in which outputs take over other buffers.
+        """
+        if self.peak is None:
+            return None
+        nbytes = peak_nbytes(replace(self.lowered, program=program))
+        return PeakEffect(self.peak.nbytes, nbytes, "estimate", self.interval(nbytes, program))
 
     def split(self, report: Report, *, max_eqns: int, depth: int) -> Split:
         """Refuse: both passes are in one jaxpr.

@@ -81,6 +81,7 @@ JXR821 peak-over-budget error
 JXR822 kept-over-budget error
 JXR823 grown-over-baseline error
 JXR830 logits-at-peak info
+JXR831 missing-donation info
 """
 _USUAL_MARKERS = ("checkpoint", "remat")
 

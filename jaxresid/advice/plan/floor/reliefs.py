@@ -31,13 +31,13 @@ from jaxresid.inspector.few_layers import lowered_whole
 from jaxresid.inspector.memory.lowered import Lowered, lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import Program, value_and_gradients
+from jaxresid.inspector.program.donation import missing_donation
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.program.step_roles import (
     BATCH,
     OPTIMIZER_STATE,
     PARAMETERS,
     next_values,
-    roles,
 )
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace.function import Trace
@@ -135,21 +135,18 @@ class Reliefs:
         traced = self._trace
         if not isinstance(traced, StepTrace):
             return
-        given = sorted(i for i in self._nexts if not traced.donated[i])
-        if not given:
-            return
-        donated = tuple(is_given or i in given for i, is_given in enumerate(traced.donated))
-        inputs, outputs = roles(replace(traced, donated=donated))
         lowered = self._shown.variant.lowered
-        program = replace(lowered.program, inputs=inputs, outputs=outputs)
-        names = _names([traced.inputs[i] or "" for i in given])
-        positions = [self._call.names.index(n) for n in names if n in self._call.names]
+        made = missing_donation(traced, lowered.program)
+        if made is None:
+            return
+        positions = [a.position for a in made.arguments]
         how = ""
-        if len(positions) == len(names):
+        if None not in positions:
             listed = ", ".join(map(str, positions)) + "," * (len(positions) == 1)
             how = f": donate_argnums=({listed})"
-        change = f"donate {_listed(names)}, returned updated{how}"
-        yield from self._told("donation", change, replace(lowered, program=program))
+        names = _listed([a.name for a in made.arguments])
+        change = f"donate {names}, returned updated{how}"
+        yield from self._told("donation", change, replace(lowered, program=made.program))
 
     def _in_microbatches(self) -> Iterator[Relief]:
         """Yield the batch in two microbatches; of a step, half the batch."""

@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jaxresid.advice.check.source_lines import definition
 from jaxresid.advice.plan.source.call_numbers import Part
 from jaxresid.advice.plan.source.existing import (
     remove_checkpoint,
@@ -33,6 +32,7 @@ from jaxresid.advice.plan.source.new import (
 from jaxresid.advice.plan.source.observed_calls import ObservedCalls
 from jaxresid.advice.plan.source.snippets import merged, treatment
 from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.inspector.call.jitted_by import definition
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.linter.resolve.facts import Site
 from jaxresid.linter.run.atomic_write import replace_content

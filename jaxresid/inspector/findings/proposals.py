@@ -1,0 +1,102 @@
+"""Changes of the traced program that findings propose, and what each does to the peak."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxresid.inspector.program.build import Program
+from jaxresid.inspector.trace.traced import Traced
+from jaxresid.model import Interval, Report
+from jaxresid.units import format_bytes
+
+# Of the peak; a change that takes less off it is not told of.
+WORTH_SAYING = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The program with the change that a finding proposes, for a compiler to be asked about.
+
+    Attributes:
+      finding: the name of the rule.
+      trace: the trace with the change.
+      program: the program of it.
+    """
+
+    finding: str
+    trace: Traced
+    program: Program
+
+
+@dataclass(frozen=True, slots=True)
+class PeakEffect:
+    """What a change does to the peak.
+
+    Attributes:
+      before_nbytes: the peak as it is.
+      after_nbytes: the peak with the change.
+      by: whose figures these are.
+      interval: the interval around an estimated `after_nbytes`; None where there is none.
+    """
+
+    before_nbytes: int
+    after_nbytes: int
+    by: Literal["estimate", "xla"]
+    interval: Interval | None = None
+
+    @property
+    def saved_nbytes(self) -> int:
+        """How much lower the peak is with the change, in bytes."""
+        return self.before_nbytes - self.after_nbytes
+
+    @property
+    def is_worth_saying(self) -> bool:
+        """Whether it takes enough off the peak to be told of."""
+        return self.saved_nbytes > WORTH_SAYING * self.before_nbytes
+
+    @property
+    def text(self) -> str:
+        """The effect in words: `the estimated peak falls by 2.00 GiB, from ...`."""
+        whose = "XLA's peak" if self.by == "xla" else "the estimated peak"
+        around = ""
+        if self.interval is not None:
+            low, high = self.interval.low_nbytes, self.interval.high_nbytes
+            around = f" ({format_bytes(low)} to {format_bytes(high)})"
+        return (
+            f"{whose} falls by {format_bytes(self.saved_nbytes)}"
+            f" ({self.saved_nbytes / self.before_nbytes:.0%}), from"
+            f" {format_bytes(self.before_nbytes)} to {format_bytes(self.after_nbytes)}{around}"
+        )
+
+    @property
+    def measured(self) -> dict[str, object]:
+        """The figures, by name."""
+        found: dict[str, object] = {
+            "peak_before_nbytes": self.before_nbytes,
+            "peak_nbytes": self.after_nbytes,
+            "saved_nbytes": self.saved_nbytes,
+            "by": self.by,
+        }
+        if self.interval is not None:
+            found["low_nbytes"] = self.interval.low_nbytes
+            found["high_nbytes"] = self.interval.high_nbytes
+        return found
+
+
+def effect_by_xla(
+    finding: str, report: Report, proposed: Mapping[str, int | None]
+) -> PeakEffect | None:
+    """Return the effect of a change by the compiler's figures; None where these are not known.
+
+    Args:
+      finding: the name of the rule that proposes it.
+      report: the report, with what the compiler says of the program as it is.
+      proposed: the compiler's peak, in bytes, of the program with the change of each finding.
+    """
+    before = next((c.peak_nbytes for c in report.compiled), None)
+    after = proposed.get(finding)
+    if before is None or after is None:
+        return None
+    return PeakEffect(before, after, "xla")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,8 @@ class SaveAnythingExcept(Rule):
     `save_any_names_but_these`, which saves named values only.
 
     ## When is this fine?
-    Never: no version of JAX from 0.7 to 0.12 respects the exception.
+    Where there are no names: the rule is silent in the `else` of `if names:`. No version of JAX
+    from 0.7 to 0.12 respects the exception.
     """
 
     code = "JXR208"
@@ -66,6 +68,22 @@ class SaveAnythingExcept(Rule):
 
             def run(layer, w, x, names):
                 return ckpt(layer, policy=but(*names))(w, x)  # !
+            """
+        ),
+        Example(
+            """
+            from jax import checkpoint_policies as cp
+
+
+            def policy(names, more):
+                if len(names) > 0:
+                    return cp.save_anything_except_these_names(*names)  # !
+                names.append(more)
+                if names:
+                    return cp.nothing_saveable
+                else:
+                    names.append(more)
+                    return cp.save_anything_except_these_names(*names)  # !
             """
         ),
         Example(
@@ -117,6 +135,21 @@ class SaveAnythingExcept(Rule):
             policy = save_anything_except_these_names("hidden")
             """
         ),
+        Example(  # nothing is excluded
+            """
+            from jax import checkpoint_policies as cp
+
+
+            def policy(names, kept):
+                if len(names) > 0:
+                    return cp.save_only_these_names(*kept)
+                elif kept:
+                    p = cp.save_only_these_names(*kept)
+                    return cp.save_from_both_policies(p, cp.save_anything_except_these_names(*names))
+                else:
+                    return cp.save_anything_except_these_names(*names)
+            """
+        ),
         Example("""
             def make(cp):
                 return cp.save_anything_except_these_names("checkpoint")
@@ -125,8 +158,34 @@ class SaveAnythingExcept(Rule):
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for made in policies.factory_calls(facts):
-            if made.name == "save_anything_except_these_names":
+            if made.name == "save_anything_except_these_names" and not _is_empty(facts, made.call):
                 what = policies.source_text(facts, made.call)
                 yield self.report(
                     facts, made.call, f"`{what}` saves everything, including the names it excludes"
                 )
+
+
+def _is_empty(facts: Facts, call: ast.Call) -> bool:
+    """Whether the names are a list that a test has found empty: `else` of `if len(names) > 0`."""
+    match call.args:
+        case [ast.Starred(value=ast.Name(id=names))]:
+            pass
+        case _:
+            return False
+    full = {names, *(f"len({names}){more}" for more in ("", " > 0", " >= 1", " != 0"))}
+    child: ast.AST = call
+    for parent in facts.names.ancestors(call):
+        if isinstance(parent, ast.If) and child in parent.orelse:
+            inside = [n for statement in parent.orelse for n in ast.walk(statement)]
+            changed = any(
+                isinstance(n, ast.Name)
+                and n.id == names
+                and not isinstance(facts.names.parents[n], ast.Starred)
+                for n in inside
+            )
+            if ast.unparse(parent.test) in full and not changed:
+                return True
+        if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            return False
+        child = parent
+    return False

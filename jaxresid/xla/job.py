@@ -48,6 +48,10 @@ class Job:
     label: str = ""
 
 
+# A file and a line in it.
+Line = tuple[str, int]
+
+
 @dataclass(frozen=True, slots=True)
 class PeakBuffer:
     """One buffer that is live at XLA's peak, or one of the largest where XLA does not list those.
@@ -61,6 +65,7 @@ class PeakBuffer:
       file: the file of the user's line in the HLO metadata; '' where there is none.
       line: the number of that line; 0 where there is none.
       memory: `device` or `host`.
+      callers: the lines of the calls that led to that line, the nearest first.
     """
 
     kind: str
@@ -71,6 +76,7 @@ class PeakBuffer:
     file: str = ""
     line: int = 0
     memory: str = "device"
+    callers: tuple[Line, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,7 @@ class CompilerMessage:
       op_name: JAX's name stack, from the HLO metadata.
       file: the file in the HLO metadata; '' where there is none.
       line: the number of that line; 0 where there is none.
+      callers: as of a `PeakBuffer`.
     """
 
     kind: OneOf["resharding", "replicated", "memory-limit", "recomputed", "host-compute"]
@@ -119,6 +126,7 @@ class CompilerMessage:
     op_name: str = ""
     file: str = ""
     line: int = 0
+    callers: tuple[Line, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

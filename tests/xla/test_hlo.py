@@ -10,6 +10,7 @@ import pytest
 from jaxresid.xla.hlo import module as hlo
 from jaxresid.xla.hlo.memory import memory_stats
 from jaxresid.xla.hlo.module import output_dims
+from jaxresid.xla.hlo.text import module_of_text
 from jaxresid.xla.hlo.wire import Message
 from tests import where
 
@@ -154,6 +155,29 @@ def test_a_module_is_what_its_text_says():
     root = module.instructions[module.roots[module.entry]]
     assert str(root.shape) == "(f32[4,2], bf16[])"
     assert root.shape.nbytes == 4 * 4 * 2 + 2
+
+
+def inner(x):
+    return jnp.sin(x)
+
+
+def outer(x):
+    return inner(x) + 1
+
+
+def test_a_stack_is_the_same_in_text():
+    executable = jax.jit(outer).lower(jnp.ones(4)).compile().runtime_executable()
+    (compiled,) = executable.hlo_modules()
+    read = hlo.module(compiled.as_serialized_hlo_module_proto())
+    text = module_of_text(compiled.to_string())
+    for module in (read, text):
+        (sine,) = (i for i in module.instructions.values() if i.opcode == "sine")
+        lines = [(sine.file, sine.line), *sine.callers]
+        functions = [inner.__code__.co_firstlineno + 1, outer.__code__.co_firstlineno + 1]
+        if lines[1:]:  # not of JAX 0.7
+            assert [line for _, line in lines[:2]] == functions
+        else:
+            assert tuple(map(int, jax.__version__.split(".")[:2])) < (0, 8)
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"\x0a\x01", recorded()[:2000]])

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jaxresid.home import FOLDER
+from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.levels import scope_of
 from jaxresid.layer_paths import folded, folded_scopes, pattern, scope_key
 from jaxresid.model import (
@@ -27,7 +28,8 @@ from jaxresid.model import (
     Residual,
     Source,
 )
-from jaxresid.xla.job import CompilerMessage, PeakBuffer
+from jaxresid.notebook_cells import cell_name
+from jaxresid.xla.job import CompilerMessage, Line, PeakBuffer
 
 _OURS = FOLDER
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
@@ -98,14 +100,14 @@ def rows_of(
       paths: as in `matched`.
     """
     found = _labels(buffers, residuals)
-    stacks = _stacks(residuals)
+    known = _known(residuals)
     return tuple(
         CompiledBuffer(
             buffer.kind,
             buffer.nbytes,
             shape=buffer.shape,
             opcode=buffer.opcode,
-            source=_source(buffer, candidate, stacks),
+            source=_source(buffer, candidate, known),
             residual=_name(candidate.residual) if candidate else _path(buffer, paths),
             origin=_origin(candidate) if candidate else None,
             memory="host" if buffer.memory == "host" else "device",
@@ -321,45 +323,86 @@ def _origin(candidate: _Candidate) -> Computed | None:
     return replace(origin, source=NOWHERE, stack=()) if isinstance(origin, Computed) else None
 
 
-def _stacks(residuals: Sequence[Residual]) -> Mapping[tuple[str, int], set[Source]]:
-    """Return the lines that residuals are made through, with the user's lines that lead there."""
-    found: dict[tuple[str, int], set[Source]] = defaultdict(set)
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The lines that residuals are made through.
+
+    Attributes:
+      stacks: each such line, with the user's lines that lead there and the scopes of those
+        residuals.
+      lines: the lines of the user's and the libraries' code.
+      users: the files of the user's code.
+      kind: what a file and a function in it are, see `Frames`.
+    """
+
+    stacks: Mapping[Line, Mapping[Source, set[str]]]
+    lines: Mapping[Line, Location]
+    users: frozenset[str]
+    kind: Callable[[str, str], str]
+
+    def at(self, line: Line) -> Location:
+        """Return a line as the report has it."""
+        file = cell_name(line[0]) or line[0]
+        return self.lines.get(line) or Location(file, line[1], None, "")
+
+    def is_user(self, file: str) -> bool:
+        """Return whether a file is one of the user's own."""
+        # Without residuals there may be no JAX, by whose folder its files are known.
+        return bool(self.users) and (file in self.users or self.kind(file, "") == "user")
+
+
+def _known(residuals: Sequence[Residual]) -> _Known:
+    stacks: dict[Line, dict[Source, set[str]]] = defaultdict(lambda: defaultdict(set))
+    lines: dict[Line, Location] = {}
     for residual in residuals:
-        if isinstance(residual.origin, Computed):
-            for line in residual.origin.stack:
+        origin = residual.origin
+        if isinstance(origin, Computed):
+            for line in origin.stack:
                 at = os.path.abspath(line.file), line.line
-                is_own = line == residual.origin.location
-                found[at].add(Source(residual.origin.location, None if is_own else line))
-    return found
+                lines[at] = line
+                source = Source(origin.location, None if line == origin.location else line)
+                stacks[at][source].add(scope_key(origin.source.scope))
+    users = {
+        os.path.abspath(s.location.file) for each in stacks.values() for s in each if s.location
+    }
+    return _Known(stacks, lines, frozenset(users), Frames().kind)
 
 
 def _source(
     buffer: PeakBuffer,
     candidate: _Candidate | None,
-    stacks: Mapping[tuple[str, int], set[Source]],
+    known: _Known,
 ) -> Source:
     """Return where a buffer comes from: for a residual what its row says, else its metadata."""
     if candidate is not None and isinstance(candidate.residual.origin, Computed):
         return candidate.residual.origin.source
-    return _metadata_source(buffer, stacks)
+    return _metadata_source(buffer, known)
 
 
-def _metadata_source(
-    named: PeakBuffer | CompilerMessage, stacks: Mapping[tuple[str, int], set[Source]]
-) -> Source:
+def _metadata_source(named: PeakBuffer | CompilerMessage, known: _Known) -> Source:
     """Return the source in the HLO metadata of something.
 
-    It has the scope, and the innermost line that is not JAX's: the user's or a library's. What has
-    no code of the user's behind it XLA attributes to the call of their function, which is in our
-    code.
+    It has the scope, the innermost line of the user's, and that of the library that it called.
+    What has no code of the user's behind it XLA attributes to the call of their function, which is
+    in our code.
     """
     scope = scope_of(_CALLS.sub("", named.op_name.rpartition("/")[0]))
     if not named.file or named.file.startswith(_OURS):
         return Source(scope=scope) if named.file else NOWHERE
-    known = stacks.get((named.file, named.line), set())
-    if len(known) == 1:
-        return replace(next(iter(known)), scope=scope)
-    return Source(Location(named.file, named.line, None, ""), scope=scope)
+    at = named.file, named.line
+    through = known.stacks.get(at, {})
+    user = next((line for line in (at, *named.callers) if known.is_user(line[0])), None)
+    if user is not None:
+        location = known.at(user)
+        sources = {s for s in through if s.location == location}
+        library = None if user == at else known.at(at)
+        return replace(
+            sources.pop() if len(sources) == 1 else Source(location, library), scope=scope
+        )
+    # The callers are not known: of the same library's layer the scope tells the calls apart.
+    sources = {s for s, scopes in through.items() if not scope or scope_key(scope) in scopes}
+    found = sources.pop() if len(sources) == 1 else Source(known.at(at))
+    return replace(found, scope=scope)
 
 
 def compiler_warnings(
@@ -373,7 +416,7 @@ def compiler_warnings(
       messages: the compiler's messages.
       residuals: the residuals of the report, which tell the lines that lead into libraries.
     """
-    stacks = _stacks(residuals)
+    known = _known(residuals)
     groups: dict[CompilerWarning, list[CompilerMessage]] = defaultdict(list)
     for message in messages:
         found = CompilerWarning(
@@ -381,7 +424,7 @@ def compiler_warnings(
             limit_nbytes=message.limit_nbytes,
             shape=message.shape,
             op_name="" if message.file else message.op_name,
-            source=_metadata_source(message, stacks),
+            source=_metadata_source(message, known),
         )
         groups[found].append(message)
     rows = [_folded_warning(found, group) for found, group in groups.items()]

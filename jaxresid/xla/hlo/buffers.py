@@ -315,6 +315,7 @@ def _buffer(read: hlo.HloModule, makers: _Producers, value: _LogicalBuffer) -> P
         file=maker.file,
         line=maker.line,
         memory=value.memory,
+        callers=maker.callers,
     )
 
 

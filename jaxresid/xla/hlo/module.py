@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from jaxresid.home import FOLDER
 from jaxresid.xla.hlo.wire import Message
-from jaxresid.xla.job import CollectiveOp
+from jaxresid.xla.job import CollectiveOp, Line
 
 # PrimitiveType of xla/xla_data.proto -> its name in HLO text and its bits.
 _DTYPES = {
@@ -32,6 +33,8 @@ COLLECTIVES = (
 )
 # Instructions whose computations run as part of the schedule.
 CALLERS = ("while", "call", "conditional", "async-start")
+# Lines of a stack that are kept: few programs have half as many between the user's line and JAX.
+_DEEPEST = 100
 _WAITING = ("async-update", "async-done")
 
 
@@ -98,6 +101,7 @@ class Instruction:
       literal: the integer of a scalar constant; None for others.
       direction: the direction of a comparison, `LT`.
       name: its name, `fusion.2`.
+      callers: the lines of the calls that led to that line, the nearest first.
     """
 
     id: int
@@ -113,6 +117,7 @@ class Instruction:
     literal: int | None = None
     direction: str = ""
     name: str = ""
+    callers: tuple[Line, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,13 +128,13 @@ class HloModule:
       computations: the instructions of each computation by its id, in the order that they run in.
       roots: the id of each computation's root instruction, by the computation's id.
       entry: the id of the entry computation.
-      frames: the file and line of each stack frame; metadata counts them from 1.
+      frames: the lines of each stack, innermost first; metadata counts them from 1.
     """
 
     computations: Mapping[int, tuple[Instruction, ...]]
     roots: Mapping[int, int]
     entry: int
-    frames: tuple[tuple[str, int], ...] = ()
+    frames: tuple[tuple[Line, ...], ...] = ()
 
     @cached_property
     def instructions(self) -> Mapping[int, Instruction]:
@@ -197,12 +202,14 @@ def _dims(shape: Shape) -> Iterator[tuple[int, ...]]:
         yield from _dims(element)
 
 
-def _instruction(message: Message, frames: tuple[tuple[str, int], ...]) -> Instruction:
+def _instruction(message: Message, frames: tuple[tuple[Line, ...], ...]) -> Instruction:
     metadata = message.message(7)
     file, line = metadata.text(3), metadata.integer(4)
     frame = metadata.integer(15)
-    if not file and 0 < frame <= len(frames):
-        file, line = frames[frame - 1]
+    stack = frames[frame - 1] if 0 < frame <= len(frames) else ()
+    callers: tuple[Line, ...] = ()
+    if stack and (not file or (file, line) == stack[0]):
+        (file, line), callers = stack[0], stack[1:]
     opcode = message.text(2)
     return Instruction(
         id=message.integer(35),
@@ -218,6 +225,7 @@ def _instruction(message: Message, frames: tuple[tuple[str, int], ...]) -> Instr
         literal=_literal(message.message(8)) if opcode == "constant" else None,
         direction=message.text(63),
         name=message.text(1),
+        callers=callers,
     )
 
 
@@ -241,19 +249,36 @@ def _literal(message: Message) -> int | None:
     return values[0] - (1 << 64) if values[0] >> 63 else values[0]
 
 
-def _frames(message: Message) -> tuple[tuple[str, int], ...]:
-    """Return the place of each stack frame of a StackFrameIndexProto; its ids count from 1."""
+def _frames(message: Message) -> tuple[tuple[Line, ...], ...]:
+    """Return the stack of each frame of a StackFrameIndexProto; its ids count from 1."""
     files = [
         name.decode("utf-8", "replace")
         for name in message.fields.get(1, ())
         if isinstance(name, bytes)
     ]
     places = [(m.integer(1), m.integer(3)) for m in message.messages(3)]
-    found = []
+    lines: list[tuple[Line, int]] = []
     for frame in message.messages(4):
         at = frame.integer(1)
         file, line = places[at - 1] if 0 < at <= len(places) else (0, 0)
-        found.append((files[file - 1], line) if 0 < file <= len(files) else ("", 0))
+        place = (files[file - 1], line) if 0 < file <= len(files) else ("", 0)
+        lines.append((place, frame.integer(2)))
+    return stacks(lines)
+
+
+def stacks(frames: Sequence[tuple[Line, int]]) -> tuple[tuple[Line, ...], ...]:
+    """Return the stack of each frame, innermost first, down to the call of the user's function.
+
+    Args:
+      frames: the line of each frame and the number of its caller, from 1; what is no earlier
+        frame is none.
+    """
+    found: list[tuple[Line, ...]] = []
+    for place, caller in frames:
+        above = found[caller - 1] if 0 < caller <= len(found) else ()
+        found.append(
+            (place, *above[: _DEEPEST - 1]) if not place[0].startswith(FOLDER) else (place,)
+        )
     return tuple(found)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from jaxresid.xla.hlo.module import BITS, HloModule, Instruction, Shape
+from jaxresid.xla.hlo.module import BITS, HloModule, Instruction, Shape, stacks
+from jaxresid.xla.job import Line
 
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.-]+)(?: \(.*)? \{$")
 _INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.-]+) = ")
@@ -84,7 +86,8 @@ class _Reader:
         operands = () if opcode in ("parameter", "constant") else _operands(inside)
         index = _INDEX.search(after)
         direction = _DIRECTION.search(after)
-        file, line = self._place(after)
+        stack = self._stack(after)
+        file, line = stack[0]
         found = Instruction(
             id=0,
             opcode=opcode,
@@ -96,6 +99,7 @@ class _Reader:
             literal=_literal(opcode, inside),
             direction="" if direction is None else direction[1],
             name=name,
+            callers=stack[1:],
         )
         for operand in operands:
             self._element(computation, operand)
@@ -133,15 +137,30 @@ class _Reader:
         self._operands.append(operands)
         self._called.append(called)
 
-    def _place(self, text: str) -> tuple[str, int]:
-        """Return the file and line in an instruction's metadata, by the table of frames or not."""
+    def _stack(self, text: str) -> tuple[Line, ...]:
+        """Return the lines in an instruction's metadata, the innermost first; ("", 0) for none."""
         file = _first(_FILE, text)
         if file:
-            return file, _int(_LINE.search(text))
-        frame = self._tables["StackFrames"].get(_int(_FRAME.search(text)), "")
-        location = self._tables["FileLocations"].get(_value(frame, "file_location_id"), "")
-        name = self._tables["FileNames"].get(_value(location, "file_name_id"), "")
-        return name, _value(location, "line") if name else 0
+            return ((file, _int(_LINE.search(text))),)
+        number = _int(_FRAME.search(text))
+        return self._stacks[number - 1] if 0 < number <= len(self._stacks) else (("", 0),)
+
+    @cached_property
+    def _stacks(self) -> tuple[tuple[Line, ...], ...]:
+        """The stacks of the table of frames, which comes before the computations."""
+        names, places, frames = (
+            self._tables[name] for name in ("FileNames", "FileLocations", "StackFrames")
+        )
+        # XLA writes a caller's number plus one: the outermost frames name themselves (jaxlib 0.12).
+        off = any(_value(frame, "parent_frame_id") == number for number, frame in frames.items())
+        lines = []
+        for number in range(1, len(frames) + 1):
+            frame = frames.get(number, "")
+            place = places.get(_value(frame, "file_location_id"), "")
+            file = names.get(_value(place, "file_name_id"), "")
+            line = file, _value(place, "line") if file else 0
+            lines.append((line, _value(frame, "parent_frame_id") - off))
+        return stacks(lines)
 
     def _module(self, entry: str) -> HloModule:
         numbers = {name: n for n, name in enumerate(self._computations)}
@@ -159,6 +178,7 @@ class _Reader:
                 literal=i.literal,
                 direction=i.direction,
                 name=i.name,
+                callers=i.callers,
             )
             for n, (i, operands, called) in enumerate(
                 zip(self._instructions, self._operands, self._called, strict=True)

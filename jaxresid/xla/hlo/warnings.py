@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal as OneOf
 
 from jaxresid.xla.hlo import module as hlo
-from jaxresid.xla.job import CompilerMessage
+from jaxresid.xla.job import CompilerMessage, Line
 
 _LENGTH = 300
 
@@ -37,6 +37,7 @@ _ON_HOST = re.compile(
 )
 # Of what HloRematerialization clones; it logs nothing of what it did.
 _CLONE = re.compile(r"\.remat\d*(\.\d+)*$")
+_UNKNOWN: tuple[Line, ...] = (("", 0),)
 _PASSED_ON = ("get-tuple-element", "tuple", "bitcast")
 
 
@@ -45,21 +46,21 @@ class _Lines:
     """The lines of a module's metadata.
 
     Attributes:
-      frames: the file and line of each stack frame; their numbers count from 1.
-      named: the files and lines of the instructions with an op name.
-      made: the op name, file and line of each instruction by its name.
+      frames: the lines of each stack, innermost first; their numbers count from 1.
+      named: the lines, innermost first, of the instructions with an op name.
+      made: the instructions by name.
     """
 
-    frames: tuple[tuple[str, int], ...] = ()
-    named: Mapping[str, set[tuple[str, int]]] = field(default_factory=dict)
-    made: Mapping[str, tuple[str, str, int]] = field(default_factory=dict)
+    frames: tuple[tuple[Line, ...], ...] = ()
+    named: Mapping[str, set[tuple[Line, ...]]] = field(default_factory=dict)
+    made: Mapping[str, hlo.Instruction] = field(default_factory=dict)
 
-    def of(self, op_name: str, frame: int) -> tuple[str, int]:
-        """Return the file and line of an operation; '' and 0 where they are not known."""
-        if 0 < frame <= len(self.frames) and self.frames[frame - 1][0]:
+    def of(self, op_name: str, frame: int) -> tuple[Line, ...]:
+        """Return the lines of an operation, innermost first; ("", 0) where they are not known."""
+        if 0 < frame <= len(self.frames) and self.frames[frame - 1][0][0]:
             return self.frames[frame - 1]
         known = self.named.get(op_name, set())
-        return next(iter(known)) if len(known) == 1 else ("", 0)
+        return next(iter(known)) if len(known) == 1 else _UNKNOWN
 
 
 def messages(
@@ -91,12 +92,12 @@ def _module(data: bytes) -> hlo.HloModule | None:
 
 
 def _lines(module: hlo.HloModule) -> _Lines:
-    named: dict[str, set[tuple[str, int]]] = {}
+    named: dict[str, set[tuple[Line, ...]]] = {}
     made = {}
     for i in module.instructions.values():
-        made[i.name] = i.op_name, i.file, i.line
+        made[i.name] = i
         if i.op_name and i.file:
-            named.setdefault(i.op_name, set()).add((i.file, i.line))
+            named.setdefault(i.op_name, set()).add(((i.file, i.line), *i.callers))
     return _Lines(module.frames, named, made)
 
 
@@ -117,10 +118,19 @@ def _logged(line: str, lines: _Lines) -> Iterator[CompilerMessage]:
             limit_nbytes=max(int(found["limit"]), 0),
         )
     elif found := _ON_HOST.search(line):
-        op_name, file, at = lines.made.get(found["name"], ("", "", 0))
-        yield CompilerMessage(
-            kind="host-compute", said=_cut(found["said"]), op_name=op_name, file=file, line=at
-        )
+        said = _cut(found["said"])
+        made = lines.made.get(found["name"])
+        if made is None:
+            yield CompilerMessage(kind="host-compute", said=said)
+        else:
+            yield CompilerMessage(
+                kind="host-compute",
+                said=said,
+                op_name=made.op_name,
+                file=made.file,
+                line=made.line,
+                callers=made.callers,
+            )
 
 
 def _operation(
@@ -133,9 +143,11 @@ def _operation(
     """Return the message about an HLO instruction, given its text, and the array that it moves."""
     op_name = _first(r'\bop_name="([^"]*)"', operation)
     file = _first(r'\bsource_file="([^"]*)"', operation)
-    at = int(_first(r"\bsource_line=(\d+)", operation) or 0)
-    if not file:
-        file, at = lines.of(op_name, int(_first(r"\bstack_frame_id=(\d+)", operation) or 0))
+    (file, at), *callers = (
+        ((file, int(_first(r"\bsource_line=(\d+)", operation) or 0)),)
+        if file
+        else lines.of(op_name, int(_first(r"\bstack_frame_id=(\d+)", operation) or 0))
+    )
     return CompilerMessage(
         kind=kind,
         said=_cut(said),
@@ -144,6 +156,7 @@ def _operation(
         op_name=op_name,
         file=file,
         line=at,
+        callers=tuple(callers),
     )
 
 
@@ -152,25 +165,27 @@ def _recomputed(module: hlo.HloModule) -> Iterator[CompilerMessage]:
 
     Each is the instructions of one line that make arrays of one shape.
     """
-    groups: dict[tuple[str, str, int, str], list[hlo.Instruction]] = {}
+    groups: dict[tuple[object, ...], list[hlo.Instruction]] = {}
     for home, body in module.computations.items():
         caller = module.callers.get(home)
         if caller is not None and caller.opcode not in hlo.CALLERS:
             continue
         for i in body:
             if _CLONE.search(i.name) and i.opcode not in _PASSED_ON:
-                at = i.op_name, i.file, i.line, str(i.shape)
+                at = i.op_name, i.file, i.line, i.callers, str(i.shape)
                 groups.setdefault(at, []).append(i)
-    for (op_name, file, line, shape), group in groups.items():
+    for group in groups.values():
+        first = group[0]
         yield CompilerMessage(
             kind="recomputed",
             count=len(group),
-            said=_cut(group[0].name),
+            said=_cut(first.name),
             nbytes=sum(i.shape.nbytes for i in group),
-            shape=shape,
-            op_name=op_name,
-            file=file,
-            line=line,
+            shape=str(first.shape),
+            op_name=first.op_name,
+            file=first.file,
+            line=first.line,
+            callers=first.callers,
         )
 
 

@@ -1,6 +1,9 @@
+import linecache
 import os
+import sysconfig
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import pytest
 from small import f32
@@ -121,6 +124,60 @@ def test_arguments_and_outputs_are_what_they_are():
     ]
     assert nbytes == 96
     assert [row.residual for row in matched(held, [kept])[0]] == [None, None, None]
+
+
+LIBRARY = os.path.join(sysconfig.get_paths()["purelib"], "layers", "dense.py")
+
+
+def dense(scope, line):
+    """A residual that a library's line makes, in a layer that the user's line calls."""
+    here, there = Location(FILE, line, None, "loss"), Location(LIBRARY, 294, None, "Dense")
+    origin = Computed("add", Source(here, there, None, scope), stack=(here, there))
+    return Residual(Aval("float32", (8, 4), 4), origin)
+
+
+def logits(callers=(), scope="model/out"):
+    name = f"jit(f)/jvp({scope.replace('/', ')/', 1)}/add"
+    return PeakBuffer("temporary", 128, "f32[8,100]", "add", name, LIBRARY, 294, callers=callers)
+
+
+def test_a_librarys_line_is_of_the_user_who_called_it():
+    """Of a line that one residual is made through too, on another line of the user's."""
+    called = logits(((LIBRARY, 12), (FILE, 43), (FILE, 50)))
+    (row,), _ = matched([called], [dense("model/block_0/in", 25)])
+    assert (row.location.file, row.location.line) == (FILE, 43)
+    assert (row.source.library.line, row.source.scope) == (294, "model/out")
+
+
+def test_an_unknown_caller_is_told_by_the_scope():
+    kept = dense("model/block_0/in", 25)
+    for scope, line in (("model/out", 294), ("model/block_3/in", 25), ("", 25)):
+        (row,), _ = matched([logits(scope=scope)], [kept])
+        assert row.location.line == line, scope
+
+
+@pytest.mark.integration
+def test_lines_of_one_layer_that_is_called_twice():
+    """By XLA: the widest value is not kept, and is of another line than what is kept."""
+    flax = pytest.importorskip("flax.linen")
+
+    class Model(flax.Module):
+        @flax.compact
+        def __call__(self, x):
+            x = jnp.sin(flax.Dense(64)(x))
+            return flax.Dense(4096)(x)
+
+    model = Model()
+    params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((256, 64)))
+    question = Question(
+        lambda p, x: jnp.sum(jax.nn.logsumexp(model.apply(p, x), -1)), (params, f32(256, 64))
+    )
+    subject = report.subject(question)
+    job = Job(lowered(subject.trace, "cpu"), parse_place("cpu"))
+    rows, _ = matched(compiler.compilation(job).buffers, subject.residuals)
+    wide = [row for row in rows if row.shape == "f32[256,4096]" and "Dense_1" in row.source.scope]
+    (line,) = {(row.location.file, row.location.line) for row in wide}
+    assert linecache.getline(*line).strip() == "return flax.Dense(4096)(x)"
 
 
 def on_cpu(fun):

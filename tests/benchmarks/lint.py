@@ -2,6 +2,8 @@
 
     python tests/benchmarks/lint.py                     the installed jax and flax
     python tests/benchmarks/lint.py --tree PATH         another tree (may be given again)
+    python tests/benchmarks/lint.py --packages DIR      every package unpacked below it, as a table
+    python tests/benchmarks/lint.py --growth            in a file's size and functions, in files
     python tests/benchmarks/lint.py --flake8 PATH       flake8, Fixit, TorchFix where they are
 
 What is compared is run in turn, and medians and the medians of the pairwise ratios are printed:
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -132,6 +135,118 @@ def whole_tree(tree, options, ruff, work):
             print(f"  {name:<28} {taken:8.3f} s  jaxresid takes {ours / taken:.4f}x", flush=True)
 
 
+def cpu_and_wall(command, cwd=None):
+    """Return the processor's seconds and those of the clock that a command takes."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    wall = seconds(command, cwd=cwd)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall
+
+
+def packages(directory, options, work):
+    """Print a table of packages: the least of several rounds, in which the commands alternate."""
+    print("\n| package | files | MB | jaxresid | ruff | ratio | within | warm |")
+    print("|---|---|---|---|---|---|---|---|")
+    lint = [sys.executable, "-m", "jaxresid", "lint", "--isolated", "-q", "-j2"]
+    ruff = [options.ruff, "check", "--no-cache", "--isolated", "-q"]
+    within, total = 0, 0
+    for package in sorted(p for p in directory.resolve().iterdir() if p.is_dir()):
+        files = list(package.rglob("*.py"))
+        nbytes = sum(f.stat().st_size for f in files)
+        warm = [*lint, "--cache-dir", str(work / package.name), str(package)]
+        seconds(warm)
+        rows = [
+            (
+                cpu_and_wall([*lint, "--no-cache", str(package)]),
+                cpu_and_wall([*ruff, str(package)]),
+                cpu_and_wall(warm),
+            )
+            for _ in range(options.rounds)
+        ]
+        (ours, wall), (its, ruff_wall), (again, again_wall) = (
+            (min(cpu for cpu, _ in column), min(clock for _, clock in column))
+            for column in zip(*rows, strict=True)
+        )
+        good = wall <= max(0.15, 2 * ruff_wall)
+        within, total = within + good, total + 1
+        print(
+            f"| {package.name} | {len(files):,} | {nbytes / 1e6:.1f} | {wall:.2f} s ({ours:.2f}) | "
+            f"{ruff_wall:.2f} s ({its:.2f}) | {wall / ruff_wall:.1f} | "
+            f"{'yes' if good else 'no'} | {again_wall:.2f} s ({again:.2f}) |",
+            flush=True,
+        )
+    print(
+        f"\nin brackets: seconds of the processor; {within} of {total} within max(0.15 s, 2x ruff)"
+    )
+
+
+LAYER = """
+def layer{0}(x, w):
+    return jax.nn.relu(x @ w) + jnp.sin(x)
+
+
+block{0} = jax.checkpoint(layer{0}, prevent_cse=False)
+
+
+def loss{0}(x, w):
+    return jnp.mean(block{0}(block{0}(x, w), w) ** 2)
+
+
+grad{0} = jax.value_and_grad(loss{0})
+"""
+HEAD = "import jax\nimport jax.numpy as jnp\n"
+
+
+def growth(options, work):
+    """Print seconds of the processor and peak memory as a file, or a project, grows."""
+    shapes = {
+        "checkpoints of a file": lambda n: {
+            "model.py": HEAD + "".join(map(LAYER.format, range(n)))
+        },
+        "functions of a file": lambda n: {
+            "model.py": HEAD
+            + LAYER.format(0)
+            + "".join(f"\ndef f{i}(x):\n    return block0(f{i + 1}(x), x)\n" for i in range(n))
+        },
+        "calls of a checkpoint": lambda n: {
+            "model.py": HEAD
+            + LAYER.format(0)
+            + "".join(f"\ndef f{i}(x):\n    return block0(x, x)\n" for i in range(n))
+        },
+        "files of a project": lambda n: {
+            "model.py": HEAD + LAYER.format(0),
+            **{
+                f"user{i}.py": f"import model\n\n\ndef f{i}(x):\n    return model.block0(x, {i})\n"
+                for i in range(n)
+            },
+        },
+        "files that do not import it": lambda n: {
+            "model.py": HEAD + "".join(map(LAYER.format, range(20))),
+            **{
+                f"other{i}.py": "import numpy\n" + IRRELEVANT.replace("f(", "layer1(") * 50
+                for i in range(n)
+            },
+        },
+    }
+    lint = [sys.executable, "-m", "jaxresid", "lint", "--isolated", "-q", "--no-cache", "-j1"]
+    for title, made in shapes.items():
+        print(f"\n{title}")
+        before = None
+        for n in (250, 500, 1000, 2000):
+            directory = work / "growth" / title.replace(" ", "-") / str(n)
+            directory.mkdir(parents=True)
+            (directory / "setup.cfg").write_text("")
+            nbytes = 0
+            for name, text in made(n).items():
+                (directory / name).write_text(text)
+                nbytes += len(text)
+            runs = [cpu_and_wall([*lint, "model.py"], directory)[0] for _ in range(3)]
+            taken = min(runs)
+            ratio = f"  {taken / before:.2f}x of half as many" if before else ""
+            print(f"  {n:6,} {nbytes / 1e6:7.2f} MB {taken:8.3f} s{ratio}", flush=True)
+            before = taken
+
+
 def staged(options, work):
     directory = work / "staged"
     directory.mkdir()
@@ -151,25 +266,11 @@ def editor(options, work):
     directory = work / "editor"
     directory.mkdir()
     (directory / "pyproject.toml").write_text("[project]\nname = 'm'\nversion = '1'\n")
-    part = """
-def layer{0}(x, w):
-    return jax.nn.relu(x @ w) + jnp.sin(x)
-
-
-block{0} = jax.checkpoint(layer{0})
-
-
-def loss{0}(x, w):
-    return jnp.mean(block{0}(block{0}(x, w), w) ** 2)
-
-
-grad{0} = jax.value_and_grad(loss{0})
-"""
-    text = "import jax\nimport jax.numpy as jnp\n"
+    text = HEAD
     for index in range(1000):
         if len(text) > 70_000:
             break
-        text += part.format(index)
+        text += LAYER.format(index)
     (directory / "model.py").write_text(text)
     lint = [sys.executable, "-m", "jaxresid", "lint", "-", "--stdin-filename", "model.py"]
     parse = [sys.executable, "-c", "import ast, sys; ast.parse(sys.stdin.read())"]
@@ -185,6 +286,8 @@ grad{0} = jax.value_and_grad(loss{0})
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tree", type=Path, action="append", help="a directory to lint")
+    parser.add_argument("--packages", type=Path, help="a directory of unpacked packages")
+    parser.add_argument("--growth", action="store_true", help="time made-up files of several sizes")
     parser.add_argument("--rounds", type=int, default=5)
     for tool in ("ruff", "flake8", "fixit", "torchfix"):
         beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -193,6 +296,12 @@ def main():
     print(f"python {sys.version.split()[0]}, ruff {'found' if options.ruff else 'not installed'}")
     with tempfile.TemporaryDirectory() as directory:
         work = Path(directory).resolve()
+        if options.packages or options.growth:
+            if options.packages:
+                packages(options.packages, options, work)
+            if options.growth:
+                growth(options, work)
+            return
         staged(options, work)
         editor(options, work)
         for tree in trees(options.tree):

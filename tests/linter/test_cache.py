@@ -18,18 +18,11 @@ KEY = cache_key("1.0", "rules", "config", "/p")
 LONG_AGO = 1_600_000_000 * 10**9
 
 
-def settle(monkeypatch):
-    """From here on, caches are opened so late that what was written until now is trusted."""
-    now = time.time_ns
-    monkeypatch.setattr(module.time, "time_ns", lambda: now() + 10 * 10**9)
-
-
 def stored(directory, path, payload, depends="d", content=None):
     cache = LintCache.open(directory, KEY)
-    stat = os.stat(path)
     content = Path(path).read_bytes() if content is None else content
-    cache.put(path, stat, content, payload, depends=depends)
-    cache.save()
+    cache.put(Path(path).name, content, payload, depends=depends)
+    cache.save(Path(path).parent)
 
 
 @pytest.fixture
@@ -39,47 +32,45 @@ def source(tmp_path):
     return path
 
 
-def by_stat(directory, path, depends="d", key=KEY):
-    return LintCache.open(directory, key).get(path, os.stat(path), depends=depends)
-
-
-def by_content(directory, path, depends="d", key=KEY):
+def got(directory, path, depends="d", key=KEY):
     cache = LintCache.open(directory, key)
-    return cache.get(path, os.stat(path), depends=depends, content=Path(path).read_bytes())
+    return cache.get(Path(path).name, Path(path).read_bytes(), depends=depends)
 
 
-def test_what_was_put_is_got(tmp_path, source, monkeypatch):
-    settle(monkeypatch)
+def test_what_was_put_is_got(tmp_path, source):
     payload = {"violations": [1, "é", None, {"a": [True]}], "\udcff": 2.5}
     stored(tmp_path / "c", source, payload)
-    assert by_stat(tmp_path / "c", source) == payload
-    assert by_content(tmp_path / "c", source) == payload
-    assert by_content(tmp_path / "c", str(source)) == payload
-    assert by_stat(tmp_path / "c", source.parent) is None
-    assert LintCache.open(tmp_path / "c", KEY).get(source, None, depends="d") is None
+    assert got(tmp_path / "c", source) == payload
+    assert LintCache.open(tmp_path / "c", KEY).get("b.py", b"x = 1\n", depends="d") is None
 
 
-def test_an_empty_payload_is_an_answer(tmp_path, source, monkeypatch):
-    settle(monkeypatch)
+def test_what_was_put_for_a_project_is_got(tmp_path, source):
+    cache = LintCache.open(tmp_path / "c", KEY)
+    cache.put_project(".", {"files": {}})
+    cache.save(tmp_path)
+    again = LintCache.open(tmp_path / "c", KEY)
+    assert again.project(".") == {"files": {}}
+    assert again.project("other") is None
+    assert again.get(".", b"", depends="d") is None
+
+
+def test_an_empty_payload_is_an_answer(tmp_path, source):
     stored(tmp_path / "c", source, [])
-    assert by_stat(tmp_path / "c", source) == []
+    assert got(tmp_path / "c", source) == []
 
 
-def test_what_it_depends_on_counts(tmp_path, source, monkeypatch):
-    settle(monkeypatch)
+def test_what_it_depends_on_counts(tmp_path, source):
     stored(tmp_path / "c", source, ["p"], depends="d")
-    assert by_stat(tmp_path / "c", source, depends="e") is None
-    assert by_content(tmp_path / "c", source, depends="e") is None
+    assert got(tmp_path / "c", source, depends="e") is None
 
 
-def test_the_key_counts(tmp_path, source, monkeypatch):
-    settle(monkeypatch)
+def test_the_key_counts(tmp_path, source):
     stored(tmp_path / "c", source, ["p"])
     for position, other in itertools.product(range(4), ["other"]):
         parts = ["1.0", "rules", "config", "/p"]
         parts[position] = other
-        assert by_content(tmp_path / "c", source, key=cache_key(*parts)) is None
-    assert by_content(tmp_path / "c", source, key=cache_key("1.0", "rules", "config", "/p"))
+        assert got(tmp_path / "c", source, key=cache_key(*parts)) is None
+    assert got(tmp_path / "c", source, key=cache_key("1.0", "rules", "config", "/p"))
 
 
 def test_the_version_of_python_counts(monkeypatch):
@@ -87,55 +78,16 @@ def test_the_version_of_python_counts(monkeypatch):
     assert cache_key("1.0", "rules", "config", "/p") != KEY
 
 
-def test_a_changed_file_is_a_miss(tmp_path, source, monkeypatch):
-    settle(monkeypatch)
+def test_a_changed_file_is_a_miss(tmp_path, source):
     stored(tmp_path / "c", source, ["p"])
     source.write_text("x = 2\n")
-    assert by_stat(tmp_path / "c", source) is None
-    assert by_content(tmp_path / "c", source) is None
+    assert got(tmp_path / "c", source) is None
 
 
-def test_a_changed_file_with_its_old_size_and_mtime_is_a_miss(tmp_path, source, monkeypatch):
-    os.utime(source, ns=(LONG_AGO, LONG_AGO))
-    settle(monkeypatch)
-    stored(tmp_path / "c", source, ["p"])
-    assert by_stat(tmp_path / "c", source) == ["p"]
-    time.sleep(0.02)
-    source.write_text("x = 2\n")
-    os.utime(source, ns=(LONG_AGO, LONG_AGO))
-    assert by_stat(tmp_path / "c", source) is None
-    assert by_content(tmp_path / "c", source) is None
-
-
-def test_a_file_that_changed_just_before_is_compared_by_content(tmp_path, source):
-    stored(tmp_path / "c", source, ["p"])
-    # As if the file were written again within one tick of its clock: its stat is what it was.
-    assert by_stat(tmp_path / "c", source) is None
-    assert by_content(tmp_path / "c", source) == ["p"]
-
-
-def test_a_file_whose_mtime_was_just_set_back_is_compared_by_content(tmp_path, source):
-    os.utime(source, ns=(LONG_AGO, LONG_AGO))
-    stored(tmp_path / "c", source, ["p"])
-    assert by_stat(tmp_path / "c", source) is None
-
-
-def test_a_stat_is_trusted_once_it_has_settled(tmp_path, source, monkeypatch):
-    stored(tmp_path / "c", source, ["p"])
-    settle(monkeypatch)
-    cache = LintCache.open(tmp_path / "c", KEY)
-    assert cache.get(source, os.stat(source), depends="d") is None
-    assert cache.get(source, os.stat(source), depends="d", content=b"x = 1\n") == ["p"]
-    cache.save()
-    assert by_stat(tmp_path / "c", source) == ["p"]
-
-
-def test_a_file_that_was_only_touched_is_a_hit_by_content(tmp_path, source, monkeypatch):
-    settle(monkeypatch)
+def test_a_file_that_was_only_touched_is_a_hit(tmp_path, source):
     stored(tmp_path / "c", source, ["p"])
     os.utime(source, ns=(LONG_AGO, LONG_AGO))
-    assert by_stat(tmp_path / "c", source) is None
-    assert by_content(tmp_path / "c", source) == ["p"]
+    assert got(tmp_path / "c", source) == ["p"]
 
 
 def test_files_that_are_gone_are_dropped(tmp_path, source):
@@ -144,20 +96,19 @@ def test_files_that_are_gone_are_dropped(tmp_path, source):
     stored(tmp_path / "c", source, ["p"])
     stored(tmp_path / "c", other, ["q"])
     source.unlink()
-    LintCache.open(tmp_path / "c", KEY).save()
+    LintCache.open(tmp_path / "c", KEY).save(tmp_path)
     text = (tmp_path / "c" / f"{KEY}.json").read_text()
     assert "a.py" not in text
     assert "b.py" in text
 
 
-def test_nothing_new_writes_nothing(tmp_path, source, monkeypatch):
-    settle(monkeypatch)
+def test_nothing_new_writes_nothing(tmp_path, source):
     stored(tmp_path / "c", source, ["p"])
     file = tmp_path / "c" / f"{KEY}.json"
     before = file.stat().st_ino
     cache = LintCache.open(tmp_path / "c", KEY)
-    cache.get(source, os.stat(source), depends="d")
-    cache.save()
+    cache.get("a.py", source.read_bytes(), depends="d")
+    cache.save(tmp_path)
     assert file.stat().st_ino == before
 
 
@@ -171,7 +122,7 @@ def test_the_directory_is_passed_by(tmp_path, source):
 
 def test_a_directory_with_other_things_is_not_made_ignored(tmp_path, source):
     stored(tmp_path, source, ["p"])
-    assert by_content(tmp_path, source) == ["p"]
+    assert got(tmp_path, source) == ["p"]
     assert not (tmp_path / ".gitignore").exists()
 
 
@@ -193,7 +144,7 @@ def test_old_caches_are_removed_and_nothing_else(tmp_path, source):
 
 
 def damages():
-    head = {"jaxresid-cache": 1, "key": KEY}
+    head = {"jaxresid-cache": 2, "key": KEY}
     yield "empty", lambda data: b""
     yield "truncated", lambda data: data[: len(data) // 2]
     yield "head only", lambda data: data.partition(b"\n")[0]
@@ -201,30 +152,37 @@ def damages():
     yield "binary", lambda data: bytes(range(256))
     yield "other json", lambda data: b'{"a": 1}'
     yield "a list", lambda data: b"[]\n[]"
-    yield "other format", lambda data: data.replace(b'"jaxresid-cache": 1', b'"jaxresid-cache": 0')
+    yield "other format", lambda data: data.replace(b'"jaxresid-cache": 2', b'"jaxresid-cache": 0')
     yield "other key", lambda data: data.replace(KEY.encode(), b"0" * 32)
     yield "nested", lambda data: json.dumps(head).encode() + b"\n" + b"[" * 100_000
     yield "nested head", lambda data: b"[" * 100_000
 
 
 @pytest.mark.parametrize("damage", [pytest.param(d, id=name) for name, d in damages()])
-def test_a_damaged_file_is_an_empty_cache(tmp_path, source, damage, monkeypatch):
-    settle(monkeypatch)
+def test_a_damaged_file_is_an_empty_cache(tmp_path, source, damage):
     stored(tmp_path / "c", source, ["p"])
     file = tmp_path / "c" / f"{KEY}.json"
     file.write_bytes(damage(file.read_bytes()))
-    assert by_content(tmp_path / "c", source) is None
+    assert got(tmp_path / "c", source) is None
     stored(tmp_path / "c", source, ["r"])
-    assert by_stat(tmp_path / "c", source) == ["r"]
+    assert got(tmp_path / "c", source) == ["r"]
 
 
-@pytest.mark.parametrize("entry", [None, 3, [], [1, 2, 3], {"a": 1}, [None, 6, "", "d", None]])
+@pytest.mark.parametrize("entry", [None, 3, [], [1, 2], {"a": 1}, [1, 2, 3], ["", "d", None]])
 def test_a_malformed_entry_is_a_miss(tmp_path, source, entry):
     directory = tmp_path / "c"
     stored(directory, source, ["p"])
-    module._write(directory / f"{KEY}.json", KEY, {str(source): entry})
-    assert by_stat(directory, source) is None
-    assert by_content(directory, source) is None
+    module._write(directory / f"{KEY}.json", KEY, {"files": {"a.py": entry}})
+    assert got(directory, source) is None
+
+
+@pytest.mark.parametrize("sections", [{}, {"files": 3}, {"files": [], "projects": "x"}])
+def test_malformed_sections_are_empty(tmp_path, source, sections):
+    directory = tmp_path / "c"
+    stored(directory, source, ["p"])
+    module._write(directory / f"{KEY}.json", KEY, sections)
+    assert got(directory, source) is None
+    assert LintCache.open(directory, KEY).project(".") is None
 
 
 def test_a_directory_that_cannot_be_made_is_no_cache(tmp_path, source):
@@ -232,7 +190,7 @@ def test_a_directory_that_cannot_be_made_is_no_cache(tmp_path, source):
     blocker.write_text("")
     stored(blocker, source, ["p"])
     stored(blocker / "c", source, ["p"])
-    assert by_content(blocker / "c", source) is None
+    assert got(blocker / "c", source) is None
 
 
 def test_a_directory_that_cannot_be_written_is_no_cache(tmp_path, source, monkeypatch):
@@ -243,13 +201,13 @@ def test_a_directory_that_cannot_be_written_is_no_cache(tmp_path, source, monkey
 
     monkeypatch.setattr(os, "replace", refuse)
     stored(tmp_path / "c", source, ["q"])
-    assert by_content(tmp_path / "c", source) == ["p"]
+    assert got(tmp_path / "c", source) == ["p"]
     assert not list((tmp_path / "c").glob("*.tmp"))
 
 
 def test_what_is_no_json_is_not_kept(tmp_path, source):
     stored(tmp_path / "c", source, object())
-    assert by_content(tmp_path / "c", source) is None
+    assert got(tmp_path / "c", source) is None
     assert not list((tmp_path / "c").glob("*.tmp"))
 
 
@@ -261,14 +219,14 @@ def test_what_another_run_wrote_meanwhile_is_kept(tmp_path, source):
     other.write_text("y = 1\n")
     mine = LintCache.open(tmp_path / "c", KEY)
     stored(tmp_path / "c", other, ["theirs"])
-    mine.put(source, os.stat(source), source.read_bytes(), ["mine"], depends="d")
-    mine.save()
-    assert by_content(tmp_path / "c", source) == ["mine"]
-    assert by_content(tmp_path / "c", other) == ["theirs"]
+    mine.put("a.py", source.read_bytes(), ["mine"], depends="d")
+    mine.save(tmp_path)
+    assert got(tmp_path / "c", source) == ["mine"]
+    assert got(tmp_path / "c", other) == ["theirs"]
 
 
 WRITER = """
-import os, sys
+import sys
 from pathlib import Path
 from jaxresid.linter.run.cache import LintCache
 directory, key, start = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -276,8 +234,8 @@ for i in range(start, start + 25):
     path = Path(directory).parent / f"{i}.py"
     path.write_text(str(i))
     cache = LintCache.open(directory, key)
-    cache.put(path, os.stat(path), path.read_bytes(), [i], depends="d")
-    cache.save()
+    cache.put(path.name, path.read_bytes(), [i], depends="d")
+    cache.save(path.parent)
 """
 
 
@@ -290,7 +248,7 @@ def test_two_processes_lose_nothing(tmp_path):
     assert [run.wait(timeout=30) for run in runs] == [0, 0]
     cache = LintCache.open(tmp_path / "c", KEY)
     for i in (*range(25), *range(100, 125)):
-        found = cache.get(tmp_path / f"{i}.py", None, depends="d", content=str(i).encode())
+        found = cache.get(f"{i}.py", str(i).encode(), depends="d")
         assert found == [i]
 
 
@@ -298,8 +256,8 @@ def test_opening_a_big_cache_is_cheap(tmp_path):
     cache = LintCache.open(tmp_path, KEY)
     for i in range(5000):
         name = f"/some/where/in/a/project/of/models/{i}.py"
-        cache.put(name, os.stat(tmp_path), b"%d" % i, [], depends="d" * 32)
-    cache.save()
+        cache.put(name, b"%d" % i, [], depends="d" * 32)
+    cache.save(tmp_path)
 
     def timed(action):
         start = time.process_time()  # whatever else the machine does
@@ -319,8 +277,8 @@ def test_a_link_is_not_followed(tmp_path, source, monkeypatch):
     project.mkdir()
     (project / "cache").symlink_to(outside)
     cache = LintCache.open(project / "cache", "0" * 32)
-    cache.put(source, os.stat(source), b"x", {"a": 1}, depends="")
-    cache.save()
+    cache.put("a.py", b"x", {"a": 1}, depends="")
+    cache.save(tmp_path)
     assert not any(outside.iterdir())
     inside = project / "inside"
     inside.mkdir()
@@ -328,6 +286,6 @@ def test_a_link_is_not_followed(tmp_path, source, monkeypatch):
         (inside / name).symlink_to(outside / name)
     (inside / f"{'0' * 32}.json").symlink_to(outside / "entry")
     cache = LintCache.open(inside, "0" * 32)
-    cache.put(source, os.stat(source), b"x", {"a": 1}, depends="")
-    cache.save()
+    cache.put("a.py", b"x", {"a": 1}, depends="")
+    cache.save(tmp_path)
     assert not any(outside.iterdir())

@@ -836,7 +836,7 @@ def counted(monkeypatch):
 
 def test_cache_answers_with_the_same_bytes(lab, monkeypatch):
     # Where files come of age between two runs, what hangs on them is linted once more.
-    monkeypatch.setattr("jaxresid.linter.run.cache.GRANULARITY_NS", 0)
+    monkeypatch.setattr("jaxresid.linter.run.file_states.GRANULARITY_NS", 0)
     lab.write(called=CALLED, loss=LOSS, syntax=SYNTAX, clean=CLEAN)
     linted = counted(monkeypatch)
     for form in FORMATS:
@@ -904,7 +904,7 @@ def test_cache_knows_the_other_files(lab, monkeypatch, old):
     lab.config()
     lab.write(model=MODEL, train=TRAIN)
     if old:
-        monkeypatch.setattr("jaxresid.linter.run.cache.GRANULARITY_NS", 0)
+        monkeypatch.setattr("jaxresid.linter.run.file_states.GRANULARITY_NS", 0)
     for argv in ([], ["model.py"]):
         lab.write(train=TRAIN)
         assert lab.found(*argv) == lab.found(*argv) == [("model.py", "JXR101")]
@@ -930,7 +930,7 @@ def test_cache_of_another_file_with_the_same_times(lab, monkeypatch):
         return result
 
     now = time.time_ns()
-    monkeypatch.setattr("jaxresid.linter.run.files.os.stat", coarse)
+    monkeypatch.setattr("jaxresid.linter.run.file_states.os.stat", coarse)
     assert len(lab.found("model.py")) == 1
     lab.write(train=TRAIN.replace("jax.grad(", "jax.jit ("))
     assert lab.found("model.py") == []

@@ -58,8 +58,8 @@ def test_a_suppression_of_a_project_rule_is_unused_only_where_the_project_is_see
     source = "import jax\n\n\ndef f(p):\n    return p  # jaxresid: ignore[JXR301]\n"
     path = tmp_path / "module.py"
     path.write_text(source)
-    whole = Project(lambda: [ProjectModule(path, "module")], complete=True)
-    part = Project(lambda: [ProjectModule(path, "module")])
+    whole = Project(lambda: [ProjectModule(path, "module")], complete=True).view()
+    part = Project(lambda: [ProjectModule(path, "module")]).view()
     codes = [
         [v.code for v in lint_bytes(source.encode(), "module.py", SETTINGS, project=p).violations]
         for p in (whole, part, None)

@@ -36,7 +36,8 @@ def project_of(example, root, raw):
         path.write_bytes(content)
         dotted = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         modules.append(ProjectModule(path, dotted))
-    return Project(lambda: modules, complete=True, display_paths={root / n: n for n in contents})
+    shown = {root / n: n for n in contents}
+    return Project(lambda: modules, complete=True, display_paths=shown).view()
 
 
 def lint(rule, example, source, root):

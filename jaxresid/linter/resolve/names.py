@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from jaxresid.linter.text.trees import node_fields
+
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -24,6 +26,9 @@ _NOTHING_TO_RECORD = frozenset(
     {ast.Constant, ast.Expr, ast.keyword, ast.arg, ast.arguments, ast.BinOp, ast.Subscript}
     | {ast.Return, ast.If, ast.Compare, ast.Tuple, ast.List, ast.alias, ast.UnaryOp, ast.BoolOp}
     | {ast.Slice, ast.Starred, ast.JoinedStr, ast.FormattedValue, ast.Raise, ast.Dict, ast.Assert}
+)
+_SCOPES_BY_FIELD = frozenset(
+    {ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.arguments}
 )
 _MAX_DEPTH = 25
 _MAX_STEPS = 500
@@ -119,22 +124,33 @@ class Names:
     # -- the pass ----------------------------------------------------------------------------
 
     def _build(self) -> None:
-        stack: list[tuple[ast.AST, Scope]] = [(tree_node, self.root) for tree_node in [self.tree]]
+        stack: list[tuple[ast.AST, Scope]] = [(self.tree, self.root)]
+        order, parents = self.order, self.parents
         counter = 0
         while stack:
             node, scope = stack.pop()
             counter += 1
-            self.order[node] = counter
-            inner = self._enter(node, scope)
-            children: list[tuple[ast.AST, Scope]] = []
-            for name, value in ast.iter_fields(node):
-                for child in value if isinstance(value, list) else (value,):
-                    if isinstance(child, ast.AST):
-                        if isinstance(child, (ast.expr_context, ast.operator, ast.cmpop)):
-                            continue  # shared singletons
-                        self.parents[child] = node
-                        children.append((child, self._scope_of_field(node, name, scope, inner)))
-            stack.extend(reversed(children))
+            order[node] = counter
+            kind = type(node)
+            inner = scope if kind in _NOTHING_TO_RECORD else self._enter(node, scope)
+            for name in node_fields(kind):
+                value = getattr(node, name, None)
+                if isinstance(value, list):
+                    if not value:
+                        continue
+                    of_field = inner
+                    if kind in _SCOPES_BY_FIELD:
+                        of_field = self._scope_of_field(node, name, scope, inner)
+                    for child in reversed(value):
+                        if isinstance(child, ast.AST):
+                            parents[child] = node
+                            stack.append((child, of_field))
+                elif isinstance(value, ast.AST):
+                    parents[value] = node
+                    if kind in _SCOPES_BY_FIELD:
+                        stack.append((value, self._scope_of_field(node, name, scope, inner)))
+                    else:
+                        stack.append((value, inner))
 
     @staticmethod
     def _scope_of_field(node: ast.AST, name: str, scope: Scope, inner: Scope) -> Scope:
@@ -151,8 +167,6 @@ class Names:
 
     def _enter(self, node: ast.AST, scope: Scope) -> Scope:
         """Record `node` and return the scope of what is inside it."""
-        if type(node) in _NOTHING_TO_RECORD:
-            return scope
         match node:
             case ast.Name():
                 self.scopes[node] = scope
@@ -241,23 +255,13 @@ class Names:
                 qualname = alias.name if alias.asname else bound
                 self._bind("import", bound, node, scope, qualname=qualname)
             return
-        base = self._base(node)
+        base = imported_from(self.package, node.level, node.module or "")
         for alias in node.names:
             if alias.name == "*":
                 self.star_imports.append(base)
             else:
                 qualname = f"{base}.{alias.name}" if base else alias.name
                 self._bind("import", alias.asname or alias.name, node, scope, qualname=qualname)
-
-    def _base(self, node: ast.ImportFrom) -> str:
-        if not node.level:
-            return node.module or ""
-        package = self.package
-        for _ in range(node.level - 1):
-            package = package.rpartition(".")[0]
-        if not package:
-            package = "." * node.level  # a relative import in a file whose package is not known
-        return f"{package}.{node.module}" if node.module else package
 
     def _target(
         self,
@@ -607,6 +611,23 @@ class Names:
 
 
 _BUILTINS = frozenset({"getattr", "set", "frozenset", "list", "tuple", "map", "dict", "range"})
+
+
+def imported_from(package: str, level: int, module: str) -> str:
+    """Return the absolute dotted name of the module that `from ..module import name` names.
+
+    Args:
+      package: the package of the file that imports.
+      level: the number of dots.
+      module: the name after them.
+    """
+    if not level:
+        return module
+    for _ in range(level - 1):
+        package = package.rpartition(".")[0]
+    if not package:
+        package = "." * level  # a relative import in a file whose package is not known
+    return f"{package}.{module}" if module else package
 
 
 def _unknown(binding: Binding) -> Binding:

@@ -1,8 +1,8 @@
-"""Cache the results of linting by file content.
+"""Keep the results of linting files, by their content, from one run to the next.
 
-An entry answers only for the content it was made from: the file's stat is the same and can be
-trusted, or its bytes have the same digest. A cache that cannot be read or written counts as empty;
-so does one whose directory is a link to a place outside the folder that it is in.
+An entry answers only for the bytes that it was made from, and for what it says that it depends on.
+A cache that cannot be read or written counts as empty; so does one whose directory is a link to a
+place outside the folder that it is in.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from typing import Any
 
 from jaxresid import regular_files
 
-_FORMAT = 1
-# The coarsest timestamps are those of FAT. Within them a file can change and look unchanged.
-GRANULARITY_NS = 2_000_000_000
+_FORMAT = 2
 _UNUSED_NS = 30 * 24 * 3600 * 10**9
 _ABANDONED_NS = 3600 * 10**9
 _LOCK_WAIT_S = 1.0
@@ -34,7 +32,7 @@ _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 Payload = Any
 
 
-def cache_key(version: str, rules: str, config: str, root: str | os.PathLike[str]) -> str:
+def cache_key(version: str, rules: str, config: str, place: str) -> str:
     """Return the name of the cache for one version, set of rules, configuration and project.
 
     The minor version of Python counts as well: its grammar decides what parses.
@@ -43,22 +41,30 @@ def cache_key(version: str, rules: str, config: str, root: str | os.PathLike[str
       version: the version of jaxresid.
       rules: fingerprint of the rules.
       config: fingerprint of the configuration.
-      root: the directory of the project.
+      place: what tells the project from others that share a folder of caches.
     """
-    parts = (_FORMAT, version, rules, config, os.path.abspath(root), sys.version_info[:2])
+    parts = (_FORMAT, version, rules, config, place, sys.version_info[:2])
     return _digest(repr(parts).encode("utf-8", "surrogateescape"))
 
 
 @dataclass(slots=True)
 class LintCache:
-    """Payloads, which are any JSON but null, by absolute path; made by `open`."""
+    """Payloads, which are any JSON but null, by name, in two sections; made by `open`.
+
+    A name is a path, relative to the project so that another checkout has the same ones.
+
+    Attributes:
+      directory: the folder of all caches.
+      key: the name of the cache.
+      opened_ns: a time before any file was read that is looked up in the cache.
+    """
 
     directory: Path
     key: str
-    _entries: dict[str, Any]
-    _opened_ns: int
+    opened_ns: int
+    _sections: dict[str, dict[str, Any]]
     _used: set[str] = field(default_factory=set)
-    _changed: set[str] = field(default_factory=set)
+    _changed: set[tuple[str, str]] = field(default_factory=set)
 
     @classmethod
     def open(
@@ -74,72 +80,65 @@ class LintCache:
         """
         opened = time.time_ns() if since_ns is None else since_ns
         directory = Path(directory)
-        return cls(directory, key, _load(_file(directory, key), key), opened)
+        return cls(directory, key, opened, _load(_file(directory, key), key))
 
-    def get(
-        self,
-        path: str | os.PathLike[str],
-        stat: os.stat_result | None,
-        *,
-        depends: str,
-        content: bytes | None = None,
-    ) -> Payload | None:
-        """Return the payload that was put for the file as it is now, or None.
-
-        Ask with the stat alone first, as that spares reading the file; then with the content.
+    def get(self, name: str, content: bytes, *, depends: str) -> Payload | None:
+        """Return the payload that was put for a file with this content, or None.
 
         Args:
-          path: the absolute path of the file.
-          stat: the stat of the file itself, taken before `content` was read.
+          name: the name of the file.
+          content: the bytes of the file.
           depends: what else the payload was made from, as for `put`.
-          content: the bytes of the file; None to ask with the stat alone.
         """
-        name = os.fspath(path)
         self._used.add(name)
-        entry: Any = self._entries.get(name)
-        if not _well_formed(entry) or entry[_DEPENDS] != depends:
+        entry: Any = self._sections[_FILES].get(name)
+        if not _well_formed(entry):
             return None
-        if content is None:
-            known = stat is not None and entry[_STAT] == _signature(stat)
-            return entry[_PAYLOAD] if known else None
-        if entry[_SIZE] != len(content) or entry[_DIGEST] != _digest(content):
+        if entry[_DEPENDS] != depends or entry[_DIGEST] != _digest(content):
             return None
-        signature = self._stable_signature(stat)
-        if signature is not None and signature != entry[_STAT]:
-            self._entries[name] = [signature, *entry[1:]]
-            self._changed.add(name)
         return entry[_PAYLOAD]
 
-    def put(
-        self,
-        path: str | os.PathLike[str],
-        stat: os.stat_result | None,
-        content: bytes,
-        payload: Payload,
-        *,
-        depends: str,
-    ) -> None:
+    def put(self, name: str, content: bytes, payload: Payload, *, depends: str) -> None:
         """Keep a payload for the content of a file.
 
         Args:
-          path: the absolute path of the file.
-          stat: the stat of the file itself, taken before `content` was read.
+          name: the name of the file.
           content: the bytes that the payload was made from.
           payload: the payload.
           depends: what else the payload was made from; `get` must be asked with the same.
         """
-        name = os.fspath(path)
-        signature = self._stable_signature(stat)
-        self._entries[name] = [signature, len(content), _digest(content), depends, payload]
         self._used.add(name)
-        self._changed.add(name)
+        self._set(_FILES, name, [_digest(content), depends, payload])
 
-    def save(self) -> None:
+    def payloads(self) -> Iterator[Payload]:
+        """Yield the payloads of all files."""
+        for entry in self._sections[_FILES].values():
+            if _well_formed(entry):
+                yield entry[_PAYLOAD]
+
+    def project(self, name: str) -> Payload | None:
+        """Return what was put for a project, or None."""
+        return self._sections[_PROJECTS].get(name)
+
+    def put_project(self, name: str, payload: Payload) -> None:
+        """Keep what is known of a project."""
+        if self._sections[_PROJECTS].get(name) != payload:
+            self._set(_PROJECTS, name, payload)
+
+    def _set(self, section: str, name: str, payload: Payload) -> None:
+        self._sections[section][name] = payload
+        self._changed.add((section, name))
+
+    def save(self, root: Path) -> None:
         """Write what changed, merged with what others wrote in the meantime.
 
         Files that no longer exist are removed.
+
+        Args:
+          root: what the names of files are relative to.
         """
-        gone = {name for name in self._entries if name not in self._used and not _exists(name)}
+        known = self._sections[_FILES]
+        gone = {name for name in known if name not in self._used and not _exists(root / name)}
         if not self._changed and not gone:
             return
         with suppress(OSError, ValueError, TypeError, RecursionError):
@@ -148,45 +147,30 @@ class LintCache:
             _prepare(self.directory)
             file = _file(self.directory, self.key)
             with _locked(file.with_suffix(".lock")):
-                entries = _load(file, self.key)
+                sections = _load(file, self.key)
                 for name in gone:
-                    entries.pop(name, None)
-                for name in self._changed:
-                    entries[name] = self._entries[name]
-                _write(file, self.key, entries)
+                    sections[_FILES].pop(name, None)
+                for section, name in self._changed:
+                    sections[section][name] = self._sections[section][name]
+                _write(file, self.key, sections)
             _remove_stale(self.directory)
             self._changed.clear()
 
-    def _stable_signature(self, stat: os.stat_result | None) -> list[int] | None:
-        """Return the stat's signature, None if the file could still change without changing it.
 
-        That is so where the file changed so shortly before it was read that its timestamps may not
-        move again; the cache was opened before any file was read.
-        """
-        if stat is None:
-            return None
-        newest = max(stat.st_mtime_ns, stat.st_ctime_ns)
-        return None if newest + GRANULARITY_NS > self._opened_ns else _signature(stat)
-
-
-# An entry is a list, to load fast. A null stat never equals one.
-_STAT, _SIZE, _DIGEST, _DEPENDS, _PAYLOAD = range(5)
+_FILES, _PROJECTS = "files", "projects"
+# An entry is a list, to load fast.
+_DIGEST, _DEPENDS, _PAYLOAD = range(3)
 
 
 def _well_formed(entry: object) -> bool:
     return isinstance(entry, list) and len(entry) == _PAYLOAD + 1 and entry[_PAYLOAD] is not None
 
 
-def _signature(stat: os.stat_result) -> list[int]:
-    # ctime cannot be set back, as mtime is by tools that copy it.
-    return [stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino]
-
-
 def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _exists(path: str) -> bool:
+def _exists(path: Path) -> bool:
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -200,29 +184,30 @@ def _file(directory: Path, key: str) -> Path:
     return directory / f"{key}.json"
 
 
-def _load(file: Path, key: str) -> dict[str, Any]:
-    """Return the entries of a cache file, empty where it is not valid.
+def _load(file: Path, key: str) -> dict[str, dict[str, Any]]:
+    """Return the sections of a cache file, empty where it is not valid.
 
-    The file holds one line that describes what follows, and the entries.
+    The file holds one line that describes what follows, and the sections.
     """
-    try:
-        if regular_files.leads_out(file.parent):
-            return {}
-        head, _, body = regular_files.read(file).partition(b"\n")
-        if json.loads(head) != _head(key, body):
-            return {}
-        entries = json.loads(body)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return entries if isinstance(entries, dict) else {}
+    sections: Any = None
+    with suppress(OSError, ValueError, RecursionError):
+        if not regular_files.leads_out(file.parent):
+            head, _, body = regular_files.read(file).partition(b"\n")
+            if json.loads(head) == _head(key, body):
+                sections = json.loads(body)
+    found = sections if isinstance(sections, dict) else {}
+    return {
+        name: found[name] if isinstance(found.get(name), dict) else {}
+        for name in (_FILES, _PROJECTS)
+    }
 
 
 def _head(key: str, body: bytes) -> dict[str, object]:
     return {"jaxresid-cache": _FORMAT, "key": key, "digest": _digest(body)}
 
 
-def _write(file: Path, key: str, entries: dict[str, Any]) -> None:
-    body = json.dumps(entries, separators=(",", ":")).encode("ascii")
+def _write(file: Path, key: str, sections: dict[str, dict[str, Any]]) -> None:
+    body = json.dumps(sections, separators=(",", ":")).encode("ascii")
     data = json.dumps(_head(key, body)).encode("ascii") + b"\n" + body
     temporary = file.with_name(f"{file.stem}.{os.getpid()}.{time.time_ns()}.tmp")
     try:

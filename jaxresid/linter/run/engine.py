@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 from jaxresid.linter.text import prefilter as funnel
 from jaxresid.linter.text.document import Document, read
 from jaxresid.linter.text.syntax import UnparsableError
+from jaxresid.linter.text.trees import walk
 from jaxresid.violations import Fix, Linted, Span, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.resolve.project import Project
+    from jaxresid.linter.resolve.project import ProjectView
     from jaxresid.linter.rule import Rule
 
 INVALID_SYNTAX = "invalid-syntax"
@@ -81,7 +82,7 @@ def lint_bytes(
     path: str,
     settings: LintSettings,
     *,
-    project: Project | None = None,
+    project: ProjectView | None = None,
     file: Path | None = None,
 ) -> Linted:
     """Lint one file's content.
@@ -90,7 +91,7 @@ def lint_bytes(
       raw: the file's bytes.
       path: the file as it is shown; its suffix tells a notebook.
       settings: what to look for.
-      project: the files around it.
+      project: the files around it, as it sees them.
       file: where it is, for the project's index.
     """
     if not funnel.mentions(raw, settings.markers):
@@ -105,7 +106,7 @@ def lint_document(
     document: Document,
     settings: LintSettings,
     *,
-    project: Project | None = None,
+    project: ProjectView | None = None,
     file: Path | None = None,
 ) -> Linted:
     """Lint a file that has been decoded."""
@@ -117,7 +118,7 @@ def violations_in(
     document: Document,
     settings: LintSettings,
     *,
-    project: Project | None = None,
+    project: ProjectView | None = None,
     file: Path | None = None,
 ) -> list[Violation]:
     """Return the violations of a document, in the coordinates of its module."""
@@ -137,7 +138,7 @@ def _found_in(
     tree: ast.Module,
     document: Document,
     settings: LintSettings,
-    project: Project | None,
+    project: ProjectView | None,
     file: Path | None,
 ) -> list[Violation]:
     """Return the violations of a tree, without suppressed ones."""
@@ -206,7 +207,7 @@ def fix_bytes(
     path: str,
     settings: LintSettings,
     *,
-    project: Callable[[bytes], Project | None] = lambda _: None,
+    project: Callable[[bytes], ProjectView | None] = lambda _: None,
     file: Path | None = None,
 ) -> FixResult:
     """Make the fixes of one file until none is left, in rounds of fixes that do not overlap.
@@ -217,7 +218,7 @@ def fix_bytes(
       raw: the file's bytes.
       path: the file as it is shown; its suffix tells a notebook.
       settings: what to look for.
-      project: returns the project's index with the file's content as it is after each round.
+      project: returns the project as the file sees it, with its content after each round.
       file: where the file is, for the project's index.
     """
     made: list[Violation] = []
@@ -296,7 +297,7 @@ def _rows_expected_to_fail(tree: ast.Module) -> frozenset[int]:
     A mistake there is intended.
     """
     rows: set[int] = set()
-    for node in ast.walk(tree):
+    for node in walk(tree):
         match node:
             case ast.With(items=items):
                 calls: list[ast.expr] = [i.context_expr for i in items]

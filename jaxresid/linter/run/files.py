@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
@@ -24,9 +24,12 @@ from jaxresid.linter.text import prefilter as funnel
 from jaxresid.settings.config import Config, Options, load, matches
 
 if TYPE_CHECKING:
-    from jaxresid.linter.resolve.project import Project, ProjectModule
+    from jaxresid.linter.resolve.notes import Dependencies, Notes
+    from jaxresid.linter.resolve.project import Project, ProjectView
+    from jaxresid.linter.resolve.project_module import ProjectModule
     from jaxresid.linter.run.cache import LintCache
     from jaxresid.linter.run.engine import FixResult, LintSettings
+    from jaxresid.linter.run.known_results import AnswerDigests, FileNames, Learned, ProjectFacts
     from jaxresid.settings.requirements.in_use import Directory
     from jaxresid.violations import Linted
 
@@ -44,7 +47,6 @@ class CandidateFile(NamedTuple):
     path: str
     absolute: Path
     raw: bytes
-    stat: os.stat_result
 
 
 class LintRun:
@@ -83,6 +85,9 @@ class LintRun:
         self._known: dict[Path, Directory] = {}
         self._entries: dict[Config, tuple[RuleEntry, ...]] = {}
         self._markers: dict[Config, frozenset[bytes]] = {}
+        self._roots: dict[Path, Path] = {}
+        self._named: dict[Path, tuple[ProjectModule, ...]] = {}
+        self._notes: dict[Path, Notes] = {}
 
     def config_in(self, directory: Path) -> Config:
         """Return the configuration for the files of a directory.
@@ -156,7 +161,10 @@ class LintRun:
 
     def root(self, path: Path) -> Path:
         """Return the directory of the project that a file belongs to."""
-        return project_root(path)
+        directory = path.parent
+        if directory not in self._roots:
+            self._roots[directory] = project_root(path)
+        return self._roots[directory]
 
     def project_files(self, root: Path) -> tuple[FoundFile, ...]:
         """Return the project's Python files."""
@@ -174,42 +182,41 @@ class LintRun:
         if root not in self._projects:
             self._projects[root] = Project(
                 lambda: self._modules(root),
-                complete=_is_project(root) or any(root.is_relative_to(d) for d in self.complete),
-                overlay=self.overlay,
+                complete=self._is_complete(root),
+                contents=self.overlay,
                 target_jax=self.config_in(root).target_jax,
-                display_paths=_DisplayPaths(),
             )
         return self._projects[root]
 
-    def _modules(self, root: Path) -> Iterator[ProjectModule]:
-        from jaxresid.linter.resolve.project import ProjectModule
+    def _modules(self, root: Path) -> tuple[ProjectModule, ...]:
+        from jaxresid.linter.resolve.project_module import ProjectModule
 
-        packages: dict[Path, bool] = {}
-        for found in self.project_files(root):
-            name = module_name(found.absolute, root, packages)
-            if name is not None:
-                yield ProjectModule(found.absolute, name)
+        if root not in self._named:
+            packages: dict[Path, bool] = {}
+            inside: dict[Path, str | None] = {}
+            found = []
+            for path in (file.absolute for file in self.project_files(root)):
+                directory = path.parent
+                if directory not in inside:
+                    inside[directory] = module_name(directory / "x.py", root, packages)
+                prefix = inside[directory]
+                if prefix is None:
+                    continue
+                stem = path.stem
+                name = prefix[:-2] if stem == "__init__" else f"{prefix[:-1]}{stem}"
+                if name and stem.isidentifier():
+                    found.append(ProjectModule(path, name))
+            self._named[root] = tuple(found)
+        return self._named[root]
 
-    def project_digest(self, root: Path) -> str:
-        """Return a digest of the project, which a file's findings depend on besides the file."""
-        import hashlib
+    def _project_facts(self, root: Path) -> ProjectFacts:
+        from jaxresid.linter.run.known_results import ProjectFacts
 
-        from jaxresid.linter.run.cache import GRANULARITY_NS
+        settings = f"{self._is_complete(root)} {self.config_in(root).target_jax}"
+        return ProjectFacts(self._modules(root), settings)
 
-        digest = hashlib.blake2b(digest_size=16)
-        fresh = time.time_ns() - GRANULARITY_NS
-        for found in self.project_files(root):
-            try:
-                stat = os.stat(found.absolute)
-                line = f"{found.absolute}\0{stat.st_mtime_ns}\0{stat.st_size}\0{stat.st_ctime_ns}\n"
-                digest.update(line.encode("utf-8", "surrogateescape"))
-                if max(stat.st_mtime_ns, stat.st_ctime_ns) > fresh:
-                    # It may change once more without a change of its timestamps.
-                    digest.update(found.absolute.read_bytes())
-            except OSError:
-                continue
-        digest.update(repr(self.project(root)._complete).encode())
-        return digest.hexdigest()
+    def _is_complete(self, root: Path) -> bool:
+        return _is_project(root) or any(root.is_relative_to(d) for d in self.complete)
 
     # -- files -------------------------------------------------------------------------------
 
@@ -228,11 +235,16 @@ class LintRun:
         from jaxresid.linter.run.engine import INVALID_SYNTAX, broken, lint_bytes
         from jaxresid.violations import Linted
 
-        project = self.project(self.root(absolute))
+        project = self.project(self.root(absolute)).view()
+        self._notes[absolute] = project.notes
         try:
             return lint_bytes(raw, path, self.settings(absolute), project=project, file=absolute)
         except RecursionError:
             return Linted(path, (broken(path, INVALID_SYNTAX, "too deeply nested to be linted"),))
+
+    def dependencies(self, absolute: Path) -> Dependencies:
+        """Return what the result of a file that was linted depends on."""
+        return self.project(self.root(absolute)).dependencies(self._notes[absolute])
 
     def fix_content(self, raw: bytes, path: str, absolute: Path) -> FixResult:
         """Fix bytes as the content of a file."""
@@ -240,7 +252,7 @@ class LintRun:
 
         root = self.root(absolute)
 
-        def project(now: bytes) -> Project:
+        def project(now: bytes) -> ProjectView:
             lint = LintRun(
                 self.config,
                 nearest=self.nearest,
@@ -248,7 +260,7 @@ class LintRun:
                 overlay={absolute: now},
             )
             lint._listed, lint._configs = self._listed, self._configs
-            return lint.project(root)
+            return lint.project(root).view()
 
         try:
             return fix_bytes(raw, path, self.settings(absolute), project=project, file=absolute)
@@ -271,7 +283,7 @@ class LintRun:
         document = read(raw, path)
         if isinstance(document, Violation):
             return raw, 0
-        project = self.project(self.root(absolute))
+        project = self.project(self.root(absolute)).view()
         settings = self.settings(absolute)
         try:
             found = violations_in(document, settings, project=project, file=absolute)
@@ -322,28 +334,32 @@ class LintRun:
                 elif outcome is not None:
                     results.append(outcome)
         if cache and candidates:
-            results += self._cached(self._open_cache(before_reading), candidates, jobs)
+            results += self._cached(candidates, jobs, before_reading)
         else:
-            results += self._lint(candidates, jobs)
+            results += (linted for linted, _ in self._lint(candidates, jobs, None))
         return tuple(sorted((r for r in results if r.violations), key=lambda r: r.path))
 
     def _candidate(self, found: FoundFile) -> CandidateFile | Linted | None:
         try:
             with open(found.absolute, "rb", buffering=0) as file:
-                stat = os.fstat(file.fileno())  # before reading, for the cache
                 raw = file.readall()
         except OSError as e:
             return _unreadable(found.path, e.strerror or str(e))
-        if not funnel.mentions(raw, self.markers(self.config_in(found.absolute.parent))):
+        concerns = funnel.mentions if found.path.endswith(".ipynb") else funnel.mentions_in_code
+        if not concerns(raw, self.markers(self.config_in(found.absolute.parent))):
             return None
-        return CandidateFile(found.path, found.absolute, raw, stat)
+        return CandidateFile(found.path, found.absolute, raw)
 
-    def _lint(self, candidates: Sequence[CandidateFile], jobs: int | None) -> Iterable[Linted]:
+    def _lint(
+        self, candidates: Sequence[CandidateFile], jobs: int | None, names: FileNames | None
+    ) -> Iterable[tuple[Linted, Learned | None]]:
+        """Lint files; with names for the cache, tell what each result depends on."""
         workers = min(jobs or available_cpus(), len(candidates))
         # JAX's threads and a fork may deadlock, so a notebook that has imported it lints alone.
         alone = workers < 2 or "jax" in sys.modules
         if alone or sum(len(c.raw) for c in candidates) < _POOL_NBYTES:
-            return [self.content(c.raw, c.path, c.absolute) for c in candidates]
+            worker = Worker(self, names)
+            return [worker.lint((c.raw, c.path, c.absolute)) for c in candidates]
         from concurrent.futures import ProcessPoolExecutor
         from concurrent.futures.process import BrokenProcessPool
         from multiprocessing import active_children
@@ -356,7 +372,7 @@ class LintRun:
         with ProcessPoolExecutor(
             workers,
             initializer=_start,
-            initargs=(self.config, self.nearest, self.complete, self.ignore_noqa),
+            initargs=(self.config, self.nearest, self.complete, self.ignore_noqa, names),
         ) as pool:
             try:
                 with blocking_interrupts():  # and so are the processes that this starts
@@ -377,46 +393,43 @@ class LintRun:
         from jaxresid.linter.run.cache import LintCache, cache_key
         from jaxresid.linter.run.cache_format import code_fingerprint
 
+        root, folder = self.config.root, self.config.cache_dir
+        # A folder inside the project moves with it; another one may hold the caches of several.
+        place = "" if folder.is_relative_to(root) else os.path.abspath(root)
         rules = f"{code_fingerprint()} {self.ignore_noqa}"
-        key = cache_key(__version__, rules, self.config.fingerprint(), self.config.root)
-        return LintCache.open(self.config.cache_dir, key, since_ns=before_reading)
+        key = cache_key(__version__, rules, self.config.fingerprint(), place)
+        return LintCache.open(folder, key, since_ns=before_reading)
 
     def _cached(
-        self, cache: LintCache, candidates: Sequence[CandidateFile], jobs: int | None
+        self, candidates: Sequence[CandidateFile], jobs: int | None, before_reading: int
     ) -> Iterable[Linted]:
-        from jaxresid.linter.run.cache_format import as_json, from_json
+        from jaxresid.linter.run.known_results import FileNames, KnownResults
 
-        states = {
-            root: self.project_digest(root) for root in {self.root(c.absolute) for c in candidates}
-        }
-
-        def depends_on(candidate: CandidateFile) -> str:
-            config = self.config_in(candidate.absolute.parent)
-            return f"{states[self.root(candidate.absolute)]} {config.fingerprint()}"
-
+        names = FileNames(self.config.root)
+        cache = self._open_cache(before_reading)
+        known = KnownResults(cache, names, self._project_facts)
         results: list[Linted] = []
         missed: list[CandidateFile] = []
+
+        def place(candidate: CandidateFile) -> tuple[Path, str]:
+            config = self.config_in(candidate.absolute.parent)
+            return self.root(candidate.absolute), config.fingerprint()
+
         for candidate in candidates:
-            depends = depends_on(candidate)
-            where = candidate.absolute, candidate.stat
-            stored = cache.get(*where, depends=depends) or cache.get(
-                *where, depends=depends, content=candidate.raw
-            )
-            try:
-                results.append(from_json(stored, candidate.path))
-            except (ValueError, RecursionError):  # there is none, or someone else wrote it
+            path, absolute, raw = candidate
+            found = known.find(path, absolute, raw, *place(candidate))
+            if found is None:
                 missed.append(candidate)
-        linted = {r.path: r for r in self._lint(missed, jobs)}
+            else:
+                results.append(found)
+        linted = {result.path: (result, on) for result, on in self._lint(missed, jobs, names)}
         for candidate in missed:
-            results.append(linted[candidate.path])
-            cache.put(
-                candidate.absolute,
-                candidate.stat,
-                candidate.raw,
-                as_json(linted[candidate.path]),
-                depends=depends_on(candidate),
-            )
-        cache.save()
+            result, learned = linted[candidate.path]
+            results.append(result)
+            if learned is not None:
+                root, config = place(candidate)
+                known.keep(candidate.absolute, candidate.raw, root, config, result, learned)
+        known.save()
         return results
 
 
@@ -443,17 +456,6 @@ class _Fixable:
         return self._config.fix_allowed(code, KNOWN.get(code, ""))
 
 
-class _DisplayPaths(dict[Path, str]):
-    """The paths by which files that nobody named are shown.
-
-    They are relative to the working directory where they are below it.
-    """
-
-    def get(self, path: Path, default: str | None = None) -> str:  # type: ignore[override]
-        relative = os.path.relpath(path)
-        return relative if not relative.startswith("..") else str(path)
-
-
 def _is_project(root: Path) -> bool:
     return any((root / f).exists() for f in ("pyproject.toml", "setup.py", "setup.cfg", ".git"))
 
@@ -465,16 +467,47 @@ def available_cpus() -> int:
     return os.cpu_count() or 1
 
 
-_worker: LintRun | None = None
+class Worker:
+    """What lints files one by one, in this process or in one of its own.
+
+    Args:
+      lint: the run.
+      names: the names of files in the cache; None where nobody asks what results depend on.
+    """
+
+    def __init__(self, lint: LintRun, names: FileNames | None) -> None:
+        self._lint = lint
+        self._digests: AnswerDigests | None = None
+        if names is not None:
+            from jaxresid.linter.run.known_results import AnswerDigests
+
+            self._digests = AnswerDigests(names)
+
+    def lint(self, work: tuple[bytes, str, Path]) -> tuple[Linted, Learned | None]:
+        """Lint a file: its bytes, how it is shown, and where it is."""
+        linted = self._lint.content(*work)
+        if self._digests is None:
+            return linted, None
+        root = self._lint.root(work[2])
+        digest_of = self._lint.project(root).contents.digest
+        return linted, self._digests.learned(root, self._lint.dependencies(work[2]), digest_of)
+
+
+_worker: Worker | None = None
 
 
 def _start(
-    config: Config, nearest: Options | None, complete: tuple[Path, ...], ignore_noqa: bool
+    config: Config,
+    nearest: Options | None,
+    complete: tuple[Path, ...],
+    ignore_noqa: bool,
+    names: FileNames | None,
 ) -> None:
     global _worker  # noqa: PLW0603
-    _worker = LintRun(config, nearest=nearest, complete=complete, ignore_noqa=ignore_noqa)
+    lint = LintRun(config, nearest=nearest, complete=complete, ignore_noqa=ignore_noqa)
+    _worker = Worker(lint, names)
 
 
-def _in_worker(work: tuple[bytes, str, Path]) -> Linted:
+def _in_worker(work: tuple[bytes, str, Path]) -> tuple[Linted, Learned | None]:
     assert _worker is not None
-    return _worker.content(*work)
+    return _worker.lint(work)

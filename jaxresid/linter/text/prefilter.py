@@ -9,6 +9,8 @@ import ast
 import re
 from collections.abc import Set
 
+from jaxresid.linter.text.trees import walk
+
 # What a file must mention for the checkpoint rules to have anything to say.
 CHECKPOINT_MARKERS = (b"checkpoint", b"remat")
 # Every library whose checkpoint we know mentions one of these in its import.
@@ -45,10 +47,48 @@ def mentions(raw: bytes, markers: Set[bytes]) -> bool:
     return more or _IDENTIFIER.search(raw) is not None or _SHORT_IDENTIFIER.search(raw) is not None
 
 
+_TOKEN = re.compile(
+    rb"""\#[^\r\n]*
+      | (?P<prefix>(?<!\w)[rRbBuUfFtT]{1,2})?(?:
+          \"\"\"[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*\"\"\"
+        | '''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''
+        | "(?!"")[^"\\\r\n]*(?:\\(?:\r\n|.)[^"\\\r\n]*)*"
+        | '(?!'')[^'\\\r\n]*(?:\\(?:\r\n|.)[^'\\\r\n]*)*'
+        | (?P<open>["'])
+      )""",
+    re.VERBOSE | re.DOTALL,
+)
+_FORMATTED = frozenset(b"fFtT")
+
+
+def mentions_in_code(raw: bytes, markers: Set[bytes]) -> bool:
+    """Return whether a module's bytes could concern rules with these markers, or suppress one.
+
+    In doubt they could: where a string does not end, and for what is in an f-string.
+    """
+    if not mentions(raw, markers):
+        return False
+    others = (marker for marker in markers if marker not in CHECKPOINT_MARKERS)
+    if SUPPRESSION_MARKER in raw or any(marker in raw for marker in others):
+        return True
+    found = (m.start() for regex in (_IDENTIFIER, _SHORT_IDENTIFIER) for m in regex.finditer(raw))
+    places = sorted(found, reverse=True)
+    for token in _TOKEN.finditer(raw):
+        if not places or places[-1] < token.start() or token["open"]:
+            break
+        if not _FORMATTED.isdisjoint(token["prefix"] or b""):
+            opened, closed = raw.count(b"{", *token.span()), raw.count(b"}", *token.span())
+            if places[-1] < token.end() or opened != closed:
+                break
+        while places and places[-1] < token.end():
+            places.pop()
+    return bool(places)
+
+
 def confirms(tree: ast.Module, markers: Set[bytes]) -> bool:
     """Return whether the tree uses one of the names as code, not in a comment or a string."""
     wanted = _IDENTIFIERS | {m.decode() for m in markers if m not in CHECKPOINT_MARKERS}
-    for node in ast.walk(tree):
+    for node in walk(tree):
         # An ImportFrom's names are aliases, which are nodes of their own.
         match node:
             case ast.Attribute(attr=name) | ast.Name(id=name):

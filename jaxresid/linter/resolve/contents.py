@@ -1,0 +1,181 @@
+"""Answer which files of a project could say something about a name, from their bytes alone.
+
+Whether one file is in an answer depends on that file only, so that an answer is brought up to date
+by asking about the files that changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+# An import statement with its names, over lines where brackets or backslashes continue it.
+_IMPORT = re.compile(
+    rb"(?:^|[;:])[ \t]*(from\b((?:[ \t.\w]|\\\r?\n)*)\bimport\b|import\b)"
+    rb"((?:[^\n(\\]|\\\r?\n)*(?:\([^)]*\))?)",
+    re.MULTILINE,
+)
+_WORD = re.compile(rb"\w+")
+_DOTTED = re.compile(rb"\w+(?:\.\w+)*")
+_SPACE = re.compile(rb"[\s\\]+")
+_ATTRIBUTE = re.compile(rb"\.(?:[\s\\]|#[^\n]*)*(\w+)")
+
+
+class Question(NamedTuple):
+    """A question about each file of a project.
+
+    Attributes:
+      word: the word that the file must mention.
+      parent: the module that the word is defined in, by the last part of its name, where the file
+        must import the word or spell it as an attribute of that module; None where any mention will
+        do.
+    """
+
+    word: str
+    parent: str | None = None
+
+
+class FileWords:
+    """The words of one file that questions are about, each found when it is first needed."""
+
+    __slots__ = ("_attributes", "_imported", "_modules", "content")
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self._imported: dict[bytes, list[bytes]] | None = None
+        self._modules: frozenset[bytes] = frozenset()
+        self._attributes: frozenset[bytes] | None = None
+
+    @property
+    def imported(self) -> Mapping[bytes, Sequence[bytes]]:
+        """What import statements may bind, by its name there, and from where: `..pkg.module`."""
+        if self._imported is None:
+            self._imported = self._read_imports()
+        return self._imported
+
+    @property
+    def modules(self) -> frozenset[bytes]:
+        """The words in import statements."""
+        if self._imported is None:
+            self._imported = self._read_imports()
+        return self._modules
+
+    def _read_imports(self) -> dict[bytes, list[bytes]]:
+        imported: dict[bytes, list[bytes]] = {}
+        modules: set[bytes] = set()
+        for start, module, names in _IMPORT.findall(self.content):
+            words = _WORD.findall(names)
+            modules.update(words)
+            if start.startswith(b"f"):
+                origin = _SPACE.sub(b"", module)
+                modules.update(_WORD.findall(origin))
+                for word in words:
+                    imported.setdefault(word, []).append(origin)
+            else:
+                for dotted in _DOTTED.findall(names):
+                    origin, _, word = dotted.rpartition(b".")
+                    imported.setdefault(word, []).append(origin)
+        self._modules = frozenset(modules)
+        return imported
+
+    @property
+    def attributes(self) -> frozenset[bytes]:
+        """The words that follow a dot."""
+        if self._attributes is None:
+            self._attributes = frozenset(_ATTRIBUTE.findall(self.content))
+        return self._attributes
+
+    def could_answer(self, question: Question) -> bool:
+        """Return whether the file belongs to the answer to a question."""
+        word = question.word.encode("utf-8", "surrogatepass")
+        if question.parent is None:
+            return word in self.content
+        return word in self.imported or self.spells(word, question.parent)
+
+    def spells(self, word: bytes, parent: str) -> bool:
+        """Return whether the file may use a word as an attribute of a module, or of what has it."""
+        if word not in self.content or word not in self.attributes:
+            return False
+        home = parent.encode("utf-8", "surrogatepass")
+        return not self.modules.isdisjoint({home, word}) or b"%b.%b" % (home, word) in self.content
+
+
+class Contents:
+    """The bytes of a project's files.
+
+    Args:
+      paths: the files, in the order of the answers.
+      known: bytes of files that were read before, or that replace what is in the file.
+    """
+
+    def __init__(self, paths: Sequence[Path], known: Mapping[Path, bytes]) -> None:
+        self._paths = paths
+        self._known = known
+        self._words: dict[Path, FileWords] = {}
+        self._digests: dict[Path, str] = {}
+        self._importers: dict[bytes, list[Path]] | None = None
+        self._dotted: dict[bytes, tuple[Path, ...]] = {}
+        self._answers: dict[Question, tuple[Path, ...]] = {}
+
+    def words(self, path: Path) -> FileWords:
+        """Return the words of a file; none where it cannot be read."""
+        if path not in self._words:
+            content = self._known.get(path)
+            if content is None:
+                try:
+                    content = path.read_bytes()
+                except OSError:
+                    content = b""
+            self._words[path] = FileWords(content)
+        return self._words[path]
+
+    def content(self, path: Path) -> bytes:
+        """Return a file's bytes; empty where it cannot be read."""
+        return self.words(path).content
+
+    def digest(self, path: Path) -> str:
+        """Return a digest of a file's bytes."""
+        if path not in self._digests:
+            self._digests[path] = content_digest(self.content(path))
+        return self._digests[path]
+
+    def answer(self, question: Question) -> tuple[Path, ...]:
+        """Return the files that could answer a question."""
+        if question not in self._answers:
+            files: Iterable[Path] = self._paths
+            if question.parent is not None:
+                files = self._around(question.word, question.parent)
+            self._answers[question] = tuple(
+                path for path in files if self.words(path).could_answer(question)
+            )
+        return self._answers[question]
+
+    def _around(self, word: str, parent: str) -> Iterable[Path]:
+        """Return the files that import one of two words, or spell the second before a dot."""
+        name, home = word.encode("utf-8", "surrogatepass"), parent.encode("utf-8", "surrogatepass")
+        if home not in self._dotted:
+            self._dotted[home] = tuple(p for p in self._paths if home + b"." in self.content(p))
+        found = {*self.importers.get(name, ()), *self.importers.get(home, ()), *self._dotted[home]}
+        if len(found) < 2:
+            return found
+        return sorted(found, key=self._order.__getitem__)
+
+    @property
+    def importers(self) -> Mapping[bytes, Sequence[Path]]:
+        """The files whose imports have a word, by word."""
+        if self._importers is None:
+            self._order = {path: index for index, path in enumerate(self._paths)}
+            self._importers = {}
+            for path in self._paths:
+                words = self.words(path)
+                for word in {*words.imported, *words.modules}:
+                    self._importers.setdefault(word, []).append(path)
+        return self._importers
+
+
+def content_digest(content: bytes) -> str:
+    """Return a digest of bytes."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -1,9 +1,11 @@
 """Findings about donation, against the step with the donation really written, and against XLA."""
 
 import functools
+import warnings
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jaxresid
@@ -14,7 +16,7 @@ from jaxresid.inspector.report import inspection
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 from tests import donation_steps as steps
 
-MISSING = "missing-donation"
+MISSING, UNUSABLE = "missing-donation", "unusable-donation"
 
 
 def missing(fun, args, **options):
@@ -140,3 +142,58 @@ def test_outputs_in_other_shapes_take_nothing_over():
         return jax.tree.map(jnp.ravel, (params, state)), value
 
     assert missing(step, args) is None
+
+
+def widened(params, x):
+    gradient = jax.grad(steps.square_error)(params, x)
+    return jax.tree.map(lambda p, g: p.astype(jnp.float32) - 0.1 * g, params, gradient)
+
+
+def narrow():
+    return jax.tree.map(
+        lambda p: jax.ShapeDtypeStruct(p.shape, jnp.bfloat16), steps.parameters()
+    ), steps.f32(64, 256)
+
+
+def transposed(params, x):
+    gradient = jax.grad(steps.square_error)(params, x)
+    new = jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient)
+    return {"up": new["up"].reshape(-1), "down": new["down"]}
+
+
+def half_back(params, state, x):
+    params, state, value = steps.momentum(params, state, x)
+    return params, {"up": state["up"]}, value
+
+
+UNUSABLE_STEPS = {
+    "another dtype": (widened, narrow, 0, "comes back as float32[256,1024] (['up'])"),
+    "another shape": (
+        transposed,
+        lambda: (steps.parameters(), steps.f32(64, 256)),
+        0,
+        None,  # XLA goes by bytes
+    ),
+    "a batch": (
+        steps.momentum,
+        lambda: (*steps.plain_inputs()[:2], steps.f32(4096, 256)),
+        (0, 1, 2),
+        "x float32[4096,256] does not come back",
+    ),
+    "a part": (half_back, steps.plain_inputs, (0, 1), "state['down'] float32[1024,256]"),
+    "all that is donated is used": (steps.momentum, steps.plain_inputs, (0, 1), None),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE_STEPS)
+def test_unusable_donations_are_what_xla_does_not_alias(name):
+    fun, inputs, argnums, said = UNUSABLE_STEPS[name]
+    step, args = jax.jit(fun, donate_argnums=argnums), inputs()
+    with warnings.catch_warnings(record=True):
+        analysis = step.lower(*args).compile().memory_analysis()
+    given = jax.tree.leaves([args[i] for i in np.atleast_1d(argnums)])
+    unusable = sum(a.size * a.dtype.itemsize for a in given) - analysis.alias_size_in_bytes
+    found = [f for f in jaxresid.inspect(step)(*args).findings if f.name == UNUSABLE]
+    assert sum(f.measured["nbytes"] for f in found) == unusable
+    assert bool(found) == (said is not None)
+    assert all(said in f.message for f in found)

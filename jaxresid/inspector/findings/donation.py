@@ -7,18 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 from jaxresid.inspector.call.jitted_by import JittedFunction, definition, jitted_function
-from jaxresid.inspector.findings.proposals import PeakEffect
+from jaxresid.inspector.findings.proposals import WORTH_SAYING, PeakEffect
 from jaxresid.inspector.program.donation import (
     MissingDonation,
     StepArgument,
     is_changed_in_place,
     step_arguments,
 )
+from jaxresid.inspector.program.ops import Value
+from jaxresid.inspector.program.unusable_donation import UnusableLeaf
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import NOWHERE, Finding, Source
 from jaxresid.units import format_bytes
 
 MISSING = "missing-donation"
+UNUSABLE = "unusable-donation"
 
 
 def missing_donation_findings(
@@ -53,6 +56,63 @@ def missing_donation_findings(
             **effect.measured,
         },
     )
+
+
+def unusable_donation_findings(
+    fun: Callable[..., Any], step: StepTrace, leaves: Sequence[UnusableLeaf], peak_nbytes: int
+) -> Iterator[Finding]:
+    """Yield the finding about donated arrays that no output takes over, if they are big enough.
+
+    Args:
+      fun: the step as the user has it.
+      step: its trace.
+      leaves: the arrays.
+      peak_nbytes: the peak, in bytes.
+    """
+    called = jitted_function(fun)
+    if called.by == "equinox":  # which donates batches with the rest, and says nothing of them
+        leaves = [leaf for leaf in leaves if leaf.output is not None]
+    nbytes = sum(leaf.value.nbytes for leaf in leaves)
+    if not leaves or nbytes < WORTH_SAYING * peak_nbytes:
+        return
+    each = sorted(leaves, key=lambda leaf: -leaf.value.nbytes)
+    listed = "; ".join(map(_unusable, each[:3]))
+    more = f"; and {len(each) - 3} more" if len(each) > 3 else ""
+    helps = []
+    if any(leaf.output is not None for leaf in leaves):
+        helps.append("return the new values in the shape and dtype of the old ones")
+    if any(leaf.output is None for leaf in leaves):
+        helps.append("do not donate what does not come back")
+    yield Finding(
+        UNUSABLE,
+        f"{called.name} donates {format_bytes(nbytes)} that no output can take over, so this saves"
+        f" nothing: {listed}{more}",
+        _source(fun, step),
+        help=", and ".join(helps),
+        measured={
+            "nbytes": nbytes,
+            "peak_nbytes": peak_nbytes,
+            "leaves": [leaf.path for leaf in leaves],
+            "avals": [_aval(leaf.value) for leaf in leaves],
+            "outputs": [leaf.output_path or None for leaf in leaves],
+        },
+    )
+
+
+def _unusable(leaf: UnusableLeaf) -> str:
+    """Return why an array is not taken over, in words."""
+    text = f"{leaf.path} {_aval(leaf.value)}"
+    if leaf.output is None:
+        return f"{text} does not come back"
+    if _aval(leaf.output) != _aval(leaf.value):
+        return f"{text} comes back as {_aval(leaf.output)} ({leaf.output_path})"
+    if leaf.output.memory != leaf.value.memory:
+        return f"{text} comes back in {leaf.output.memory} memory ({leaf.output_path})"
+    return f"{text}: another donated array has taken its output ({leaf.output_path})"
+
+
+def _aval(v: Value) -> str:
+    return f"{v.dtype}[{','.join(map(str, v.shape))}]"
 
 
 def _listed(arguments: Sequence[StepArgument]) -> str:

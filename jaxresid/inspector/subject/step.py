@@ -12,7 +12,11 @@ from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.checkpoints.step import evaluate_step_checkpoints
 from jaxresid.inspector.cost.step import step_cost
 from jaxresid.inspector.findings.collect import step_findings
-from jaxresid.inspector.findings.donation import MISSING, missing_donation_findings
+from jaxresid.inspector.findings.donation import (
+    MISSING,
+    missing_donation_findings,
+    unusable_donation_findings,
+)
 from jaxresid.inspector.findings.logits import logits_of_step
 from jaxresid.inspector.findings.proposals import (
     WORTH_SAYING,
@@ -24,6 +28,7 @@ from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.donation import MissingDonation, missing_donation
 from jaxresid.inspector.program.step import step_program
+from jaxresid.inspector.program.unusable_donation import unusable_donations
 from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.subject.base import Subject, dead_gradients
 from jaxresid.inspector.trace import step as steps
@@ -104,6 +109,12 @@ class StepSubject(Subject):
     def _donation_findings(
         self, report: Report, proposed: Mapping[str, int | None]
     ) -> Iterator[Finding]:
+        peak = next((c.peak_nbytes for c in report.compiled), None) or (
+            None if self.peak is None else self.peak.nbytes
+        )
+        if peak is not None:
+            unusable = unusable_donations(self.trace, self.program)
+            yield from unusable_donation_findings(self.fun, self.trace, unusable, peak)
         found = self.missing_donation
         if found is None:
             return

@@ -82,6 +82,7 @@ JXR822 kept-over-budget error
 JXR823 grown-over-baseline error
 JXR830 logits-at-peak info
 JXR831 missing-donation info
+JXR832 unusable-donation warning
 """
 _USUAL_MARKERS = ("checkpoint", "remat")
 

@@ -1,0 +1,84 @@
+"""Find what a training step donates although no output can take it over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from jaxresid.inspector.program.build import Program
+from jaxresid.inspector.program.donation import step_arguments
+from jaxresid.inspector.program.ops import Value
+from jaxresid.inspector.trace.step import StepTrace
+
+
+@dataclass(frozen=True, slots=True)
+class UnusableLeaf:
+    """A donated array that no output takes over.
+
+    Attributes:
+      path: its path, in the arguments.
+      value: the array.
+      output: the output at the same place of what is returned; None: there is none.
+      output_path: the path of that output.
+    """
+
+    path: str
+    value: Value
+    output: Value | None = None
+    output_path: str = ""
+
+
+def unusable_donations(step: StepTrace, program: Program) -> tuple[UnusableLeaf, ...]:
+    """Return the donated arrays that cannot be matched with an output, in order.
+
+    JAX matches by shape and dtype, and XLA what is left by bytes. What the step does not read JAX
+    leaves out before, and on a mesh it leaves all to XLA: both are not among them.
+    """
+    if step.sharding is not None or not any(step.donated):
+        return ()
+    block, lead = program.block, len(program.inputs) - len(step.donated)
+    read = {v for op in block.ops for v in op.operands} | set(block.outputs)
+    names = {i: a.name for a in step_arguments(step) for i in a.inputs}
+    given = [
+        (names[i], step.inputs[i] or "", block.inputs[lead + i])
+        for i, is_given in enumerate(step.donated)
+        if is_given and i in names and block.inputs[lead + i] in read
+    ]
+    at = [(path, v) for path, v in zip(step.outputs, block.outputs, strict=True)]
+    left = Counter(map(_key, block.outputs))
+    # Those that have their own next value choose first: they are the ones that work.
+    found = {path: _beside(path[len(name) :], at) for name, path, _ in given}
+    order = sorted(given, key=lambda each: not _is_like(each[2], found[each[1]]))
+    unmatched = set()
+    for _, path, v in order:
+        if left[_key(v)] > 0:
+            left[_key(v)] -= 1
+        else:
+            unmatched.add(path)
+    spare = Counter[tuple[int, str]]()
+    for v in block.outputs:
+        if left[_key(v)] > 0:
+            left[_key(v)] -= 1
+            spare[v.size * v.itemsize, v.memory] += 1
+    for _, path, v in given:
+        if path in unmatched and spare[v.nbytes, v.memory] > 0:
+            spare[v.nbytes, v.memory] -= 1
+            unmatched.remove(path)
+    return tuple(
+        UnusableLeaf(path, v, *(reversed(beside) if (beside := found[path]) else ()))
+        for _, path, v in given
+        if path in unmatched
+    )
+
+
+def _key(v: Value) -> tuple[tuple[int, ...], str, str]:
+    return v.shape, v.dtype, v.memory
+
+
+def _beside(tail: str, outputs: list[tuple[str, Value]]) -> tuple[str, Value] | None:
+    """Return the output at the end of whose path an argument's path inside it is."""
+    return next((each for each in outputs if tail and each[0].endswith(tail)), None)
+
+
+def _is_like(v: Value, beside: tuple[str, Value] | None) -> bool:
+    return beside is not None and _key(v) == _key(beside[1])

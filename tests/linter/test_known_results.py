@@ -109,6 +109,30 @@ def test_results_from_the_cache_are_those_without(tmp_path, monkeypatch, seed, s
     assert reporting
 
 
+def test_a_result_follows_the_files_that_it_was_made_from(tmp_path, monkeypatch):
+    """Each edit of another file changes the result."""
+    _, through, _ = TEXTS["model"]
+    _, _, derived, *_ = TEXTS["train"]
+    good, other, passed_on, _ = TEXTS["shim"]
+    project(tmp_path, monkeypatch, model=through, train=derived, naming=TEXTS["naming"][0])
+    for name, text, expected in (
+        ("apart", "", False),
+        ("shim", good, True),
+        ("shim", other, False),
+        ("shim", passed_on, False),
+        ("more", TEXTS["more"][0], True),
+        ("more", TEXTS["more"][1], False),
+        ("more", TEXTS["more"][0].replace("jax.grad", "jax.jit"), False),
+        ("more", TEXTS["more"][0], True),
+        ("train", derived.replace("shim", "more"), True),
+        ("shim", good, True),
+        ("more", TEXTS["more"][1], False),  # which only train.py asks about
+    ):
+        Path(f"{name}.py").write_text(text)
+        found = [v.code for r in linted(True) for v in r.violations]
+        assert ("JXR101" in found) == expected, (name, text)
+
+
 TWO = {
     "model": MODEL,
     "train": TRAIN,

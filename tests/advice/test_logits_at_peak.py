@@ -97,7 +97,8 @@ def test_it_is_worth_a_word_from_3_percent_on(share):
     assert ("logits-at-peak" in said) == (share > 0.03)
 
 
-def test_in_a_training_step():
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "jitted"])
+def test_in_a_training_step(wrap):
     def step(w, x, labels):
         value, gradient = jax.value_and_grad(loss)(w, x, labels)
         return w - 0.1 * gradient, value
@@ -106,7 +107,7 @@ def test_in_a_training_step():
         value, gradient = jax.value_and_grad(by_hand(chunks))(w, x, labels)
         return w - 0.1 * gradient, value
 
-    (violation,) = found(step, *ARGS)
+    (violation,) = found(wrap(step), *ARGS)
     chunks = violation.measured["chunks"]
     after = jaxresid.inspect(lambda *a: step_by_hand(*a, chunks), on="gpu:h100")(*ARGS)
     assert violation.measured["peak_nbytes"] == pytest.approx(after.peak.nbytes, rel=0.02)

@@ -10,6 +10,7 @@ from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.cost.jaxpr_cost import Costs, passes_cost
 from jaxresid.inspector.few_layers import can_leave_out_layers, few_layers, whole_figures
+from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
 from jaxresid.inspector.jaxpr.repeats import shortened
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
@@ -104,9 +105,12 @@ class StepRewrites:
     def __init__(self, fun: Callable[..., Any], step: StepTrace, profile: Profile) -> None:
         self._step, self._profile, self._gradients = step, profile, Gradients()
         try:
-            with leaving_out(self._gradients):
+            # In a context of its own, or a step that is jitted would not be traced again.
+            with intercept_bind({}), leaving_out(self._gradients):
                 primal = step_primal(fun, step.arguments)
             self._left = step_trace(primal, step.arguments, step.frames)
+            for jaxpr in (self._left.jaxpr, *(each.jaxpr for each in self._gradients.found)):
+                strip_trace_context(jaxpr)
         except Exception as e:
             raise JaxresidError("the gradients of the step cannot be told from the rest") from e
         self.jaxprs = tuple(each.jaxpr for each in self._gradients.found)

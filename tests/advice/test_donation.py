@@ -187,6 +187,8 @@ UNUSABLE_STEPS = {
 
 @pytest.mark.parametrize("name", UNUSABLE_STEPS)
 def test_unusable_donations_are_what_xla_does_not_alias(name):
+    if name == "another shape" and jax.__version_info__ < (0, 10):
+        pytest.skip("XLA:CPU of JAX 0.7.0 takes over buffers of the same shape alone")
     fun, inputs, argnums, said = UNUSABLE_STEPS[name]
     step, args = jax.jit(fun, donate_argnums=argnums), inputs()
     with warnings.catch_warnings(record=True):

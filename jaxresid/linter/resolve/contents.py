@@ -96,11 +96,11 @@ class FileWords:
         return word in self.imported or self.spells(word, question.parent)
 
     def spells(self, word: bytes, parent: str) -> bool:
-        """Return whether the file may use a word as an attribute of a module, or of what has it."""
+        """Return whether the file may use a word as an attribute of a module."""
         if word not in self.content or word not in self.attributes:
             return False
         home = parent.encode("utf-8", "surrogatepass")
-        return not self.modules.isdisjoint({home, word}) or b"%b.%b" % (home, word) in self.content
+        return home in self.modules or b"%b.%b" % (home, word) in self.content
 
 
 class Contents:

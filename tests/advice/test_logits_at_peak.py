@@ -42,8 +42,8 @@ def by_hand(chunks):
     return fun
 
 
-def found(fun, *args, **options):
-    return [v for v in jaxresid.check(fun, on="gpu:h100", **options)(*args) if v.code == "JXR830"]
+def found(fun, *args, on="gpu:h100", **options):
+    return [v for v in jaxresid.check(fun, on=on, **options)(*args) if v.code == "JXR830"]
 
 
 def figures(report):
@@ -114,6 +114,12 @@ def test_in_a_training_step(wrap):
     assert violation.measured["kept_nbytes"] == pytest.approx(
         after.totals.computed_nbytes, rel=0.05
     )
+
+
+def test_what_fits_the_vector_memory_of_a_tpu_is_left_alone():
+    assert found(loss, *ARGS, on="tpu:v5e") == []
+    more = f32(D, V), f32(4 * N, D), jax.ShapeDtypeStruct((4 * N,), jnp.int32)
+    assert len(found(loss, *more, on="tpu:v5e")) == 1
 
 
 def few_classes(w, x, labels):

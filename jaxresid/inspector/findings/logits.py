@@ -29,6 +29,8 @@ from jaxresid.units import format_bytes, format_flops
 WORTH_SAYING = 0.03
 # Of what the smallest chunks take off the peak; bigger ones that take so little less are better.
 _NOTHING = 0.03
+# A TPU has logits of fewer bytes in its vector memory, which is no part of the peak.
+_IN_VECTOR_MEMORY = 128 * 2**20
 # Tokens; the matmul of fewer is slow.
 _FEWEST = 128
 
@@ -57,7 +59,9 @@ def logits_of_function(
       traced: its trace.
       profile: the profile of the compiler.
     """
-    yield from _findings(report, live, traced.levels, lambda: FunctionRewrites(traced, profile))
+    yield from _findings(
+        report, live, traced.levels, profile, lambda: FunctionRewrites(traced, profile)
+    )
 
 
 def logits_of_step(
@@ -76,13 +80,16 @@ def logits_of_step(
       step: its trace.
       profile: the profile of the compiler.
     """
-    yield from _findings(report, live, step.levels, lambda: StepRewrites(fun, step, profile))
+    yield from _findings(
+        report, live, step.levels, profile, lambda: StepRewrites(fun, step, profile)
+    )
 
 
 def _findings(
     report: Report,
     live: Sequence[LiveValue],
     levels: Levels,
+    profile: Profile,
     rewrites: Callable[[], Rewrites],
 ) -> Iterator[Finding]:
     """Yield the findings of logits; on a mesh there are none."""
@@ -99,7 +106,10 @@ def _findings(
         return
     for number, jaxpr in enumerate(made.jaxprs):
         for logits in logits_in(jaxpr, int(WORTH_SAYING * peak / 4)):
-            if _live_nbytes(logits, biggest) >= WORTH_SAYING * peak:
+            held = _live_nbytes(logits, biggest)
+            if profile.pads_to_tiles and held < _IN_VECTOR_MEMORY:
+                continue
+            if held >= WORTH_SAYING * peak:
                 found = _chunked(made, number, jaxpr, logits, peak)
                 if found is not None:
                     yield _finding(report, levels, made, jaxpr, logits, found, biggest)

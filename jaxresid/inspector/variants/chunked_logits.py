@@ -30,17 +30,6 @@ def with_chunks(jaxpr: Jaxpr, logits: Logits, chunks: int) -> Jaxpr:
     return _replaced(jaxpr, logits.holder, _with(logits, _in_chunks(logits, chunks)))
 
 
-def with_remade_copies(jaxpr: Jaxpr, logits: Logits) -> Jaxpr:
-    """Return an open jaxpr that keeps the scores as the matmul makes them, and no copy of them.
-
-    The matmul is not run again: what is made of its result is, in a checkpoint.
-
-    Raises:
-      Exception: whatever JAX raises where that cannot be traced.
-    """
-    return _replaced(jaxpr, logits.holder, _with(logits, _remade(logits)))
-
-
 def _replaced(jaxpr: Jaxpr, old: Jaxpr, new: Jaxpr) -> Jaxpr:
     if jaxpr is old:
         return new
@@ -100,7 +89,7 @@ def _in_chunks(logits: Logits, chunks: int) -> ClosedJaxpr:
         def body(_: None, parts: Sequence[Any]) -> tuple[None, list[Any]]:
             return None, evaluate(parts, whole)
 
-        evaluate = _evaluating(logits, logits.eqns, [*logits.inputs, *logits.whole], part)
+        evaluate = _evaluating(logits, part)
         parts = [apart(v, axes) for v, axes in zip(inputs, taken, strict=True)]
         _, stacks = jax.lax.scan(jax.checkpoint(body, prevent_cse=False), None, parts)
         return [together(s, axes) for s, axes in zip(stacks, given, strict=True)]
@@ -108,31 +97,13 @@ def _in_chunks(logits: Logits, chunks: int) -> ClosedJaxpr:
     return _traced(run, [*logits.inputs, *logits.whole])
 
 
-def _remade(logits: Logits) -> ClosedJaxpr:
-    jax = jax_compat.import_jax()
-    read = [*logits.inputs, *logits.whole]
-    others = [eqn for eqn in logits.eqns if eqn is not logits.matmul]
-
-    def run(*values: Any) -> list[Any]:
-        inputs, whole = values[: len(logits.inputs)], values[len(logits.inputs) :]
-        known = dict(zip(read, values, strict=True))
-        operands = [v.val if jax_compat.is_literal(v) else known[v] for v in logits.matmul.invars]
-        primitive: Any = logits.matmul.primitive
-        scores = primitive.bind(*operands, **logits.matmul.params)
-        evaluate = _evaluating(logits, others, [*read, logits.value], logits.count)
-        return list(jax.checkpoint(lambda *v: evaluate(v, ()))(*inputs, *whole, scores))
-
-    return _traced(run, read)
-
-
-def _evaluating(
-    logits: Logits, eqns: Sequence[Eqn], read: Sequence[Var], part: int
-) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
+def _evaluating(logits: Logits, part: int) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
     """Return a function of what some tokens have, and of what is whole, to the outputs."""
+    read = [*logits.inputs, *logits.whole]
 
     def evaluate(parts: Sequence[Any], whole: Sequence[Any]) -> list[Any]:
         known = dict(zip(read, [*parts, *whole], strict=True))
-        for eqn in eqns:
+        for eqn in logits.eqns:
             _apply(eqn, known, logits, part)
         return [known[v] for v in logits.outputs]
 

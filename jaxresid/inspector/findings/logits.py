@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -110,7 +109,7 @@ def _findings(
             if profile.pads_to_tiles and held < _IN_VECTOR_MEMORY:
                 continue
             if held >= WORTH_SAYING * peak:
-                found = _chunked(made, number, jaxpr, logits, peak)
+                found = _chunked(made, number, jaxpr, logits, peak, held)
                 if found is not None:
                     yield _finding(report, levels, made, jaxpr, logits, found, biggest)
 
@@ -130,9 +129,13 @@ def _live_nbytes(logits: Logits, live: Sequence[LiveValue]) -> int:
 
 
 def _chunked(
-    rewrites: Rewrites, number: int, jaxpr: Jaxpr, logits: Logits, peak: int
+    rewrites: Rewrites, number: int, jaxpr: Jaxpr, logits: Logits, peak: int, held: int
 ) -> _Chunked | None:
-    """Return the scores in the biggest chunks that cost nothing; None where that gains little."""
+    """Return the scores in the biggest chunks that cost nothing; None where that gains little.
+
+    As each number of chunks is differentiated anew, only those are tried of which `held` bytes at
+    the peak, a part of them in each chunk, leave little enough.
+    """
     each = logits.tokens // logits.count
     chunks = [
         n
@@ -152,9 +155,10 @@ def _chunked(
         least = figures(chunks[-1]).peak_nbytes
         if peak - least < WORTH_SAYING * peak:
             return None
-        enough = least + int(_NOTHING * (peak - least))
-        at = bisect.bisect_left(chunks, True, key=lambda n: figures(n).peak_nbytes <= enough)
-        return _Chunked(chunks[at], figures(chunks[at]))
+        more = int(_NOTHING * (peak - least))
+        likely = [n for n in chunks if held // n - held // chunks[-1] <= more]
+        most = next(n for n in likely if figures(n).peak_nbytes <= least + more)
+        return _Chunked(most, figures(most))
     except Exception:  # whatever it is, there is nothing to say of a program that is not there
         return None
 
@@ -184,7 +188,7 @@ def _finding(
         "logits-at-peak",
         f"the logits of {logits.tokens} tokens × {width} and what the loss at {at} makes of them"
         f" take {format_bytes(held)} at the peak: {tokens} tokens at a time, in a checkpoint, they"
-        f" hardly matter. The peak falls from {format_bytes(peak)} to"
+        f" hardly matter. The estimated peak falls from {format_bytes(peak)} to"
         f" {format_bytes(found.figures.peak_nbytes)}, and {format_bytes(found.figures.kept_nbytes)}"
         f" are kept instead of {format_bytes(kept)}{costs}",
         source,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid.errors import JaxresidError
+from jaxresid.inspector.findings.proposals import WORTH_SAYING
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.memory.profile import Profile
@@ -24,8 +25,6 @@ from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Finding, LiveValue, Report, Source
 from jaxresid.units import format_bytes, format_flops
 
-# Of the peak; a rewrite that takes less off it is not worth a reader's time.
-WORTH_SAYING = 0.03
 # Of what the smallest chunks take off the peak; bigger ones that take so little less are better.
 _NOTHING = 0.03
 # A TPU has logits of fewer bytes in its vector memory, which is no part of the peak.

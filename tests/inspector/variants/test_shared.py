@@ -72,7 +72,8 @@ def test_other_choices_inside_are_not_taken_for_the_same(differentiated):
         found.variant({inside: everywhere(inside, choice), **whole}).cost.flops
         for choice in (None, Choice(), Choice(cp.everything_saveable))
     ]
-    assert len(set(flops)) == 3
+    # With jax_remat3 what the inner policy saves is recomputed all the same, without sharing too.
+    assert len(set(flops)) == (2 if jax_compat.flags().get("jax_remat3") else 3)
 
 
 def test_policies_of_layers_share_bodies_with_the_same_names(differentiated):

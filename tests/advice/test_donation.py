@@ -33,6 +33,7 @@ def written(finding, names):
     return eval(code.partition(", which gives")[0], {"jax": jax, **names})
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", steps.STEPS)
 def test_what_the_remedy_writes_has_the_peak_that_was_said(name):
     case = steps.case(name)

@@ -22,6 +22,7 @@ def codes(source, config):
     return [v.code for v in lint_source(source, "model.py", config=config)]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [

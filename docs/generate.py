@@ -17,7 +17,7 @@ from jaxresid.cli import cli
 from jaxresid.cli.help import ExplainedCommand, grouped
 from jaxresid.linter.rule import Documented, Example
 from jaxresid.linter.rules import all_rules
-from jaxresid.short_repr import Shown
+from jaxresid.text.short_repr import Shown
 
 # How many bad and good examples of a rule its page has.
 _EXAMPLES = 3

@@ -15,9 +15,9 @@ import click
 from jaxresid.cli.options.places import place_options
 from jaxresid.errors import JaxresidError
 from jaxresid.model import Report
-from jaxresid.nearest import did_you_mean
 from jaxresid.option_types import Mode
-from jaxresid.safe_text import visible
+from jaxresid.text.nearest import did_you_mean
+from jaxresid.text.safe_text import visible
 
 _USAGE = "%residuals loss(params, batch), or %residuals loss params batch"
 _LAST = (

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from jaxresid.short_repr import Shown
+from jaxresid.text.short_repr import Shown
 
 Severity = Literal["error", "warning", "info"]
 Applicability = Literal["safe", "unsafe"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import jaxresid
 from jaxresid.model import JaxInfo, Location, Source, Split
-from jaxresid.short_repr import Shown
+from jaxresid.text.short_repr import Shown
 from tests.documents.test_documents import values
 from tests.render.made_by_hand import COMPARISON, GIB, PLAN
 from tests.render.test_render import CHECKPOINTED, REPORT, SPLIT

@@ -18,7 +18,7 @@ from jaxresid.errors import JaxresidError
 from jaxresid.home import FOLDER
 from jaxresid.interrupts import reraising_interrupts
 from jaxresid.progress import Done, Progress, Stage
-from jaxresid.safe_text import inert, lines, visible
+from jaxresid.text.safe_text import inert, lines, visible
 from jaxresid.text_files import is_device, write_bytes, write_text
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.units import format_bytes, format_flops
+from jaxresid.text.units import format_bytes, format_flops
 
 if TYPE_CHECKING:
     from jaxresid.advice.plan.source.file_edits import FileEdit

@@ -14,7 +14,7 @@ from jaxresid.decoding import Layout, keys_of_field, layout_of
 from jaxresid.documents.kinds import KINDS
 from jaxresid.documents.layouts import DOCUMENTS
 from jaxresid.model import SCHEMA_VERSION, SweepRow
-from jaxresid.safe_text import json_text
+from jaxresid.text.safe_text import json_text
 
 _Put = Callable[[Any, dict[str, Any]], None]
 # What a line of a sweep's file leaves out: lines stay short, and whoever reads one resumes from it.

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import get_args
 
 from jaxresid.errors import InputsError
-from jaxresid.layer_paths import folded_scopes, pattern, scope_key
 from jaxresid.model import (
     Computed,
     Location,
@@ -16,8 +15,9 @@ from jaxresid.model import (
     ResidualGroups,
     ResidualRow,
 )
-from jaxresid.nearest import did_you_mean
 from jaxresid.option_types import ResidualKey
+from jaxresid.text.layer_paths import folded_scopes, pattern, scope_key
+from jaxresid.text.nearest import did_you_mean
 
 KEYS: tuple[ResidualKey, ...] = get_args(ResidualKey)
 

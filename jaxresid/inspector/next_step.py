@@ -16,7 +16,7 @@ from jaxresid.model import (
     Verdict,
     answer,
 )
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 _GOOD = (Verdict.EARNS, Verdict.NOT_JUDGED)
 _SAYS = {

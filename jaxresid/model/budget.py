@@ -7,7 +7,7 @@ from typing import Literal as OneOf
 
 from jaxresid.model.interval import Interval
 from jaxresid.model.values import Source
-from jaxresid.short_repr import Shown
+from jaxresid.text.short_repr import Shown
 
 Figure = OneOf["peak", "kept"]
 Holding = OneOf["within", "may be over", "estimated over", "over"]

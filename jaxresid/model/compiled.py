@@ -10,7 +10,7 @@ from jaxresid.model.headline import headline, peak_text
 from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.model.values import NOWHERE, Computed, Location, Source
-from jaxresid.short_repr import Shown
+from jaxresid.text.short_repr import Shown
 
 
 @dataclass(frozen=True, slots=True, repr=False)

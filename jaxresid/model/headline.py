@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from jaxresid.model.interval import Interval
 from jaxresid.model.target import Target
-from jaxresid.short_repr import LIMIT, cut, printable
-from jaxresid.units import format_bytes
+from jaxresid.text.short_repr import LIMIT, cut, printable
+from jaxresid.text.units import format_bytes
 
 
 def headline(kind: str, target: Target, places: Iterable[str], parts: Iterable[str]) -> str:

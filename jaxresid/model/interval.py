@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
-from jaxresid.short_repr import Shown
+from jaxresid.text.short_repr import Shown
 
 Answer = OneOf["fits", "does not fit", "too close"]
 

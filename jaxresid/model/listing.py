@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jaxresid.model.headline import count_text
 from jaxresid.model.target import JaxInfo, Target
 from jaxresid.model.values import Aval, Location, Residual
-from jaxresid.short_repr import Shown, printable
+from jaxresid.text.short_repr import Shown, printable
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -9,7 +9,7 @@ from jaxresid.model.display import show
 from jaxresid.model.result import Result
 from jaxresid.model.target import Target
 from jaxresid.model.values import NOWHERE, Computed, Source
-from jaxresid.short_repr import Shown
+from jaxresid.text.short_repr import Shown
 
 OomCause = OneOf[
     "padding",

@@ -15,7 +15,7 @@ from jaxresid.model.display import (
     to_page,
     to_text,
 )
-from jaxresid.short_repr import Shown
+from jaxresid.text.short_repr import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
 from jaxresid.model.interval import IntervalBasis
-from jaxresid.short_repr import Shown
+from jaxresid.text.short_repr import Shown
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
-from jaxresid.short_repr import Shown, printable
+from jaxresid.text.short_repr import Shown, printable
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, get_args
 
-from jaxresid.nearest import did_you_mean
 from jaxresid.option_types import OutputFormat
 from jaxresid.settings.globs import Glob, excluder, regex_of
 from jaxresid.settings.named_target import NamedTarget, named_targets
@@ -28,7 +27,8 @@ from jaxresid.settings.toml_values import (
     string_list,
     table_in,
 )
-from jaxresid.short_repr import Shown
+from jaxresid.text.nearest import did_you_mean
+from jaxresid.text.short_repr import Shown
 
 if TYPE_CHECKING:
     from jaxresid.settings.requirements.in_use import Directory, JaxInUse

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
-from jaxresid.nearest import did_you_mean
 from jaxresid.option_types import MeshMode, Mode
 from jaxresid.settings.toml_values import ConfigError, flag, kind_of, string, string_list
-from jaxresid.units import parse_budget, parse_growth
+from jaxresid.text.nearest import did_you_mean
+from jaxresid.text.units import parse_budget, parse_growth
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid.errors import InputsError, SpecError
-from jaxresid.nearest import did_you_mean
+from jaxresid.text.nearest import did_you_mean
 
 # Short names as jaxprs print them -> the names that jax.numpy knows.
 _SHORT_DTYPES = {

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from jaxresid.errors import NOT_CAUGHT, InputsError, TargetError
-from jaxresid.nearest import nearest
+from jaxresid.text.nearest import nearest
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 
 from jaxresid.model import Computed, Location, Report, Residual
-from jaxresid.safe_text import one_line, visible
 from jaxresid.testing.limits import table
-from jaxresid.units import format_bytes, parse_budget
+from jaxresid.text.safe_text import one_line, visible
+from jaxresid.text.units import format_bytes, parse_budget
 
 
 def names_problem(report: Report, names: frozenset[str]) -> str | None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from jaxresid.model import Aval, Checkpoint, Computed, Location, Report, Residual
-from jaxresid.safe_text import lines, one_line
+from jaxresid.text.safe_text import lines, one_line
+from jaxresid.text.units import format_bytes
 from jaxresid.text_files import write_text
-from jaxresid.units import format_bytes
 
 FOLDER = "__residuals__"
 _UPDATE = "pytest --update-residuals"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxresid.errors import InputsError
-from jaxresid.units import parse_budget
+from jaxresid.text.units import parse_budget
 from jaxresid.xla.places import memory_of, parse_place
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Literal as OneOf
 
 from jaxresid.errors import InputsError
-from jaxresid.nearest import did_you_mean, nearest_first
-from jaxresid.short_repr import Shown
+from jaxresid.text.nearest import did_you_mean, nearest_first
+from jaxresid.text.short_repr import Shown
 from jaxresid.xla.gpus import GPUS, Gpu
 
 TPU_EXTRA = "pip install 'jaxresid[tpu]'"

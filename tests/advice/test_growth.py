@@ -20,7 +20,7 @@ from jaxresid.advice.check.lockfile import baselines_in, lockfile_text, rounded_
 from jaxresid.cli.main import run
 from jaxresid.errors import InputsError
 from jaxresid.model import Baseline, BaselineLine, Compiled
-from jaxresid.units import parse_bytes, parse_growth
+from jaxresid.text.units import parse_bytes, parse_growth
 from tests.stages import without_stages
 from tests.where import ROOT
 

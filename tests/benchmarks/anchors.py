@@ -40,7 +40,7 @@ from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.variants.candidates import candidates
 from jaxresid.inspector.variants.choices import Choice, Variant, everywhere
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 from jaxresid.xla.places import parse_place, why_unavailable
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 

@@ -38,7 +38,7 @@ from jaxresid.inspector.jaxpr.bindings import intercept_bind
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import gc_paused
 from jaxresid.model import Plan
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 from jaxresid.xla.places import parse_place, why_unavailable
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 from tests.benchmarks.accuracy import corpus, estimates

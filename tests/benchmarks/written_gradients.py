@@ -29,7 +29,7 @@ from jaxresid.errors import JaxresidError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.bindings import intercept_bind
 from jaxresid.inspector.report import subject
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 from jaxresid.xla.places import parse_place
 from tests.benchmarks.accuracy import corpus, estimates
 from tests.benchmarks.confirmed_plans import SHARES

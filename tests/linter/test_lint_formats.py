@@ -23,7 +23,7 @@ from jaxresid.render.lint import FORMATS, STATISTICS_FORMATS, render, statistics
 from jaxresid.render.lint.excerpt import excerpt
 from jaxresid.render.lint.explain import explain, rule_table
 from jaxresid.render.lint.layout import painter, text_width
-from jaxresid.safe_text import lines, visible
+from jaxresid.text.safe_text import lines, visible
 from jaxresid.violations import Edit, Fix, Linted, Related, RuleInfo, Span, Violation
 from tests.schemas import validate
 from tests.where import DATA

@@ -16,7 +16,7 @@ from jaxresid.render.report.overview.parts import parts_of
 from jaxresid.render.report.overview.screen import MOST_LINES
 from jaxresid.render.report.rows import VIEWS, View
 from jaxresid.render.report.text import render_report
-from jaxresid.safe_text import inert
+from jaxresid.text.safe_text import inert
 from tests.where import FIXTURES, TESTS
 
 FILES = [path for path in sorted((FIXTURES / "inspect").glob("*.py")) if path.stem != "resharded"]

@@ -331,7 +331,7 @@ def test_no_number_is_cut(width, group_by):
     assert max(map(len, shown.splitlines())) <= width
     assert "…" not in shown
     found = rows(REPORT, View(group_by=group_by, all=True)).shown
-    from jaxresid.units import format_bytes, format_flops
+    from jaxresid.text.units import format_bytes, format_flops
 
     for row in found:
         assert format_bytes(row.nbytes) in shown

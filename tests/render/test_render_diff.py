@@ -13,7 +13,7 @@ import jaxresid
 from jaxresid.model import CheckpointDifference, LineDifference, Location, ValueDifference
 from jaxresid.render.diff.markdown import code, render_markdown
 from jaxresid.render.diff.text import render_difference, render_differences
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 from tests.schemas import schema, validate
 from tests.small import f32
 

@@ -23,7 +23,7 @@ from jaxresid.render.tables.plan import (
     value_text,
     verdict_text,
 )
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 from tests.render.made_by_hand import (
     CONFIRMED,
     GIB,

@@ -20,7 +20,7 @@ from jaxresid.render.notebook.report import report_html
 from jaxresid.render.report.compiled import render_compiled
 from jaxresid.render.report.rows import GROUPS, View
 from jaxresid.render.report.text import render_report
-from jaxresid.safe_text import inert, json_text, lines, quoted_path, safe_value, visible
+from jaxresid.text.safe_text import inert, json_text, lines, quoted_path, safe_value, visible
 from jaxresid.violations import Edit, Fix, Linted, Related, Span, Violation
 
 EVIL = "\x00\x07\x08\x0b\x0c\r\x1b\x7f\x85\x90\x9b\x9d\u2028\u2029\u202e\u2066\u200f\ud800\udcff"

@@ -20,7 +20,7 @@ from jaxresid.model import (
     Report,
     Source,
 )
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 PEAK_RULE, KEPT_RULE = "peak-over-budget", "kept-over-budget"
 # The codes of what is above a limit that was set for a program.

@@ -24,7 +24,7 @@ from jaxresid.linter.text import suppress
 from jaxresid.model import Limits, Report
 from jaxresid.option_types import Mode
 from jaxresid.settings.config import Options, load, matches
-from jaxresid.units import parse_budget
+from jaxresid.text.units import parse_budget
 from jaxresid.violations import Linted, Violation
 from jaxresid.xla.places import Place
 from jaxresid.xla.processes.cache import CompileCache, default_directory

@@ -21,8 +21,8 @@ from jaxresid.model import (
     Report,
     Source,
 )
-from jaxresid.safe_text import one_line
-from jaxresid.units import format_bytes
+from jaxresid.text.safe_text import one_line
+from jaxresid.text.units import format_bytes
 
 GROWTH_RULE = "grown-over-baseline"
 # As many lines as a reader takes in at once, and as a lockfile shows.

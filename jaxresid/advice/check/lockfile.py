@@ -10,8 +10,8 @@ from typing import Any
 
 from jaxresid.errors import InputsError
 from jaxresid.model import Baseline, BaselineLine
-from jaxresid.safe_text import visible
-from jaxresid.units import parse_bytes
+from jaxresid.text.safe_text import visible
+from jaxresid.text.units import parse_bytes
 
 NAME = "jaxresid.lock"
 _VERSION = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from jaxresid.model import Checkpoint, Finding, Verdict
-from jaxresid.units import format_bytes, format_flops
+from jaxresid.text.units import format_bytes, format_flops
 
 # Policies that save nothing leave a checkpoint as it is without one.
 _NO_POLICY = (None, "nothing_saveable")

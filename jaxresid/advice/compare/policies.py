@@ -10,8 +10,8 @@ from jaxresid import jax_compat
 from jaxresid.errors import InputsError
 from jaxresid.inspector.checkpoints.policies import builtins, description
 from jaxresid.inspector.variants.candidates import PolicyCandidate
-from jaxresid.nearest import did_you_mean
 from jaxresid.targets.targets import load
+from jaxresid.text.nearest import did_you_mean
 
 NONE, WRITTEN = "none", "as-written"
 # How many policies of the function's own names a message lists.

@@ -14,7 +14,7 @@ from jaxresid.inspector.variants.choices import (
     everywhere,
 )
 from jaxresid.model import Residual
-from jaxresid.nearest import nearest
+from jaxresid.text.nearest import nearest
 
 WORDS = ("all-sites", "scan-bodies", "calls", "whole")
 # What stands for the loops that can be cut, which get no policy; see `cut_loops`.

@@ -27,7 +27,7 @@ from jaxresid.inspector.trace.traced import Traced
 from jaxresid.model import Collective, Compiled, CompiledReport, Residual, Source
 from jaxresid.option_types import Mode
 from jaxresid.progress import Progress
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 from jaxresid.xla.chosen import choose
 from jaxresid.xla.job import Compilation, Job, LoweredModule
 from jaxresid.xla.places import Place, for_devices, why_unavailable

@@ -13,7 +13,7 @@ from jaxresid.advice.oom.files import lines_of
 from jaxresid.advice.oom.ways import Names, ways_out
 from jaxresid.errors import JaxresidError
 from jaxresid.model import OomBuffer, OomOther, OomParts, OomReport, Report, WayOut
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 from jaxresid.xla.logs.dumps import read_dump
 from jaxresid.xla.logs.failure import Failure, Log
 from jaxresid.xla.logs.reading import read_log

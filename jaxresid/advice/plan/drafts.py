@@ -28,7 +28,7 @@ from jaxresid.advice.plan.verification import (
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.variants.choices import CheckpointPlace, Variant, Variants
 from jaxresid.model import PlannedPart, PlannedSite
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 # How many plans are written, and of these how many are traced, until one is taken.
 _MOST_DRAFTS = 100

@@ -28,7 +28,7 @@ from jaxresid.inspector.memory.compilers import has_estimate
 from jaxresid.inspector.subject.base import Subject, gc_paused
 from jaxresid.model import Floor, Lifetimes, Plan, answer
 from jaxresid.option_types import Aim
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 from jaxresid.xla.places import Place, memory_of, why_unavailable
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 

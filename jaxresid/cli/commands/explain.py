@@ -11,9 +11,9 @@ from jaxresid.cli.main import terminal_width, use_color
 from jaxresid.cli.options.output import Output, output_options
 from jaxresid.errors import JaxresidError
 from jaxresid.linter.rules import KNOWN, all_rules
-from jaxresid.nearest import did_you_mean
 from jaxresid.render.lint.explain import explain as explained
 from jaxresid.render.lint.explain import rule_table
+from jaxresid.text.nearest import did_you_mean
 
 
 @command(examples=(("by code or by name", "jaxresid explain JXR101"),))

@@ -26,8 +26,8 @@ from jaxresid.cli.show_findings import (
 from jaxresid.errors import JaxresidError
 from jaxresid.linter.run.discover import FoundFile, UsageError, discover
 from jaxresid.linter.run.files import LintRun
-from jaxresid.safe_text import visible
 from jaxresid.settings.config import Config, Options, load, parse_target_jax
+from jaxresid.text.safe_text import visible
 
 if TYPE_CHECKING:
     from jaxresid.violations import Linted

@@ -23,7 +23,7 @@ from jaxresid.cli.options.sizes import size
 from jaxresid.errors import InputsError
 from jaxresid.option_types import GroupBy, PictureView, ReportView
 from jaxresid.render.report.rows import View
-from jaxresid.safe_text import visible
+from jaxresid.text.safe_text import visible
 
 
 @command(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxresid.cli.help import Group, option
-from jaxresid.units import parse_budget, parse_growth
+from jaxresid.text.units import parse_budget, parse_growth
 
 if TYPE_CHECKING:
     from jaxresid.model import Limits

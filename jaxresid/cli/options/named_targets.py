@@ -21,12 +21,12 @@ from jaxresid.cli.completion.values import targets
 from jaxresid.cli.options.batches import is_sized
 from jaxresid.cli.options.unchosen import function_list
 from jaxresid.errors import InputsError, TargetError
-from jaxresid.nearest import did_you_mean
 from jaxresid.settings.named_target import NamedTarget
 from jaxresid.settings.project import Project, project
 from jaxresid.settings.toml_values import ConfigError
 from jaxresid.targets.specs import parse_axes
 from jaxresid.targets.targets import no_function
+from jaxresid.text.nearest import did_you_mean
 
 _NAME = re.compile(r"[\w-]+")
 

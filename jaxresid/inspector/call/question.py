@@ -11,9 +11,9 @@ from types import ModuleType
 from typing import Any, ParamSpec, TypeVar, get_args
 
 from jaxresid.errors import InputsError
-from jaxresid.nearest import did_you_mean
 from jaxresid.option_types import Mode
 from jaxresid.targets.inputs import Inputs
+from jaxresid.text.nearest import did_you_mean
 from jaxresid.xla.chosen import choose
 from jaxresid.xla.places import Place
 

@@ -13,7 +13,7 @@ from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.program.build import Program, all_ops
 from jaxresid.inspector.program.ops import Op, Value
 from jaxresid.model import Computed, Finding, Location, Mark, Residual, Source
-from jaxresid.units import format_bytes, format_flops
+from jaxresid.text.units import format_bytes, format_flops
 
 # Of the residual bytes; less is not worth a reader's time.
 _WORTH_SAYING = 0.01

@@ -33,8 +33,8 @@ from jaxresid.inspector.jaxpr.levels import Levels, scope_of, source_of
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.primitives import of_kind
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
-from jaxresid.layer_paths import folded_scopes
 from jaxresid.model import Location, Source
+from jaxresid.text.layer_paths import folded_scopes
 
 # What JAX differentiates by differentiating the jaxpr that it holds, and nothing else.
 _TRANSPARENT = of_kind("call", "checkpoint", "control", "map")

@@ -14,7 +14,7 @@ from jaxresid.inspector.checkpoints.policies import (
 )
 from jaxresid.inspector.checkpoints.sites import CheckpointSite
 from jaxresid.model import Checkpoint, Cost, EstimatedVerdict, Finding, Location, Verdict
-from jaxresid.units import format_bytes, format_flops
+from jaxresid.text.units import format_bytes, format_flops
 
 # A checkpoint that lowers the peak by less than this share of what it drops saves nothing,
 USEFUL_RATIO = 0.25
@@ -211,7 +211,7 @@ def _matched_nothing(facts: VerdictFacts) -> tuple[Verdict, str] | None:
 
 
 def _similar_names(facts: VerdictFacts, names: Sequence[str] | frozenset[str]) -> str:
-    from jaxresid.nearest import nearest
+    from jaxresid.text.nearest import nearest
 
     known = sorted(facts.answers.names)
     if not known:

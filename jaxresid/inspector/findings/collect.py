@@ -20,7 +20,7 @@ from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.model import Computed, Finding, Location, Mark, Report, Residual
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 # Of the computed residuals; less is not worth a reader's time.
 WORTH_SAYING = 0.01

@@ -18,7 +18,7 @@ from jaxresid.inspector.program.ops import Value
 from jaxresid.inspector.program.unusable_donation import UnusableLeaf
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import NOWHERE, Finding, Source
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 MISSING = "missing-donation"
 UNUSABLE = "unusable-donation"

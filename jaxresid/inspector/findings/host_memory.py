@@ -17,7 +17,7 @@ from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Op, Value
 from jaxresid.inspector.program.transfers import IN_PLACE, moves
 from jaxresid.model import Computed, Finding, Location, Mark, Residual, Source
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 WITHOUT_EFFECT = "offload-without-effect"
 # Of the whole peak; less is not worth a reader's time.

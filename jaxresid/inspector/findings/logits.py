@@ -23,7 +23,7 @@ from jaxresid.inspector.variants.rewrites import (
 )
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Finding, LiveValue, Report, Source
-from jaxresid.units import format_bytes, format_flops
+from jaxresid.text.units import format_bytes, format_flops
 
 # Of what the smallest chunks take off the peak; bigger ones that take so little less are better.
 _NOTHING = 0.03

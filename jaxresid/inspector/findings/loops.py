@@ -17,7 +17,7 @@ from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.jaxpr_types import Eqn, Var
 from jaxresid.model import Computed, Finding, Report
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 # Of the computed residuals, and of what the peak holds besides arguments and outputs.
 DOMINATES = 0.5

@@ -21,7 +21,7 @@ from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Finding, Location, Source
-from jaxresid.nearest import did_you_mean
+from jaxresid.text.nearest import did_you_mean
 
 
 def policy_findings(traced: Traced) -> tuple[Finding, ...]:

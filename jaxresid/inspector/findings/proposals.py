@@ -9,7 +9,7 @@ from typing import Literal
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.model import Interval, Report
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 # Of the peak; a change that takes less off it is not told of.
 WORTH_SAYING = 0.03

@@ -25,7 +25,7 @@ from jaxresid import jax_compat
 from jaxresid.home import FOLDER
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Location
-from jaxresid.notebook_cells import cell_name
+from jaxresid.text.notebook_cells import cell_name
 
 # What calls the target.
 _ROOTS = tuple(

@@ -24,8 +24,8 @@ from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.program.build import Program, all_ops
 from jaxresid.inspector.program.ops import InlineContext, Op
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.layer_paths import folded_scopes, scope_key
 from jaxresid.model import NOWHERE, LiveValue, Location, Peak, Source
+from jaxresid.text.layer_paths import folded_scopes, scope_key
 
 _IN_JAX = re.compile(r"[/\\]jax[/\\]_src[/\\]")
 # What these take while they run is between them and the device.

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from jaxresid.home import FOLDER
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.levels import scope_of
-from jaxresid.layer_paths import folded, folded_scopes, pattern, scope_key
 from jaxresid.model import (
     NOWHERE,
     CompiledBuffer,
@@ -28,7 +27,8 @@ from jaxresid.model import (
     Residual,
     Source,
 )
-from jaxresid.notebook_cells import cell_name
+from jaxresid.text.layer_paths import folded, folded_scopes, pattern, scope_key
+from jaxresid.text.notebook_cells import cell_name
 from jaxresid.xla.job import CompilerMessage, Line, PeakBuffer
 
 _OURS = FOLDER

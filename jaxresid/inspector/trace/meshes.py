@@ -12,7 +12,7 @@ from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.model import Mesh
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 if TYPE_CHECKING:
     from jaxresid.xla.processes.cache import CompileCache

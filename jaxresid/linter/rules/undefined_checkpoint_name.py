@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter.patterns.checkpoint_names import LIBRARY_NAMES, SAVING, Mention, mentions
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.nearest import did_you_mean
+from jaxresid.text.nearest import did_you_mean
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jaxresid.linter.patterns import policy_names as policies
 from jaxresid.linter.resolve import apis
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.nearest import nearest
+from jaxresid.text.nearest import nearest
 from jaxresid.violations import Edit, Fix, Violation
 
 if TYPE_CHECKING:

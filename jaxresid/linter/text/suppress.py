@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from jaxresid.linter.text.lexer import LINE_END, Comment, Scan, scan
-from jaxresid.nearest import did_you_mean
+from jaxresid.text.nearest import did_you_mean
 from jaxresid.violations import Edit, Fix, Span, Violation
 
 CODE = "JXR001"

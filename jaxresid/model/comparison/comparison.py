@@ -19,8 +19,8 @@ from jaxresid.model.report.lifetimes import Lifetimes
 from jaxresid.model.report.offloading import Offloading
 from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
-from jaxresid.short_repr import Shown, printable
-from jaxresid.units import format_bytes
+from jaxresid.text.short_repr import Shown, printable
+from jaxresid.text.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -12,7 +12,7 @@ from jaxresid.model.report.checkpoint import Checkpoint, Finding
 from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.model.values import Aval, Location, Totals
-from jaxresid.short_repr import Shown, printable
+from jaxresid.text.short_repr import Shown, printable
 
 # Peaks and recomputation are the same where they differ by no more than this share of the larger.
 TOLERANCE = 0.01

@@ -9,7 +9,7 @@ from jaxresid.model.display import to_json
 from jaxresid.model.headline import count_text, headline
 from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
-from jaxresid.short_repr import Shown
+from jaxresid.text.short_repr import Shown
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.model.interval import Answer
-from jaxresid.short_repr import Shown
+from jaxresid.text.short_repr import Shown
 
 FloorKind = OneOf[
     "parameters",

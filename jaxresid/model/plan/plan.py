@@ -21,8 +21,8 @@ from jaxresid.model.report.lifetimes import Lifetimes
 from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, PlaceInfo, Target
 from jaxresid.model.values import Location
-from jaxresid.short_repr import Shown
-from jaxresid.units import format_bytes
+from jaxresid.text.short_repr import Shown
+from jaxresid.text.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, repr=False)

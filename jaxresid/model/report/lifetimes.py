@@ -11,7 +11,7 @@ from jaxresid.model.interval import Interval, interval_between
 from jaxresid.model.report.checkpoint import Checkpoint
 from jaxresid.model.report.peak import LiveValue
 from jaxresid.model.values import Location, Source
-from jaxresid.short_repr import Shown
+from jaxresid.text.short_repr import Shown
 
 # Why a value is live: see `Lifetime.reason`.
 LifetimeReason = OneOf[

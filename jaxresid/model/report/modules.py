@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxresid.short_repr import Shown
+from jaxresid.text.short_repr import Shown
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from jaxresid.model.interval import Interval, interval_between
 from jaxresid.model.values import NOWHERE, Aval, Location, Source
-from jaxresid.short_repr import Shown
+from jaxresid.text.short_repr import Shown
 
 
 @dataclass(frozen=True, slots=True, repr=False)

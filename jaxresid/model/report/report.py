@@ -19,7 +19,7 @@ from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.model.values import Residual, Totals, totals_of
 from jaxresid.option_types import GroupBy, PictureView, ReportView, ResidualKey
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, repr=False)

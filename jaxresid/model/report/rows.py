@@ -12,8 +12,8 @@ from jaxresid.model.headline import count_text, headline
 from jaxresid.model.result import Displayed
 from jaxresid.model.target import PlaceInfo, Target
 from jaxresid.option_types import ResidualKey
-from jaxresid.short_repr import Shown
-from jaxresid.units import format_bytes
+from jaxresid.text.short_repr import Shown
+from jaxresid.text.units import format_bytes
 
 if TYPE_CHECKING:
     import pandas

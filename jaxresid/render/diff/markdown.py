@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from jaxresid.model import Difference, LineDifference
 from jaxresid.render.diff import words
-from jaxresid.safe_text import one_line, safe_value
-from jaxresid.units import format_bytes
+from jaxresid.text.safe_text import one_line, safe_value
+from jaxresid.text.units import format_bytes
 
 # A comment is read by people, and platforms cut long ones.
 _LINES, _CHECKPOINTS, _VALUES = 50, 50, 4

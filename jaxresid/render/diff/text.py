@@ -12,7 +12,7 @@ from rich.text import Text
 from jaxresid.model import Difference, LineDifference
 from jaxresid.render.diff import words
 from jaxresid.render.style.wrapping import FlowingParts
-from jaxresid.safe_text import safe_value
+from jaxresid.text.safe_text import safe_value
 
 _ROWS = 24  # of a screen
 # How many lines of code and how many checkpoints are shown; the first that fit are taken.

@@ -15,7 +15,7 @@ from jaxresid.model import (
     ValueDifference,
 )
 from jaxresid.render.style.words import aval_text, place_text, verdict_text
-from jaxresid.units import format_bytes, format_flops
+from jaxresid.text.units import format_bytes, format_flops
 
 MINUS = "−"
 EARLIER = "(before)"

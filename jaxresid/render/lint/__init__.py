@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from jaxresid.option_types import OutputFormat
-from jaxresid.safe_text import inert
+from jaxresid.text.safe_text import inert
 
 if TYPE_CHECKING:
     from jaxresid.violations import Linted, RuleInfo

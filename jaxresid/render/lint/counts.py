@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from jaxresid.render.lint.run import is_fixable
-from jaxresid.safe_text import json_text, visible
+from jaxresid.text.safe_text import json_text, visible
 from jaxresid.violations import Linted, RuleInfo, Violation
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jaxresid.render.lint.layout import Paint, char_width
 from jaxresid.render.lint.run import last_row
-from jaxresid.safe_text import visible
+from jaxresid.text.safe_text import visible
 from jaxresid.violations import Span
 
 _TAB = 4

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxresid.render.lint.layout import Paint, painter, wrap
-from jaxresid.safe_text import json_text
+from jaxresid.text.safe_text import json_text
 from jaxresid.violations import RuleInfo
 
 _MARK = re.compile(r"[ \t]*# !$", re.MULTILINE)

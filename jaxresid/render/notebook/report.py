@@ -44,8 +44,8 @@ from jaxresid.render.report.rows import ResidualRow, View, rows, shapes_text
 from jaxresid.render.style.words import percent, place_text, source_notes, verdict_text
 from jaxresid.render.svg.icicle import icicle
 from jaxresid.render.svg.timeline import timeline
-from jaxresid.safe_text import safe_value
-from jaxresid.units import format_bytes
+from jaxresid.text.safe_text import safe_value
+from jaxresid.text.units import format_bytes
 
 _WIDE = 140
 

@@ -16,8 +16,8 @@ from jaxresid.render.oom.words import buffer_text, facts, part_texts, verdict_te
 from jaxresid.render.style.shell import ShellCommand
 from jaxresid.render.style.words import percent, place_text
 from jaxresid.render.style.wrapping import FlowingParts, SourceLines
-from jaxresid.safe_text import safe_value
-from jaxresid.units import format_bytes
+from jaxresid.text.safe_text import safe_value
+from jaxresid.text.units import format_bytes
 
 _TOP = 4
 _STYLES = {"held": "bold yellow", "unknown": "bold yellow"}

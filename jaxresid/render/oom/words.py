@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jaxresid.model import OomBuffer, OomReport, WayOut
 from jaxresid.render.style.words import computed_text, percent
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 _ROLES = {
     "forward": "of the forward pass",

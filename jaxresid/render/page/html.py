@@ -9,7 +9,7 @@ from importlib import resources
 from typing import Any
 
 from jaxresid.render.page.document import page_document
-from jaxresid.safe_text import json_text, lines, visible
+from jaxresid.text.safe_text import json_text, lines, visible
 
 _BUNDLE = "jaxresid.render.page.bundle"
 

@@ -12,7 +12,7 @@ from jaxresid.model import Checkpoint, Finding, Verdict
 from jaxresid.render.report.cost import at_least
 from jaxresid.render.style.words import percent, place_text, source_notes, verdict_text
 from jaxresid.render.style.wrapping import FlowingParts
-from jaxresid.units import format_bytes, format_flops
+from jaxresid.text.units import format_bytes, format_flops
 
 LEGEND = "with → without each"
 _INDENT = 2

@@ -21,8 +21,8 @@ from jaxresid.render.report.estimates import about_text, interval_remarks
 from jaxresid.render.report.heading import about, target_line
 from jaxresid.render.style.words import computed_text, percent
 from jaxresid.render.style.wrapping import FlowingParts, SourceLines
-from jaxresid.safe_text import safe_value
-from jaxresid.units import format_bytes
+from jaxresid.text.safe_text import safe_value
+from jaxresid.text.units import format_bytes
 
 _TOP = 8
 MAY_FIT_TEXT = "fits if the GPU takes Triton's matmuls, but not surely with cuBLAS's"

@@ -11,7 +11,7 @@ from rich.text import Text
 from jaxresid.model import Cost, Report
 from jaxresid.render.style.words import percent
 from jaxresid.render.style.wrapping import FlowingParts
-from jaxresid.units import format_bytes, format_flops
+from jaxresid.text.units import format_bytes, format_flops
 
 
 @dataclass(frozen=True, slots=True)

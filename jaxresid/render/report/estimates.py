@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from jaxresid.model import Answer, Interval, PlaceInfo, answer
 from jaxresid.render.style.columns import bytes_unit
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 _NO_INTERVAL = "No interval: too few programs were compiled to say how far off this estimate is."
 STYLES: dict[Answer, str] = {

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from jaxresid.model import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.render.style.wrapping import FlowingParts
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 _SOURCES = {
     "types": "split as the types specify",

@@ -11,7 +11,7 @@ from rich.text import Text
 from jaxresid.model import ComparisonRow, Offloading, Report, Transfers
 from jaxresid.render.style.columns import bytes_unit
 from jaxresid.render.style.wrapping import FlowingParts
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 _INPUTS = {
     "argument": "arguments that live",

@@ -9,14 +9,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.layer_paths import folded, pattern
 from jaxresid.model import LiveValue, Peak, PlaceInfo, Report, answer
 from jaxresid.render.report.cost import at_least
 from jaxresid.render.report.estimates import STYLES, about_text, answer_text, interval_remarks
 from jaxresid.render.report.sparkline import column, sparkline
 from jaxresid.render.style.words import aval_text, kind_text, kinds_text, percent, phase_text
 from jaxresid.render.style.wrapping import SourceLines
-from jaxresid.units import format_bytes
+from jaxresid.text.layer_paths import folded, pattern
+from jaxresid.text.units import format_bytes
 
 _TOP = 5
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from jaxresid.model import Equation, Listing, Location, Split, Variable
 from jaxresid.render.style.words import aval_text, place_text
-from jaxresid.safe_text import safe_value
+from jaxresid.text.safe_text import safe_value
 
 _SIDE_BY_SIDE = 120
 _GAP = 3

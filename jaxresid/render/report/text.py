@@ -24,8 +24,8 @@ from jaxresid.render.report.peak import render_live
 from jaxresid.render.report.residuals import render_residuals, render_totals
 from jaxresid.render.report.rows import GROUPS, VIEWS, View
 from jaxresid.render.style.words import percent
-from jaxresid.safe_text import safe_value
-from jaxresid.units import format_bytes
+from jaxresid.text.safe_text import safe_value
+from jaxresid.text.units import format_bytes
 
 _TOP = 20
 _ROWS = 8

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxresid.model import Report
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 
 def totals_lines(report: Report) -> list[str]:

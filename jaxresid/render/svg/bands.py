@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from jaxresid.model import Lifetimes, LiveValue
 from jaxresid.render.style.words import kinds_text, place_text
-from jaxresid.safe_text import visible
+from jaxresid.text.safe_text import visible
 
 # Bottom to top: what is always there, then what comes and goes.
 _ORDER = (

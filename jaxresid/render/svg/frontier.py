@@ -13,8 +13,8 @@ from jaxresid.render.svg.axes import Scale, bytes_axis, limit, share_axis, ticks
 from jaxresid.render.svg.canvas import WIDTH, document, element, hint, written
 from jaxresid.render.tables.compare import entries, takeaways
 from jaxresid.render.tables.plan import verdict_text
-from jaxresid.safe_text import safe_value
-from jaxresid.units import format_bytes
+from jaxresid.text.safe_text import safe_value
+from jaxresid.text.units import format_bytes
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 92, 600, 92, 392
 _KEYS = 636

@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from jaxresid.layer_paths import pattern, scope_key
 from jaxresid.model import Computed, Report, Residual
 from jaxresid.render.report.rows import ResidualRow, shapes_text
 from jaxresid.render.style.words import percent, place_text, short_path
 from jaxresid.render.svg.canvas import WIDTH, cut, document, element, hint, written
-from jaxresid.safe_text import safe_value
-from jaxresid.units import format_bytes
+from jaxresid.text.layer_paths import pattern, scope_key
+from jaxresid.text.safe_text import safe_value
+from jaxresid.text.units import format_bytes
 
 _TOP, _HEIGHT = 92, 400
 _EDGE = 24

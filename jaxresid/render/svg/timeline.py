@@ -13,8 +13,8 @@ from jaxresid.render.style.words import kinds_text, percent, place_text
 from jaxresid.render.svg.axes import Scale, bytes_axis, limit
 from jaxresid.render.svg.bands import Band, bands_at_peak, bands_over
 from jaxresid.render.svg.canvas import WIDTH, cut, document, element, hint, written
-from jaxresid.safe_text import safe_value
-from jaxresid.units import format_bytes
+from jaxresid.text.safe_text import safe_value
+from jaxresid.text.units import format_bytes
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 82, 620, 84, 384
 _KEYS = 672  # where the list of bands begins

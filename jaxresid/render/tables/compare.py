@@ -38,8 +38,8 @@ from jaxresid.render.style.columns import (
 from jaxresid.render.style.words import percent
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.render.tables.frontier import PlotPoint, plot, plotted
-from jaxresid.safe_text import safe_value
-from jaxresid.units import format_bytes
+from jaxresid.text.safe_text import safe_value
+from jaxresid.text.units import format_bytes
 
 _FIRST = ("none", "as-written")
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxresid.model import FloorPart, Plan, Relief, TriedPlace
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 _KINDS = {
     "parameters": "parameters",

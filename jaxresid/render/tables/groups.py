@@ -10,8 +10,8 @@ from rich.text import Text
 from jaxresid.model import ResidualGroup, ResidualGroups
 from jaxresid.render.style.columns import bytes_unit
 from jaxresid.render.style.words import percent, short_path
-from jaxresid.safe_text import safe_value
-from jaxresid.units import format_bytes
+from jaxresid.text.safe_text import safe_value
+from jaxresid.text.units import format_bytes
 
 _GAP = 2  # columns between columns
 _FIGURES = 3  # columns before those of the keys

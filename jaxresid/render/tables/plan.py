@@ -24,8 +24,8 @@ from jaxresid.render.style.words import percent, place_text, short_path
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.render.tables.floor import choices_text, render_floor
 from jaxresid.render.tables.selection import render_selection
-from jaxresid.safe_text import safe_value
-from jaxresid.units import format_bytes, format_flops
+from jaxresid.text.safe_text import safe_value
+from jaxresid.text.units import format_bytes, format_flops
 
 _KINDS = {
     "checkpoint": "already checkpointed",

@@ -15,8 +15,8 @@ from jaxresid.render.report.policies import BrokenNames, lines, policy_text
 from jaxresid.render.style.columns import Column, Unit, bytes_unit, headings, room_for, width_of
 from jaxresid.render.style.words import percent
 from jaxresid.render.style.wrapping import FlowingParts
-from jaxresid.safe_text import safe_value
-from jaxresid.units import format_bytes
+from jaxresid.text.safe_text import safe_value
+from jaxresid.text.units import format_bytes
 
 _PLACES = 6
 _TOO_MUCH, _MAY_FIT = "x", "?"

@@ -24,8 +24,8 @@ from jaxresid.model import (
     Source,
 )
 from jaxresid.render.traces.wire import data, integer
-from jaxresid.safe_text import visible
-from jaxresid.units import format_bytes
+from jaxresid.text.safe_text import visible
+from jaxresid.text.units import format_bytes
 
 # Nanoseconds that stand for an op.
 _OP: Final = 1000

@@ -20,7 +20,7 @@ from jaxresid.model import (
     Residual,
 )
 from jaxresid.render.traces.wire import data, integer, packed
-from jaxresid.safe_text import visible
+from jaxresid.text.safe_text import visible
 
 _KEPT: Final = ("kept", "bytes")
 _PEAK: Final = ("peak", "bytes")

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from jaxresid.errors import JaxresidError
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 from jaxresid.xla.hlo.warnings import messages
 from jaxresid.xla.job import Compilation, Job
 from jaxresid.xla.processes import child as children

@@ -18,11 +18,11 @@ from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints.sites import body
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.report import inspection
-from jaxresid.layer_paths import folded, folded_scopes
 from jaxresid.model import Computed, Verdict
 from jaxresid.render.report.residuals import row_text
 from jaxresid.render.report.rows import View, rows
 from jaxresid.render.report.text import render_report
+from jaxresid.text.layer_paths import folded, folded_scopes
 
 CORE = """
 import functools

@@ -47,7 +47,7 @@ from jaxresid.inspector.variants.choices import CheckpointPlace, Choices, Varian
 from jaxresid.inspector.variants.step import StepVariants
 from jaxresid.model import Answer, Relief, answer
 from jaxresid.model.plan.floor import ReliefKind
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 # Of the plan's peak; what saves less is not told of.
 _WORTH_SAYING = 0.01

@@ -15,8 +15,8 @@ from jaxresid.errors import InputsError
 from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.memory.compilers import has_estimate
 from jaxresid.model import Plan
-from jaxresid.nearest import did_you_mean
 from jaxresid.option_types import Aim, Minimized, Mode
+from jaxresid.text.nearest import did_you_mean
 from jaxresid.xla.budgets import budget_nbytes
 from jaxresid.xla.chosen import choose
 from jaxresid.xla.places import Place

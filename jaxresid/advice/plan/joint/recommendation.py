@@ -11,7 +11,7 @@ from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.advice.timing.intervals import time_basis_of
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.model import Beaten, Configuration
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 # A smaller difference in the estimated time is not told in per cent.
 _AS_FAST = 0.001

@@ -17,7 +17,7 @@ from jaxresid.errors import JaxresidError
 from jaxresid.inspector.subject.base import gc_paused
 from jaxresid.model import Configuration
 from jaxresid.progress import Stage
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 # Configurations that differ by less than this share are as good.
 AS_GOOD = 5e-4

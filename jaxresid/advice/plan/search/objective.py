@@ -12,7 +12,7 @@ from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.program.ops import EXCHANGES
 from jaxresid.inspector.variants.choices import Variant
 from jaxresid.model import TimeBasis, TimeInterval
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 # What rounding explains.
 _SLOWER = 1.001

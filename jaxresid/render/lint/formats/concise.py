@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxresid.render.lint.layout import Paint, painter
 from jaxresid.render.lint.run import Run, label, position
 from jaxresid.render.lint.summary import summary_lines
-from jaxresid.safe_text import one_line, visible
+from jaxresid.text.safe_text import one_line, visible
 from jaxresid.violations import Violation
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxresid.render.lint.run import Run, label, position, why_and_help
-from jaxresid.safe_text import visible
+from jaxresid.text.safe_text import visible
 from jaxresid.violations import Violation
 
 _COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}

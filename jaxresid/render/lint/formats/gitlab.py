@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 from jaxresid.render.lint.run import Run, fingerprints, last_row, message_lines
-from jaxresid.safe_text import json_text
+from jaxresid.text.safe_text import json_text
 from jaxresid.violations import Violation
 
 _SEVERITIES = {"error": "major", "warning": "minor", "info": "info"}

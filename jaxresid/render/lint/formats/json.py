@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxresid.render.lint.run import Run, page, plain
-from jaxresid.safe_text import json_text
+from jaxresid.text.safe_text import json_text
 from jaxresid.violations import Edit, Fix, Related, Violation
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jaxresid.render.lint.formats.json import entries
 from jaxresid.render.lint.run import Run
-from jaxresid.safe_text import json_text
+from jaxresid.text.safe_text import json_text
 
 
 def render(run: Run) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxresid.render.lint.run import Run, page, plain, utf16_column, why_and_help
 from jaxresid.render.lint.uris import file_uri
-from jaxresid.safe_text import json_text
+from jaxresid.text.safe_text import json_text
 from jaxresid.violations import Related, Span, Violation
 
 _SEVERITIES = {"error": 1, "warning": 2, "info": 3}

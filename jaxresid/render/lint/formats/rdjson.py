@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from jaxresid.render.lint.run import Run, message_lines, page, utf8_column
-from jaxresid.safe_text import json_text
+from jaxresid.text.safe_text import json_text
 from jaxresid.violations import Fix, Span, Violation
 
 _SEVERITIES = {"error": "ERROR", "warning": "WARNING", "info": "INFO"}

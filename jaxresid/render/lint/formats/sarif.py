@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxresid.render.lint.run import Run, fingerprints, message_lines, plain, position_inside
 from jaxresid.render.lint.uris import file_uri, relative_uri
-from jaxresid.safe_text import json_text
+from jaxresid.text.safe_text import json_text
 from jaxresid.urls import rule_page
 from jaxresid.violations import Fix, Related, RuleInfo, Span, Violation
 

@@ -13,7 +13,7 @@ from jaxresid.render.lint.excerpt import excerpt, gutter_width
 from jaxresid.render.lint.layout import Paint, labelled, painter
 from jaxresid.render.lint.run import Run, label, position
 from jaxresid.render.lint.summary import summary_lines
-from jaxresid.safe_text import one_line, visible
+from jaxresid.text.safe_text import one_line, visible
 from jaxresid.violations import Fix, Violation
 
 

@@ -12,7 +12,7 @@ from jaxresid.model import Peak, PhaseSpan
 from jaxresid.render.report.peak import op_text
 from jaxresid.render.report.sparkline import can_encode, column
 from jaxresid.render.style.words import place_text
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII = ".:#"

@@ -12,7 +12,7 @@ from jaxresid.model import Checkpoint, Verdict
 from jaxresid.render.report.checkpoints import STYLES
 from jaxresid.render.style.words import percent, short_path, verdict_text
 from jaxresid.render.style.wrapping import FlowingParts
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 GOOD = (Verdict.EARNS, Verdict.NOT_JUDGED)
 

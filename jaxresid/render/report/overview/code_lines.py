@@ -12,7 +12,7 @@ from rich.text import Text
 from jaxresid.model import Computed, KeptBeyondPeak, Report
 from jaxresid.render.report.rows import ResidualRow, View, rows
 from jaxresid.render.style.words import percent, short_path
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 _TOP = 5
 # Lines that keep less than this share are one row.

@@ -12,7 +12,7 @@ from jaxresid.model import Compiled, Report
 from jaxresid.render.report.sparkline import can_encode
 from jaxresid.render.style.words import kinds_text, percent
 from jaxresid.render.style.wrapping import FlowingParts
-from jaxresid.units import format_bytes
+from jaxresid.text.units import format_bytes
 
 # Parts of less than this share are one part.
 _SMALL = 0.01

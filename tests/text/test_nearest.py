@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxresid.nearest import did_you_mean, nearest, nearest_first
+from jaxresid.text.nearest import did_you_mean, nearest, nearest_first
 
 CODES = [f"JXR1{n:02}" for n in range(1, 10)] + [f"JXR2{n:02}" for n in range(1, 13)]
 

@@ -1,6 +1,6 @@
 import pytest
 
-from jaxresid.units import format_bytes, format_flops, parse_budget, parse_bytes
+from jaxresid.text.units import format_bytes, format_flops, parse_budget, parse_bytes
 
 
 @pytest.mark.parametrize(

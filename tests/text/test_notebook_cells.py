@@ -6,7 +6,7 @@ import types
 import jax.numpy as jnp
 
 import jaxresid
-from jaxresid.notebook_cells import cell_name
+from jaxresid.text.notebook_cells import cell_name
 
 
 def shell(names):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxresid
-from jaxresid.model import JaxInfo, Location, Source, Split
+from jaxresid.model import Aval, JaxInfo, LiveValue, Location, Source, Split
 from jaxresid.text.short_repr import Shown
 from tests.documents.test_documents import values
 from tests.render.made_by_hand import COMPARISON, GIB, PLAN
@@ -50,6 +50,13 @@ def test_the_repr_of_any_value_is_short(kind, data):
         assert len(text) < 600
         assert "\n" not in text
         assert kind.__name__ in text
+
+
+def test_the_shape_of_a_value_is_shown_as_it_shows_itself():
+    """It has a shape and a dtype, as arrays have, but its dtype may be any text."""
+    live = LiveValue("residual", 8, Aval("\n", (2,), 4))
+    assert f"aval={live.aval!r}" in repr(live)
+    assert "\n" not in repr(live)
 
 
 def _longer(held):

@@ -54,8 +54,9 @@ def _text(value: Any, detail: _Detail) -> str:
         return repr(value.value)
     if isinstance(value, str):
         return repr(cut(value, detail.width))
-    if isinstance(value, Shown) and type(value).__repr__ is Shown.__repr__:
-        return _dataclass(value, detail)
+    if isinstance(value, Shown):
+        own = type(value).__repr__ is not Shown.__repr__  # a short one
+        return repr(value) if own else _dataclass(value, detail)
     if isinstance(value, tuple | list):
         inner = _listed((_text(each, detail) for each in value), len(value), detail)
         comma = "," * (len(value) == 1 and isinstance(value, tuple))
@@ -66,8 +67,7 @@ def _text(value: Any, detail: _Detail) -> str:
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         # An array: its elements may be on a device, and many.
         return f"{value.dtype}[{','.join(map(str, value.shape))}]"
-    own = isinstance(value, Shown)  # a short one of its own
-    return repr(value) if own else cut(repr(value), detail.width)
+    return cut(repr(value), detail.width)
 
 
 def _listed(texts: Iterable[str], count: int, detail: _Detail) -> str:

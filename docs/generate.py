@@ -38,7 +38,8 @@ _FAMILIES = {
 _API = {
     "Inspect and advise": (
         *("jaxresid.advice.compile.report", "jaxresid.advice.compare.compare"),
-        *("jaxresid.advice.plan.joint.api", "jaxresid.advice.check.check"),
+        *("jaxresid.advice.plan.joint.api", "jaxresid.advice.plan.emit.policy"),
+        "jaxresid.advice.check.check",
         *("jaxresid.advice.compile.ahead_of_time", "jaxresid.advice.sweep.sweep"),
         *("jaxresid.advice.diff.difference", "jaxresid.advice.oom.oom"),
     ),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jaxresid.advice.compile.report import inspect as inspect
     from jaxresid.advice.diff.difference import diff as diff
     from jaxresid.advice.oom.oom import oom as oom
+    from jaxresid.advice.plan.emit.policy import policy as policy
     from jaxresid.advice.plan.joint.api import plan as plan
     from jaxresid.advice.sweep.sweep import sweep as sweep
     from jaxresid.documents.files import load as load
@@ -131,6 +132,7 @@ _PUBLIC = {
     "jaxresid.advice.compile.report": "inspect",
     "jaxresid.advice.diff.difference": "diff",
     "jaxresid.advice.oom.oom": "oom",
+    "jaxresid.advice.plan.emit.policy": "policy",
     "jaxresid.advice.plan.joint.api": "plan",
     "jaxresid.advice.sweep.sweep": "sweep",
     "jaxresid.documents.files": "load",

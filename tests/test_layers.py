@@ -45,8 +45,8 @@ ALLOWED = {
     },
     "advice": {
         *("_version", "decoding", "documents", "errors", "inspector", "interrupts", "jax_compat"),
-        *("jaxpr_types", "linter", "model", "option_types", "progress", "settings", "targets"),
-        *("text", "violations", "xla"),
+        *("jaxpr_types", "linter", "model", "option_types", "progress", "settings"),
+        *("regular_files", "targets", "text", "violations", "xla"),
     },
     "frames": {"errors", "model", "option_types", "text"},
     "elsewhere": {"documents", "errors", "home", "interrupts", "model", "settings"},

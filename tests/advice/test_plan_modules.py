@@ -116,21 +116,32 @@ def lowest(fun, *args):
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    ("fun", "args", "written"),
+    ("fun", "args", "remat", "plain"),
     [
-        (run, lambda: (nnx_of(Stack), X), "nnx.remat(Flat.__call__)(b, x)"),
-        (cells, lambda: ([cell() for _ in range(LAYERS)], X), "eqx.filter_checkpoint(b)(x)"),
+        (run, lambda: (nnx_of(Stack), X), "nnx.remat(Flat.__call__", "Flat.__call__)(b, x)"),
+        (
+            cells,
+            lambda: ([cell() for _ in range(LAYERS)], X),
+            "eqx.filter_checkpoint(b",
+            "b)(x)",
+        ),
         (
             units,
             lambda: (jax.eval_shape(Units().init, jax.random.key(0), X), X),
-            "nn.remat(Unit.__call__)(b, x)",
+            "nn.remat(Unit.__call__",
+            "Unit.__call__)(b, x)",
         ),
     ],
 )
-def test_a_module_is_checkpointed_by_the_name_that_it_has(fun, args, written):
-    plan = lowest(fun, *args())
+def test_some_layers_are_checkpointed_by_the_name_that_they_have(fun, args, remat, plain):
+    most = jaxresid.plan(fun, budget=1, mode="function")(*args())
+    budget = (most.lowest_nbytes + 3 * most.plain_nbytes) // 4
+    plan = jaxresid.plan(fun, budget=budget, mode="function")(*args())
     assert plan.is_within and plan.verified, plan.doubt
-    assert f"x = {written}" in "\n".join(plan.code)
+    assert any(line.startswith("for i, b in enumerate(") for line in plan.code)
+    (call,) = [line for line in plan.code if line.startswith(f"x = ({remat}")]
+    first = plan.sites[0].parts[0].calls
+    assert f" if i < {first} else " in call and plain in call
 
 
 class Layer:

@@ -311,6 +311,9 @@ LINEN = (
 )
 
 
+HAIKU = EQUINOX.replace("equinox as eqx", "haiku as hk").replace("eqx.Module", "hk.Module")
+
+
 def test_equinox_modules_are_filtered():
     new = one(EQUINOX, "block(x, 3)", "Block.__call__", part("dots_saveable"))
     expected = f"x = eqx.filter_checkpoint(block, policy={P}.dots_saveable)(x, 3)"
@@ -327,6 +330,23 @@ def test_nnx_modules_are_given_as_arguments():
     new = one(text, "block(x, True)", "Block.__call__")
     remat = "nnx.remat(Block.__call__, static_argnums=(2,))(block, x, True)"
     assert new == text.replace("block(x, True)", remat)
+
+
+@pytest.mark.parametrize(
+    ("text", "call", "remat", "fun", "called"),
+    [
+        (EQUINOX, "block(x, 3)", "eqx.filter_checkpoint", "block", "(x, 3)"),
+        (HAIKU, "block(x, 3)", "hk.remat", "block", "(x, 3)"),
+        (NNX, "block(x)", "nnx.remat", "Block.__call__", "(block, x)"),
+        (LINEN, "block(x)", "nn.remat", "Block.__call__", "(block, x)"),
+    ],
+)
+def test_some_calls_of_a_module(text, call, remat, fun, called):
+    parts = part(calls=2), part("dots_saveable"), part(checkpointed=False, calls=3)
+    new = one(text, call, "Block.__call__", *parts)
+    assert "    for i, block in enumerate(" in new
+    with_policy = f"{remat}({fun}, policy={P}.dots_saveable) if i < 3"
+    assert f"x = ({remat}({fun}) if i < 2 else {with_policy} else {fun}){called}\n" in new
 
 
 def test_nnx_modules_of_a_class_that_is_elsewhere():

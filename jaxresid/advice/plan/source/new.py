@@ -90,16 +90,13 @@ def checkpoint_call(
     match library:
         case "jax":
             _wrap_function(file, call, function, parts, given_kinds)
-        case "equinox" | "nnx" | "linen" if len(parts) > 1:
-            raise UnwritableError(where, f"cannot checkpoint only some of the calls of {function}")
-        case "equinox":
-            name = file.spelling("equinox.filter_checkpoint", "equinox", call)
-            file.wrap(call.func, f"{name}(", _closing(file, call, policy))
-        case "haiku" if len(parts) == 1:
-            name = file.spelling("haiku.remat", "haiku", call)
-            file.wrap(call.func, f"{name}(", _closing(file, call, policy))
+        case "equinox" | "haiku":
+            remat = "filter_checkpoint" if library == "equinox" else "remat"
+            name = file.spelling(f"{library}.{remat}", library, call)
+            around = [(f"{name}(", _closing(file, call, part.policy)) for part in parts]
+            _wrap_each(file, call, parts, around, file.text(call.func))
         case "nnx" | "linen":
-            _wrap_module(file, call, function, f"flax.{library}.remat", policy, given_kinds)
+            _wrap_module(file, call, function, f"flax.{library}.remat", parts, given_kinds)
         case _:
             raise UnwritableError(
                 where,
@@ -295,21 +292,42 @@ def _wrap_function(
     if keywords:
         partial = file.spelling("functools.partial", "functools", call)
         bound = ", ".join(_bind(file, call, keywords))
-    if len(parts) > 1:
-        plain = file.text(call.func)
-        if bound:
-            plain = f"{partial}({plain}, {bound})"
-        texts = []
-        for part in parts:
-            before, after = _around(file, call.func, part.policy, static=positions)
-            texts.append(f"{before}{plain}{after}" if part.checkpointed else plain)
-        text = chosen(texts, parts, numbered(file, call))
-        file.edit(edits.replace(file.source, call.func, text))
+    around = [_around(file, call.func, part.policy, static=positions) for part in parts]
+    if bound and len(parts) == 1:
+        around = [(f"{before}{partial}(", f", {bound}){after}") for before, after in around]
+    plain = file.text(call.func)
+    _wrap_each(file, call, parts, around, f"{partial}({plain}, {bound})" if bound else plain)
+
+
+def _wrap_each(
+    file: FileRewrite,
+    call: ast.Call,
+    parts: Sequence[Part],
+    around: Sequence[tuple[str, str]],
+    plain: str,
+) -> None:
+    """Write around the function of a call what each part has around it.
+
+    Args:
+      file: The file.
+      call: The call.
+      parts: How many of the calls are treated how.
+      around: The text before and after the function, for each part.
+      plain: The function, as all parts of several have it.
+    """
+    if len(parts) == 1:
+        file.wrap(call.func, *around[0])
         return
-    before, after = _around(file, call.func, parts[0].policy, static=positions)
-    if bound:
-        before, after = f"{before}{partial}(", f", {bound}){after}"
-    file.wrap(call.func, before, after)
+    texts = _texts(parts, around, plain)
+    file.edit(edits.replace(file.source, call.func, chosen(texts, parts, numbered(file, call))))
+
+
+def _texts(parts: Sequence[Part], around: Sequence[tuple[str, str]], plain: str) -> list[str]:
+    """Return a function as each part has it."""
+    return [
+        f"{before}{plain}{after}" if part.checkpointed else plain
+        for part, (before, after) in zip(parts, around, strict=True)
+    ]
 
 
 def _is_class(facts: Facts, func: ast.expr) -> bool:
@@ -521,7 +539,7 @@ def _wrap_module(
     call: ast.Call,
     function: str,
     remat: str,
-    policy: str | None,
+    parts: Sequence[Part],
     given_kinds: ArgumentKinds | None,
 ) -> None:
     """Checkpoint a call of a flax module.
@@ -554,8 +572,11 @@ def _wrap_module(
     # The module itself is argument 0.
     static = f", static_argnums={_tuple(tuple(i + 1 for i in positions))}" if positions else ""
     is_alone = len(keywords) == len(call.keywords) and not call.args
+    around = [(f"{name}(", f"{static}{_closing(file, call, part.policy)}") for part in parts]
+    texts = _texts(parts, around, called)
+    text = chosen(texts, parts, numbered(file, call)) if len(parts) > 1 else texts[0]
     file.edit(Edit(source.between(start, opening + 1), "" if is_alone else ", "))
-    file.wrap(instance, f"{name}({called}{static}{_closing(file, call, policy)}(", "")
+    file.wrap(instance, f"{text}(", "")
 
 
 def _method(facts: Facts, function: str) -> ast.FunctionDef | None:

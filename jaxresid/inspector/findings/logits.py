@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from jaxresid.errors import JaxresidError
-from jaxresid.inspector.findings.proposals import WORTH_SAYING
-from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.findings.proposals import WORTH_SAYING, rewrite_effect
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.trace.function import Trace
-from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.variants.chunked_logits import with_chunks
 from jaxresid.inspector.variants.logits import Logits, logits_in
-from jaxresid.inspector.variants.rewrites import (
-    Figures,
-    FunctionRewrites,
-    Rewrites,
-    StepRewrites,
-)
-from jaxresid.jaxpr_types import Eqn, Jaxpr
-from jaxresid.model import Finding, LiveValue, Report, Source
-from jaxresid.text.units import format_bytes, format_flops
+from jaxresid.inspector.variants.rewrites import Figures, Rewrites
+from jaxresid.jaxpr_types import Jaxpr
+from jaxresid.model import Finding, LiveValue, Report
+from jaxresid.text.units import format_bytes
 
 # Of what the smallest chunks take off the peak; bigger ones that take so little less are better.
 _NOTHING = 0.03
@@ -46,51 +36,22 @@ class _Chunked:
     figures: Figures
 
 
-def logits_of_function(
-    report: Report, live: Sequence[LiveValue], traced: Trace, profile: Profile
-) -> Iterator[Finding]:
-    """Yield the findings of logits that are live at the peak of a function.
-
-    Args:
-      report: its report.
-      live: what is live at its estimated peak.
-      traced: its trace.
-      profile: the profile of the compiler.
-    """
-    yield from _findings(
-        report, live, traced.levels, profile, lambda: FunctionRewrites(traced, profile)
-    )
-
-
-def logits_of_step(
-    report: Report,
-    live: Sequence[LiveValue],
-    fun: Callable[..., Any],
-    step: StepTrace,
-    profile: Profile,
-) -> Iterator[Finding]:
-    """Yield the findings of logits that are live at the peak of a training step.
-
-    Args:
-      report: its report.
-      live: what is live at its estimated peak.
-      fun: the step.
-      step: its trace.
-      profile: the profile of the compiler.
-    """
-    yield from _findings(
-        report, live, step.levels, profile, lambda: StepRewrites(fun, step, profile)
-    )
-
-
-def _findings(
+def logits_at_peak(
     report: Report,
     live: Sequence[LiveValue],
     levels: Levels,
     profile: Profile,
-    rewrites: Callable[[], Rewrites],
+    rewrites: Callable[[], Rewrites | None],
 ) -> Iterator[Finding]:
-    """Yield the findings of logits; on a mesh there are none."""
+    """Yield the findings of logits that are live at the peak; on a mesh there are none.
+
+    Args:
+      report: the report of the function or step.
+      live: what is live at its estimated peak.
+      levels: the descent into its jaxprs.
+      profile: the profile of the compiler.
+      rewrites: returns what is differentiated, if that can be rewritten.
+    """
     if report.peak is None or report.mesh is not None:
         return
     peak = report.peak.nbytes
@@ -98,16 +59,14 @@ def _findings(
     biggest = [v for v in live if v.aval is not None and len(v.aval.shape) > 1]
     if not any(v.nbytes >= WORTH_SAYING * peak / 4 for v in biggest):
         return
-    try:
-        made = rewrites()
-    except JaxresidError:
-        return
-    for number, jaxpr in enumerate(made.jaxprs):
+    made = rewrites()
+    for number, jaxpr in enumerate(made.jaxprs if made is not None else ()):
         for logits in logits_in(jaxpr, int(WORTH_SAYING * peak / 4)):
             held = _live_nbytes(logits, biggest)
             if profile.pads_to_tiles and held < _IN_VECTOR_MEMORY:
                 continue
             if held >= WORTH_SAYING * peak:
+                assert made is not None
                 found = _chunked(made, number, jaxpr, logits, peak, held)
                 if found is not None:
                     yield _finding(report, levels, made, jaxpr, logits, found, biggest)
@@ -171,25 +130,20 @@ def _finding(
     found: _Chunked,
     live: Sequence[LiveValue],
 ) -> Finding:
-    assert report.peak is not None
-    source, loss = (_source(levels, jaxpr, path) for path in (logits.matmul_path, logits.loss_path))
+    source = levels.source_below(jaxpr, logits.matmul_path)
+    loss = levels.source_below(jaxpr, logits.loss_path)
     held = _live_nbytes(logits, live)
-    peak, kept = report.peak.nbytes, report.totals.computed_nbytes
-    before, after = rewrites.cost().flops, found.figures.cost.flops
+    effect, measured = rewrite_effect(report, rewrites, found.figures)
     tokens, width = logits.tokens // found.chunks, logits.width_of(logits.value)
     at = "the end"
     if loss.location is not None:
         where = f"{loss.location.file}:{loss.location.line}"
         at = "this line" if loss.location == source.location else where
-    more = after - before
-    costs = f", for {format_flops(more)} more ({more / before:.1%})" if more > 0 else ""
     return Finding(
         "logits-at-peak",
         f"the logits of {logits.tokens} tokens × {width} and what the loss at {at} makes of them"
         f" take {format_bytes(held)} at the peak: {tokens} tokens at a time, in a checkpoint, they"
-        f" hardly matter. The estimated peak falls from {format_bytes(peak)} to"
-        f" {format_bytes(found.figures.peak_nbytes)}, and {format_bytes(found.figures.kept_nbytes)}"
-        f" are kept instead of {format_bytes(kept)}{costs}",
+        f" hardly matter. The {effect}",
         source,
         help=f"compute the loss of {tokens} tokens at a time:"
         " jax.lax.map(jax.checkpoint(loss_of_tokens), (hidden, labels))",
@@ -198,18 +152,7 @@ def _finding(
             "tokens": logits.tokens,
             "chunk_tokens": tokens,
             "chunks": found.chunks,
-            "peak_nbytes": found.figures.peak_nbytes,
-            "peak_before_nbytes": peak,
-            "kept_nbytes": found.figures.kept_nbytes,
-            "kept_before_nbytes": kept,
-            "recompute_flops": more,
+            **measured,
             "loss": None if loss.location is None else f"{loss.location.file}:{loss.location.line}",
         },
     )
-
-
-def _source(levels: Levels, jaxpr: Jaxpr, path: Sequence[Eqn]) -> Source:
-    level = Level(jaxpr)
-    for eqn in path[:-1]:
-        level = levels.enter(level, eqn, 0)
-    return levels.source(level, path[-1])

@@ -8,8 +8,9 @@ from typing import Literal
 
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace.traced import Traced
+from jaxresid.inspector.variants.rewrites import Figures, Rewrites
 from jaxresid.model import Interval, Report
-from jaxresid.text.units import format_bytes
+from jaxresid.text.units import format_bytes, format_flops
 
 # Of the peak; a change that takes less off it is not told of.
 WORTH_SAYING = 0.03
@@ -83,6 +84,37 @@ class PeakEffect:
             found["low_nbytes"] = self.interval.low_nbytes
             found["high_nbytes"] = self.interval.high_nbytes
         return found
+
+
+def rewrite_effect(
+    report: Report, rewrites: Rewrites, figures: Figures
+) -> tuple[str, dict[str, object]]:
+    """Return what a rewrite does to peak, kept bytes and FLOPs, in words and by name.
+
+    The words are `estimated peak falls from ...`.
+
+    Args:
+      report: the report of the program as it is, with an estimated peak.
+      rewrites: the program.
+      figures: the figures of the rewritten one.
+    """
+    assert report.peak is not None
+    peak, kept = report.peak.nbytes, report.totals.computed_nbytes
+    before = rewrites.cost().flops
+    more = figures.cost.flops - before
+    peak_after, kept_after = figures.peak_nbytes, figures.kept_nbytes
+    text = f"estimated peak falls from {format_bytes(peak)} to {format_bytes(peak_after)}"
+    if kept_after != kept:
+        text += f", and {format_bytes(kept_after)} are kept instead of {format_bytes(kept)}"
+    if more > 0:
+        text += f", for {format_flops(more)} more ({more / before:.1%})"
+    return text, {
+        "peak_nbytes": peak_after,
+        "peak_before_nbytes": peak,
+        "kept_nbytes": kept_after,
+        "kept_before_nbytes": kept,
+        "recompute_flops": more,
+    }
 
 
 def effect_by_xla(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import CodeType
 
@@ -20,7 +20,7 @@ from jaxresid.inspector.jaxpr.frames import Frame, Frames, below, inside, is_mod
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.module_paths import ModulePaths
 from jaxresid.inspector.jaxpr.nesting import Nest, label, nests
-from jaxresid.jaxpr_types import Eqn, Var
+from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Location, Source
 
 # Scopes that we put into a trace to find checkpoints again begin with it.
@@ -191,6 +191,18 @@ class Levels:
     def source(self, level: Level, eqn: Eqn) -> Source:
         """Return where an eqn of this level comes from."""
         return source_of(self.frames, self.place(level, eqn))
+
+    def source_below(self, jaxpr: Jaxpr, path: Sequence[Eqn]) -> Source:
+        """Return where the last of some eqns comes from, each of which holds the next.
+
+        Args:
+          jaxpr: the open jaxpr with the first of them.
+          path: the eqns.
+        """
+        level = Level(jaxpr)
+        for eqn in path[:-1]:
+            level = self.enter(level, eqn, 0)
+        return self.source(level, path[-1])
 
     def stack(self, level: Level, eqn: Eqn) -> tuple[Location, ...]:
         """Return the user's and the libraries' frames of an eqn of this level, outermost first."""

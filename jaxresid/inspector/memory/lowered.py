@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.memory.rules.kernels import Kernels, kernels
+from jaxresid.inspector.memory.rules.stacked_copies import without_stacked_copies
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Op
 
@@ -49,4 +50,7 @@ class Lowered:
 
 def lower(program: Program, profile: Profile) -> Lowered:
     """Return a program as the compiler of a profile runs it."""
-    return Lowered(program, profile, kernels(program.block, None, profile))
+    block = program.block
+    if profile.unifies_stacked_copies:
+        block = without_stacked_copies(block)
+    return Lowered(program, profile, kernels(block, None, profile))

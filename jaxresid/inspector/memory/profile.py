@@ -29,6 +29,7 @@ class Profile:
         what reads them; otherwise they are calls that read arrays.
       fills_stacks_at_once: whether the zeros that loops write their stacks over are made for all
         stacks of one shape and type at once, before the first of these loops.
+      unifies_stacked_copies: whether a loop's stack of slices of its own input is read as that.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Profile:
     epilogue: frozenset[str] | None
     fuses_gathers: bool
     fills_stacks_at_once: bool
+    unifies_stacked_copies: bool
 
 
 TPU = Profile(
@@ -50,6 +52,7 @@ TPU = Profile(
     epilogue=None,
     fuses_gathers=False,
     fills_stacks_at_once=False,
+    unifies_stacked_copies=True,
 )
 GPU = Profile(
     name="gpu",
@@ -60,5 +63,6 @@ GPU = Profile(
     epilogue=frozenset({"add", "add_any"}),
     fuses_gathers=True,
     fills_stacks_at_once=False,
+    unifies_stacked_copies=False,
 )
 GPU_BEFORE_0_12 = replace(GPU, fills_stacks_at_once=True)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints, JudgedCheckpoint
+from jaxresid.inspector.findings.logits import logits_at_peak
+from jaxresid.inspector.findings.loop_excess import holds_loop, loop_excess
 from jaxresid.inspector.findings.proposals import Proposal
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.compilers import has_estimate, place_info, profile_of
@@ -24,6 +26,7 @@ from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import Variants
+from jaxresid.inspector.variants.rewrites import Rewrites
 from jaxresid.model import (
     Finding,
     Interval,
@@ -146,6 +149,15 @@ class Subject(ABC):
         """The changes of the whole program that findings may propose, for a compiler to judge."""
         return ()
 
+    def _rewrite_findings(self, report: Report) -> Iterator[Finding]:
+        """Yield the findings whose worth is that of a rewrite; on a mesh there are none."""
+        levels = self.trace.levels
+        yield from logits_at_peak(report, self.live, levels, self.profile, lambda: self.rewrites)
+        if report.peak is None or report.mesh is not None:
+            return
+        if holds_loop(*(top.jaxpr for top in self.trace.tops)) and self.rewrites is not None:
+            yield from loop_excess(report, levels, self.rewrites)
+
     def interval(self, nbytes: int, program: Program) -> Interval | None:
         """Return the interval around the estimated peak of the program or of a variant."""
         if not has_estimate(self.place):
@@ -179,6 +191,11 @@ class Subject(ABC):
     @abstractmethod
     def residuals(self) -> tuple[Residual, ...]:
         """The residuals."""
+
+    @property
+    @abstractmethod
+    def rewrites(self) -> Rewrites | None:
+        """What is differentiated, to be rewritten; None where that cannot be told."""
 
     @property
     @abstractmethod

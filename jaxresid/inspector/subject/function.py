@@ -11,7 +11,6 @@ from jaxresid.errors import JaxresidError
 from jaxresid.inspector.checkpoints.function import evaluate_checkpoints
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.findings.collect import function_findings
-from jaxresid.inspector.findings.logits import logits_of_function
 from jaxresid.inspector.program.build import Program, value_and_gradients
 from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.residuals.listing import listed
@@ -19,6 +18,7 @@ from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.variants.function import FunctionVariants
+from jaxresid.inspector.variants.rewrites import FunctionRewrites
 from jaxresid.model import Finding, Mesh, Report, Residual, Split, Target
 
 if TYPE_CHECKING:
@@ -58,6 +58,11 @@ class FunctionSubject(Subject):
         """The residuals, in the order of the vjp function's leaves."""
         return residuals(self.trace, self.program)
 
+    @functools.cached_property
+    def rewrites(self) -> FunctionRewrites:
+        """What is differentiated, to be rewritten."""
+        return FunctionRewrites(self.trace, self.profile)
+
     @property
     def target(self) -> Target:
         """The name of the function, and what it is differentiated by."""
@@ -84,8 +89,7 @@ class FunctionSubject(Subject):
 
     def findings(self, report: Report, proposed: Mapping[str, int | None]) -> tuple[Finding, ...]:
         """Return what else there is to say of it."""
-        logits = logits_of_function(report, self.live, self.trace, self.profile)
-        return (*function_findings(report, self.trace), *logits)
+        return (*function_findings(report, self.trace), *self._rewrite_findings(report))
 
     def split(self, report: Report, *, max_eqns: int, depth: int) -> Split:
         """Return its forward and backward pass, listed; see `Subject.split`."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxresid.errors import InputsError
+from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.checkpoints.step import evaluate_step_checkpoints
 from jaxresid.inspector.cost.step import step_cost
@@ -17,7 +17,6 @@ from jaxresid.inspector.findings.donation import (
     missing_donation_findings,
     unusable_donation_findings,
 )
-from jaxresid.inspector.findings.logits import logits_of_step
 from jaxresid.inspector.findings.proposals import (
     WORTH_SAYING,
     PeakEffect,
@@ -33,6 +32,7 @@ from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.subject.base import Subject, dead_gradients
 from jaxresid.inspector.trace import step as steps
 from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.inspector.variants.rewrites import StepRewrites
 from jaxresid.inspector.variants.step import StepVariants
 from jaxresid.model import Finding, Report, Residual, Split, Target
 
@@ -57,6 +57,14 @@ class StepSubject(Subject):
     def residuals(self) -> tuple[Residual, ...]:
         """The residuals of all its gradients, in program order."""
         return step_residuals(self.trace, self.program)
+
+    @functools.cached_property
+    def rewrites(self) -> StepRewrites | None:
+        """The losses that it differentiates, to be rewritten; None where they cannot be told."""
+        try:
+            return StepRewrites(self.fun, self.trace, self.profile)
+        except JaxresidError:
+            return None
 
     @property
     def target(self) -> Target:
@@ -102,9 +110,12 @@ class StepSubject(Subject):
 
     def findings(self, report: Report, proposed: Mapping[str, int | None]) -> tuple[Finding, ...]:
         """Return what else there is to say of it; widened residuals are not looked for."""
-        logits = logits_of_step(report, self.live, self.fun, self.trace, self.profile)
         donation = self._donation_findings(report, proposed)
-        return (*step_findings(report, self.trace), *logits, *donation)
+        return (
+            *step_findings(report, self.trace),
+            *self._rewrite_findings(report),
+            *donation,
+        )
 
     def _donation_findings(
         self, report: Report, proposed: Mapping[str, int | None]

@@ -83,6 +83,7 @@ JXR823 grown-over-baseline error
 JXR830 logits-at-peak info
 JXR831 missing-donation info
 JXR832 unusable-donation warning
+JXR833 needless-loop-state info
 """
 _USUAL_MARKERS = ("checkpoint", "remat")
 

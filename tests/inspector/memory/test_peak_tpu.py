@@ -12,7 +12,7 @@ from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.liveness import timeline
 from jaxresid.inspector.memory.lowered import lower
-from jaxresid.inspector.memory.profile import TPU
+from jaxresid.inspector.memory.profile import GPU, TPU
 from jaxresid.inspector.memory.rules.kernels import Kernel, kernels
 from jaxresid.inspector.memory.rules.layouts import layouts, stored_nbytes
 from jaxresid.inspector.program.build import value_and_gradients
@@ -538,3 +538,19 @@ def test_a_carry_is_held_to_the_end_of_a_trip():
 
     # The second dot's result stands beside the first one's, in bfloat16, and beside the carry.
     assert temporaries(loss(2), X, W) - temporaries(loss(1), X, W) == about(2 * ACTIVATION)
+
+
+def returning_weights(ws, x):
+    x, stack = lax.scan(jax.checkpoint(lambda x, w: (jnp.sin(x @ w), w)), x, ws)
+    return jnp.sum(x) + jnp.sum(jnp.sin(stack)), stack
+
+
+@pytest.mark.parametrize(
+    ("profile", "is_returned", "count"),
+    [(TPU, False, 0), (GPU, False, 1), (TPU, True, 1)],
+    ids=["tpu", "gpu", "returned"],
+)
+def test_a_stack_of_slices_of_an_input_is_that_input(profile, is_returned, count):
+    fun = returning_weights if is_returned else lambda *args: returning_weights(*args)[0]
+    forward, _ = [op for op in lower(program(fun, STACK, X), profile).block.ops if op.nest]
+    assert [v.shape for v in forward.results].count(STACK[0]) == count

@@ -1,0 +1,122 @@
+"""Find loops that stack or carry what they need not, and tell what the program takes without it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from jaxresid import jax_compat
+from jaxresid.inspector.findings.proposals import WORTH_SAYING, rewrite_effect
+from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.jaxpr.nesting import eqns_in
+from jaxresid.inspector.program.avals import aval_of
+from jaxresid.inspector.variants.loop_excess import Excess, excesses_in, without_excess
+from jaxresid.inspector.variants.rewrites import Figures, Rewrites
+from jaxresid.jaxpr_types import Jaxpr, Var
+from jaxresid.model import Finding, Report, Source
+from jaxresid.text.units import format_bytes
+
+
+def holds_loop(*jaxprs: Jaxpr) -> bool:
+    """Return whether any of some jaxprs holds a scan."""
+    return any(jax_compat.primitive_name(eqn) == "scan" for j in jaxprs for eqn in eqns_in(j))
+
+
+def loop_excess(report: Report, levels: Levels, rewrites: Rewrites) -> Iterator[Finding]:
+    """Yield the findings of what loops stack or carry in vain, one for each line with loops.
+
+    Args:
+      report: the report of the function or step; it has an estimated peak, and no mesh.
+      levels: the descent into the jaxprs.
+      rewrites: what is differentiated.
+    """
+    assert report.peak is not None
+    least = WORTH_SAYING * report.peak.nbytes
+    for number, jaxpr in enumerate(rewrites.jaxprs):
+        by_line: dict[Source, list[Excess]] = {}
+        for excess in excesses_in(jaxpr):
+            if excess.nbytes:
+                by_line.setdefault(levels.source_below(jaxpr, excess.path), []).append(excess)
+        for source, found in by_line.items():
+            # The cotangent of a stack takes as much again.
+            if 2 * sum(each.nbytes for each in found) < least:
+                continue
+            try:
+                figures = rewrites.figures(number, without_excess(jaxpr, found))
+            except Exception:  # there is nothing to say of a program that is not there
+                continue
+            if report.peak.nbytes - figures.peak_nbytes >= least:
+                yield _finding(report, rewrites, source, found, figures)
+
+
+def _finding(
+    report: Report,
+    rewrites: Rewrites,
+    source: Source,
+    found: Sequence[Excess],
+    figures: Figures,
+) -> Finding:
+    parts = {
+        "copied": sum(e.stacked_nbytes(e.copies) for e in found),
+        "repeated": sum(e.stacked_nbytes(e.repeats) for e in found),
+        "unread": sum(e.stacked_nbytes(e.lasts) for e in found),
+        "carried": sum(e.fixed_nbytes for e in found),
+    }
+    trips = max(e.trips for e in found)
+    effect, measured = rewrite_effect(report, rewrites, figures)
+    said = [
+        text
+        for part, text in _texts(found, parts, trips).items()
+        if parts[part] >= sum(parts.values()) / 10
+    ]
+    helps = [text for part, text in _helps(found).items() if parts[part]]
+    loops = f"{len(found)} loops of {trips} trips each" if len(found) > 1 else "loop"
+    return Finding(
+        "needless-loop-state",
+        f"the {loops} here {', and '.join(said)}. Without that the {effect}",
+        source,
+        help="; ".join(helps),
+        measured={
+            "trips": trips,
+            **{f"{part}_nbytes": nbytes for part, nbytes in parts.items()},
+            **measured,
+        },
+    )
+
+
+def _texts(found: Sequence[Excess], nbytes: Mapping[str, int], trips: int) -> dict[str, str]:
+    """Return what is said of each part of the excess."""
+    shown = {part: format_bytes(n) for part, n in nbytes.items()}
+    copied = _types([e.scan.invars[i] for e in found for i in e.copies.values()])
+    fixed = _types([e.scan.invars[i] for e in found for i in e.fixed])
+    return {
+        "copied": f"returns part of its xs as it is, {copied}, and stacks it once more:"
+        f" {shown['copied']}",
+        "repeated": f"stacks {shown['repeated']} that are the same in all {trips} trips",
+        "unread": f"stacks {shown['unread']}, of which only the last of {trips} trips is read",
+        "carried": f"carries {fixed} that never changes: {shown['carried']}, if it is kept for each"
+        f" of {trips} trips",
+    }
+
+
+def _helps(found: Sequence[Excess]) -> dict[str, str]:
+    """Return what to write against each part of the excess."""
+    is_carried = all(set(e.lasts) == set(e.carried) for e in found)
+    return {
+        "copied": "return from the body only what changes: `return carry, None`, or for an NNX"
+        " layer the last of `nnx.split(layer, nnx.Param, ...)`",
+        "repeated": "compute it outside the loop",
+        "unread": "read the carry that the loop returns, not the last of the stack"
+        if is_carried
+        else "carry the value, in place of stacking it",
+        "carried": "let the body close over it, and carry only what changes",
+    }
+
+
+def _types(operands: Sequence[Var]) -> str:
+    """Return the types of the biggest of some values, in words."""
+    avals = sorted(map(aval_of, operands), key=lambda aval: -aval.nbytes)
+    counts = Counter(f"{a.dtype}[{','.join(map(str, a.shape))}]" for a in avals)
+    shown = [text if n == 1 else f"{n} × {text}" for text, n in counts.items()]
+    more = f" and {len(shown) - 2} more" if len(shown) > 2 else ""
+    return ", ".join(shown[:2]) + more

@@ -1,0 +1,302 @@
+"""Find what scans stack or carry although they need not, and rewrite them without it.
+
+What counts is how values flow: through calls, checkpoints and marks a result of the body may be its
+slice of an input, or the carry that it was given. JAX sees that where the body itself returns it,
+but not where a checkpoint in the body does.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.inline import flattened
+from jaxresid.inspector.jaxpr.nesting import nests
+from jaxresid.inspector.jaxpr.primitives import CALLS, SHARDINGS, SIDE_BY_SIDE, of_kind
+from jaxresid.inspector.jaxpr.rewrite import rewritten
+from jaxresid.inspector.program.avals import aval_of
+from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
+
+_ENTERED = of_kind("call", "checkpoint", "control")
+# What hands its first operand on. `stop_gradient` does so with another derivative.
+_HANDS_ON = SHARDINGS | {"name"}
+# What the index of a slice is computed with: until 0.7 that of `ys[-1]` is.
+_FOLDED: dict[str, Callable[..., Any]] = {
+    "lt": operator.lt,
+    "add": operator.add,
+    "select_n": lambda which, *cases: cases[int(which)],
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Excess:
+    """What one scan stacks or carries in vain.
+
+    Attributes:
+      holder: the open jaxpr that holds the scan.
+      scan: its eqn.
+      path: the eqns that hold one another, from that of the searched jaxpr down to the scan.
+      copies: the results that stack an operand's own slices: their numbers -> the operand's.
+      repeats: the results that stack the same value in each trip, in the same way.
+      lasts: the results of which only the last is read: their numbers -> the readers' ids.
+      carried: for those that are a carry as well, the number of that carry's result.
+      fixed: the carries that never change: the operand's number -> the result's.
+    """
+
+    holder: Jaxpr
+    scan: Eqn
+    path: tuple[Eqn, ...]
+    copies: Mapping[int, int]
+    repeats: Mapping[int, int]
+    lasts: Mapping[int, frozenset[int]]
+    carried: Mapping[int, int]
+    fixed: Mapping[int, int]
+
+    @property
+    def trips(self) -> int:
+        """How many trips the loop has."""
+        return int(jax_compat.params(self.scan)["length"])
+
+    def stacked_nbytes(self, results: Iterable[int]) -> int:
+        """Return the bytes of results."""
+        return sum(aval_of(self.scan.outvars[i]).nbytes for i in results)
+
+    @property
+    def fixed_nbytes(self) -> int:
+        """The bytes of the carries that never change, once for each trip."""
+        return self.trips * sum(aval_of(self.scan.invars[i]).nbytes for i in self.fixed)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that may be in memory in vain, at most."""
+        results = (*self.copies, *self.repeats, *self.lasts)
+        return self.stacked_nbytes(results) + self.fixed_nbytes
+
+
+def excesses_in(jaxpr: Jaxpr) -> Iterator[Excess]:
+    """Yield what the scans of an open jaxpr, at any depth, stack or carry in vain."""
+    yield from _below(jaxpr, (), set())
+
+
+def _below(jaxpr: Jaxpr, path: tuple[Eqn, ...], seen: set[int]) -> Iterator[Excess]:
+    if id(jaxpr) in seen:
+        return
+    seen.add(id(jaxpr))
+    for eqn in jaxpr.eqns:
+        name = jax_compat.primitive_name(eqn)
+        if name == "scan" and not eqn.effects:
+            found = _excess(jaxpr, eqn, (*path, eqn))
+            if found is not None:
+                yield found
+        if name in _ENTERED:
+            for nest in nests(eqn):
+                yield from _below(nest.jaxpr, (*path, eqn), seen)
+
+
+def _excess(holder: Jaxpr, eqn: Eqn, path: tuple[Eqn, ...]) -> Excess | None:
+    (nest,) = nests(eqn)
+    if (nest.length or 1) < 2:
+        return None
+    roots = [_root(nest.jaxpr, v) for v in nest.jaxpr.outvars]
+    fixed = {i: out for i, out in nest.carries.items() if roots[out] == i}
+    same = set(range(len(nest.jaxpr.invars))) - nest.slices - (set(nest.carries) - set(fixed))
+    stacked = {out: root for out in nest.stacked if isinstance(root := roots[out], int)}
+    copies = {out: root for out, root in stacked.items() if root in nest.slices}
+    repeats = {out: root for out, root in stacked.items() if root in same}
+    lasts = {
+        out: readers
+        for out in sorted(nest.stacked - set(copies) - set(repeats))
+        if roots[out] is not None and (readers := _last_readers(holder, eqn, out))
+    }
+    ends = {roots[out]: out for out in nest.carries.values() if roots[out] is not None}
+    carried = {out: ends[roots[out]] for out in lasts if roots[out] in ends}
+    if not (fixed or copies or repeats or lasts):
+        return None
+    return Excess(holder, eqn, path, copies, repeats, lasts, carried, fixed)
+
+
+def _root(jaxpr: Jaxpr, var: Var) -> Hashable:
+    """Return which value of a jaxpr a variable is.
+
+    That is the number of an invar, or what equals that of the same value alone; None for a
+    constant.
+    """
+    makers = {v: (eqn, i) for eqn in jaxpr.eqns for i, v in enumerate(eqn.outvars)}
+    inputs = {v: i for i, v in enumerate(jaxpr.invars)}
+    while not jax_compat.is_literal(var) and var not in inputs:
+        if var not in makers:
+            return None
+        eqn, i = makers[var]
+        name = jax_compat.primitive_name(eqn)
+        if name in _HANDS_ON or name in SIDE_BY_SIDE - {"device_put"}:
+            var = eqn.invars[i]
+        elif name in CALLS or name == "remat":
+            (nest,) = nests(eqn)
+            inner = _root(nest.jaxpr, nest.jaxpr.outvars[i])
+            if not isinstance(inner, int):
+                return None if inner is None else (id(eqn), inner)
+            var = eqn.invars[nest.operands[inner]]
+        else:
+            return id(eqn), (i,)
+    return None if jax_compat.is_literal(var) else inputs[var]
+
+
+def _last_readers(holder: Jaxpr, scan: Eqn, out: int) -> frozenset[int]:
+    """Return the ids of the eqns that read the last of a stack, if nothing reads more of it."""
+    stack, params = scan.outvars[out], jax_compat.params(scan)
+    last = 0 if params["reverse"] else params["length"] - 1
+    if any(v is stack for v in holder.outvars):
+        return frozenset()
+    readers = [eqn for eqn in holder.eqns if any(v is stack for v in eqn.invars)]
+    if not all(_slice_start(holder, eqn) == last for eqn in readers):
+        return frozenset()
+    return frozenset(map(id, readers))
+
+
+def _slice_start(holder: Jaxpr, eqn: Eqn) -> int | None:
+    """Return where an eqn takes one slice of the first axis; None where it does something else."""
+    name, params = jax_compat.primitive_name(eqn), jax_compat.params(eqn)
+    if name == "slice":
+        start = int(params["start_indices"][0])
+        return start if params["limit_indices"][0] == start + 1 else None
+    if name == "dynamic_slice" and params["slice_sizes"][0] == 1:
+        return _known_number(holder, eqn.invars[1])
+    return None
+
+
+def _known_number(holder: Jaxpr, var: Var) -> int | None:
+    if jax_compat.is_literal(var):
+        return int(var.val)
+    eqn = next((eqn for eqn in holder.eqns if var in eqn.outvars), None)
+    folded = None if eqn is None else _FOLDED.get(jax_compat.primitive_name(eqn))
+    if eqn is None or folded is None:
+        return None
+    operands = [_known_number(holder, v) for v in eqn.invars]
+    return None if None in operands else int(folded(*operands))
+
+
+def without_excess(jaxpr: Jaxpr, found: Sequence[Excess]) -> Jaxpr:
+    """Return an open jaxpr whose scans do not stack or carry what they need not.
+
+    Args:
+      jaxpr: the jaxpr that it was found in.
+      found: what is left out.
+
+    Raises:
+      Exception: whatever JAX raises where that cannot be traced.
+    """
+    holders: dict[int, list[Excess]] = {}
+    for each in found:
+        holders.setdefault(id(each.holder), []).append(each)
+
+    def regroup(each: Sequence[Excess]) -> Callable[[Sequence[Eqn]], Sequence[Eqn]]:
+        return lambda eqns: _regrouped(eqns, each)
+
+    changed = {key: regroup(each) for key, each in holders.items()}
+    return flattened(rewritten(jaxpr, {}, changed), everywhere=True)
+
+
+def _regrouped(eqns: Sequence[Eqn], found: Sequence[Excess]) -> list[Eqn]:
+    """Return the eqns of a jaxpr, inside which all is rewritten, with its scans replaced."""
+    made = list(eqns)
+    for each in found:
+        at = each.holder.eqns.index(each.scan)
+        ends = {out: jax_compat.new_var_like(_inner(each.scan, out)) for out in each.lasts}
+        made[at] = _lean(made[at], each, ends)
+        for out, readers in each.lasts.items():
+            for i, eqn in enumerate(each.holder.eqns):
+                if id(eqn) in readers:
+                    made[i] = _read_of_last(eqn, ends[out])
+    return made
+
+
+def _inner(scan: Eqn, out: int) -> Var:
+    return jax_compat.open_jaxpr(jax_compat.params(scan)["jaxpr"]).outvars[out]
+
+
+def _lean(eqn: Eqn, excess: Excess, ends: Mapping[int, Var]) -> Eqn:
+    """Return the call that stands for a scan; see `nesting.nested_eqn`.
+
+    Args:
+      eqn: the scan.
+      excess: what it stacks and carries in vain.
+      ends: what is to hold the last of those results of which no more is read.
+    """
+    jax = jax_compat.import_jax()
+    run = _lean_scan(jax_compat.params(eqn), excess)
+    made = jax_compat.open_jaxpr(jax.make_jaxpr(run)(*(v.aval for v in eqn.invars)))
+    eqns = [each.replace(source_info=eqn.source_info, ctx=eqn.ctx) for each in made.eqns]
+    outvars = [v for i, v in enumerate(eqn.outvars) if i not in ends]
+    called = eqn.replace(outvars=[*outvars, *ends.values()])
+    return jax_compat.as_removed_checkpoint(
+        called, jax_compat.as_jit_jaxpr(made.replace(eqns=eqns))
+    )
+
+
+def _lean_scan(params: Mapping[str, Any], excess: Excess) -> Callable[..., list[Any]]:
+    """Return a scan as a function of its operands, to all results but `lasts`, and then those."""
+    jax = jax_compat.import_jax()
+    first, count = jax_compat.scan_counts(params)
+    evaluate = jax_compat.as_function(params["jaxpr"])
+    results = range(len(excess.scan.outvars))
+    changing = [i for i in range(count) if first + i not in excess.fixed]
+    lasts = [i for i in excess.lasts if i not in excess.carried]
+    gone = {*excess.copies, *excess.repeats, *excess.lasts}
+    stacked = [i for i in results[count:] if i not in gone]
+
+    def run(*operands: Any) -> list[Any]:
+        def body(state: Any, slices: Sequence[Any]) -> Any:
+            carry = dict(zip(changing, state[0], strict=True))
+            given = [carry.get(i, operands[first + i]) for i in range(count)]
+            made = evaluate(*operands[:first], *given, *slices)
+            new = [made[i] for i in changing], [made[i] for i in lasts]
+            return new, [made[i] for i in stacked]
+
+        zeros = [_zeros(_inner(excess.scan, i)) for i in lasts]
+        (carry, ends), stacks = jax.lax.scan(
+            body,
+            ([operands[first + i] for i in changing], zeros),
+            list(operands[first + count :]),
+            **{key: params[key] for key in ("length", "reverse", "unroll")},
+        )
+        found = dict(zip([*changing, *lasts, *stacked], [*carry, *ends, *stacks], strict=True))
+        found |= {out: operands[i] for i, out in excess.fixed.items()}
+        found |= {out: operands[i] for out, i in excess.copies.items()}
+        found |= {
+            out: _repeated(operands[i], params["length"]) for out, i in excess.repeats.items()
+        }
+        found |= {out: found[of] for out, of in excess.carried.items()}
+        return [found[i] for i in results if i not in excess.lasts] + [
+            found[i] for i in excess.lasts
+        ]
+
+    return run
+
+
+def _zeros(var: Var) -> Any:
+    return jax_compat.import_jax().numpy.zeros(var.aval.shape, var.aval.dtype)
+
+
+def _repeated(value: Any, length: int) -> Any:
+    return jax_compat.import_jax().numpy.broadcast_to(value, (length, *value.shape))
+
+
+def _read_of_last(eqn: Eqn, last: Var) -> Eqn:
+    """Return the call that stands for an eqn which takes the last slice of a stack."""
+    jax, params = jax_compat.import_jax(), dict(jax_compat.params(eqn))
+    primitive: Any = eqn.primitive
+    if "start_indices" in params:
+        params["start_indices"] = (0, *params["start_indices"][1:])
+        params["limit_indices"] = (1, *params["limit_indices"][1:])
+
+    def read(last: Any, *indices: Any) -> Any:
+        at = [jax.numpy.zeros_like(indices[0]), *indices[1:]] if indices else []
+        return primitive.bind(last[None], *at, **params)
+
+    operands = [last, *eqn.invars[1:]]
+    closed: ClosedJaxpr = jax.make_jaxpr(read)(*(v.aval for v in operands))
+    made = jax_compat.as_jit_jaxpr(jax_compat.open_jaxpr(closed))
+    return jax_compat.as_removed_checkpoint(eqn.replace(invars=operands), made)

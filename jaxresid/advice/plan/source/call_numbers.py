@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from jaxresid.advice.plan.source.file_edits import FileRewrite, UnwritableError
 
+_WIDTH = 100  # of a line
 _NAMES = ("i", "n", "number", "index", "call_number")
 
 
@@ -21,18 +22,29 @@ class Part:
     policy: str | None = None
 
 
-def chosen(texts: Sequence[str], parts: Sequence[Part], number: str) -> str:
+def chosen(file: FileRewrite, call: ast.Call, texts: Sequence[str], parts: Sequence[Part]) -> str:
     """Return an expression that chooses one text for each part by the number of the call.
 
-    For example `(jax.checkpoint(block) if i < 20 else block)`.
+    For example `(jax.checkpoint(block) if i < 20 else block)`; on several lines where the line of
+    the call would be long.
+
+    Raises:
+      UnwritableError: No loop can be seen around the call.
     """
-    ends = accumulate(part.calls for part in parts)
-    pairs = zip(texts[:-1], ends, strict=False)
-    choices = "".join(f"{text} if {number} < {end} else " for text, end in pairs)
-    return f"({choices}{texts[-1]})"
+    number = _numbered(file, call)
+    lines = [texts[0]]
+    for text, end in zip(texts[1:], accumulate(part.calls for part in parts), strict=False):
+        lines += [f"if {number} < {end}", f"else {text}"]
+    short = f"({' '.join(lines)})"
+    row = file.source.lines[call.lineno - 1].rstrip()
+    if len(row) - len(file.text(call.func)) + len(short) <= _WIDTH:
+        return short
+    indent = file.indent(call.lineno)
+    deeper = indent + ("\t" if indent.startswith("\t") else "    ")
+    return file.newline.join(["(", *(deeper + line for line in lines), f"{indent})"])
 
 
-def numbered(file: FileRewrite, call: ast.expr) -> str:
+def _numbered(file: FileRewrite, call: ast.expr) -> str:
     """Return the name of the number, from 0, of the round of the loop around a call.
 
     The loop is given such a number where it has none.

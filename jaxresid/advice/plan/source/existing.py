@@ -6,7 +6,7 @@ import ast
 import os
 from collections.abc import Sequence
 
-from jaxresid.advice.plan.source.call_numbers import Part, chosen, numbered
+from jaxresid.advice.plan.source.call_numbers import Part, chosen
 from jaxresid.advice.plan.source.file_edits import FileRewrite, FileRewrites, UnwritableError
 from jaxresid.advice.plan.source.locate import (
     calls_at,
@@ -215,7 +215,7 @@ def split_checkpoint(
             texts.append(_with_policy(file, site, made, part.policy))
         else:
             texts.append(file.text(plain))
-    file.edit(edits.replace(file.source, call.func, chosen(texts, parts, numbered(file, call))))
+    file.edit(edits.replace(file.source, call.func, chosen(file, call, texts, parts)))
 
 
 def _with_policy(file: FileRewrite, site: Site, made: ast.Call, policy: str | None) -> str:

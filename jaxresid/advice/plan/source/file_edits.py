@@ -89,10 +89,20 @@ class FileRewrite:
         return self.document.source
 
     @property
+    def newline(self) -> str:
+        """The end of the file's lines."""
+        return "\r\n" if "\r\n" in self.source.text else "\n"
+
+    @property
     def quote(self) -> str:
         """The quotes that the file uses more."""
         text = self.source.text
         return "'" if text.count("'") > text.count('"') else '"'
+
+    def indent(self, row: int) -> str:
+        """Return the white space that a line begins with."""
+        line = self.source.lines[row - 1]
+        return line[: len(line) - len(line.lstrip())]
 
     def where(self, row: int) -> str:
         """Return a line of the file as text: `model.py:42`."""

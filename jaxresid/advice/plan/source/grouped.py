@@ -156,10 +156,9 @@ class _Writer:
         if isinstance(found, str):
             raise self._unwritable(found)
         self._start, self._run = self._new("start"), self._new("run_group")
-        newline = "\r\n" if "\r\n" in source.text else "\n"
         lines = self._lines(found)
         start = source.start(first) - first.column
-        text = newline.join(self._indent + line if line else "" for line in lines)
+        text = file.newline.join(self._indent + line if line else "" for line in lines)
         file.edit(Edit(source.between(start, self._end()), text))
 
     # -- the parts of it ---------------------------------------------------------------------

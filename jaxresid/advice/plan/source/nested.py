@@ -489,9 +489,7 @@ class _Writer:
 
     def _text(self) -> str:
         source = self._file.source
-        line = source.lines[self._statement.lineno - 1]
-        indent = line[: len(line) - len(line.lstrip())]
-        newline = "\r\n" if "\r\n" in source.text else "\n"
+        indent = self._file.indent(self._statement.lineno)
         lines = list(self._lines)
         before = self._statement.lineno > 1 and source.lines[self._statement.lineno - 2].strip()
         if lines and not lines[0] and not before:
@@ -500,7 +498,7 @@ class _Writer:
         for text in lines:
             if text or (made and made[-1]):
                 made.append(indent + text if text else "")
-        return "".join(f"{text}{newline}" for text in made)
+        return "".join(f"{text}{self._file.newline}" for text in made)
 
 
 def _names_in(nodes: Iterable[ast.expr]) -> set[str]:

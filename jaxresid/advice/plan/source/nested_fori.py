@@ -52,9 +52,7 @@ def as_scan(file: FileRewrite, loop: Loop, length: int) -> None:
         f"    return ({number} + 1, {body}({number}, {state})), None",
         "",
     ]
-    line = source.lines[statement.lineno - 1]
-    indent = line[: len(line) - len(line.lstrip())]
-    newline = "\r\n" if "\r\n" in source.text else "\n"
+    indent, newline = file.indent(statement.lineno), file.newline
     before = source.lines[statement.lineno - 2].strip() if statement.lineno > 1 else ""
     if before and not before.endswith(":"):
         lines.insert(0, "")

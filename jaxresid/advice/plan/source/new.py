@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from jaxresid.advice.plan.source.call_numbers import Part, chosen, numbered
+from jaxresid.advice.plan.source.call_numbers import Part, chosen
 from jaxresid.advice.plan.source.file_edits import FileRewrite, FileRewrites, UnwritableError
 from jaxresid.advice.plan.source.locate import (
     calls_at,
@@ -144,7 +144,6 @@ def checkpoint_whole(
             file.where(definition.lineno),
             "the target is a method; checkpoint by hand a function that takes only arrays",
         )
-    source = file.source
     name = file.spelling("jax.checkpoint", "jax", definition, ("jax.remat",))
     keywords = _policy_keyword(file, definition, policy)
     if given_kinds is None:
@@ -160,10 +159,7 @@ def checkpoint_whole(
             partial = file.spelling("functools.partial", "functools", definition)
             name = f"{partial}({name}{keywords})"
     row = definition.lineno
-    line = source.lines[row - 1]
-    indent = line[: len(line) - len(line.lstrip())]
-    newline = "\r\n" if "\r\n" in source.text else "\n"
-    file.edit(Edit(Span(row, 0, row, 0), f"{indent}@{name}{newline}"))
+    file.edit(Edit(Span(row, 0, row, 0), f"{file.indent(row)}@{name}{file.newline}"))
 
 
 def _is_closed(given_kinds: ArgumentKinds) -> bool:
@@ -319,7 +315,7 @@ def _wrap_each(
         file.wrap(call.func, *around[0])
         return
     texts = _texts(parts, around, plain)
-    file.edit(edits.replace(file.source, call.func, chosen(texts, parts, numbered(file, call))))
+    file.edit(edits.replace(file.source, call.func, chosen(file, call, texts, parts)))
 
 
 def _texts(parts: Sequence[Part], around: Sequence[tuple[str, str]], plain: str) -> list[str]:
@@ -574,7 +570,7 @@ def _wrap_module(
     is_alone = len(keywords) == len(call.keywords) and not call.args
     around = [(f"{name}(", f"{static}{_closing(file, call, part.policy)}") for part in parts]
     texts = _texts(parts, around, called)
-    text = chosen(texts, parts, numbered(file, call)) if len(parts) > 1 else texts[0]
+    text = chosen(file, call, texts, parts) if len(parts) > 1 else texts[0]
     file.edit(Edit(source.between(start, opening + 1), "" if is_alone else ", "))
     file.wrap(instance, f"{text}(", "")
 

@@ -40,17 +40,16 @@ def with_second_process(check: Check, options: TargetOptions, microbatches: int 
     """Return a check that asks another process where this one fails or finds other figures."""
 
     def ask(edits: Sequence[FileEdit], promised: PlanFigures) -> WrittenCode:
-        from jaxresid.advice.plan.verification import PlanFigures, UnverifiedError, WrittenCode
+        from jaxresid.advice.plan.verification import UnverifiedError, WrittenCode
 
         found = None
         with contextlib.suppress(UnverifiedError):
             found = check(edits, promised)
             if found.figures == promised:
                 return found
-        answer = _figures_from_process(edits, options, microbatches, promised.plain_flops)
-        if "error" in answer:
-            raise UnverifiedError(str(answer["error"]))
-        figures = PlanFigures(**answer)
+        figures = figures_of_edited(edits, options, microbatches, promised.plain_flops)
+        if isinstance(figures, str):
+            raise UnverifiedError(figures)
         return found if found and found.figures == figures else WrittenCode(figures)
 
     return ask
@@ -63,19 +62,17 @@ def verify(plan: Plan, edits: Sequence[FileEdit], options: TargetOptions) -> Non
       InputsError: It cannot be traced, or a figure differs.
     """
     count = plan.selection.configuration.microbatches
-    found = _figures_from_process(edits, options, count, plan.plain_flops)
-    if "error" in found:
-        raise InputsError(
-            f"the edited code cannot be traced; nothing was written: {found['error']}"
-        )
+    found = figures_of_edited(edits, options, count, plan.plain_flops)
+    if isinstance(found, str):
+        raise InputsError(f"the edited code cannot be traced; nothing was written: {found}")
     promised = {name: getattr(plan, name) for name in _FIGURES}
     if plan.estimate_nbytes is not None:  # on a CPU the peak of a trace is no figure of the plan
         promised = {"peak_nbytes": plan.estimate_nbytes, **promised}
     wrong = [
         f"{name.rpartition('_')[0]}: planned {_shown(name, figure)},"
-        f" found {_shown(name, found[name])}"
+        f" found {_shown(name, getattr(found, name))}"
         for name, figure in promised.items()
-        if figure != found[name]
+        if figure != getattr(found, name)
     ]
     if wrong:
         raise InputsError(
@@ -90,10 +87,19 @@ def _shown(name: str, figure: int) -> str:
     return f"{text} ({figure})"
 
 
-def _figures_from_process(
+def figures_of_edited(
     edits: Sequence[FileEdit], options: TargetOptions, microbatches: int, plain_flops: int
-) -> Mapping[str, Any]:
-    """Return the figures of the target after the edits, or what went wrong as `error`."""
+) -> PlanFigures | str:
+    """Return the figures of the target after the edits; text says what went wrong.
+
+    Args:
+      edits: The edits.
+      options: The target and its inputs.
+      microbatches: In how many microbatches the batch goes through.
+      plain_flops: The FLOPs of the code without any checkpoint.
+    """
+    from jaxresid.advice.plan.verification import PlanFigures
+
     given = {
         "path": sys.path,
         "argv": sys.argv,
@@ -114,8 +120,8 @@ def _figures_from_process(
         found = json.loads(done.stdout)
     except ValueError:
         said = done.stderr.strip().splitlines()
-        found = {"error": said[-1] if said else f"Python exited with code {done.returncode}"}
-    return found  # type: ignore[no-any-return]
+        return said[-1] if said else f"Python exited with code {done.returncode}"
+    return str(found["error"]) if "error" in found else PlanFigures(**found)
 
 
 def answer(request: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import get_args
 
 import click
 
+from jaxresid.cli.emit_plan import emitted
 from jaxresid.cli.help import command, option
 from jaxresid.cli.main import EXIT_INTERRUPTED, showing_progress, tell
 from jaxresid.cli.options import batches
@@ -22,7 +23,7 @@ from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import asks_compiler, budget_of, budget_option, placed
 from jaxresid.cli.verify_edit import verify, with_second_process
 from jaxresid.errors import InputsError
-from jaxresid.option_types import Minimized
+from jaxresid.option_types import Framework, Minimized
 from jaxresid.xla.places import memory_of, why_unavailable
 
 
@@ -35,6 +36,10 @@ from jaxresid.xla.places import memory_of, why_unavailable
         (
             "the same as an edit of the source, which nothing writes",
             "jaxresid plan train.py:loss --budget gpu:h100 --diff",
+        ),
+        (
+            "the same as nn.remat of the classes, to paste",
+            "jaxresid plan train.py:loss --budget 12GiB --emit linen",
         ),
         (
             "the largest batch per second that fits",
@@ -78,6 +83,12 @@ from jaxresid.xla.places import memory_of, why_unavailable
     help="Edit the source, but only if tracing the edited code gives the planned figures, and XLA"
     " confirms the plan, where the compiler of --on is installed.",
 )
+@option(
+    "--emit",
+    type=click.Choice(get_args(Framework)),
+    help="Print the plan as settings of this framework, on its classes and methods, in place of an"
+    " edit where they are called, and trace the target with them.",
+)
 @functools.partial(compile_options, compiles_unasked=True)
 def plan(
     options: TargetOptions,
@@ -89,6 +100,7 @@ def plan(
     offload: bool,
     diff_: bool,
     write_: bool,
+    emit: Framework | None,
     compile_: bool,
     compiling: CompilingOptions,
 ) -> int:
@@ -109,8 +121,11 @@ def plan(
         raise click.UsageError("--minimize and --maximize cannot be combined: use one of them")
     if diff_ and write_:
         raise click.UsageError("--diff shows the edit and --write makes it: choose one")
-    if diff_ and output.format != "text":
-        raise click.UsageError(f"--diff prints a diff, not {output.format}; leave out --format")
+    if emit and (diff_ or write_):
+        raise click.UsageError("--emit prints other code than --diff and --write: choose one")
+    if (diff_ or emit) and output.format != "text":
+        what = "--diff prints a diff" if diff_ else "--emit prints code"
+        raise click.UsageError(f"{what}, not {output.format}; leave out --format")
     wanted_nbytes = None if budget is None else budget_of(options, budget)
     options, (place,) = placed(options, compiles=False)
     nbytes = memory_of(place) if wanted_nbytes is None else wanted_nbytes
@@ -171,13 +186,21 @@ def plan(
         if edits and write_:
             say("tracing the edited code")
             verify(result, edits, at(chosen.batch, chosen.mesh))
+        shown = None
+        if emit and result.is_within and not result.interrupted:
+            say("tracing with the settings")
+            shown = emitted(result, emit, at(chosen.batch, chosen.mesh))
     from jaxresid.render.tables.plan import render_plan, verdict_text
 
     if write_ and edits:
         writing.write(edits)
-    if diff_:
-        text = writing.diff(edits)
-        tell(f"jaxresid: {verdict_text(result)}")
+    if diff_ or emit:
+        text = writing.diff(edits) if diff_ else shown.text if shown else ""
+        for line in (
+            verdict_text(shown.plan if shown else result),
+            *(shown.said if shown else ()),
+        ):
+            tell(f"jaxresid: {line}")
     elif output.format == "json":
         text = result.to_json()
     elif output.format == "html":
@@ -191,7 +214,7 @@ def plan(
     else:
         text = output.rendered(render_plan(result, output.encoding))
     if text:
-        output.write(text, verbatim=diff_ or output.format == "html")
+        output.write(text, verbatim=diff_ or bool(emit) or output.format == "html")
     if result.interrupted:
         left_out = output.format == "perfetto"
         said = "nothing is written" if left_out else "this is the best plan found so far"
@@ -201,4 +224,6 @@ def plan(
         written = ", ".join(edit.display_path for edit in edits) or "nothing"
         unconfirmed = f", unconfirmed: {unavailable}" if edits and not confirms else ""
         tell(f"jaxresid: {written} written{unconfirmed}")
+    if shown is not None:
+        return 0 if shown.fits else 1
     return 0 if result.fits and not result.is_untraced else 1

@@ -104,7 +104,7 @@ def sites_reached(
                     if found is not None:
                         yield file, found
             case External(qualname):
-                other = _definition(files, qualname)
+                other = definition_of(files, qualname)
                 if other is not None:
                     there, definition = other
                     found = there.facts.site_of(definition)
@@ -112,7 +112,7 @@ def sites_reached(
                         yield there, found
 
 
-def _definition(files: FileRewrites, qualname: str) -> tuple[FileRewrite, ast.AST] | None:
+def definition_of(files: FileRewrites, qualname: str) -> tuple[FileRewrite, ast.AST] | None:
     """Return the definition of something in another loaded module of the user's, with its file."""
     module, _, name = qualname.rpartition(".")
     path = getattr(sys.modules.get(module), "__file__", None)
@@ -196,13 +196,13 @@ def module_library(files: FileRewrites, file: FileRewrite, function: str) -> str
                 return known
     if any(f.name == owner for f in facts.names.functions if not isinstance(f, ast.Lambda)):
         return "jax"  # a function inside a function
-    found = {_library(cls) for cls in _classes(files, file, owner)}
+    found = {_library(cls) for cls in loaded_classes(files, file, owner)}
     if not found and any(cls.name == owner and not cls.bases for cls in facts.names.classes):
         return "jax"
     return found.pop() if len(found) == 1 else None
 
 
-def _classes(files: FileRewrites, file: FileRewrite, name: str) -> list[type]:
+def loaded_classes(files: FileRewrites, file: FileRewrite, name: str) -> list[type]:
     """Return the loaded classes of a name that are the user's own, each where it is defined.
 
     Those in files that are related to this one come before all others: if there are any, only those

@@ -78,9 +78,7 @@ def checkpoint_call(
     file = files.at(location.file, location.line)
     facts, where = file.facts, file.where(location.line)
     calls = calls_at(file, location)
-    ours = [c for c in calls if is_called(facts, c.func, function)]
-    if function.endswith(".__call__") and not ours and calls:
-        ours = [_outermost(calls)]
+    ours = calls_of(facts, calls, function)
     if not ours and len(parts) == 1 and _wrap_argument(files, file, calls, function, policy):
         return
     if len(ours) != 1:
@@ -103,6 +101,14 @@ def checkpoint_call(
                 f"cannot tell which library the module {function} is from; use that library's own"
                 " checkpoint",
             )
+
+
+def calls_of(facts: Facts, calls: tuple[ast.Call, ...], function: str) -> list[ast.Call]:
+    """Return those of the calls at a place, innermost first, that may be of a function."""
+    ours = [c for c in calls if is_called(facts, c.func, function)]
+    if function.endswith(".__call__") and not ours and calls:
+        return [_outermost(calls)]
+    return ours
 
 
 def _outermost(calls: tuple[ast.Call, ...]) -> ast.Call:
@@ -271,7 +277,7 @@ def _wrap_function(
     """
     facts = file.facts
     definition = facts.names.single_origin(call.func)
-    implicit = int("." in function and not _is_class(facts, call.func))
+    implicit = int("." in function and not is_through_class(facts, call.func))
     if given_kinds is not None and _needs_closing(call, given_kinds, implicit):
         if len(parts) > 1:
             raise UnwritableError(
@@ -281,7 +287,7 @@ def _wrap_function(
             )
         _close_over(file, call, parts[0].policy, given_kinds, implicit)
         return
-    positions, keywords = _static(
+    positions, keywords = static_arguments(
         facts, call, definition, implicit if given_kinds else 0, given_kinds
     )
     bound = ""
@@ -326,11 +332,14 @@ def _texts(parts: Sequence[Part], around: Sequence[tuple[str, str]], plain: str)
     ]
 
 
-def _is_class(facts: Facts, func: ast.expr) -> bool:
+def is_through_class(facts: Facts, func: ast.expr) -> bool:
     """Return whether a method is called through its class: `Block.run(block, x)`."""
-    if not isinstance(func, ast.Attribute):
-        return False
-    return isinstance(facts.names.single_origin(func.value), ast.ClassDef)
+    match func:
+        case ast.Attribute(value=ast.Call(func=ast.Name(id="type"))):
+            return True
+        case ast.Attribute(value=value):
+            return isinstance(facts.names.single_origin(value), ast.ClassDef)
+    return False
 
 
 def _needs_closing(call: ast.Call, given_kinds: ArgumentKinds, implicit: int) -> bool:
@@ -405,7 +414,7 @@ def _bind(file: FileRewrite, call: ast.Call, keywords: Sequence[ast.keyword]) ->
     return bound
 
 
-def _static(
+def static_arguments(
     facts: Facts,
     call: ast.Call,
     definition: object,
@@ -554,7 +563,9 @@ def _wrap_module(
     if owner is None or source.text[end:opening].strip():
         raise UnwritableError(where, f"write {remat} of {function} by hand")
     called = f"{owner}.{method}"
-    positions, keywords = _static(file.facts, call, _method(file.facts, function), 1, given_kinds)
+    positions, keywords = static_arguments(
+        file.facts, call, _method(file.facts, function), 1, given_kinds
+    )
     if keywords and remat == "flax.nnx.remat":
         raise UnwritableError(
             where,

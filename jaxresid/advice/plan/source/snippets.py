@@ -47,6 +47,8 @@ def _block(lines: Sequence[str], where: str) -> str:
     stripped = [line.rstrip() for line in lines]
     while len(stripped) > 1 and not stripped[-1]:
         stripped.pop()
+    while len(stripped) > 1 and not stripped[0]:
+        del stripped[0]
     indent = min((len(t) - len(t.lstrip()) for t in stripped if t), default=0)
     first, *rest = (text[indent:] for text in stripped)
     if not rest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxresid.advice.plan.source.call_numbers import Part
@@ -39,6 +39,9 @@ from jaxresid.linter.run.atomic_write import replace_content
 from jaxresid.linter.run.diffing import unified_diff
 from jaxresid.model import Expression, Plan, PlannedSite, PlannedValue
 from jaxresid.violations import Span
+
+# Writes a new checkpoint into the user's files, or raises `UnwritableError`.
+WriteNew = Callable[[FileRewrites, PlannedSite, Subject, ObservedCalls], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,10 @@ def edits(plan: Plan, subject: Subject) -> tuple[FileEdit, ...]:
 
 
 def plan_edits(
-    sites: Sequence[PlannedSite], subject: Subject, seen: ObservedCalls | None = None
+    sites: Sequence[PlannedSite],
+    subject: Subject,
+    seen: ObservedCalls | None = None,
+    write_new: WriteNew | None = None,
 ) -> PlanEdits:
     """Return what a plan changes in the user's source, as far as it can be written.
 
@@ -83,7 +89,9 @@ def plan_edits(
       sites: What the plan does at each place.
       subject: The traced function that it was made for.
       seen: What the functions to be checkpointed are called with; None means what the source tells.
+      write_new: Writes a checkpoint that is not there yet; None: at its place, as `write_at_place`.
     """
+    write = write_new or write_at_place
     files = FileRewrites(subject.frames)
     problems: list[str] = []
     checkpoints: dict[int, tuple[FileRewrite, Site, list[PlannedSite]]] = {}
@@ -92,7 +100,7 @@ def plan_edits(
             if site.kind == "checkpoint":
                 _gather(files, site, checkpoints)
             elif site.changed and site.kind not in ("segments", "groups"):
-                _write_new(files, site, subject, seen or ObservedCalls())
+                write(files, site, subject, seen or ObservedCalls())
         except UnwritableError as e:
             problems.append(_problem(site, e))
     for file, checkpoint, planned in checkpoints.values():
@@ -215,10 +223,14 @@ def _problem(site: PlannedSite, error: UnwritableError) -> str:
     )
 
 
-def _write_new(
+def write_at_place(
     files: FileRewrites, site: PlannedSite, subject: Subject, calls: ObservedCalls
 ) -> None:
-    """Write a checkpoint that is not there yet."""
+    """Write a checkpoint that is not there yet: around a loop's body, a call or the target.
+
+    Raises:
+      UnwritableError: It cannot be written there.
+    """
     parts = _parts(site)
     if not any(part.checkpointed for part in parts):
         return
@@ -395,4 +407,4 @@ def _expression(file: FileRewrite, expression: Expression) -> ast.expr:
     )
 
 
-__all__ = ["FileEdit", "PlanEdits", "diff", "edits", "plan_edits", "write"]
+__all__ = ["FileEdit", "PlanEdits", "diff", "edits", "plan_edits", "write", "write_at_place"]

@@ -1,0 +1,85 @@
+"""Show a plan as the settings of a framework, and trace the target with them."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jaxresid.cli.verify_edit import figures_of_edited
+from jaxresid.errors import InputsError
+from jaxresid.text.units import format_bytes
+
+if TYPE_CHECKING:
+    from jaxresid.advice.plan.verification import PlanFigures
+    from jaxresid.cli.options.inputs import TargetOptions
+    from jaxresid.model import Plan
+    from jaxresid.option_types import Framework
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A plan as the settings of a framework, as it is printed.
+
+    Attributes:
+      plan: The plan, verified where the settings were traced and hold what it promises.
+      text: What to paste.
+      said: What to know of it, a line each.
+      fits: Whether it is known to fit the budget.
+    """
+
+    plan: Plan
+    text: str
+    said: tuple[str, ...]
+    fits: bool
+
+
+def emitted(plan: Plan, library: Framework, options: TargetOptions) -> Shown:
+    """Return a plan as settings of a framework's modules, traced with them.
+
+    Raises:
+      InputsError: They do not carry it out, or cannot be traced.
+    """
+    from jaxresid.advice.plan.emit.emitted import on_modules
+    from jaxresid.advice.plan.source.snippets import code
+    from jaxresid.advice.plan.verification import keeps_to
+    from jaxresid.cli.options.inputs import subject_of
+
+    made = on_modules(plan.sites, library, subject_of(options)[0])
+    count = plan.selection.configuration.microbatches
+    found = figures_of_edited(made.edits, options, count, plan.plain_flops)
+    if isinstance(found, str):
+        reasons = "\n  ".join((found, *made.unsaid))
+        raise InputsError(f"the code with these settings cannot be traced: {reasons}")
+    text = "\n".join(code(made.edits)) + "\n"
+    promised = _promised(plan, found)
+    traced = f"traced with these settings: {_figures_text(found)}"
+    if keeps_to(found, promised):
+        verified = dataclasses.replace(plan, verified=True, doubt=None)
+        return Shown(verified, text, (f"{traced}, as planned", *made.remarks), plan.fits)
+    instead = f"instead of the plan's: {_figures_text(promised)}"
+    if not plan.unwritten:
+        instead += "; --diff has the plan itself"
+    within = found.peak_nbytes <= promised.peak_nbytes
+    return Shown(plan, text, (*made.unsaid, traced, instead, *made.remarks), plan.fits and within)
+
+
+def _promised(plan: Plan, found: PlanFigures) -> PlanFigures:
+    """Return the figures of a plan; the peak of a trace is none of a plan for a CPU."""
+    peak = found.peak_nbytes if plan.estimate_nbytes is None else plan.estimate_nbytes
+    return dataclasses.replace(
+        found,
+        peak_nbytes=peak,
+        kept_nbytes=plan.kept_nbytes,
+        host_nbytes=plan.host_nbytes,
+        recompute_flops=plan.recompute_flops,
+    )
+
+
+def _figures_text(figures: PlanFigures) -> str:
+    share = figures.recompute_flops / figures.plain_flops if figures.plain_flops else 0.0
+    host = f", {format_bytes(figures.host_nbytes)} in host memory" if figures.host_nbytes else ""
+    return (
+        f"kept {format_bytes(figures.kept_nbytes)}{host}, peak about"
+        f" {format_bytes(figures.peak_nbytes)}, {share:.1%} recomputed"
+    )

@@ -229,8 +229,14 @@ def test_the_linter_reads_source_without_jax():
     assert not {"jax", "jaxlib", "numpy", "rich", "flax"} & modules
 
 
-@pytest.mark.parametrize("source", ["import jax\n", "import jax\nf = jax.checkpoint\n"])
-def test_libcst_is_for_fixes_alone(source):
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import jax\nf = jax.checkpoint\n",
+        "import jax\nf = getattr(jax.checkpoint_policies, 'dots_saveable', None)\n",
+    ],
+)
+def test_libcst_is_for_newer_grammar_alone(source):
     assert "libcst" not in loaded_by(LINT.format(source=source))
 
 

@@ -1,21 +1,19 @@
 """Edit source text, changing only the expression concerned.
 
-The expression's own text is parsed by libcst, changed, and written back, so that comments, quotes
-and line breaks inside it stay. Only what changes becomes part of the edit.
+Comments, quotes and line breaks inside it stay. Only what changes becomes part of the edit.
 """
 
 from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from jaxresid.linter.fixes.argument_list import ArgumentList, read_arguments, sorted_arguments
 from jaxresid.violations import Edit, Fix, Span
 
 if TYPE_CHECKING:
-    import libcst as cst
-
     from jaxresid.linter.resolve.facts import Facts
     from jaxresid.linter.text.source import SourceText
 
@@ -37,40 +35,6 @@ def bind_result(facts: Facts, node: ast.expr, target: ast.expr) -> Fix:
     name = ast.unparse(target)
     at = Span(span.row, span.column, span.row, span.column)
     return Fix(f"Assign the result to `{name}`", (Edit(at, f"{name} = "),), "unsafe")
-
-
-def change_call(
-    source: SourceText, call: ast.Call, change: Callable[[cst.Call], cst.Call | None]
-) -> Edit | None:
-    """Return the edit that rewrites a call by libcst.
-
-    None is returned where `change` declines or the text of the call does not parse alone.
-
-    Args:
-      source: the source of the module.
-      call: the call.
-      change: returns the rewritten call, or None to decline.
-    """
-    import libcst as cst
-
-    from jaxresid.linter.text.syntax import is_deep
-
-    span = source.span(call)
-    text = source.segment(span)
-    if is_deep(text):
-        return None
-    try:
-        # In parentheses, because a call may go on over lines that only outer brackets allow.
-        parsed = cst.parse_expression(f"({text}\n)")
-    except Exception:  # its own errors and, from Rust, others; the finding stands without a fix
-        return None
-    if not isinstance(parsed, cst.Call):
-        return None
-    bare = parsed.with_changes(lpar=parsed.lpar[1:], rpar=parsed.rpar[:-1])
-    changed = change(bare)
-    if changed is None:
-        return None
-    return _minimal(source, Edit(span, cst.Module(body=[]).code_for_node(changed)))
 
 
 def _minimal(source: SourceText, edit: Edit) -> Edit:
@@ -95,46 +59,11 @@ def set_keyword(source: SourceText, call: ast.Call, name: str, value: str) -> Ed
       name: the keyword.
       value: the source text of the value.
     """
-    import libcst as cst
-
     for keyword in call.keywords:
         if keyword.arg == name:
             return Edit(source.span(keyword.value), value)
-
-    def change(node: cst.Call) -> cst.Call:
-        args = list(node.args)
-        new = cst.Arg(
-            cst.parse_expression(value),
-            keyword=cst.Name(name),
-            equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
-        )
-        if args:
-            last = args[-1]
-            if isinstance(last.comma, cst.Comma):
-                new = new.with_changes(comma=last.comma)
-                trailing = last.comma.whitespace_after
-                if isinstance(trailing, cst.ParenthesizedWhitespace) and len(args) > 1:
-                    previous = args[-2].comma
-                    if isinstance(previous, cst.Comma):
-                        args[-1] = last.with_changes(comma=previous)
-                    else:
-                        args[-1] = last.with_changes(comma=_comma())
-                else:
-                    args[-1] = last.with_changes(comma=_comma())
-            else:
-                new = new.with_changes(whitespace_after_arg=last.whitespace_after_arg)
-                args[-1] = last.with_changes(
-                    comma=_comma(), whitespace_after_arg=cst.SimpleWhitespace("")
-                )
-        return node.with_changes(args=[*args, new])
-
-    return change_call(source, call, change)
-
-
-def _comma() -> cst.Comma:
-    import libcst as cst
-
-    return cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    written = read_arguments(source, call)
+    return None if written is None else _rewritten(source, written.with_keyword(name, value))
 
 
 def remove_argument(source: SourceText, call: ast.Call, argument: ast.expr) -> Edit | None:
@@ -160,28 +89,16 @@ def remove_arguments(
     """
     removed = {id(a) for a in arguments}
     values = [a.value if isinstance(a, ast.keyword) else a for a in sorted_arguments(call)]
-    indices = [i for i, value in enumerate(values) if id(value) in removed]
-    if len(indices) != len(removed):
+    indices = {i for i, value in enumerate(values) if id(value) in removed}
+    written = read_arguments(source, call)
+    if written is None or len(indices) != len(removed):
         return None
-
-    def change(node: cst.Call) -> cst.Call:
-        args = list(node.args)
-        for index in reversed(indices):
-            gone = args.pop(index)
-            if args and index == len(args):
-                last = args[-1]
-                args[-1] = last.with_changes(
-                    comma=gone.comma, whitespace_after_arg=gone.whitespace_after_arg
-                )
-        return node.with_changes(args=args)
-
-    return change_call(source, call, change)
+    return _rewritten(source, written.without(indices))
 
 
-def sorted_arguments(call: ast.Call) -> list[ast.expr | ast.keyword]:
-    """Return a call's positional and keyword arguments in source order."""
-    found: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
-    return sorted(found, key=lambda a: (a.lineno, a.col_offset))
+def _rewritten(source: SourceText, arguments: ArgumentList) -> Edit:
+    span = source.between(arguments.start, arguments.end)
+    return _minimal(source, Edit(span, arguments.text))
 
 
 def add_import(facts: Facts, module: str, name: str | None = None) -> Edit:

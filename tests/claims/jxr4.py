@@ -95,6 +95,16 @@ def _scan(namespace):
     assert single(off) == single(step) < single(jax.checkpoint(step))
 
 
+def _merged_in_scan(namespace):
+    step = namespace["step"]
+
+    def loss(body):
+        return lambda ws, x: jnp.sum(jax.lax.scan(body, x, ws, unroll=True)[0])
+
+    assert _gradient_flops(namespace["loss"]) == _gradient_flops(loss(step))
+    assert _gradient_flops(loss(jax.checkpoint(step))) > 1.2 * _gradient_flops(loss(step))
+
+
 def _fori(namespace):
     layer = _plain(namespace)
 
@@ -260,6 +270,8 @@ CLAIMS = {
         Claim(_scan, bad=0, since=(0, 12)),
         Claim(_fori, bad=1, since=(0, 12)),
         Claim(_linen, bad=2, since=(0, 12), needs=("flax",)),
+        Claim(_merged_in_scan, bad=3, since=(0, 12)),
+        Claim(_merged_in_scan, bad=4, since=(0, 12)),
     ),
     "JXR403": (
         Claim(_nested_merged, bad=0, since=(0, 12), remat3=False),

@@ -11,15 +11,12 @@ import ast
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes import edits
+from jaxresid.linter.patterns.unrolling import is_unrolled
 from jaxresid.violations import Fix
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Loop, Site, Use
 
-# Where the loops take the length and the unrolling, by the end of their name.
-SCANS = frozenset({"jax.lax.scan", "haiku.scan"})
-_CURRIED_SCANS = frozenset({"flax.linen.scan", "flax.linen.transforms.scan", "flax.nnx.scan"})
-_FORI = frozenset({"jax.lax.fori_loop", "haiku.fori_loop"})
 _MAX_CALLERS = 8
 # What a value may go through without the rule losing sight of it.
 PLAIN = frozenset({"jit", "vmap", "partial", "element", "iterated", "class", "instance"})
@@ -141,56 +138,6 @@ def _is_known_at(facts: Facts, test: ast.expr, place: ast.expr) -> bool:
             or facts.names.order[bindings[0].node] < facts.names.order[place]
         )
     )
-
-
-def is_unrolled(facts: Facts, loop: Loop) -> bool:
-    """Return whether the code shows that a loop is unrolled completely.
-
-    It is with `unroll=True`, an unrolling of at least the length, or a length of 1.
-    """
-    if loop.arguments.dynamic:
-        return False
-    length = _length(facts, loop)
-    if length == 1:
-        return True
-    unroll = _constant(loop.arguments.get(5 if loop.qualname in SCANS else None, "unroll"))
-    if loop.qualname not in SCANS | _CURRIED_SCANS | _FORI:
-        return False
-    if unroll is True:
-        return True
-    return type(unroll) is int and length is not None and 0 < length <= unroll
-
-
-def _length(facts: Facts, loop: Loop) -> int | None:
-    """Return the literal length of a loop, None where it is not literal."""
-    get = loop.arguments.get
-    if loop.qualname in _FORI:
-        bounds = _constant(get(0, "lower")), _constant(get(1, "upper"))
-        lower, upper = bounds
-        return upper - lower if type(lower) is int and type(upper) is int else None
-    if loop.qualname in SCANS:
-        length = _constant(get(3, "length"))
-        if type(length) is int:
-            return length
-        return _arange(facts, get(2, "xs"))
-    if loop.qualname in _CURRIED_SCANS:
-        length = _constant(get(None, "length"))
-        return length if type(length) is int else None
-    return None
-
-
-def _arange(facts: Facts, xs: ast.expr | None) -> int | None:
-    """Return the length of `jnp.arange(4)`, None for other expressions."""
-    if not isinstance(xs, ast.Call) or len(xs.args) != 1 or xs.keywords:
-        return None
-    if "jax.numpy.arange" not in facts.names.qualnames(xs.func):
-        return None
-    length = _constant(xs.args[0])
-    return length if type(length) is int else None
-
-
-def _constant(node: ast.expr | None) -> object:
-    return node.value if isinstance(node, ast.Constant) else None
 
 
 def enclosing_unrolled_loop(facts: Facts, site: Site) -> Loop | None:

@@ -18,7 +18,8 @@ class CseAllowedInUnrolledScan(Rule):
 
     ## What it does
     Finds a literal `prevent_cse=False` whose function is, or is called in, the body of a loop with
-    `unroll=True`, an `unroll` of at least the length, or a length of 1.
+    `unroll=True`, an `unroll` of at least the length, or a length of 1. The default of a
+    parameter counts, as in `unroll: int = 100`, where no visible caller gives another value.
 
     ## Why is this bad?
     In a loop `prevent_cse=False` is right, because the forward and the backward loop are apart.
@@ -156,6 +157,70 @@ class CseAllowedInUnrolledScan(Rule):
                     return stack()(x, None)[0]
             """,
         ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def run(ws, x, unroll: int = 100):
+                body = jax.checkpoint(step, prevent_cse=False)  # !
+                return jax.lax.scan(body, x, ws, length=6, unroll=unroll)[0]
+
+
+            def loss(ws, x):
+                return jnp.sum(run(ws, x))
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def run(ws, x, unroll: int = 100):
+                body = jax.checkpoint(step)
+                return jax.lax.scan(body, x, ws, length=6, unroll=unroll)[0]
+
+
+            def loss(ws, x):
+                return jnp.sum(run(ws, x))
+            """,
+        ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                body = jax.checkpoint(step, prevent_cse=False)  # !
+                return jnp.sum(jax.lax.scan(body, x, ws, unroll=ws.shape[0])[0])
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                body = jax.checkpoint(step)
+                return jnp.sum(jax.lax.scan(body, x, ws, unroll=ws.shape[0])[0])
+            """,
+        ),
     )
     good = (
         Example(
@@ -216,6 +281,10 @@ class CseAllowedInUnrolledScan(Rule):
             def loss(ws, x, unroll=True):
                 body = jax.checkpoint(step, prevent_cse=False)
                 return jnp.sum(jax.lax.scan(body, x, ws, unroll=unroll)[0])
+
+
+            def gradient(ws, x, unroll):
+                return jax.grad(loss)(ws, x, unroll)
             """
         ),
         Example(  # an outer loop keeps the passes apart
@@ -298,6 +367,243 @@ class CseAllowedInUnrolledScan(Rule):
             def loss(ws, x):
                 body = jax.checkpoint(step, prevent_cse=False)
                 return jnp.sum(scan(body, x, ws, unroll=True)[0])
+            """
+        ),
+        Example(  # the only caller leaves a loop
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def run(ws, x, unroll: int = 100):
+                body = jax.checkpoint(step, prevent_cse=False)
+                return jax.lax.scan(body, x, ws, length=6, unroll=unroll)[0]
+
+
+            def loss(ws, x):
+                return jnp.sum(run(ws, x, unroll=1))
+            """
+        ),
+        Example(  # the same, by position
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def run(ws, x, unroll: int = 100):
+                body = jax.checkpoint(step, prevent_cse=False)
+                return jax.lax.scan(body, x, ws, length=6, unroll=unroll)[0]
+
+
+            def loss(ws, x):
+                return jnp.sum(run(ws, x, 1))
+            """
+        ),
+        Example(  # the caller may give it
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def run(ws, x, unroll: int = 100):
+                body = jax.checkpoint(step, prevent_cse=False)
+                return jax.lax.scan(body, x, ws, length=6, unroll=unroll)[0]
+
+
+            def loss(ws, x, **options):
+                return jnp.sum(run(ws, x, **options))
+            """
+        ),
+        Example(  # a partial gives it
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            import functools
+
+
+            def run(ws, x, unroll: int = 100):
+                body = jax.checkpoint(step, prevent_cse=False)
+                return jax.lax.scan(body, x, ws, length=6, unroll=unroll)[0]
+
+
+            looped = functools.partial(run, unroll=1)
+            """
+        ),
+        Example(  # there may be more than 100 layers
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x, unroll: int = 100):
+                body = jax.checkpoint(step, prevent_cse=False)
+                return jnp.sum(jax.lax.scan(body, x, ws, unroll=unroll)[0])
+            """
+        ),
+        Example(  # a loop of three
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x, unroll: int = 2):
+                body = jax.checkpoint(step, prevent_cse=False)
+                return jnp.sum(jax.lax.scan(body, x, ws, length=6, unroll=unroll)[0])
+            """
+        ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x, unroll: bool = False):
+                body = jax.checkpoint(step, prevent_cse=False)
+                return jnp.sum(jax.lax.scan(body, x, ws, length=6, unroll=unroll)[0])
+            """
+        ),
+        Example(  # not the default any more
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x, unroll: int = 100):
+                unroll = min(unroll, 2)
+                body = jax.checkpoint(step, prevent_cse=False)
+                return jnp.sum(jax.lax.scan(body, x, ws, length=6, unroll=unroll)[0])
+            """
+        ),
+        Example(  # the width
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                body = jax.checkpoint(step, prevent_cse=False)
+                return jnp.sum(jax.lax.scan(body, x, ws, unroll=ws.shape[1])[0])
+            """
+        ),
+        Example(  # the length of something else
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, others, x):
+                body = jax.checkpoint(step, prevent_cse=False)
+                return jnp.sum(jax.lax.scan(body, x, ws, unroll=len(others))[0])
+            """
+        ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x, layers, unroll=None):
+                body = jax.checkpoint(step, prevent_cse=False)
+                return jnp.sum(jax.lax.scan(body, x, ws, length=layers, unroll=unroll)[0])
+            """
+        ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x, layers):
+                body = jax.checkpoint(step, prevent_cse=False)
+                return jnp.sum(jax.lax.scan(body, x, ws, length=layers, unroll=layers // 2)[0])
+            """
+        ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            class Model:
+                def run(self, ws, x, unroll=6):
+                    body = jax.checkpoint(step, prevent_cse=False)
+                    return jax.lax.scan(body, x, ws, length=6, unroll=unroll)[0]
+
+                def loss(self, ws, x):
+                    return jnp.sum(self.run(ws, x, 1))
+            """
+        ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def run(ws, x, unroll=6):
+                body = jax.checkpoint(step, prevent_cse=False)
+                return jax.lax.scan(body, x, ws, length=6, unroll=unroll)[0]
+
+
+            def loss(arguments):
+                return jnp.sum(run(*arguments))
             """
         ),
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes import edits
-from jaxresid.linter.patterns import cse
+from jaxresid.linter.patterns import cse, unrolling
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Fix, Violation
@@ -506,8 +506,8 @@ def _loop(facts: Facts, site: Site) -> Loop | None:
         loop = cse.loop_at(facts, use.node) if use.kind == "loop" else None
         if loop is None or loop.api.kind not in {"loop", "map"}:
             return None
-        unroll = loop.arguments.get(5 if loop.qualname in cse.SCANS else None, "unroll")
-        if loop.arguments.dynamic or cse.is_unrolled(facts, loop):
+        unroll = loop.arguments.get(5 if loop.qualname in unrolling.SCANS else None, "unroll")
+        if loop.arguments.dynamic or unrolling.is_unrolled(facts, loop):
             return None
         if unroll is not None and not isinstance(unroll, ast.Constant):
             return None

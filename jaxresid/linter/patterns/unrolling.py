@@ -1,0 +1,117 @@
+"""Tell whether a staged loop is unrolled completely, so that no loop is left.
+
+Shared by the rules on `prevent_cse` (JXR4).
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jaxresid.linter.resolve.facts import Facts, Loop
+    from jaxresid.linter.resolve.names import Binding
+
+# Where the loops take the length and the unrolling, by the end of their name.
+SCANS = frozenset({"jax.lax.scan", "haiku.scan"})
+_CURRIED_SCANS = frozenset({"flax.linen.scan", "flax.linen.transforms.scan", "flax.nnx.scan"})
+_FORI = frozenset({"jax.lax.fori_loop", "haiku.fori_loop"})
+
+
+def is_unrolled(facts: Facts, loop: Loop) -> bool:
+    """Return whether the code shows that a loop is unrolled completely.
+
+    It is with `unroll=True`, an unrolling of at least the length, or a length of 1. A parameter
+    has the value of its default where no call that is visible gives another.
+    """
+    if loop.arguments.dynamic:
+        return False
+    length = _length(facts, loop)
+    if length == 1:
+        return True
+    if loop.qualname not in SCANS | _CURRIED_SCANS | _FORI:
+        return False
+    given = loop.arguments.get(5 if loop.qualname in SCANS else None, "unroll")
+    unroll = _value(facts, given)
+    if unroll is True:
+        return True
+    if type(unroll) is int and length is not None:
+        return 0 < length <= unroll
+    return given is not None and _is_length(loop, given)
+
+
+def _is_length(loop: Loop, unroll: ast.expr) -> bool:
+    """Return whether an unrolling is written as the loop's length.
+
+    That is `length=n, unroll=n`, or `len(xs)` and `xs.shape[0]` of its `xs`.
+    """
+    if loop.qualname not in SCANS or isinstance(unroll, ast.Constant):
+        return False
+    text = ast.unparse(unroll)
+    length = loop.arguments.get(3, "length")
+    if length is not None and isinstance(unroll, (ast.Name, ast.Attribute)):
+        return ast.unparse(length) == text
+    xs = loop.arguments.get(2, "xs")
+    if not isinstance(xs, (ast.Name, ast.Attribute)):
+        return False
+    return text in {f"len({ast.unparse(xs)})", f"{ast.unparse(xs)}.shape[0]"}
+
+
+def _length(facts: Facts, loop: Loop) -> int | None:
+    """Return the length of a loop, None where its code does not say."""
+    get = loop.arguments.get
+    if loop.qualname in _FORI:
+        lower, upper = _value(facts, get(0, "lower")), _value(facts, get(1, "upper"))
+        return upper - lower if type(lower) is int and type(upper) is int else None
+    if loop.qualname in SCANS:
+        length = _value(facts, get(3, "length"))
+        return length if type(length) is int else _arange(facts, get(2, "xs"))
+    if loop.qualname in _CURRIED_SCANS:
+        length = _value(facts, get(None, "length"))
+        return length if type(length) is int else None
+    return None
+
+
+def _arange(facts: Facts, xs: ast.expr | None) -> int | None:
+    """Return the length of `jnp.arange(4)`, None for other expressions."""
+    if not isinstance(xs, ast.Call) or len(xs.args) != 1 or xs.keywords:
+        return None
+    if "jax.numpy.arange" not in facts.names.qualnames(xs.func):
+        return None
+    length = _value(facts, xs.args[0])
+    return length if type(length) is int else None
+
+
+def _value(facts: Facts, node: ast.expr | None) -> object:
+    """Return the value of a literal, of a name that has one, and of a parameter by default.
+
+    None is returned where it has no such value.
+    """
+    bindings = facts.names.bindings(node) if isinstance(node, ast.Name) else ()
+    if len(bindings) == 1 and bindings[0].kind == "param":
+        return _default(facts, bindings[0])
+    value = facts.names.constant(node)
+    return None if value is ... else value
+
+
+def _default(facts: Facts, parameter: Binding) -> object:
+    """Return the default of a parameter, None where a caller gives, or may give, another value."""
+    function = parameter.scope.node
+    if not isinstance(parameter.value, ast.Constant) or not isinstance(function, ast.FunctionDef):
+        return None
+    if facts.remote_uses(function):
+        return None
+    args = [*function.args.posonlyargs, *function.args.args]
+    if facts.names.class_of(function) is not None:
+        args = args[1:]  # `self` is not among the arguments of a call
+    position = args.index(parameter.node) if parameter.node in args else len(args)
+    named = (n for n in facts.names.attributes if n.attr == function.name)
+    for name in (*facts.names.loads.get(function.name, ()), *named):
+        call = facts.names.parents[name]
+        if not isinstance(call, ast.Call) or call.func is not name:
+            return None  # a partial, or a derivative, whose caller may give it
+        if len(call.args) > position or any(isinstance(a, ast.Starred) for a in call.args):
+            return None
+        if any(k.arg in {None, parameter.name} for k in call.keywords):
+            return None
+    return parameter.value.value

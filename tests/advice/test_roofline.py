@@ -351,7 +351,18 @@ def test_a_while_loop_counts_one_trip_and_says_so():
 
     found = took(loop, array(N, N))
     assert found.compute == pytest.approx(2 * N**3 / 459e12, rel=1e-6)
-    assert found.notes == ("while: trips unknown, counted once",)
+    assert found.notes == ("while: trips unknown, counted once; --trips says how many",)
+
+
+def test_a_while_loop_takes_the_trips_that_bound_it():
+    def loop(x):
+        return lax.while_loop(
+            lambda c: (c[1] < 5) & (c[0][0, 0] < 1), lambda c: (c[0] @ c[0], c[1] + 1), (x, 0)
+        )
+
+    found = took(loop, array(N, N))
+    assert found.compute == pytest.approx(5 * 2 * N**3 / 459e12, rel=1e-6)
+    assert found.notes == ("while: at most 5 trips, all counted",)
 
 
 @pytest.mark.parametrize("slow", [0, 1])

@@ -80,6 +80,7 @@ def compare(
     mode: Mode = "auto",
     on: str | Place | None = None,
     mesh: Any = None,
+    trips: int | None = None,
     lifetimes: bool = False,
 ) -> Callable[..., Comparison]:
     """Return a function that compares `fun` and its gradients under checkpoint policies.
@@ -108,6 +109,8 @@ def compare(
       mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
       on: The place that the figures are for, as for `jaxresid.inspect`.
       mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
+      trips: How often while loops run whose number of trips the program decides, as for
+        `jaxresid.inspect`.
       lifetimes: Also report from when until when each value is live, in each row; not for a CPU.
 
     Returns:
@@ -116,7 +119,9 @@ def compare(
     Raises:
       JaxresidError: As `jaxresid.inspect`, or because there is no such place.
     """
-    question = Question(fun, argnums=argnums, has_aux=has_aux, mode=mode, on=on, mesh=mesh)
+    question = Question(
+        fun, argnums=argnums, has_aux=has_aux, mode=mode, on=on, mesh=mesh, trips=trips
+    )
     if isinstance(policies, str):
         policies = (policies,)
     if isinstance(policies, Mapping):

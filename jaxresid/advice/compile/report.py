@@ -41,6 +41,7 @@ def inspect(
     mesh: Any = None,
     compile: bool = False,
     compile_time: float = COMPILE_SECONDS,
+    trips: int | None = None,
     lifetimes: bool = False,
 ) -> Callable[..., Report]:
     """Report what the backward pass of `fun` keeps, costs and takes.
@@ -69,6 +70,8 @@ def inspect(
         of the ten checkpoints that drop most; the verdicts on these are then XLA's.
       compile_time: seconds that compiling may take, all together; a checkpoint that has no verdict
         of XLA then says so.
+      trips: how often while loops run whose number of trips the program decides, for FLOPs and
+        times; None: the bound that the condition has, such as `max_steps`, and once without one.
       lifetimes: also report from when until when each value is live, op by op, in the program and
         without each of its checkpoints; not for a CPU, where nothing is estimated.
 
@@ -88,6 +91,7 @@ def inspect(
         on=on,
         mesh=mesh,
         lifetimes=lifetimes,
+        trips=trips,
     )
 
     def inspected(*args: Any, **kwargs: Any) -> Report:

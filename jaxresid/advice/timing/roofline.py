@@ -34,6 +34,7 @@ from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.cost.traffic import ADDS, PUTS, TAKES
 from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.jaxpr.primitives import COLLECTIVES
+from jaxresid.inspector.jaxpr.trips import TRIPS_UNKNOWN, WhileTrips
 from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.memory.rules.fusion import LIBRARY, MULTIPLIED
@@ -43,7 +44,6 @@ from jaxresid.inspector.program.transfers import entering, moves
 from jaxresid.jaxpr_types import Eqn
 from jaxresid.model import Cost
 
-_WHILE = "while: trips unknown, counted once"
 _COND = "cond: the slower branch"
 
 _CALLED = MULTIPLIED | LIBRARY
@@ -83,7 +83,7 @@ class Seconds:
 
 def seconds(lowered: Lowered, chip: Chip) -> Seconds:
     """Return the estimated time of a program on a chip, in seconds."""
-    walk = _TimeEstimator(chip, lowered.profile)
+    walk = _TimeEstimator(chip, lowered.profile, lowered.program.trips)
     found = walk.block(lowered.program.block, lowered.block, lowered.ops)
     return Seconds(
         found.compute,
@@ -186,7 +186,7 @@ class _TimeSum:
     collectives: float = 0.0
     sent: float = 0.0
 
-    def add(self, other: _TimeSum, times: int = 1) -> None:
+    def add(self, other: _TimeSum, times: float = 1) -> None:
         self.kernels += other.kernels * times
         self.exposed += other.exposed * times
         self.compute += other.compute * times
@@ -206,9 +206,12 @@ class _TimeEstimator:
 
     chip: Chip
     profile: Profile
+    trips: WhileTrips
     uncosted: set[str] = field(default_factory=set)
     notes: dict[str, None] = field(default_factory=dict)
     _works: dict[Op, tuple[float, int]] = field(default_factory=dict)
+    # By the id of a cond's branches: how often each of them runs in a trip of the loop around it.
+    _shares: dict[int, tuple[float, ...]] = field(default_factory=dict)
     # Inputs of loops' bodies that are in host memory; until 0.11 their own avals forget it.
     _hosted: set[Value] = field(default_factory=set)
 
@@ -262,23 +265,43 @@ class _TimeEstimator:
     def _bodies(self, kernel: Op, op: Op) -> tuple[_TimeSum, int]:
         """Return the times of a loop's body with its trips, or of a cond's slower branch."""
         self._hosted |= entering(op, self._hosted)
+        trips = self._trips(op)
         each = []
         for i, (body, inner) in enumerate(zip(op.bodies, kernel.bodies, strict=True)):
             nest = kernel.nest if i == 0 else None
             made = kernels(inner, nest, self.profile)
             each.append(self.block(body, made, made.ops))
         if kernel.nest is None:
-            self.notes[_COND] = None
-            return max(each, key=lambda s: s.longest), 1
+            shares = self._shares.get(id(op.params["branches"]))
+            if shares is None:
+                self.notes[_COND] = None
+                return max(each, key=lambda s: s.longest), 1
+            total = _TimeSum()
+            for branch, share in zip(each, shares, strict=True):
+                total.add(branch, share)
+            return total, 1
         once = each[0]
         self._stacks(once, kernel)
         for condition in each[1:]:
             once.add(condition)
-        if kernel.nest.length is None:
-            self.notes[_WHILE] = None
         longer = max(once.transfers, once.collectives) - once.kernels
         once.exposed = max(once.exposed, longer)
-        return once, 1 if kernel.nest.length is None else kernel.nest.length
+        return once, trips
+
+    def _trips(self, op: Op) -> int:
+        """Return the trips of a loop; 1 for what is none, or where they are not known."""
+        if op.nest is None:
+            return 1
+        if op.nest.length is not None:
+            return op.nest.length
+        trips = self.trips.of(op.eqn)
+        if trips is None or trips.note:
+            self.notes[TRIPS_UNKNOWN if trips is None else trips.note] = None
+        if trips is None:
+            return 1
+        for cond, runs in trips.branches.items():
+            self._shares[cond] = tuple(n / max(trips.count, 1) for n in runs)
+        return trips.count
 
     def _stacks(self, total: _TimeSum, loop: Op) -> None:
         """Add the time of what a trip of a loop copies into the loop's stacks.

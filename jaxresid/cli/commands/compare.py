@@ -15,7 +15,7 @@ from jaxresid.cli.options.compiling import (
     print_errors,
     settings,
 )
-from jaxresid.cli.options.inputs import TargetOptions, subject_of, target_options
+from jaxresid.cli.options.inputs import TargetOptions, subject_of, target_options, trips_option
 from jaxresid.cli.options.output import Output, output_options, picture_of
 from jaxresid.cli.options.places import asks_compiler, placed
 from jaxresid.cli.options.policies import at_option, policy_option
@@ -32,6 +32,7 @@ from jaxresid.cli.options.policies import at_option, policy_option
     )
 )
 @target_options
+@trips_option
 @output_options(("text", "json", "html", "svg", "perfetto"))
 @policy_option(
     "all of JAX's, which module:policy comes beside; none and as-written are always there"

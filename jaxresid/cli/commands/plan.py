@@ -18,6 +18,7 @@ from jaxresid.cli.options.inputs import (
     provide_devices,
     requested,
     target_options,
+    trips_option,
 )
 from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import asks_compiler, budget_of, budget_option, placed
@@ -48,6 +49,7 @@ from jaxresid.xla.places import memory_of, why_unavailable
     )
 )
 @target_options
+@trips_option
 @output_options(("text", "json", "html", "svg", "perfetto"))
 @budget_option("what a program can have of one device of --on")
 @option(

@@ -16,7 +16,7 @@ from jaxresid.cli.options.compiling import (
     print_errors,
     settings,
 )
-from jaxresid.cli.options.inputs import TargetOptions, inspected, target_options
+from jaxresid.cli.options.inputs import TargetOptions, inspected, target_options, trips_option
 from jaxresid.cli.options.output import Output, output_options, picture_of
 from jaxresid.cli.options.places import asks_compiler, placed
 from jaxresid.cli.options.sizes import size
@@ -43,6 +43,7 @@ from jaxresid.text.safe_text import visible
     )
 )
 @target_options
+@trips_option
 @output_options(("text", "json", "html", "jax", "svg", "pprof", "perfetto"))
 @option(
     "-v", "--verbose", is_flag=True, help="Show everything: each value, checkpoint and residual."

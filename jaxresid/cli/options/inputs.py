@@ -56,6 +56,7 @@ class TargetOptions:
     mesh: tuple[str, ...] = ()
     mesh_mode: MeshMode | None = None
     batch: tuple[int, ...] = ()
+    trips: int | None = None
     folder: str | None = None
     name: str | None = None
     words: tuple[str, ...] = field(default=(), compare=False)
@@ -82,6 +83,19 @@ def mode_option(command: Callable[..., Any]) -> Callable[..., Any]:
         help="function: differentiate TARGET. step: TARGET is a training step that takes gradients"
         " itself, and those are reported. auto: step if TARGET takes gradients and returns"
         " something other than one real scalar, else function.",
+    )(command)
+
+
+def trips_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --trips, for commands that say what the program costs."""
+    return option(
+        "--trips",
+        group=Group.INPUTS,
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="How often a while loop runs whose number of trips the program decides, such as the"
+        " steps of a solver: FLOPs and times are then those of N trips.  [default: the bound that"
+        " its condition has, such as max_steps; 1 without one]",
     )(command)
 
 
@@ -197,7 +211,9 @@ def own_options(
     if origin := named_targets.place_origin(context):
         own["on_origin"] = origin
     chosen = TargetOptions(target.text, folder=target.folder, name=target.name, **own)
-    words = (chosen.name or chosen.target, *words_of(context, names, own))
+    # Not all of the commands that are named next count trips.
+    shared = [name for name in names if name != "trips"]
+    words = (chosen.name or chosen.target, *words_of(context, shared, own))
     return replace(chosen, words=words), others
 
 
@@ -323,6 +339,7 @@ def requested(options: TargetOptions) -> TargetRequest:
         name=options.target,
         warnings=warnings,
         words=options.words,
+        trips=options.trips,
     )
     return TargetRequest(question, make)
 

@@ -72,6 +72,7 @@ class Arguments:
       changing: the paths whose leaves the function changes; None: not known yet.
       mesh: what the leaves are split over, a Mesh or an AbstractMesh; None: they are not.
       context: the mesh to trace in; None: that which the caller is in.
+      trips: the trips of while loops whose number the program decides; None: not said.
     """
 
     paths: tuple[str, ...]
@@ -87,6 +88,7 @@ class Arguments:
     changing: frozenset[str] | None = None
     mesh: Any = None
     context: Any = None
+    trips: int | None = None
 
     def having(self, role: str) -> tuple[int, ...]:
         """Return the indices of the leaves that have a role."""
@@ -179,6 +181,7 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
         is_mutable=bool(around.variables or around.refs) or any(flat.held),
         mesh=own,
         context=mesh,
+        trips=question.trips,
     )
     passed = {id(each) for each in flat.layout.outside}
     places = [(v, value_of(v), path) for path, v in around.variables if id(v) not in passed]

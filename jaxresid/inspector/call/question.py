@@ -38,6 +38,7 @@ class Question:
       warnings: warnings that there are already.
       words: the words of the command line that ask this; empty from Python.
       lifetimes: whether the report is to have the lifetimes of all values.
+      trips: the trips of while loops whose number the program decides; None: not said.
 
     Raises:
       InputsError: an option is not one, or does not go with another.
@@ -55,6 +56,7 @@ class Question:
     warnings: Sequence[str] = ()
     words: tuple[str, ...] = ()
     lifetimes: bool = False
+    trips: int | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.fun):
@@ -65,6 +67,8 @@ class Question:
         if self.on is not None:
             object.__setattr__(self, "on", choose(self.on))
         object.__setattr__(self, "argnums", _normalised(self.argnums))
+        if self.trips is not None and (not isinstance(self.trips, int) or self.trips < 1):
+            raise InputsError(f"trips must be a whole number of at least 1, not {self.trips!r}")
         if self.mode == "step" and (self.has_aux or self.argnums is not None):
             given = "has_aux" if self.has_aux else "argnums"
             raise InputsError(

@@ -144,5 +144,5 @@ def _sum(passes: tuple[Cost, Cost]) -> Cost:
 
 def _phases_by_tags(traced: Trace, written: Program, total: Cost) -> Phases:
     """Split the total cost by what JAX tags as recomputed, where the trace without is not known."""
-    forward, recompute = passes_cost(traced)[0], block_cost(written.block, RECOMPUTE)
+    forward, recompute = passes_cost(traced)[0], block_cost(written.block, traced.trips, RECOMPUTE)
     return Phases(forward, total - forward - recompute, recompute + TAGGED)

@@ -65,7 +65,7 @@ def evaluate_step_checkpoints(
     if not step.has_checkpoints:
         return EvaluatedCheckpoints((), tagged)
     removal = Removal(lambda: _traced(fun, step), lambda again: (again.jaxpr,), step.frames)
-    cost = jaxpr_cost(jaxpr)
+    cost = jaxpr_cost(jaxpr, step.trips)
     found = sites(step.levels, step.tops[0], backward=True)
     try:
         found, numbers = _numbered(step, found, removal)
@@ -99,7 +99,7 @@ def evaluate_step_checkpoints(
         other = removed(frozenset([site]))
         program = step_program(other)
         kept, _ = step_kept_nbytes(other, program)
-        return Counterfactual(kept, jaxpr_cost(other.jaxpr), program, other)
+        return Counterfactual(kept, jaxpr_cost(other.jaxpr, other.trips), program, other)
 
     case = Case(
         sites=found,

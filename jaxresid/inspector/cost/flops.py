@@ -100,7 +100,7 @@ def _polynomial(eqn: Eqn) -> Cost:
 # Reductions, windows and order.
 
 
-@rule(*REDUCTIONS)
+@rule(*REDUCTIONS, "unvmap_all", "unvmap_any", "unvmap_max")
 def _reduction(eqn: Eqn) -> Cost:
     return Cost(elementwise_flops=size(eqn.invars[0]) - size(eqn.outvars[0]))
 

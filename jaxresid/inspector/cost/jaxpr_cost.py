@@ -1,7 +1,8 @@
 """Count what a jaxpr costs: FLOPs, transcendental evaluations and bytes, nested jaxprs included.
 
-A scan counts all its trips, a while loop one (its number of trips is unknown; a note says so), a
-cond its most expensive branch (with a note), a call what it calls. A `shard_map` counts all devices
+A scan counts all its trips, a while loop those that its condition allows or that the user says (one
+where neither tells; a note says which), a cond its most expensive branch (with a note), a call what
+it calls. A `shard_map` counts all devices
 of the axes that it is manual over, so that a program costs the same however it is split; of its
 collectives, the results on one device are summed up. What nothing reads costs nothing, inside calls
 and scans too, since `jit` drops it. A primitive without a rule is listed in `Cost.uncosted`; its
@@ -11,7 +12,7 @@ bytes are counted.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from jaxresid.inspector.cost.traffic import traffic
 from jaxresid.inspector.jaxpr.extents import nbytes, size
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.primitives import COLLECTIVES
+from jaxresid.inspector.jaxpr.trips import TRIPS_UNKNOWN, Trips, WhileTrips
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Cost
@@ -55,9 +57,14 @@ class _NeededPart:
     invars: frozenset[int]
 
 
-def jaxpr_cost(jaxpr: Jaxpr) -> Cost:
-    """Return what one run of a jaxpr costs."""
-    return Costs().of_jaxpr(jaxpr)
+def jaxpr_cost(jaxpr: Jaxpr, trips: WhileTrips | None = None) -> Cost:
+    """Return what one run of a jaxpr costs.
+
+    Args:
+      jaxpr: the jaxpr.
+      trips: the trips of its while loops; None: those that it says itself.
+    """
+    return Costs().of_program(jaxpr) if trips is None else Costs(trips).of_jaxpr(jaxpr)
 
 
 def passes_cost(
@@ -75,7 +82,7 @@ def passes_cost(
       chosen: which of the eqns of the two jaxprs count; None: all.
       opened: the ids of calls of which some eqns count.
     """
-    costs = Costs()
+    costs = Costs(traced.trips)
     needed = {traced.backward.invars[i] for i in costs.read(traced.backward)}
     read = (traced.num_outputs + i for i, v in enumerate(traced.read) if v in needed)
     wanted = frozenset([*range(traced.num_outputs), *read])
@@ -85,9 +92,9 @@ def passes_cost(
     return costs.of_jaxpr(traced.forward, wanted), costs.of_jaxpr(traced.backward)
 
 
-def eqn_cost(eqn: Eqn) -> Cost:
+def eqn_cost(eqn: Eqn, trips: WhileTrips | None = None) -> Cost:
     """Return what one run of an eqn costs, with everything inside it times its trips."""
-    return Costs().of_eqn(eqn)
+    return Costs(trips).of_eqn(eqn)
 
 
 def flat_cost(eqn: Eqn) -> Cost | None:
@@ -108,9 +115,13 @@ class Costs:
     """A counter of the costs of jaxprs and eqns that visits each inner jaxpr once.
 
     Layers that call the same jitted function share its jaxpr.
+
+    Args:
+      trips: the trips of while loops; None: those that a loop says by itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trips: WhileTrips | None = None) -> None:
+        self.trips = WhileTrips() if trips is None else trips
         # By id and wanted results; the jaxpr is kept, or its id could be reused.
         self._costs: dict[tuple[int, Wanted], tuple[Jaxpr, Cost]] = {}
         self._reading: dict[tuple[int, Wanted], _NeededPart] = {}
@@ -128,6 +139,11 @@ class Costs:
         if met is None:
             met = self._costs[key] = (jaxpr, self._sum(self._read(jaxpr, wanted).eqns))
         return met[1]
+
+    def of_program(self, jaxpr: Jaxpr) -> Cost:
+        """Return what one run of a whole program costs, whose loops may bound one another's."""
+        self.trips.add(jax_compat.open_jaxpr(jaxpr))
+        return self.of_jaxpr(jaxpr)
 
     def of_some(
         self,
@@ -174,8 +190,7 @@ class Costs:
             inner = params[_RUNS[name]]
             return self.of_jaxpr(getattr(inner, "solve", inner))
         if name == "while":
-            once = self.of_jaxpr(params["cond_jaxpr"]) + self.of_jaxpr(params["body_jaxpr"])
-            return once + Cost(notes=("while: trips unknown, counted once",))
+            return self._while(eqn, params)
         found = nests(eqn)
         if not found:
             return _with_traffic(Cost(uncosted=(name,)), eqn)
@@ -186,6 +201,19 @@ class Costs:
         if name == "shard_map":
             return replace(cost * devices_of(params), collectives=cost.collectives)
         return cost if nest.length is None else cost * nest.length
+
+    def _while(self, eqn: Eqn, params: Mapping[str, Any]) -> Cost:
+        body = jax_compat.open_jaxpr(params["body_jaxpr"])
+        once = self.of_jaxpr(params["cond_jaxpr"]) + self.of_jaxpr(body)
+        trips = self.trips.of(eqn)
+        branches = {
+            id(jax_compat.params(each)["branches"]): [
+                self.of_jaxpr(nest.jaxpr, self._inside(nest, results)) for nest in nests(each)
+            ]
+            for each, results in self._read(body, None).eqns
+            if trips is not None and trips.branches and jax_compat.primitive_name(each) == "cond"
+        }
+        return loop_cost(once, trips, branches)
 
     def _sum(self, eqns: Iterable[tuple[Eqn, Wanted]]) -> Cost:
         # Sums of plain numbers: a Cost per addition would take longer than all rules together.
@@ -327,6 +355,25 @@ def _most_expensive(branches: list[Cost]) -> Cost:
         uncosted=tuple(name for b in branches for name in b.uncosted),
         notes=(*notes, *(note for b in branches for note in b.notes)),
     )
+
+
+def loop_cost(once: Cost, trips: Trips | None, branches: Mapping[int, Sequence[Cost]]) -> Cost:
+    """Return what all trips of a while loop cost.
+
+    Args:
+      once: the cost of one trip, with the most expensive branch of each cond.
+      trips: its trips; None: not known.
+      branches: the costs of the branches of the conds in its body, by the id of their tuple.
+    """
+    if trips is None:
+        return once + Cost(notes=(TRIPS_UNKNOWN,))
+    total = once * trips.count
+    for cond, runs in trips.branches.items():
+        if cond in branches:
+            each = branches[cond]
+            total -= _most_expensive(list(each)) * trips.count
+            total += sum((cost * n for cost, n in zip(each, runs, strict=True)), Cost())
+    return total + Cost(notes=(trips.note,) * bool(trips.note))
 
 
 def devices_of(params: Mapping[str, Any]) -> int:

@@ -17,6 +17,7 @@ from jaxresid.inspector.jaxpr.phases import (
     Passes,
     phase_of,
 )
+from jaxresid.inspector.jaxpr.trips import WhileTrips
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Cost, Phases
@@ -31,7 +32,7 @@ def step_cost(step: StepTrace) -> Phases:
     convolutions. For elementwise work it is too much, since without the checkpoint the forward pass
     would prepare some of it for the backward pass as well (`1 - tanh(x)**2`).
     """
-    parts = _PassCosts()
+    parts = _PassCosts(step.trips)
     parts.add(step.jaxpr, None, "", _RunCount(), frozenset(), frozenset())
     costs = parts.costs
     return Phases(costs[FORWARD], costs[BACKWARD], costs[RECOMPUTE], costs[UPDATE])
@@ -53,8 +54,8 @@ class _RunCount:
 class _PassCosts(Costs):
     """A counter that adds up costs by pass."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, trips: WhileTrips) -> None:
+        super().__init__(trips)
         self.costs = dict.fromkeys((FORWARD, RECOMPUTE, BACKWARD, UPDATE), Cost())
         self._passes = Passes()
 
@@ -121,6 +122,9 @@ class _PassCosts(Costs):
         cost = times.of(self.of_eqn(eqn, wanted))
         found = nests(eqn)
         is_plain = not found or (phase == UPDATE and self._passes.of(eqn) == UPDATE)
+        trips = self.trips.of(eqn) if found and found[0].kind == "while" else None
+        # A loop of the backward pass that runs branches of its own differently often.
+        is_plain |= phase == BACKWARD and trips is not None and bool(trips.branches)
         if phase in (FORWARD, RECOMPUTE) or is_plain:
             if phase == UPDATE and ahead and not behind:
                 phase = FORWARD
@@ -134,6 +138,8 @@ class _PassCosts(Costs):
             inside = replace(times, devices=times.devices * devices_of(jax_compat.params(eqn)))
         elif nest.kind == "scan":
             inside = replace(times, trips=times.trips * (nest.length or 1))
+        elif trips is not None:
+            inside = replace(times, trips=times.trips * trips.count)
         made = self.add(
             nest.jaxpr,
             self._inside(nest, wanted),

@@ -355,6 +355,15 @@ _ROWS = (
     Primitive("unpin", "bookkeeping", 0),
     Primitive("with_memory_space_constraint", "bookkeeping", 0),
     Primitive("xla_metadata_value", "bookkeeping", 0),
+    # Equinox'. The selection takes its first case where it is of no batch.
+    Primitive("maybe_set", "move", 0),
+    Primitive("nonbatchable", "mark", 0),
+    Primitive("nondifferentiable_backward", "mark", 0),
+    Primitive("select_if_vmap", "elementwise", 0),
+    Primitive("unvmap_all", "axis"),
+    Primitive("unvmap_any", "axis"),
+    Primitive("unvmap_max", "axis"),
+    Primitive("vprim", "move", 0),  # `maybe_set` of a batch
 )
 
 PRIMITIVES = {row.name: row for row in _ROWS}

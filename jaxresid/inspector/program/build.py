@@ -19,6 +19,7 @@ from jaxresid.inspector.call.splits import Split
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE, phase_of
 from jaxresid.inspector.jaxpr.primitives import COLLECTIVES, MARKS, SHARDINGS
+from jaxresid.inspector.jaxpr.trips import WhileTrips
 from jaxresid.inspector.program.collectives import written
 from jaxresid.inspector.program.ops import Block, InlineContext, Op, Value
 from jaxresid.inspector.program.per_device import per_device
@@ -59,6 +60,7 @@ class Program:
       sharding: how it is split over a mesh; None if it is for one device.
       values: on a mesh, the values of its jaxprs' variables; for a jaxpr that is called more than
         once, those in the first call.
+      trips: the trips of its while loops.
     """
 
     block: Block
@@ -67,6 +69,7 @@ class Program:
     residuals: frozenset[Value] = frozenset()
     sharding: Sharding | None = None
     values: Mapping[Var, Value] = field(default_factory=dict)
+    trips: WhileTrips = field(default_factory=WhileTrips)
 
 
 def value_and_gradients(traced: Trace) -> Program:
@@ -112,6 +115,7 @@ def value_and_gradients(traced: Trace) -> Program:
         residuals=frozenset(kept),
         sharding=sharding,
         values=values,
+        trips=traced.trips,
     )
 
 
@@ -123,6 +127,7 @@ def program_of_jaxpr(
     as_written: bool = False,
     sharding: Sharding | None = None,
     reader: JaxprReader | None = None,
+    trips: WhileTrips | None = None,
 ) -> Program:
     """Return the program of an open jaxpr as it stands.
 
@@ -133,6 +138,7 @@ def program_of_jaxpr(
       as_written: leave checkpoint_names as ops, and what is computed twice.
       sharding: how it is split over a mesh; None for one device.
       reader: what has read other programs, not `as_written`, that share eqns with this one.
+      trips: the trips of its while loops; None: those that they say themselves.
     """
     record = None if sharding is None else _InlinedValues()
     build = _Builder(reader or JaxprReader(as_written=as_written), record)
@@ -142,7 +148,14 @@ def program_of_jaxpr(
     values: Mapping[Var, Value] = {}
     if sharding is not None and record is not None:
         block, values = _of_one_device(block, record, sharding, arguments)
-    return Program(pruned(block), tuple(inputs), tuple(outputs), sharding=sharding, values=values)
+    return Program(
+        pruned(block),
+        tuple(inputs),
+        tuple(outputs),
+        sharding=sharding,
+        values=values,
+        trips=WhileTrips() if trips is None else trips,
+    )
 
 
 def _of_one_device(

@@ -24,7 +24,14 @@ def step_program(
       reader: what has read the programs of other variants of the step.
     """
     inputs, outputs = known or roles(step)
-    made = program_of_jaxpr(step.jaxpr, inputs, outputs, reader=reader, sharding=step.sharding)
+    made = program_of_jaxpr(
+        step.jaxpr,
+        inputs,
+        outputs,
+        reader=reader,
+        sharding=step.sharding,
+        trips=step.trips,
+    )
     return infer_phases(made)
 
 

@@ -24,6 +24,7 @@ from jaxresid.inspector.jaxpr.callsites import contains_remat, may_hold_checkpoi
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import flattened
 from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.trips import WhileTrips
 from jaxresid.inspector.trace.traced import Lowerable, Traced
 from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr, Var
 
@@ -120,6 +121,15 @@ class Trace(Traced):
             Level(self.forward, primal=primal, inputs=self.inputs),
             Level(self.backward, inputs=self.backward_inputs),
         )
+
+    @functools.cached_property
+    def trips(self) -> WhileTrips:
+        """The trips of the while loops in its passes."""
+        found = WhileTrips(self.arguments.trips)
+        lead = len(self.backward.invars) - self.num_cotangents - self.num_residuals
+        handed = {lead + i: self.num_outputs + i for i in range(self.num_residuals)}
+        found.add(self.forward, self.backward, handed)
+        return found
 
     @property
     def written(self) -> Jaxpr:

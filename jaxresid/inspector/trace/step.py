@@ -19,6 +19,7 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.jaxpr.phases import BACKWARD, Passes
+from jaxresid.inspector.jaxpr.trips import WhileTrips
 from jaxresid.inspector.trace.changes import (
     changes,
     changes_by_step,
@@ -87,6 +88,13 @@ class StepTrace(Traced):
     def tops(self) -> tuple[Level]:
         """The top level of the jaxpr."""
         return (Level(self.jaxpr, inputs=self.inputs),)
+
+    @functools.cached_property
+    def trips(self) -> WhileTrips:
+        """The trips of its while loops."""
+        found = WhileTrips(self.arguments.trips)
+        found.add(self.jaxpr)
+        return found
 
     @property
     def written(self) -> Jaxpr:

@@ -13,6 +13,7 @@ from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.jaxpr.trips import WhileTrips
 from jaxresid.jaxpr_types import Jaxpr
 
 
@@ -61,6 +62,11 @@ class Traced(ABC):
     @abstractmethod
     def tops(self) -> tuple[Level, ...]:
         """The top levels of its jaxprs, with the paths of their invars and the primal jaxpr."""
+
+    @property
+    @abstractmethod
+    def trips(self) -> WhileTrips:
+        """The trips of the while loops in its jaxprs."""
 
     @property
     @abstractmethod

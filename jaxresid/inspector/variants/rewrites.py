@@ -12,6 +12,7 @@ from jaxresid.inspector.cost.jaxpr_cost import Costs, passes_cost
 from jaxresid.inspector.few_layers import can_leave_out_layers, few_layers, whole_figures
 from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
 from jaxresid.inspector.jaxpr.repeats import shortened
+from jaxresid.inspector.jaxpr.trips import WhileTrips
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
@@ -114,11 +115,11 @@ class StepRewrites:
         except Exception as e:
             raise JaxresidError("the gradients of the step cannot be told from the rest") from e
         self.jaxprs = tuple(each.jaxpr for each in self._gradients.found)
-        self._costs = Costs()
+        self._costs = Costs(WhileTrips(step.arguments.trips))
 
     def cost(self) -> Cost:
         """Return the cost of the step as it is."""
-        return self._costs.of_jaxpr(self._step.jaxpr)
+        return self._costs.of_program(self._step.jaxpr)
 
     def figures(self, number: int, jaxpr: Jaxpr) -> Figures:
         """Return the figures with another loss; see `Rewrites.figures`."""
@@ -126,7 +127,7 @@ class StepRewrites:
         program = step_program(made)
         peak = peak_nbytes(lower(program, self._profile))
         kept, _ = step_kept_nbytes(made, program)
-        return Figures(peak, kept, self._costs.of_jaxpr(made.jaxpr))
+        return Figures(peak, kept, self._costs.of_program(made.jaxpr))
 
     def trace(self, number: int, jaxpr: Jaxpr) -> StepTrace:
         """Return the trace with another loss."""

@@ -30,6 +30,7 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import without
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.nesting import eqns_in
+from jaxresid.inspector.jaxpr.trips import WhileTrips
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
@@ -251,7 +252,7 @@ class StepVariants:
         self._alike: dict[Hashable, Jaxpr] = {}
         self._slotted: dict[Hashable, _Slotted | None] = {}
         # Variants share what checkpoints do not change.
-        self._costs = Costs()
+        self._costs = Costs(WhileTrips(step.arguments.trips))
         self._reader = JaxprReader()
         self._losses = Losses((), step.frames, self._is_written, self._name)
         self._trips: Mapping[int, int] = {}
@@ -647,7 +648,7 @@ class StepVariants:
         return Variant(
             functools.cache(lambda: step_kept_nbytes(traced, program)),
             peak_nbytes(lowered),
-            self._costs.of_jaxpr(traced.jaxpr),
+            self._costs.of_program(traced.jaxpr),
             lowered,
             lambda: Details(program, traced, found, lambda: kept_of(found())),
         )

@@ -522,7 +522,7 @@ class TestPrimitives:
     @pytest.mark.parametrize("fun", [lax.igamma, lax.igammac, lax.random_gamma_grad])
     def test_series_are_counted_once_and_say_so(self, fun):
         found = cost(fun, X, Y)
-        assert any(note.endswith("unknown, counted once") for note in found.notes)
+        assert any("unknown, counted once" in note for note in found.notes)
         assert found.flops > 100 * 21
 
     @pytest.mark.parametrize("name", VARYING)
@@ -813,7 +813,7 @@ class TestNesting:
         assert found.matmul_flops == 2 * 8 * 64 * 64
         assert found.elementwise_flops == 8 * 64 - 1 + 1  # the sum and the comparison
         assert found.transcendentals == 8 * 64
-        assert found.notes == ("while: trips unknown, counted once",)
+        assert found.notes == ("while: trips unknown, counted once; --trips says how many",)
 
     @pytest.mark.parametrize("dear_first", [True, False])
     def test_cond_counts_the_dearer_branch_and_says_so(self, dear_first):

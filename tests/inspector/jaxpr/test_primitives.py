@@ -123,6 +123,7 @@ RARE = {
     *("eq_to", "le_to", "lt_to"),  # of total orders
     *("mulhi", "reciprocal"),  # in kernels
     *("log2", "one_minus_square", "polynomial"),  # since 0.11 and 0.12
+    "select_if_vmap",  # equinox'
 }
 
 

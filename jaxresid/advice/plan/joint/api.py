@@ -41,6 +41,7 @@ def plan(
     on: str | Place | None = None,
     mesh: Any = None,
     meshes: Sequence[Any] | None = None,
+    trips: int | None = None,
     lifetimes: bool = False,
 ) -> Callable[..., Plan]:
     """Return a function that plans how `fun` fits into memory with the least recomputation.
@@ -76,6 +77,8 @@ def plan(
       on: The place that the figures are for, as for `jaxresid.inspect`.
       mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
       meshes: The meshes to choose from; None means `mesh`.
+      trips: How often while loops run whose number of trips the program decides, as for
+        `jaxresid.inspect`.
       lifetimes: Also report from when until when each value is live, in the code as it is and with
         the plan; not for a CPU.
 
@@ -87,7 +90,9 @@ def plan(
       JaxresidError: As `jaxresid.inspect`, because the budget is not understood or not known, or
         because nothing can be compiled for that place here.
     """
-    question = Question(fun, argnums=argnums, has_aux=has_aux, mode=mode, on=on, mesh=mesh)
+    question = Question(
+        fun, argnums=argnums, has_aux=has_aux, mode=mode, on=on, mesh=mesh, trips=trips
+    )
     try:
         nbytes = budget_nbytes(budget) if isinstance(budget, str) else budget
     except InputsError as e:

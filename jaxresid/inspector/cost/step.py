@@ -123,8 +123,6 @@ class _PassCosts(Costs):
         found = nests(eqn)
         is_plain = not found or (phase == UPDATE and self._passes.of(eqn) == UPDATE)
         trips = self.trips.of(eqn) if found and found[0].kind == "while" else None
-        # A loop of the backward pass that runs branches of its own differently often.
-        is_plain |= phase == BACKWARD and trips is not None and bool(trips.branches)
         if phase in (FORWARD, RECOMPUTE) or is_plain:
             if phase == UPDATE and ahead and not behind:
                 phase = FORWARD

@@ -55,9 +55,9 @@ def counting(condition, start=0, step=1):
     ],
 )
 def test_counters_are_counted_as_they_run(condition, start, step):
-    loop = counting(condition, start, step)
-    (found,) = trips_of(loop)
-    assert (found.count, found.note) == (int(loop()[1]), "")
+    (found,) = trips_of(counting(condition, start, step))
+    ran = itertools.takewhile(lambda n: condition((start + n * step, n)), itertools.count())
+    assert (found.count, found.note) == (len(list(ran)), "")
 
 
 def test_a_bound_beside_another_condition_is_the_most():
@@ -75,6 +75,16 @@ def test_a_condition_that_the_trip_before_computes():
 
     (found,) = trips_of(loop)
     assert found.count == int(loop()[2]) == 6
+
+
+def test_a_loop_that_may_not_begin():
+    def fun(go):
+        return lax.while_loop(lambda c: c[1], lambda c: (c[0] + 1, c[0] + 1 < 6), (0, go))
+
+    assert [trips_of(lambda: fun(True))[0].note, trips_of(fun, False)[0].note] == [
+        "",
+        "while: at most 6 trips, all counted",
+    ]
 
 
 def test_a_batch_of_loops_takes_the_longest():

@@ -269,7 +269,7 @@ def test_all_calls_are_treated_alike():
     text, some = planned("nnx", part(NAMES, calls=2), part(checkpointed=False), calls=3)
     new, write, _ = emitted(text, some, library="nnx")
     assert added(text, new) == [SET["nnx"]]
-    assert write.uniform == [
+    assert write.unsaid == [
         "Block.__call__ is set for all of its 3 calls, of which the plan treats 1 otherwise"
     ]
 
@@ -294,7 +294,7 @@ def test_haiku_has_no_such_setting():
     call = site("call", text, "block(x, True)", "Block.__call__", part())
     new, write, _ = emitted(text, call, library="haiku")
     assert added(text, new) == ["            x = hk.remat(block)(x, True)"]
-    assert write.at_calls
+    assert write.written
 
 
 def traced(text):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxresid.advice.plan.emit.modules import OnModules
+from jaxresid.advice.plan.emit.stacked import OnStacks
 from jaxresid.advice.plan.emit.treatments import place_text
 from jaxresid.advice.plan.source.file_edits import FileEdit
 from jaxresid.advice.plan.source.observed_calls import (
@@ -55,22 +56,23 @@ def on_modules(
     Raises:
       InputsError: The plan changes nothing of that framework, or nothing of it can be written.
     """
+    write = OnStacks() if library == "haliax" else OnModules(library)
+    if isinstance(write, OnStacks):
+        sites = write.joined(sites)
     changed = [site for site in sites if site.changed]
     wanted = calls_of(changed, subject.frames.cwd)
     calls = ObservedCalls(
         target_argument_kinds(subject.trace.arguments),
         observe_calls(wanted, lambda: retrace(subject)) if wanted else {},
     )
-    write = OnModules(library)
     found = plan_edits(sites, subject, calls, write)
     if not found.edits:
         lines = ("the plan cannot be written:", *found.problems)
         raise InputsError("\n  ".join(lines) if found.problems else "the plan changes nothing")
-    is_set = write.written or write.at_calls or any(site.kind == "checkpoint" for site in changed)
-    if not is_set:
+    if not (write.written or any(site.kind == "checkpoint" for site in changed)):
         places = ", ".join(place_text(site) for site in changed)
         raise InputsError(
             f"no place of the plan is in a module of {library}: {places}; plan --diff writes it"
         )
     renames = (_RENAMES,) if library == "linen" and write.written else ()
-    return ModuleSettings(found.edits, (*write.uniform, *found.problems), renames)
+    return ModuleSettings(found.edits, (*write.unsaid, *found.problems), renames)

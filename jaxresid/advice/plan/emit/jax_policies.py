@@ -36,6 +36,23 @@ def jax_policy(text: str | None) -> Policy:
         raise _foreign(text) from None
 
 
+def saved_and_offloaded(text: str | None) -> tuple[list[str], list[str]] | None:
+    """Return the names that a policy saves and offloads; None where it goes by something else.
+
+    Args:
+      text: The policy as a plan has it; None means none, which saves nothing.
+    """
+    match ast.parse(text or _RECOMPUTES_ALL, mode="eval").body:
+        case ast.Name(id="nothing_saveable"):
+            return [], []
+        case ast.Call(func=ast.Name(id="save_only_these_names"), args=args, keywords=[]):
+            return [_string(arg, str(text)) for arg in args], []
+        case ast.Call(func=ast.Name(id="save_and_offload_only_these_names"), keywords=keywords):
+            given = {k.arg: _argument(k.value, str(text)) for k in keywords}
+            return given["names_which_can_be_saved"], given["names_which_can_be_offloaded"]
+    return None
+
+
 def _policy(node: ast.expr, text: str) -> Policy:
     match node:
         case ast.Name(id=name) if name in PLAIN_POLICIES:

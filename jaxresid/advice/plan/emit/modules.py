@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from jaxresid.advice.plan.source.file_edits import FileRewrite, FileRewrites, UnwritableError
 from jaxresid.advice.plan.source.locate import (
     calls_at,
+    calls_reached,
     definition_of,
     last_name,
     loaded_classes,
@@ -45,15 +46,13 @@ class OnModules:
 
     Attributes:
       library: The framework.
-      written: The setting that each definition was given.
-      at_calls: The places of its modules that were written at the call, as `--diff` does.
-      uniform: In words, of which calls the plan differs and the setting does not.
+      written: The setting that each definition was given; of Haiku the places.
+      unsaid: In words, of which calls the plan differs and the setting does not.
     """
 
     library: Framework
-    written: dict[ast.stmt, str] = field(default_factory=dict)
-    at_calls: list[PlannedSite] = field(default_factory=list)
-    uniform: list[str] = field(default_factory=list)
+    written: dict[ast.stmt | PlannedSite, str] = field(default_factory=dict)
+    unsaid: list[str] = field(default_factory=list)
 
     def __call__(
         self, files: FileRewrites, site: PlannedSite, subject: Subject, calls: ObservedCalls
@@ -74,8 +73,8 @@ class OnModules:
         elif site.kind != "call" or module_library(files, file, site.function) != self.library:
             write_at_place(files, site, subject, calls)
         elif self.library == "haiku":  # whose modules are no arguments of a checkpoint
-            self.at_calls.append(site)
             write_at_place(files, site, subject, calls)
+            self.written[site] = ""
         else:
             there, owner = _class(files, file, site.function)
             keywords = self._keywords(files, file, site, calls, location)
@@ -86,7 +85,7 @@ class OnModules:
         parts = merged(site.parts)
         if len(parts) > 1:
             one = min((p for p in parts if p.checkpointed), key=lambda p: p.policy is not None)
-            self.uniform.append(
+            self.unsaid.append(
                 f"{site.function} is set for all of its {site.calls} calls, of which the plan"
                 f" treats {site.calls - one.calls} otherwise"
             )
@@ -126,7 +125,7 @@ class OnModules:
 
     def _scan(self, file: FileRewrite, location: Location) -> ast.expr | None:
         """Return the call or decorator that makes the framework's scan at a location."""
-        reached = set(_made_by(file, calls_at(file, location)))
+        reached = set(calls_reached(file, calls_at(file, location)))
         loops = [
             loop.node
             for loop in file.facts.loops
@@ -229,21 +228,6 @@ def _definitions(
                 yield other
         elif isinstance(origin, ast.AST):
             yield file, origin
-
-
-def _made_by(file: FileRewrite, nodes: tuple[ast.AST, ...], depth: int = 0) -> Iterator[ast.AST]:
-    """Yield calls, and those that made what they call; decorators of it too."""
-    names = file.facts.names
-    for node in nodes if depth < _DEPTH else ():
-        yield node
-        if isinstance(node, ast.FunctionDef):
-            yield from node.decorator_list
-        if not isinstance(node, ast.Call):
-            continue
-        origins = [o for o in names.origins(node.func) if isinstance(o, ast.AST)]
-        if isinstance(node.func, ast.Call):
-            origins.append(node.func)
-        yield from _made_by(file, tuple(origins), depth + 1)
 
 
 def _append(file: FileRewrite, definition: ast.ClassDef, text: str) -> None:

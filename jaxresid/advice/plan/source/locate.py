@@ -46,6 +46,26 @@ def calls_at(file: FileRewrite, location: Location) -> tuple[ast.Call, ...]:
     return tuple(sorted(begun or on_line, key=lambda c: (c.end_lineno or 0, c.end_col_offset or 0)))
 
 
+def calls_reached(
+    file: FileRewrite, nodes: tuple[ast.AST, ...], depth: int = 0
+) -> Iterator[ast.AST]:
+    """Yield calls, and in turn the calls and functions that made what they call.
+
+    The decorators of such a function are there too.
+    """
+    names = file.facts.names
+    for node in nodes if depth < _MAX_DEPTH else ():
+        yield node
+        if isinstance(node, ast.FunctionDef):
+            yield from node.decorator_list
+        if not isinstance(node, ast.Call):
+            continue
+        origins = [o for o in names.origins(node.func) if isinstance(o, ast.AST)]
+        if isinstance(node.func, ast.Call):
+            origins.append(node.func)
+        yield from calls_reached(file, tuple(origins), depth + 1)
+
+
 def callee_name(facts: Facts, node: ast.expr) -> str:
     """Return the last name of what is called: `block` of `self.block`, through jit and partial."""
     match node:

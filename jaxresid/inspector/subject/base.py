@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints, JudgedCheckpoint
+from jaxresid.inspector.findings.derived_values import derived_values
 from jaxresid.inspector.findings.logits import logits_at_peak
 from jaxresid.inspector.findings.loop_excess import holds_loop, loop_excess
 from jaxresid.inspector.findings.proposals import Proposal
@@ -157,6 +158,7 @@ class Subject(ABC):
             return
         if holds_loop(*(top.jaxpr for top in self.trace.tops)) and self.rewrites is not None:
             yield from loop_excess(report, levels, self.rewrites)
+            yield from derived_values(report, self.rewrites)
 
     def interval(self, nbytes: int, program: Program) -> Interval | None:
         """Return the interval around the estimated peak of the program or of a variant."""

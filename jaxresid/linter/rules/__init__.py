@@ -84,6 +84,7 @@ JXR830 logits-at-peak info
 JXR831 missing-donation info
 JXR832 unusable-donation warning
 JXR833 needless-loop-state info
+JXR834 derived-residual info
 """
 _USUAL_MARKERS = ("checkpoint", "remat")
 

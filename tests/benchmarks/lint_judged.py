@@ -3,11 +3,13 @@
     python -m tests.benchmarks.lint_judged FOLDER            score the linter as it is
     python -m tests.benchmarks.lint_judged FOLDER --fetch    download what is missing first
 
-FOLDER holds the unpacked packages, each as `name==version`. The table is tests/linter/released/:
-`findings.jsonl` has a judgement of every error and warning, `silent.jsonl` of a random sample of
-the checkpoints on which nothing was said, `packages.jsonl` how many there are of these. What the
-linter says that no row judges is listed: read it, and add a row. Half of the packages, by a hash of
-the name, were kept back until the rules had been changed for the others.
+FOLDER holds the unpacked packages, each as `name==version`. There are two tables of the same form,
+of different packages: tests/linter/released/, and tests/linter/released_later/, which was judged
+when the rules had been changed for the first. `findings.jsonl` has a judgement of every error and
+warning, `silent.jsonl` of a random sample of the checkpoints on which nothing was said (all of them
+in the later table), `packages.jsonl` how many there are of these. What the linter says that no row
+judges is listed: read it, and add a row. Half of the packages of the first, by a hash of the name,
+were kept back until the rules had been changed for the others.
 """
 
 import argparse
@@ -26,6 +28,7 @@ from tests.packages import download
 from tests.where import TESTS
 
 TABLE = TESTS / "linter" / "released"
+LATER = TESTS / "linter" / "released_later"
 DEVELOPMENT, KEPT_BACK = HALVES = ("development", "kept back")
 
 
@@ -232,23 +235,25 @@ def report(name: str, result: Score) -> str:
 
 
 def main() -> None:
-    """Print the figures of both halves and of all."""
+    """Print the figures of both halves of the first table, of all of it, and of the later one."""
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="the unpacked packages, as name==version")
     parser.add_argument("--fetch", action="store_true", help="download what is missing")
     options = parser.parse_args()
-    table = read()
-    missing = [p for p in table.packages if not (options.folder / p).is_dir()]
+    table, later = read(), read(LATER)
+    packages = (*table.packages, *later.packages)
+    missing = [p for p in packages if not (options.folder / p).is_dir()]
     if options.fetch:
         for package in missing:
             download(package, options.folder / package)
     elif missing:
         sys.exit(f"not in {options.folder}: {' '.join(missing)}; --fetch downloads them")
-    findings = {p: said(options.folder.resolve() / p) for p in table.packages}
+    findings = {p: said(options.folder.resolve() / p) for p in packages}
     for name in HALVES:
         print(report(name, score(table, findings, [p for p in table.packages if half(p) == name])))
     print(report("all", score(table, findings, table.packages)))
+    print(report("later", score(later, findings, later.packages)))
 
 
 if __name__ == "__main__":

@@ -8,17 +8,28 @@ import pytest
 from jaxresid.linter.rules import INDEX
 from tests.benchmarks import lint_judged
 from tests.benchmarks.checkpoint_references import references
-from tests.benchmarks.lint_judged import HALVES, Judged, Silent, Table, half, read, said, score
+from tests.benchmarks.lint_judged import (
+    HALVES,
+    LATER,
+    TABLE,
+    Judged,
+    Silent,
+    Table,
+    half,
+    read,
+    said,
+    score,
+)
 
 ERROR = "import jax\nf = jax.checkpoint(g, policy=jax.checkpoint_policies.dots_saveable())\n"
 
 
-def test_the_table_is_whole():
-    table = read()
+@pytest.mark.parametrize(("directory", "n_packages"), [(TABLE, 45), (LATER, 25)])
+def test_a_table_is_whole(directory, n_packages):
+    table = read(directory)
     judged = {j.package for j in table.findings} | {s.package for s in table.silent}
     assert judged <= set(table.packages)
-    assert len(table.packages) >= 40
-    assert len(table.silent) == 150
+    assert len(table.packages) == n_packages
     assert {half(p) for p in table.packages} == set(HALVES)
     assert len({j.key for j in table.findings}) == len(table.findings)
     codes = {e.code for e in INDEX}
@@ -27,6 +38,14 @@ def test_the_table_is_whole():
     drawn = Counter(s.package for s in table.silent)
     assert all(drawn[p] <= table.population[p] for p in drawn)
     assert all(r.reason for r in (*table.findings, *table.silent))
+
+
+def test_what_was_sampled():
+    first, later = read(TABLE), read(LATER)
+    assert len(first.silent) == 150
+    assert Counter(s.package for s in later.silent) == later.population  # all of them
+    names = {p.partition("==")[0] for p in first.packages}
+    assert names.isdisjoint(p.partition("==")[0] for p in later.packages)
 
 
 def test_score():
@@ -118,7 +137,7 @@ def test_references():
 
 def test_main_says_what_is_missing(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["lint_judged", str(tmp_path)])
-    monkeypatch.setattr(lint_judged, "read", lambda: Table((), (), {"p==1": 1}))
+    monkeypatch.setattr(lint_judged, "read", lambda *_: Table((), (), {"p==1": 1}))
     with pytest.raises(SystemExit, match=r"p==1; --fetch downloads them"):
         lint_judged.main()
     (tmp_path / "p==1").mkdir()

@@ -123,7 +123,14 @@ def checked(
     report = inspection.report
     placer = FindingPlacer(inspection.subject.fun, report.target.name, inspection.subject.frames)
     measured = {"on": report.place.name, "profile": report.place.profile, "jax": report.jax.version}
-    reported = [f for c in report.checkpoints if (f := verdict_finding(c)) is not None]
+    # Why a policy matches nothing says more than that it does.
+    explained = {f.source.location for f in report.findings if f.name == "defeated-policy"}
+    reported = [
+        f
+        for c in report.checkpoints
+        if (f := verdict_finding(c)) is not None
+        and not (f.name == "unmatched-policy" and f.source.location in explained)
+    ]
     reported += [f for c in report.checkpoints for f in c.findings]
     reported += report.findings
     placed = [placer.violation(finding, measured) for finding in reported]

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
+from jaxresid.inspector.checkpoints.batched import may_be_batched
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints, JudgedCheckpoint
+from jaxresid.inspector.findings.defeated_policies import defeated_policies
 from jaxresid.inspector.findings.derived_values import derived_values
 from jaxresid.inspector.findings.logits import logits_at_peak
 from jaxresid.inspector.findings.loop_excess import holds_loop, loop_excess
@@ -159,6 +161,10 @@ class Subject(ABC):
         if holds_loop(*(top.jaxpr for top in self.trace.tops)) and self.rewrites is not None:
             yield from loop_excess(report, levels, self.rewrites)
             yield from derived_values(report, self.rewrites)
+        batched = self.trace.has_checkpoints and may_be_batched(t.jaxpr for t in self.trace.tops)
+        if batched and self.rewrites is not None:
+            run_again = functools.partial(self.trace.run_again, self.fun)
+            yield from defeated_policies(report, levels, self.rewrites, run_again)
 
     def interval(self, nbytes: int, program: Program) -> Interval | None:
         """Return the interval around the estimated peak of the program or of a variant."""

@@ -85,6 +85,7 @@ JXR831 missing-donation info
 JXR832 unusable-donation warning
 JXR833 needless-loop-state info
 JXR834 derived-residual info
+JXR840 defeated-policy warning
 """
 _USUAL_MARKERS = ("checkpoint", "remat")
 

@@ -1,0 +1,89 @@
+"""Find policies that a vmap defeats, and tell what the program takes without that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from jaxresid import jax_compat
+from jaxresid.inspector.checkpoints.batched import (
+    BatchedMatmuls,
+    batched_matmuls,
+    saving_as_well,
+)
+from jaxresid.inspector.checkpoints.policies import description
+from jaxresid.inspector.findings.proposals import WORTH_SAYING, rewrite_effect
+from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.jaxpr.rewrite import rewritten
+from jaxresid.inspector.variants.rewrites import Figures, Rewrites
+from jaxresid.jaxpr_types import Eqn, Jaxpr
+from jaxresid.model import Finding, Report
+from jaxresid.text.units import format_bytes, format_flops
+
+
+def defeated_policies(
+    report: Report, levels: Levels, rewrites: Rewrites, run_again: Callable[[], object]
+) -> Iterator[Finding]:
+    """Yield the findings of policies that save less than they would without a vmap.
+
+    Args:
+      report: the report of the function or step; it has an estimated peak, and no mesh.
+      levels: the descent into the jaxprs.
+      rewrites: what is differentiated.
+      run_again: runs the function or step once more, while JAX traces it.
+    """
+    for number, jaxpr in enumerate(rewrites.jaxprs):
+        try:
+            found = list(batched_matmuls(levels, jaxpr, run_again))
+        except Exception:  # it cannot be traced again, or a policy fails for what is written
+            continue
+        for each in found:
+            try:
+                figures = rewrites.figures(number, _as_meant(jaxpr, each))
+            except Exception:  # there is nothing to say of a program that is not there
+                continue
+            if rewrites.cost().flops - figures.cost.flops >= WORTH_SAYING * rewrites.cost().flops:
+                yield _finding(report, rewrites, each, figures)
+
+
+def _as_meant(jaxpr: Jaxpr, found: BatchedMatmuls) -> Jaxpr:
+    """Return the open jaxpr with a policy that saves the matmuls which a vmap hides from it."""
+    policy = saving_as_well(found.site.policy, found.matmuls)
+
+    def replace(eqn: Eqn) -> Eqn:
+        return jax_compat.with_params(eqn, {"policy": policy})
+
+    return rewritten(jaxpr, dict.fromkeys(found.site.eqns, replace))
+
+
+def _finding(
+    report: Report, rewrites: Rewrites, found: BatchedMatmuls, figures: Figures
+) -> Finding:
+    assert report.peak is not None
+    site, before = found.site, rewrites.cost().flops
+    where = found.vmap and f"{found.vmap.file}:{found.vmap.line}"
+    hidden, fewer = len(found.matmuls), before - figures.cost.flops
+    kept, peak = report.totals.computed_nbytes, report.peak.nbytes
+    _, measured = rewrite_effect(report, rewrites, figures)
+    rises = "rises" if figures.peak_nbytes > peak else "falls"
+    return Finding(
+        "defeated-policy",
+        f"the policy {description(site.policy)} of the checkpoint of `{site.function}` does not"
+        f" save {hidden} of {hidden + found.saved} matmuls with parameters, which it would save if"
+        f" the vmap{f' at {where}' if where else ''} did not give them a batch dimension"
+        f" (of {found.size}). Saved, {format_flops(fewer)} less are computed"
+        f" ({fewer / before:.1%}), {format_bytes(figures.kept_nbytes)} are kept"
+        f" instead of {format_bytes(kept)}, and the estimated peak {rises} from"
+        f" {format_bytes(peak)} to {format_bytes(figures.peak_nbytes)}",
+        site.source,
+        help="name what is to be saved, `checkpoint_name(x @ w, 'up')`, with the policy"
+        " save_only_these_names('up'): a name is saved whatever a vmap adds. If the memory matters"
+        " more, leave the policy out",
+        measured={
+            "policy": description(site.policy),
+            "hidden": hidden,
+            "saved": found.saved,
+            "vmap": where,
+            "size": found.size,
+            **measured,
+        },
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from jaxresid.text.units import format_bytes
 if TYPE_CHECKING:
     from jaxresid.advice.plan.verification import PlanFigures
     from jaxresid.cli.options.inputs import TargetOptions
+    from jaxresid.inspector.subject.base import Subject
     from jaxresid.model import Plan
     from jaxresid.option_types import Framework
 
@@ -35,33 +37,62 @@ class Shown:
 
 
 def emitted(plan: Plan, library: Framework, options: TargetOptions) -> Shown:
-    """Return a plan as settings of a framework's modules, traced with them.
+    """Return a plan as settings of a framework, traced with them.
 
     Raises:
       InputsError: They do not carry it out, or cannot be traced.
     """
+    count = plan.selection.configuration.microbatches
+    if library == "maxtext":
+        return _as_configuration(plan, _subject(options, count))
     from jaxresid.advice.plan.emit.emitted import on_modules
     from jaxresid.advice.plan.source.snippets import code
-    from jaxresid.advice.plan.verification import keeps_to
-    from jaxresid.cli.options.inputs import subject_of
 
-    made = on_modules(plan.sites, library, subject_of(options)[0])
-    count = plan.selection.configuration.microbatches
+    made = on_modules(plan.sites, library, _subject(options))
     found = figures_of_edited(made.edits, options, count, plan.plain_flops)
     if isinstance(found, str):
         reasons = "\n  ".join((found, *made.unsaid))
         raise InputsError(f"the code with these settings cannot be traced: {reasons}")
     text = "\n".join(code(made.edits)) + "\n"
+    return _shown(plan, text, found, made.unsaid, made.remarks)
+
+
+def _as_configuration(plan: Plan, subject: Subject) -> Shown:
+    from jaxresid.advice.plan.emit.maxtext import figures_with, maxtext_settings
+
+    made = maxtext_settings(plan)
+    found = figures_with(made.policy, plan, subject)
+    remark = "traced with the policy that MaxText makes of them, in place of the present one"
+    return _shown(plan, made.text, found, made.unsaid, (remark,))
+
+
+def _subject(options: TargetOptions, microbatches: int = 1) -> Subject:
+    from jaxresid.cli.options.inputs import subject_of
+
+    traced = subject_of(options)[0]
+    if microbatches == 1:
+        return traced
+    from jaxresid.advice.plan.joint.microbatches import in_microbatches
+
+    return in_microbatches(traced, microbatches)
+
+
+def _shown(
+    plan: Plan, text: str, found: PlanFigures, unsaid: Sequence[str], remarks: Sequence[str]
+) -> Shown:
+    """Return settings as they are printed, with the figures that they gave beside the plan's."""
+    from jaxresid.advice.plan.verification import keeps_to
+
     promised = _promised(plan, found)
     traced = f"traced with these settings: {_figures_text(found)}"
-    if keeps_to(found, promised):
+    if keeps_to(found, promised) or _figures_text(found) == _figures_text(promised):
         verified = dataclasses.replace(plan, verified=True, doubt=None)
-        return Shown(verified, text, (f"{traced}, as planned", *made.remarks), plan.fits)
+        return Shown(verified, text, (f"{traced}, as planned", *remarks), plan.fits)
     instead = f"instead of the plan's: {_figures_text(promised)}"
     if not plan.unwritten:
         instead += "; --diff has the plan itself"
     within = found.peak_nbytes <= promised.peak_nbytes
-    return Shown(plan, text, (*made.unsaid, traced, instead, *made.remarks), plan.fits and within)
+    return Shown(plan, text, (*unsaid, traced, instead, *remarks), plan.fits and within)
 
 
 def _promised(plan: Plan, found: PlanFigures) -> PlanFigures:

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from jaxresid.advice.plan.emit import emitted
+from jaxresid.advice.plan.emit import emitted, maxtext
 from jaxresid.advice.plan.emit.emitted import ModuleSettings
+from jaxresid.advice.plan.emit.maxtext import MaxTextSettings
 from jaxresid.advice.plan.verification import PlanFigures
 from jaxresid.cli import emit_plan
 from jaxresid.cli.options import inputs
@@ -96,6 +97,25 @@ def test_figures_as_planned_verify_the_plan(monkeypatch, estimate_nbytes):
     assert made.said == (
         "traced with these settings: kept 100 B, peak about 400 B, 0.0% recomputed, as planned",
         "a remark",
+    )
+
+
+def test_figures_that_print_alike_are_as_planned(monkeypatch):
+    made = shown(monkeypatch, PlanFigures(400, 100, 0, 10, 100_000))
+    assert made.plan.verified
+    assert made.said[0].endswith("0.0% recomputed, as planned")
+
+
+def test_a_configuration_is_traced_by_its_policy(monkeypatch):
+    settings = MaxTextSettings("remat_policy: 'full'\n", lambda *_: False, ())
+    monkeypatch.setattr(maxtext, "maxtext_settings", lambda _: settings)
+    monkeypatch.setattr(maxtext, "figures_with", lambda *_: PlanFigures(400, 100, 0, 0, 1000))
+    monkeypatch.setattr(inputs, "subject_of", lambda _: (None, None))
+    planned = replace(plan(peak_nbytes=400, kept_nbytes=100), estimate_nbytes=400)
+    made = emit_plan.emitted(planned, "maxtext", None)
+    assert (made.text, made.fits) == ("remat_policy: 'full'\n", True)
+    assert made.said[1] == (
+        "traced with the policy that MaxText makes of them, in place of the present one"
     )
 
 

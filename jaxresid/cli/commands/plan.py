@@ -88,8 +88,8 @@ from jaxresid.xla.places import memory_of, why_unavailable
 @option(
     "--emit",
     type=click.Choice(get_args(Framework)),
-    help="Print the plan as settings of this framework, on its classes and methods, in place of an"
-    " edit where they are called, and trace the target with them.",
+    help="Print the plan as settings of this framework, on its classes and methods or in its"
+    " configuration, in place of an edit where they are called, and trace the target with them.",
 )
 @functools.partial(compile_options, compiles_unasked=True)
 def plan(

@@ -10,7 +10,8 @@ from jaxresid.advice.plan.source.snippets import merged, treatment
 from jaxresid.errors import InputsError
 from jaxresid.model import Plan, PlannedPart, PlannedSite, PlannedValue
 
-_CUT = frozenset({"segments", "groups"})
+# The kinds of places that are stretches of a loop.
+CUT = frozenset({"segments", "groups"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def treated(plan: Plan, at: str | None = None, call: int | None = None) -> Treat
     chosen = [site for site in plan.sites if at is None or is_at(site, at)]
     if not chosen:
         raise InputsError(f"the plan has no place {at!r}; it has {_listed(plan.sites)}")
-    sites = [site for site in chosen if site.kind not in _CUT]
+    sites = [site for site in chosen if site.kind not in CUT]
     if not sites:
         raise InputsError(
             f"no policy can say that {'; '.join(_cuts(chosen))}: plan --diff writes it"
@@ -98,7 +99,7 @@ def _cuts(sites: Sequence[PlannedSite]) -> list[str]:
         f"the loop at {place_text(site)} is cut into segments of"
         f" {' of '.join(map(str, part.segments))} iterations"
         for site in sites
-        if site.kind in _CUT
+        if site.kind in CUT
         for part in merged(site.parts)
         if part.segments
     ]

@@ -219,10 +219,10 @@ POLICIES = PLAIN_POLICIES | FACTORIES
 POLICY_CLASSES = frozenset(
     {"SaveOnlyTheseNames", "SaveAnyNamesButThese", "SaveAndOffloadOnlyTheseNames"}
 )
-POLICY_MODULES = (
-    "jax.checkpoint_policies.",
-    "jax.ad_checkpoint.checkpoint_policies.",
-    "jax._src.ad_checkpoint.checkpoint_policies.",
+POLICIES_MODULE = "checkpoint_policies"
+POLICY_MODULES = tuple(
+    f"{parent}.{POLICIES_MODULE}."
+    for parent in ("jax", "jax.ad_checkpoint", "jax._src.ad_checkpoint")
 )
 CHECKPOINT_NAMES = frozenset(
     {

@@ -68,12 +68,17 @@ class RoleResolver:
     names: Names
     project: ImportIndex | None
     path: Path | None
+    _known_roles: dict[ast.AST, tuple[Role, ...]]
 
-    def roles(self, node: ast.AST | None, depth: int = 0) -> tuple[Role, ...]:
+    def roles(self, node: ast.AST | None) -> tuple[Role, ...]:
         """Return the members of the families that a callee may be."""
-        return tuple(self._roles(node, depth))
+        if node is None:
+            return ()
+        if node not in self._known_roles:
+            self._known_roles[node] = tuple(self._roles(node))
+        return self._known_roles[node]
 
-    def _roles(self, node: ast.AST | None, depth: int = 0) -> Iterator[Role]:
+    def _roles(self, node: ast.AST, depth: int = 0) -> Iterator[Role]:
         if depth > MAX_DEPTH:
             return
         for origin in self.names.origins(node):
@@ -102,7 +107,7 @@ class RoleResolver:
 
     def role(self, node: ast.AST | None, kind: str) -> Role | None:
         """Return the first role of one kind that an expression may have, None if it has none."""
-        return next((r for r in self._roles(node) if r.kind == kind), None)
+        return next((r for r in self.roles(node) if r.kind == kind), None)
 
     def is_partial(self, call: ast.Call) -> bool:
         """Return whether a call is one of `functools.partial` or the like."""

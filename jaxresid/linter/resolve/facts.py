@@ -99,6 +99,7 @@ class Facts(ContextResolver):
         self.names = Names(tree, module, is_package)
         self.project = project
         self.target_jax = target_jax
+        self._known_roles = {}
         self._uses: dict[tuple[ast.AST, int], tuple[Use, ...]] = {}
         self._contexts: dict[ast.AST, Context] = {}
 

@@ -182,8 +182,9 @@ class Project:
         if "." in attribute:
             return name
         notes.files.add(module.path)
-        known = attribute.encode("utf-8", "surrogatepass") in self.contents.content(module.path)
-        names = self._outline(module) if known else None
+        words, word = self.contents.words(module.path), attribute.encode("utf-8", "surrogatepass")
+        open_to_doubt = word in words.content and not words.defines(word)
+        names = self._outline(module) if open_to_doubt else None
         if names is None:
             return name
         targets = set()

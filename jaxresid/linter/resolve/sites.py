@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from jaxresid.linter.resolve import apis
 from jaxresid.linter.resolve.callees import MAX_DEPTH, CallArguments, Role, RoleResolver
 from jaxresid.linter.resolve.names import Definition, External, FunctionNode, Origin
+
+if TYPE_CHECKING:
+    from jaxresid.linter.text.source import SourceText
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,8 @@ class Derivative:
 
 class SiteFinder(RoleResolver):
     """A finder of what the rules are about."""
+
+    source: SourceText
 
     @cached_property
     def sites(self) -> tuple[Site, ...]:
@@ -219,9 +224,16 @@ class SiteFinder(RoleResolver):
         return None
 
     @cached_property
+    def _mentions_policies(self) -> bool:
+        """Whether a name of the module can be one of a policy: it has the name of their module."""
+        return apis.POLICIES_MODULE in self.source.text
+
+    @cached_property
     def policy_names(self) -> tuple[tuple[ast.Name | ast.Attribute, str], ...]:
         """The references to members of `jax.checkpoint_policies`, known or not, outermost only."""
         found: list[tuple[ast.Name | ast.Attribute, str]] = []
+        if not self._mentions_policies:
+            return ()
         nodes: list[ast.Name | ast.Attribute] = [*self.names.attributes, *self.names.names]
         for node in nodes:
             if not isinstance(node.ctx, ast.Load):
@@ -242,7 +254,7 @@ class SiteFinder(RoleResolver):
     def policy_calls(self) -> tuple[tuple[ast.Call, str], ...]:
         """The calls of members of `jax.checkpoint_policies`, through aliases too."""
         found = []
-        for call in self.names.calls:
+        for call in self.names.calls if self._mentions_policies else ():
             for qualname in self.names.qualnames(call.func):
                 name = apis.policy_name(qualname)
                 if name is not None:

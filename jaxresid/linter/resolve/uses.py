@@ -181,7 +181,7 @@ class UseResolver(SiteFinder):
     def _decorator_use(
         self, decorator: ast.expr, through: tuple[str, ...]
     ) -> Use | tuple[str, ...]:
-        for role in self._roles(decorator):
+        for role in self.roles(decorator):
             match role.kind:
                 case "checkpoint":
                     return Use("checkpoint", decorator, through=through)
@@ -387,9 +387,9 @@ class UseResolver(SiteFinder):
 
     def _argument_roles(self, call: ast.Call) -> Iterator[tuple[Role, int]]:
         """Yield what the call is, with how many positions its arguments are shifted by."""
-        for role in self._roles(call.func):
+        for role in self.roles(call.func):
             if role.kind == "transform" and role.entry == "partial" and call.args:
-                for inner in self._roles(call.args[0]):
+                for inner in self.roles(call.args[0]):
                     yield inner, -1
             yield role, sum(len(b.args) - self.is_partial(b) for b in role.bound)
 

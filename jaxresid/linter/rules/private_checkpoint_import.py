@@ -25,6 +25,7 @@ _PUBLIC = {
     "jax._src.interpreters.partial_eval.Saveable": "jax.ad_checkpoint.Saveable",
     "jax._src.interpreters.partial_eval.Offloadable": "jax.ad_checkpoint.Offloadable",
 }
+_LAST_PARTS = frozenset(name.rpartition(".")[2] for name in _PUBLIC)
 
 
 class PrivateCheckpointImport(Rule):
@@ -177,7 +178,7 @@ class PrivateCheckpointImport(Rule):
                     message = f"`{node.module}.{alias.name}` is private; `{public}` is the same"
                     yield self.report(facts, alias, message, fix=fix)
         for attribute in facts.names.attributes:
-            if not any(name.endswith(f".{attribute.attr}") for name in _PUBLIC):
+            if attribute.attr not in _LAST_PARTS:
                 continue
             origins = facts.names.qualnames(attribute)
             public = _PUBLIC.get(origins[0]) if len(origins) == 1 else None

@@ -29,6 +29,7 @@ _MISSING: dict[str, tuple[str, str | None]] = {
     "jax.checkpoint_name": (_NEVER, "jax.ad_checkpoint.checkpoint_name"),
     "jax.ad_checkpoint.saved_residuals": (_NEVER, None),
 }
+_LAST_PARTS = frozenset(name.rpartition(".")[2] for name in _MISSING)
 
 
 class RemovedCheckpointApi(Rule):
@@ -367,8 +368,7 @@ class RemovedCheckpointApi(Rule):
 
     def _attributes(self, facts: Facts) -> Iterator[Violation]:
         for node in facts.names.attributes:
-            last = node.attr
-            if not any(name.endswith(f".{last}") for name in _MISSING):
+            if node.attr not in _LAST_PARTS:
                 continue
             origins = facts.names.qualnames(node)
             missing = _missing(facts, origins[0]) if len(origins) == 1 else None

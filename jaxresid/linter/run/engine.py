@@ -158,15 +158,14 @@ def _found_in(
             path=file,
         )
         lenient = _TEST_MODULE.fullmatch(PurePath(source.path).name) is not None
-        expected = _rows_expected_to_fail(tree)
         for rule in settings.rules:
-            for violation in rule().find(facts):
-                if violation.span.row not in expected:
-                    violations.append(
-                        replace(violation, severity="info")
-                        if lenient and rule.lenient_in_tests
-                        else violation
-                    )
+            found = rule().find(facts)
+            if lenient and rule.lenient_in_tests:
+                found = (replace(violation, severity="info") for violation in found)
+            violations += found
+        if violations:
+            expected = _rows_expected_to_fail(tree)
+            violations = [v for v in violations if v.span.row not in expected]
     if not settings.ignore_noqa and _may_suppress(source.text):
         from jaxresid.linter.text import suppress
 

@@ -1,0 +1,72 @@
+"""What a file's bytes tell of its imports and definitions, held against its tree."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from jaxresid.linter.resolve.contents import FileWords
+
+_STATEMENTS = """
+import a
+import a.b as c, d
+from a import b
+from . import b
+from ..a.b import (  # why
+    c as d,
+    e,
+)
+from a import b, \\
+    c
+from only_here \\
+    import b
+try: import a
+except ImportError: from b import a
+x = 1; import a; from c import d
+if x:
+    import a
+important = reimport(a)  # import b is a comment
+def imports(x): import a
+"""
+
+
+def _imported(tree):
+    """Return what import statements bind, and the modules that they name."""
+    nodes = [n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom))]
+    words = {a.name.rpartition(".")[2] for n in nodes for a in n.names} - {"*"}
+    named = [a.name for n in nodes if isinstance(n, ast.Import) for a in n.names]
+    named += [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)]
+    return words, {part for name in named for part in name.split(".")} - {""}
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_every_import_is_found_by_its_text(newline):
+    words = FileWords(_STATEMENTS.replace("\n", newline).encode())
+    names, modules = _imported(ast.parse(_STATEMENTS))
+    assert {word.encode() for word in names} <= words.imported.keys()
+    assert {module.encode() for module in modules} <= words.modules
+    assert b"important" not in words.modules | words.imported.keys()
+
+
+def test_every_import_of_the_standard_library_is_found():
+    for path in sorted(Path(ast.__file__).parent.glob("*.py"))[::8]:
+        words = FileWords(path.read_bytes())
+        names, modules = _imported(ast.parse(path.read_bytes()))
+        assert {word.encode() for word in names} <= words.imported.keys(), path
+        assert {module.encode() for module in modules} <= words.modules, path
+
+
+@pytest.mark.parametrize(
+    ("source", "defines"),
+    [
+        ("import jax\ndef remat(f):\n    return f\n", True),
+        ("import jax\nclass remat:\n    pass\n", True),
+        ("import jax\nclass remat(Base):\n    pass\n", True),
+        ("import jax\n    def remat(f):\n        return f\n", False),
+        ("from jax import remat\ndef remat(f):\n    return f\n", False),
+        ("import jax\ndef remat(f):\n    return f\nremat = jax.remat\n", False),
+        ("import jax\ndef remat_scan(f):\n    return f\n", False),
+    ],
+)
+def test_what_a_module_certainly_defines(source, defines):
+    assert FileWords(source.encode()).defines(b"remat") is defines

@@ -156,6 +156,10 @@ def _branches(name: str) -> Callable[[Namespace], None]:
     return check
 
 
+def _either(x: jax.Array, train: bool) -> jax.Array:
+    return x if train else -x
+
+
 CLAIMS["JXR503"] = (
     Claim(_traced, bad=0, since=(0, 10, 2), remat3=False),
     Claim(_still_traced, bad=0, since=(0, 10, 2), remat3=False),
@@ -166,6 +170,18 @@ CLAIMS["JXR503"] = (
     Claim(bad=3, raises=TypeError, match="static_argnames", needs=("flax",)),
     Claim(bad=4, raises=TypeError, match="static_argnames", needs=("equinox",)),
     Claim(raising(TypeError, "wrap", jnp.sin, match="static_argnames"), bad=5, before=(0, 10, 2)),
+    Claim(
+        raising(TypeError, "stack", _either, X, True, True, match="static_argnames"),
+        bad=6,
+        before=(0, 10, 2),
+    ),
+    Claim(
+        raising(jax.errors.TracerBoolConversionError, "stack", _either, X, True, True),
+        bad=6,
+        since=(0, 10, 2),
+        remat3=False,
+    ),
+    Claim(working("stack", _either, X, True, False), bad=6),
     Claim(working("loss", X), source=_ARGNAMES[0].fixed),
     Claim(_branches("layer"), source=_ARGNAMES[1].fixed),
     Claim(_branches("block"), source=_ARGNAMES[2].fixed),
@@ -276,6 +292,28 @@ CLAIMS["JXR504"] = (
 # -- 505 -----------------------------------------------------------------------------------------
 
 _REMOVED = RemovedCheckpointApi.bad
+
+
+def _concrete_of_linen(n: Namespace) -> None:
+    import flax.linen as nn
+
+    class Layer(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.Dense(3)(x)
+
+    class Model(nn.Module):
+        remat: bool
+
+        @nn.compact
+        def __call__(self, x):
+            return n["stack"]([Layer], x, self.remat)
+
+    with pytest.raises(NotImplementedError, match="concrete"):
+        Model(remat=True).init(jax.random.key(0), X)
+    Model(remat=False).init(jax.random.key(0), X)
+
+
 CLAIMS["JXR505"] = (
     Claim(bad=0, raises=ImportError, match="import|module", since=(0, 10)),
     Claim(working("layer", X), bad=0, before=(0, 10)),
@@ -302,6 +340,7 @@ CLAIMS["JXR505"] = (
     Claim(raising(AttributeError, "layer", jnp.sin), bad=8, before=(0, 11)),
     Claim(raising(AttributeError, "layer", jnp.sin), bad=8, since=(0, 12)),
     Claim(raising(NotImplementedError, "layer", jnp.sin), bad=9, before=(0, 11)),
+    Claim(_concrete_of_linen, bad=10, needs=("flax",)),
 )
 
 # -- 506 -----------------------------------------------------------------------------------------

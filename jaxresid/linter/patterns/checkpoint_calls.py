@@ -44,10 +44,16 @@ class GivenKeyword:
 
 def definite_api(facts: Facts, callee: ast.expr) -> Role | None:
     """Return the checkpoint API that a callee certainly is, None where it may be anything else."""
-    if len(facts.names.origins(callee)) != 1:
+    origins = facts.names.origins(callee)
+    if len(origins) != 1:
         return None
     roles = facts.roles(callee)
-    return roles[0] if len(roles) == 1 and roles[0].kind == "checkpoint" else None
+    if len(roles) != 1 or roles[0].kind != "checkpoint":
+        return None
+    made = origins[0]
+    if isinstance(made, ast.Call) and facts.is_partial(made) and made.args:
+        return roles[0] if definite_api(facts, made.args[0]) is not None else None
+    return roles[0]
 
 
 def definite_site_api(facts: Facts, site: Site) -> Role | None:
@@ -66,19 +72,34 @@ def callee(facts: Facts, node: ast.expr) -> str:
 
 
 def keywords(facts: Facts, name: str) -> Iterator[GivenKeyword]:
-    """Yield the places that give a keyword to a checkpoint whose API is certain, each once."""
+    """Yield the places that give a keyword to a checkpoint whose API is certain, each once.
+
+    It is certain where the site's is, and in a partial of one: `partial(nn.remat, concrete=True)`
+    hands the keyword to nothing else, whatever may be called in its place under a flag.
+    """
     seen = set()
     for site in facts.sites:
         keyword = site.arguments.keywords.get(name)
-        if keyword is None or keyword.value in seen or definite_site_api(facts, site) is None:
+        if keyword is None or keyword.value in seen:
             continue
-        if is_error_expected(facts, site.node):
+        call = next((c for c in site.calls if keyword in c.keywords), None)
+        if definite_site_api(facts, site) is None and not _is_definite_partial(facts, call):
+            continue
+        if any(is_error_expected(facts, node) for node in (site.node, call) if node is not None):
             continue
         seen.add(keyword.value)
-        call = next((c for c in site.calls if keyword in c.keywords), None)
         yield GivenKeyword(
             site, keyword.value, keyword if call is not None else keyword.value, call
         )
+
+
+def _is_definite_partial(facts: Facts, call: ast.Call | None) -> bool:
+    return (
+        call is not None
+        and facts.is_partial(call)
+        and bool(call.args)
+        and definite_api(facts, call.args[0]) is not None
+    )
 
 
 def is_error_expected(facts: Facts, node: ast.AST) -> bool:

@@ -155,6 +155,21 @@ class IgnoredStaticArgnames(Rule):
             """,
             jax=(0, 9),
         ),
+        Example(
+            """
+            from functools import partial
+
+            import jax
+
+
+            def stack(f, x, train, remat):
+                if remat:
+                    wrap = partial(jax.checkpoint, static_argnames="train")  # !
+                else:
+                    wrap = lambda f: f
+                return wrap(f)(x, train=train)
+            """
+        ),
     )
     good = (
         Example(
@@ -265,16 +280,16 @@ class IgnoredStaticArgnames(Rule):
             site = given.site
             if site.api.library == "keras":
                 continue
-            role = checkpoint_calls.definite_site_api(facts, site)
-            accepted = role is not None and role.qualname in _ACCEPTING and facts.jax_is((0, 10))
+            takes_it = site.qualname in _ACCEPTING
+            accepted = takes_it and facts.jax_is((0, 10))
             empty = facts.names.constant(given.value) in ((), [], "")
             if accepted and (empty or "jax_remat3" in facts.source.text):
                 continue
-            name = checkpoint_calls.callee(facts, site.node)
+            name = checkpoint_calls.callee(facts, given.call or site.node)
             message = f"`{name}` has no `static_argnames`: this raises"
             if accepted:
                 message = f"`{name}` ignores `static_argnames`: the arguments are traced"
-            elif role is not None and role.qualname in _ACCEPTING:
+            elif takes_it:
                 message = f"`{name}` has no `static_argnames` before jax 0.10.2: this raises"
             yield self.report(facts, given.node, message, fix=_fix(facts, given))
 

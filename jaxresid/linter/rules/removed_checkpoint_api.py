@@ -209,6 +209,23 @@ class RemovedCheckpointApi(Rule):
             """,
             jax=(0, 7),
         ),
+        Example(
+            """
+            from functools import partial
+
+            import flax.linen as nn
+
+
+            def stack(layers, x, remat):
+                if remat:
+                    wrap = partial(nn.remat, concrete=True)  # !
+                else:
+                    wrap = lambda layer: layer
+                for layer in layers:
+                    x = wrap(layer)()(x)
+                return x
+            """
+        ),
     )
     good = (
         Example("""
@@ -342,6 +359,149 @@ class RemovedCheckpointApi(Rule):
                 return checkpoint(f, x)
             """
         ),
+        Example(
+            """
+            from functools import partial
+
+            import flax.linen as nn
+
+
+            def build(layer, flag):
+                if flag:
+                    wrap = partial(nn.remat, concrete=False)
+                else:
+                    wrap = lambda layer: layer
+                return wrap(layer)
+            """
+        ),
+        Example(
+            """
+            from functools import partial
+
+            import flax.linen as nn
+
+
+            def build(layer, flag):
+                if flag:
+                    wrap = partial(nn.remat, static_argnums=(2,))
+                else:
+                    wrap = lambda layer: layer
+                return wrap(layer)
+            """
+        ),
+        Example(  # decided elsewhere
+            """
+            from functools import partial
+
+            import flax.linen as nn
+
+
+            def build(layer, flag):
+                if flag:
+                    wrap = partial(nn.remat, concrete=flag)
+                else:
+                    wrap = lambda layer: layer
+                return wrap(layer)
+            """
+        ),
+        Example(  # no checkpoint
+            """
+            from functools import partial
+
+            import flax.linen as nn
+
+
+            def build(layer, flag):
+                if flag:
+                    wrap = partial(nn.checkpoint_wrapper, concrete=True)
+                else:
+                    wrap = lambda layer: layer
+                return wrap(layer)
+            """
+        ),
+        Example(  # another library takes it
+            """
+            from functools import partial
+
+            import flax.linen as nn
+
+            from mylib import remat as mine
+
+
+            def build(layer, flag):
+                if flag:
+                    wrap = partial(mine, concrete=True)
+                else:
+                    wrap = nn.remat
+                return wrap(layer)
+            """
+        ),
+        Example(  # one of two, of which the other may take it
+            """
+            import flax.linen as nn
+
+            from mylib import remat
+
+
+            def build(layer, flag):
+                wrap = nn.remat if flag else remat
+                return wrap(layer, concrete=True)
+            """
+        ),
+        Example(  # the same in a partial
+            """
+            from functools import partial
+
+            import flax.linen as nn
+
+            from mylib import remat
+
+
+            def build(layer, flag):
+                return partial(nn.remat if flag else remat, concrete=True)(layer)
+            """
+        ),
+        Example(  # for old versions alone
+            """
+            from functools import partial
+
+            import flax
+            import flax.linen as nn
+
+
+            def build(layer):
+                if flax.__version__ < "0.6":
+                    wrap = partial(nn.remat, concrete=True)
+                else:
+                    wrap = nn.remat
+                return wrap(layer)
+            """
+        ),
+        Example(  # the error is expected
+            """
+            from functools import partial
+
+            import flax.linen as nn
+
+
+            def build(layer, wrap=None):
+                try:
+                    wrap = partial(nn.remat, concrete=True)
+                except NotImplementedError:
+                    wrap = nn.remat
+                return wrap(layer)
+            """
+        ),
+        Example(  # of the caller
+            """
+            from functools import partial
+
+
+            def build(layer, remat, flag):
+                wrap = partial(remat, concrete=True) if flag else remat
+                return wrap(layer)
+            """
+        ),
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
@@ -394,7 +554,7 @@ def _missing(facts: Facts, name: str) -> tuple[str, str | None] | None:
 def _concrete(facts: Facts, given: GivenKeyword) -> str | None:
     site = given.site
     value = facts.names.constant(given.value)
-    name = checkpoint_calls.callee(facts, site.node)
+    name = checkpoint_calls.callee(facts, given.call or site.node)
     if site.api.library in {"linen", "partitioning"}:
         return f"`{name}` no longer takes `concrete=True`: this raises" if value is True else None
     if site.api.library not in {"jax", "haiku"}:

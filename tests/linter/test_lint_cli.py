@@ -520,7 +520,7 @@ def test_jobs_and_runs_give_the_same_bytes(lab):
 
 
 def test_a_process_that_has_jax_is_not_forked(lab, monkeypatch):
-    monkeypatch.setattr("jaxresid.linter.run.files._POOL_NBYTES", 0)
+    monkeypatch.setattr("jaxresid.linter.run.workers._POOL_NBYTES", 0)
     monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", None)
     assert "jax" in sys.modules
     lab.write(a=CALLED, b=CALLED)

@@ -1,17 +1,15 @@
-"""Lint paths: find files, index their project, spread work over processes, use the cache."""
+"""Lint paths: find files, index their project, use the cache."""
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
-from jaxresid.errors import JaxresidError
-from jaxresid.interrupts import blocking_interrupts
 from jaxresid.linter.rules import INDEX, KNOWN, TRACED, RuleEntry, rule
 from jaxresid.linter.run.discover import (
     FoundFile,
@@ -20,6 +18,7 @@ from jaxresid.linter.run.discover import (
     module_name,
     project_root,
 )
+from jaxresid.linter.run.workers import CandidateFile, lint_files
 from jaxresid.linter.text import prefilter as funnel
 from jaxresid.settings.config import Config, Options, load, matches
 
@@ -29,24 +28,12 @@ if TYPE_CHECKING:
     from jaxresid.linter.resolve.project_module import ProjectModule
     from jaxresid.linter.run.cache import LintCache
     from jaxresid.linter.run.engine import FixResult, LintSettings
-    from jaxresid.linter.run.known_results import AnswerDigests, FileNames, Learned, ProjectFacts
+    from jaxresid.linter.run.known_results import FileNames, Learned, ProjectFacts
     from jaxresid.settings.requirements.in_use import Directory
     from jaxresid.violations import Linted
 
-# Below this much to parse, a pool of processes costs more than it saves (measured on flax: equal
-# at 0.4 MB).
-_POOL_NBYTES = 500_000
-_CHUNKS_PER_JOB = 4
 # Nobody need have looked for these, so a suppression of more than them is judged without them.
 _OPTIONAL = frozenset(e.code for e in INDEX if not e.is_default) | {e.code for e in TRACED}
-
-
-class CandidateFile(NamedTuple):
-    """A file that passed the filter on its bytes."""
-
-    path: str
-    absolute: Path
-    raw: bytes
 
 
 class LintRun:
@@ -354,39 +341,14 @@ class LintRun:
         self, candidates: Sequence[CandidateFile], jobs: int | None, names: FileNames | None
     ) -> Iterable[tuple[Linted, Learned | None]]:
         """Lint files; with names for the cache, tell what each result depends on."""
-        workers = min(jobs or available_cpus(), len(candidates))
-        # JAX's threads and a fork may deadlock, so a notebook that has imported it lints alone.
-        alone = workers < 2 or "jax" in sys.modules
-        if alone or sum(len(c.raw) for c in candidates) < _POOL_NBYTES:
-            worker = Worker(self, names)
-            return [worker.lint((c.raw, c.path, c.absolute)) for c in candidates]
-        from concurrent.futures import ProcessPoolExecutor
-        from concurrent.futures.process import BrokenProcessPool
-        from multiprocessing import active_children
-
-        # Big files first, so that none of them is left for the end.
-        ordered = sorted(candidates, key=lambda c: -len(c.raw))
-        work = [(c.raw, c.path, c.absolute) for c in ordered]
-        others = set(active_children())
-        chunk = max(1, len(work) // (workers * _CHUNKS_PER_JOB))
-        with ProcessPoolExecutor(
-            workers,
-            initializer=_start,
-            initargs=(self.config, self.nearest, self.complete, self.ignore_noqa, names),
-        ) as pool:
-            try:
-                with blocking_interrupts():  # and so are the processes that this starts
-                    found = pool.map(_in_worker, work, chunksize=chunk)
-                return list(found)
-            except BaseException as e:
-                # Nobody waits for them any more.
-                for process in set(active_children()) - others:
-                    process.terminate()
-                if isinstance(e, BrokenProcessPool):
-                    raise JaxresidError(
-                        "a linting process was killed (out of memory?); --jobs 1 uses only one"
-                    ) from None
-                raise
+        another = partial(
+            LintRun,
+            self.config,
+            nearest=self.nearest,
+            complete=self.complete,
+            ignore_noqa=self.ignore_noqa,
+        )
+        return lint_files(candidates, jobs, names, self, another)
 
     def _open_cache(self, before_reading: int) -> LintCache:
         from jaxresid._version import __version__
@@ -458,56 +420,3 @@ class _Fixable:
 
 def _is_project(root: Path) -> bool:
     return any((root / f).exists() for f in ("pyproject.toml", "setup.py", "setup.cfg", ".git"))
-
-
-def available_cpus() -> int:
-    """Return how many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-class Worker:
-    """What lints files one by one, in this process or in one of its own.
-
-    Args:
-      lint: the run.
-      names: the names of files in the cache; None where nobody asks what results depend on.
-    """
-
-    def __init__(self, lint: LintRun, names: FileNames | None) -> None:
-        self._lint = lint
-        self._digests: AnswerDigests | None = None
-        if names is not None:
-            from jaxresid.linter.run.known_results import AnswerDigests
-
-            self._digests = AnswerDigests(names)
-
-    def lint(self, work: tuple[bytes, str, Path]) -> tuple[Linted, Learned | None]:
-        """Lint a file: its bytes, how it is shown, and where it is."""
-        linted = self._lint.content(*work)
-        if self._digests is None:
-            return linted, None
-        root = self._lint.root(work[2])
-        digest_of = self._lint.project(root).contents.digest
-        return linted, self._digests.learned(root, self._lint.dependencies(work[2]), digest_of)
-
-
-_worker: Worker | None = None
-
-
-def _start(
-    config: Config,
-    nearest: Options | None,
-    complete: tuple[Path, ...],
-    ignore_noqa: bool,
-    names: FileNames | None,
-) -> None:
-    global _worker  # noqa: PLW0603
-    lint = LintRun(config, nearest=nearest, complete=complete, ignore_noqa=ignore_noqa)
-    _worker = Worker(lint, names)
-
-
-def _in_worker(work: tuple[bytes, str, Path]) -> tuple[Linted, Learned | None]:
-    assert _worker is not None
-    return _worker.lint(work)

@@ -1,0 +1,141 @@
+"""Lint files one by one in this process, or in a pool of processes where that saves time."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from jaxresid.errors import JaxresidError
+from jaxresid.interrupts import blocking_interrupts
+
+if TYPE_CHECKING:
+    from jaxresid.linter.resolve.notes import Dependencies
+    from jaxresid.linter.resolve.project import Project
+    from jaxresid.linter.run.known_results import AnswerDigests, FileNames, Learned
+    from jaxresid.violations import Linted
+
+# Below this much to parse, a pool of processes costs more than it saves (measured on flax: equal
+# at 0.4 MB).
+_POOL_NBYTES = 500_000
+_CHUNKS_PER_JOB = 4
+
+
+class CandidateFile(NamedTuple):
+    """A file that passed the filter on its bytes."""
+
+    path: str
+    absolute: Path
+    raw: bytes
+
+
+class FileLinter(Protocol):
+    """What lints a file in its project: `files.LintRun`."""
+
+    def content(self, raw: bytes, path: str, absolute: Path) -> Linted:
+        """Lint bytes as the content of a file."""
+
+    def dependencies(self, absolute: Path) -> Dependencies:
+        """Return what the result of a file that was linted depends on."""
+
+    def root(self, path: Path) -> Path:
+        """Return the directory of the project that a file belongs to."""
+
+    def project(self, root: Path) -> Project:
+        """Return the index of a project."""
+
+
+def lint_files(
+    candidates: Sequence[CandidateFile],
+    jobs: int | None,
+    names: FileNames | None,
+    lint: FileLinter,
+    another: Callable[[], FileLinter],
+) -> Iterable[tuple[Linted, Learned | None]]:
+    """Lint files; with names for the cache, tell what each result depends on.
+
+    Args:
+      candidates: the files.
+      jobs: number of processes; None for one per processor.
+      names: the names of files in the cache; None where nobody asks what results depend on.
+      lint: what lints in this process.
+      another: makes what lints in each other process; it can be sent there.
+    """
+    workers = min(jobs or available_cpus(), len(candidates))
+    # JAX's threads and a fork may deadlock, so a notebook that has imported it lints alone.
+    alone = workers < 2 or "jax" in sys.modules
+    if alone or sum(len(c.raw) for c in candidates) < _POOL_NBYTES:
+        worker = Worker(lint, names)
+        return [worker.lint(candidate) for candidate in candidates]
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import active_children
+
+    # Big files first, so that none of them is left for the end.
+    ordered = sorted(candidates, key=lambda c: -len(c.raw))
+    others = set(active_children())
+    chunk = max(1, len(ordered) // (workers * _CHUNKS_PER_JOB))
+    with ProcessPoolExecutor(workers, initializer=_start, initargs=(another, names)) as pool:
+        try:
+            with blocking_interrupts():  # and so are the processes that this starts
+                found = pool.map(_in_worker, ordered, chunksize=chunk)
+            return list(found)
+        except BaseException as e:
+            # Nobody waits for them any more.
+            for process in set(active_children()) - others:
+                process.terminate()
+            if isinstance(e, BrokenProcessPool):
+                raise JaxresidError(
+                    "a linting process was killed (out of memory?); --jobs 1 uses only one"
+                ) from None
+            raise
+
+
+def available_cpus() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Worker:
+    """What lints files one by one, in this process or in one of its own.
+
+    Args:
+      lint: the run.
+      names: the names of files in the cache; None where nobody asks what results depend on.
+    """
+
+    def __init__(self, lint: FileLinter, names: FileNames | None) -> None:
+        self._lint = lint
+        self._digests: AnswerDigests | None = None
+        if names is not None:
+            from jaxresid.linter.run.known_results import AnswerDigests
+
+            self._digests = AnswerDigests(names)
+
+    def lint(self, file: CandidateFile) -> tuple[Linted, Learned | None]:
+        """Lint a file."""
+        linted = self._lint.content(file.raw, file.path, file.absolute)
+        if self._digests is None:
+            return linted, None
+        root = self._lint.root(file.absolute)
+        digest_of = self._lint.project(root).contents.digest
+        return linted, self._digests.learned(
+            root, self._lint.dependencies(file.absolute), digest_of
+        )
+
+
+_worker: Worker | None = None
+
+
+def _start(another: Callable[[], FileLinter], names: FileNames | None) -> None:
+    global _worker  # noqa: PLW0603
+    _worker = Worker(another(), names)
+
+
+def _in_worker(file: CandidateFile) -> tuple[Linted, Learned | None]:
+    assert _worker is not None
+    return _worker.lint(file)

@@ -46,6 +46,10 @@ Change = Callable[[int, ClosedJaxpr], ClosedJaxpr]
 Replacement = Callable[[int, "Loss"], Callable[..., Sequence[Any]]]
 
 
+class OtherEqnsError(TraceError):
+    """A loss has other eqns than those by which the places in it are told apart."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Loss:
     """A function that a step differentiates.
@@ -86,7 +90,7 @@ class Stretch:
         """Return the open jaxpr that holds these eqns.
 
         Raises:
-          TraceError: the loss has others at that place.
+          OtherEqnsError: the loss has others at that place.
         """
         jaxpr = loss
         for number in self.path:
@@ -513,7 +517,7 @@ def _primitives(eqns: Sequence[Eqn]) -> tuple[str, ...]:
     return tuple("jit" if name in ("remat", "scan") else name for name in names)
 
 
-def _changed(name: str) -> TraceError:
-    return TraceError(
+def _changed(name: str) -> OtherEqnsError:
+    return OtherEqnsError(
         f"{name} changes each time it is traced, so the calls in it cannot be told apart"
     )

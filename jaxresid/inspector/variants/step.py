@@ -62,6 +62,7 @@ from jaxresid.inspector.variants.losses import (
     LossCalls,
     Losses,
     LossLoops,
+    OtherEqnsError,
     tracing_losses,
     trips_of,
 )
@@ -472,7 +473,7 @@ class StepVariants:
         """Return the step traced with other leaves in place of its arguments', with choices made.
 
         The places are not looked for again: what the step binds has to be the same. None where
-        choices are in a loss, whose places are told apart by its eqns.
+        choices are in a loss that has other eqns with these leaves, by which places are told apart.
 
         Args:
           leaves: as many as the arguments have.
@@ -483,10 +484,11 @@ class StepVariants:
         """
         self.places()
         chosen, nested, in_losses = self._made(choices)
-        if in_losses:
-            return None
         call = replace(self._step.arguments, leaves=tuple(leaves))
-        return self._traced_with(chosen, nested, in_losses, call=call)[0]
+        try:
+            return self._traced_with(chosen, nested, in_losses, call=call)[0]
+        except OtherEqnsError:
+            return None
 
     def losses(self, choices: Choices) -> tuple[Loss, ...]:
         """Return what the step differentiates, with choices made; see `trace`.

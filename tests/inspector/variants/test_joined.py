@@ -388,6 +388,43 @@ def test_other_leaves_are_traced_once(make):
         assert shapes(a) == shapes(b)
 
 
+def in_groups(found):
+    """The choices that checkpoint groups of two layers in place of the layers."""
+    (place,) = (p for p in found.places() if p.kind == "checkpoint")
+    (groups,) = (nest.place for nest in found.nests() if nest.place.kind == "groups")
+    return {place: everywhere(place, None), groups: everywhere(groups, Choice(segments=(2,)))}
+
+
+def test_other_leaves_of_grouped_layers_are_traced_once():
+    runs = itertools.count()
+
+    def counting(*args):
+        next(runs)
+        return squares(*args)
+
+    step, args = of_four_layers(counting)
+    other = variants(step, with_rows(args, 4))
+    expected = other.trace(in_groups(other))
+    found = variants(step, args)
+    chosen = in_groups(found)
+    before = next(runs)
+    once = found.trace_of(jax.tree.leaves(with_rows(args, 4)), chosen)
+    assert next(runs) == before + 2
+    assert eqns(once) == eqns(expected)
+    assert shapes(once) == shapes(expected)
+
+
+def test_other_leaves_with_which_a_loss_has_other_eqns_are_not_grouped():
+    def other_if_short(ws, x):
+        return squares(ws, x if len(x) == 8 else jnp.tanh(x))
+
+    step, args = of_four_layers(other_if_short)
+    found = variants(step, args)
+    leaves = jax.tree.leaves(with_rows(args, 4))
+    assert found.trace_of(leaves, in_groups(found)) is None
+    assert found.trace_of(leaves, {}) is not None
+
+
 def test_variants_share_what_checkpoints_do_not_change(monkeypatch):
     looked_up, followed = itertools.count(), itertools.count()
 
@@ -420,14 +457,13 @@ def test_grouped_layers_share_the_trace_of_their_checkpoints():
         return squares(*args)
 
     found = variants(*of_four_layers(counting))
-    (place,) = (p for p in found.places() if p.kind == "checkpoint")
-    (groups,) = (nest.place for nest in found.nests() if nest.place.kind == "groups")
-    cut = everywhere(groups, Choice(segments=(2,)))
+    without = in_groups(found)
+    place, _ = without
     found.variant({place: everywhere(place, Choice())})
     before = next(runs)
-    found.variant({place: everywhere(place, Choice(cp.dots_saveable)), groups: cut})
+    found.variant({**without, place: everywhere(place, Choice(cp.dots_saveable))})
     assert next(runs) == before + 1
-    found.variant({place: everywhere(place, None), groups: cut})
+    found.variant(without)
     assert next(runs) > before + 2
 
 

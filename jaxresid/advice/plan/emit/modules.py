@@ -235,19 +235,12 @@ def _append(file: FileRewrite, definition: ast.ClassDef, text: str) -> None:
     source = file.source
     row = definition.end_lineno or definition.lineno
     end = len(source.lines[row - 1].rstrip("\r\n"))
-    line = source.lines[definition.lineno - 1]
-    indent = line[: len(line) - len(line.lstrip())]
-    newline = _newline(file)
-    file.edit(Edit(Span(row, end, row, end), f"{newline * (2 if indent else 3)}{indent}{text}"))
+    indent = file.indent(definition.lineno)
+    lines = file.newline * (2 if indent else 3)
+    file.edit(Edit(Span(row, end, row, end), f"{lines}{indent}{text}"))
 
 
 def _decorate(file: FileRewrite, function: ast.stmt, text: str) -> None:
     """Write a decorator right above a function."""
     row = function.lineno
-    line = file.source.lines[row - 1]
-    indent = line[: len(line) - len(line.lstrip())]
-    file.edit(Edit(Span(row, 0, row, 0), f"{indent}{text}{_newline(file)}"))
-
-
-def _newline(file: FileRewrite) -> str:
-    return "\r\n" if "\r\n" in file.source.text else "\n"
+    file.edit(Edit(Span(row, 0, row, 0), f"{file.indent(row)}{text}{file.newline}"))

@@ -8,7 +8,7 @@ Mode = Literal["auto", "function", "step"]
 Minimized = Literal["recompute", "time", "memory"]
 Aim = Literal["recompute", "time", "memory", "throughput"]
 # The frameworks whose settings `plan --emit` writes.
-Framework = Literal["linen", "nnx", "equinox", "haiku", "haliax", "maxtext"]
+Framework = Literal["linen", "nnx", "equinox", "haiku", "haliax", "keras", "maxtext"]
 MeshMode = Literal["auto", "explicit"]
 # What `Report.group_by` sums residuals by.
 ResidualKey = Literal[

@@ -45,6 +45,8 @@ def emitted(plan: Plan, library: Framework, options: TargetOptions) -> Shown:
     count = plan.selection.configuration.microbatches
     if library == "maxtext":
         return _as_configuration(plan, _subject(options, count))
+    if library == "keras":
+        return _as_scope(plan, _subject(options, count))
     from jaxresid.advice.plan.emit.emitted import on_modules
     from jaxresid.advice.plan.source.snippets import code
 
@@ -63,6 +65,15 @@ def _as_configuration(plan: Plan, subject: Subject) -> Shown:
     made = maxtext_settings(plan)
     found = figures_with(made.policy, plan, subject)
     remark = "traced with the policy that MaxText makes of them, in place of the present one"
+    return _shown(plan, made.text, found, made.unsaid, (remark,))
+
+
+def _as_scope(plan: Plan, subject: Subject) -> Shown:
+    from jaxresid.advice.plan.emit.keras import figures_with_layers, keras_settings
+
+    made = keras_settings(plan, subject)
+    found = figures_with_layers(made, subject)
+    remark = "these are the names that the layers have now; Keras numbers them as they are made"
     return _shown(plan, made.text, found, made.unsaid, (remark,))
 
 

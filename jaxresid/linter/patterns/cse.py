@@ -72,7 +72,7 @@ def only_if(facts: Facts, site: Site) -> tuple[Loop, Use, ast.expr, bool] | None
             return None
         loop = loop_at(facts, use.node) if use.kind == "loop" else None
         if loop is not None and loop.api.kind in {"loop", "map"} and not is_unrolled(facts, loop):
-            arm = _arm(facts, loop.node)
+            arm = facts.arm(loop.node)
             if arm is None or (found is not None and found[1:] != arm):
                 return None
             found = (loop, *arm)
@@ -89,18 +89,6 @@ def only_if(facts: Facts, site: Site) -> tuple[Loop, Use, ast.expr, bool] | None
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         test, holds = test.operand, not holds
     return (loop, calls[0], test, holds) if _is_known_at(facts, test, site.node) else None
-
-
-def _arm(facts: Facts, node: ast.AST) -> tuple[ast.If, bool] | None:
-    """Return the innermost `if` around a node in its function, and whether it is in its body."""
-    child = node
-    for parent in facts.names.ancestors(node):
-        if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            return None
-        if isinstance(parent, ast.If):
-            return parent, child in parent.body
-        child = parent
-    return None
 
 
 def _is_other_arm(facts: Facts, node: ast.AST, choice: ast.If, inside: bool) -> bool:
@@ -227,21 +215,16 @@ def _is_without(facts: Facts, use: Use, inner: tuple[ast.AST | None, ...]) -> bo
         site = facts.site_of(origin) if isinstance(origin, ast.Call) else None
         if site is not None and any(t in inner for t in facts.targets(site) if t is not None):
             return True
-    for site in facts.sites:
-        arm = _arm(facts, site.node)
-        if (
-            arm is not None
-            and facts.names.function(site.node) is facts.names.function(node)
-            and any(t in inner for t in facts.targets(site) if t is not None)
-            and _is_other_arm(facts, node, *arm)
-        ):
-            return True
-    return False
+    return any(
+        any(t in inner for t in facts.targets(site) if t is not None)
+        and _is_other_arm(facts, node, *arm)
+        for site, arm in facts.chosen_sites.get(facts.names.function(node), ())
+    )
 
 
 def _may_both(facts: Facts, inner: Site, outer: Site) -> bool:
     """Return whether no flag decides between two checkpoints, as far as is certain."""
-    one, other = _arm(facts, inner.node), _arm(facts, outer.node)
+    one, other = facts.arm(inner.node), facts.arm(outer.node)
     if one is None or other is None:
         return True
     return ast.dump(one[0].test) == ast.dump(other[0].test) and one[1] == other[1]

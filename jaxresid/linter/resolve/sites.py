@@ -109,6 +109,10 @@ class Derivative:
     function: ast.expr | None
 
 
+# An `if`, and whether what is meant stands in its body.
+Arm = tuple[ast.If, bool]
+
+
 class SiteFinder(RoleResolver):
     """A finder of what the rules are about."""
 
@@ -300,6 +304,29 @@ class SiteFinder(RoleResolver):
             return None if site.arguments.dynamic else True
         value = self.names.constant(node)
         return value if isinstance(value, bool) else None
+
+    # -- under which condition ---------------------------------------------------------------
+
+    @cached_property
+    def chosen_sites(self) -> dict[FunctionNode | None, list[tuple[Site, Arm]]]:
+        """The sites under an `if`, with their arm of it, by the function that they stand in."""
+        found: dict[FunctionNode | None, list[tuple[Site, Arm]]] = {}
+        for site in self.sites:
+            arm = self.arm(site.node)
+            if arm is not None:
+                found.setdefault(self.names.function(site.node), []).append((site, arm))
+        return found
+
+    def arm(self, node: ast.AST) -> Arm | None:
+        """Return the innermost `if` around a node in its function, with whether it is its body."""
+        child = node
+        for parent in self.names.ancestors(node):
+            if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+                return None
+            if isinstance(parent, ast.If):
+                return parent, child in parent.body
+            child = parent
+        return None
 
     # -- what is checkpointed ----------------------------------------------------------------
 

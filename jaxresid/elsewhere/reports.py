@@ -21,6 +21,7 @@ from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.home import FOLDER
 from jaxresid.model import Report
 from jaxresid.settings.project import project
+from jaxresid.targets import references
 
 _POLL_S = 0.02
 _ERROR = "jaxresid: error: "
@@ -230,17 +231,17 @@ def _resolved(request: ReportRequest, folder: Path) -> tuple[str, tuple[str, ...
             if isinstance(each, bool):
                 arguments += [option] * each
             else:
-                text = _from_here(each, home) if option == "--inputs" else each
+                text = _from_here(each, home) if option in references.OPTIONS else each
                 arguments.append(f"{option}={text}")
     return _from_here(named.target, home), (*arguments, *request.arguments)
 
 
 def _from_here(reference: str, home: Path) -> str:
     """Return `file.py:function` of a configuration with its file as seen from here."""
-    place, colon, attribute = reference.rpartition(":")
-    if not colon or not place.endswith(".py") or os.path.isabs(place):
-        return reference
-    return f"{os.path.relpath(home / place)}:{attribute}"
+    return references.with_file(
+        reference,
+        lambda file: file if os.path.isabs(file) else os.path.relpath(home / file),
+    )
 
 
 def _tree(

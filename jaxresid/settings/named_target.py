@@ -169,6 +169,8 @@ _KEYS: Mapping[str, tuple[str, Callable[[str, object], str | bool | tuple[str, .
     "mesh-mode": ("--mesh-mode", _word(get_args(MeshMode))),
     "on": ("--on", _text('"gpu:h100"')),
     "batch": ("--batch", _sizes),
+    "loss": ("--loss", _text('"cross-entropy"')),
+    "optimizer": ("--optimizer", _text('"adamw(1e-3)"')),
     "budget": ("--budget", _budget),
     "max-peak": ("--max-peak", _limit),
     "max-kept": ("--max-kept", _limit),

@@ -40,14 +40,27 @@ def load(target: str, folder: str | None = None) -> Loaded:
     place, colon, attribute = target.rpartition(":")
     if not colon or not place or not attribute:
         raise TargetError(no_function(target))
-    _importable(os.getcwd())
-    if folder is not None:
-        _importable(folder)
-    module = _import(place, folder)
-    fun = _attribute(module, attribute, place)
+    module = load_module(place, folder)
+    fun = attribute_of(module, attribute, place)
     if not callable(fun):
         raise TargetError(f"{target} is not callable: its type is {type(fun).__name__}")
     return Loaded(fun, module, attribute)
+
+
+def load_module(place: str, folder: str | None = None) -> ModuleType:
+    """Import a module, or a file as a module, and return it.
+
+    Args:
+      place: a module or a file.
+      folder: a folder that is importable too, as the working directory is.
+
+    Raises:
+      TargetError: It cannot be found, or fails to import.
+    """
+    _importable(os.getcwd())
+    if folder is not None:
+        _importable(folder)
+    return _import(place, folder)
 
 
 def no_function(target: str) -> str:
@@ -71,7 +84,7 @@ def load_reference(reference: str, module: ModuleType) -> Callable[[], Any]:
     """
     if ":" in reference:
         return load(reference).fun
-    fun = _attribute(module, reference, module.__name__)
+    fun = attribute_of(module, reference, module.__name__)
     if not callable(fun):
         raise InputsError(
             f"--inputs {reference} is not a function but a value of type {type(fun).__name__}; name"
@@ -89,6 +102,37 @@ def default_inputs(loaded: Loaded) -> Callable[[], Any] | None:
         if callable(found):
             return found  # type: ignore[no-any-return]
     return None
+
+
+def attribute_of(module: ModuleType, attribute: str, place: str) -> Any:
+    """Return what a module holds under a dotted name.
+
+    Raises:
+      TargetError: There is nothing of that name; the message has the nearest one.
+    """
+    found: Any = module
+    walked = place
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            callables = {
+                n: _attribute_or_none(found, n) for n in dir(found) if not n.startswith("_")
+            }
+            names = [n for n, value in callables.items() if callable(value)]
+            near = nearest(part, names, cutoff=0.5)
+            own = [n for n in names if _module_of(callables[n]) == module.__name__]
+            if near:
+                hint = f"; did you mean {near}?"
+            elif own:
+                hint = f"; it has {', '.join(own[:8])}{', ...' if len(own) > 8 else ''}"
+            else:
+                hint = ""
+            raise TargetError(f"{walked} has no attribute {part!r}{hint}") from None
+        except Exception as e:
+            raise TargetError(f"reading {part!r} of {walked} raises {_error_text(e)}") from e
+        walked = f"{walked}.{part}" if walked != place else f"{place}:{part}"
+    return found
 
 
 def function_name(fun: Callable[..., Any]) -> str | None:
@@ -211,29 +255,3 @@ def _attribute_or_none(value: Any, name: str) -> Any:
         return getattr(value, name, None)
     except Exception:
         return None
-
-
-def _attribute(module: ModuleType, attribute: str, place: str) -> Any:
-    found: Any = module
-    walked = place
-    for part in attribute.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError:
-            callables = {
-                n: _attribute_or_none(found, n) for n in dir(found) if not n.startswith("_")
-            }
-            names = [n for n, value in callables.items() if callable(value)]
-            near = nearest(part, names, cutoff=0.5)
-            own = [n for n in names if _module_of(callables[n]) == module.__name__]
-            if near:
-                hint = f"; did you mean {near}?"
-            elif own:
-                hint = f"; it has {', '.join(own[:8])}{', ...' if len(own) > 8 else ''}"
-            else:
-                hint = ""
-            raise TargetError(f"{walked} has no attribute {part!r}{hint}") from None
-        except Exception as e:
-            raise TargetError(f"reading {part!r} of {walked} raises {_error_text(e)}") from e
-        walked = f"{walked}.{part}" if walked != place else f"{place}:{part}"
-    return found

@@ -81,6 +81,8 @@ def _as_typed(options: TargetOptions) -> Iterator[str]:
         *(("--arg", spec) for spec in options.arg),
         *(("--kwarg", spec) for spec in options.kwarg),
         *(("--inputs", name) for name in (options.inputs,) if name),
+        *(("--loss", loss) for loss in (options.loss,) if loss),
+        *(("--optimizer", optimizer) for optimizer in (options.optimizer,) if optimizer),
         *(("--mode", mode) for mode in (options.mode,) if mode != "auto"),
         *(("--argnums", ",".join(map(str, n))) for n in (options.argnums,) if n is not None),
     ]

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import inspect
 import math
 import os
-import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from jaxresid.cli.completion.values import references
 from jaxresid.cli.help import Group, option
-from jaxresid.cli.options import batches, named_targets
+from jaxresid.cli.options import batches, chosen_target, named_targets
 from jaxresid.cli.options.places import place_of, place_options
 from jaxresid.cli.options.words import words_of
-from jaxresid.errors import InputsError, SpecError, TargetError
+from jaxresid.errors import InputsError, SpecError
 from jaxresid.interrupts import deferring_interrupts
 from jaxresid.option_types import MeshMode, Mode
 from jaxresid.targets.specs import parse_axes, parse_spec
-from jaxresid.targets.targets import Loaded, default_inputs, function_name, load, load_reference
 
 if TYPE_CHECKING:
     from jaxresid.inspector.call.question import Question
@@ -31,40 +27,7 @@ if TYPE_CHECKING:
     from jaxresid.targets.inputs import Inputs
 
 
-@dataclass(frozen=True, slots=True)
-class TargetOptions:
-    """The options as given; a command without --mode and --on looks at the function itself.
-
-    `on_origin` says who chose the places in `on`; `folder` is the one whose modules a named target
-    may name, and `name` its name, as `ChosenTarget` has them; `words` are those that were typed for
-    them, for another command.
-    """
-
-    target: str
-    inputs: str | None
-    concrete_inputs: bool
-    arg: tuple[str, ...]
-    kwarg: tuple[str, ...]
-    build: bool
-    argnums: tuple[int, ...] | None
-    has_aux: bool
-    mode: Mode = "function"
-    on: tuple[str, ...] = ()
-    on_origin: str = "given with --on"
-    memory_fraction: float | None = None
-    margin: int | None = None
-    mesh: tuple[str, ...] = ()
-    mesh_mode: MeshMode | None = None
-    batch: tuple[int, ...] = ()
-    trips: int | None = None
-    folder: str | None = None
-    name: str | None = None
-    words: tuple[str, ...] = field(default=(), compare=False)
-
-    @property
-    def reference(self) -> str:
-        """How a shell's command line names the target: by its name, or by the function."""
-        return self.name or shlex.quote(self.target)
+TargetOptions = chosen_target.TargetOptions
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,6 +111,21 @@ def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
         group=Group.INPUTS,
         is_flag=True,
         help="TARGET takes no arguments and returns (fun, args) or (fun, args, kwargs).",
+    )
+    @option(
+        "--loss",
+        group=Group.INPUTS,
+        metavar="LOSS",
+        help="Of a framework's model (nnx:train.py:Decoder(512), linen:...): mean of what it"
+        " returns, cross-entropy or squared-error with the last --arg, or module:function, called"
+        " with the model and the inputs.  [default: mean]",
+    )
+    @option(
+        "--optimizer",
+        group=Group.INPUTS,
+        metavar="OPTAX",
+        help="Of a framework's model: ask about the training step with this optimizer, an"
+        " expression of optax such as 'adamw(1e-3)', or module:function.",
     )
     @option(
         "--batch",
@@ -293,7 +271,8 @@ def requested(options: TargetOptions) -> TargetRequest:
         jax_compat.import_jax()
         if not may_have_accelerator():
             jax_compat.skip_cuda_plugin()
-        from jaxresid.inspector.call import inputs as abstract
+        from jaxresid.adapters.registry import framework_reference
+        from jaxresid.cli.options.calls import of_function, of_model
         from jaxresid.inspector.call.question import Question
 
     mesh = (
@@ -302,46 +281,27 @@ def requested(options: TargetOptions) -> TargetRequest:
         else jax_compat.new_mesh(axes, explicit=options.mesh_mode == "explicit")
     )
 
-    with _with_device_advice():
-        loaded = load(options.target, options.folder)
-    fun: Callable[..., Any] = loaded.fun
-    make: Callable[[], Any] | None = None
-    warnings: list[str] = []
-    with _with_device_advice(), jax_compat.in_mesh(mesh):
-        if options.build:
-            make = batches.sized(loaded.fun, batch)
-            fun, inputs = abstract.from_build(make, options.target)
-        elif options.inputs:
-            make = batches.sized(load_reference(options.inputs, loaded.module), batch)
-            inputs = _from_reference(options, make)
-        elif args or kwargs:
-            inputs, warnings = abstract.from_specs(args, kwargs, mesh)
-        else:
-            make = default_inputs(loaded)
-            if make is not None:
-                make = batches.sized(make, batch)
-                inputs = _from_reference(options, make)
-            elif _required(loaded.fun) or _signature(loaded.fun) is None:
-                raise InputsError(_missing(options.target, loaded))
-            elif batch is not None:
-                raise InputsError(f"--batch: {options.target} takes no inputs")
-            else:
-                inputs, warnings = abstract.from_specs((), {})
+    reference = framework_reference(options.target)
+    called = (
+        of_function(options, args, kwargs, mesh)
+        if reference is None
+        else of_model(options, reference, args, kwargs, mesh)
+    )
     question = Question(
-        fun,
-        inputs.args,
-        inputs.kwargs,
-        argnums=options.argnums,
-        has_aux=options.has_aux,
+        called.fun,
+        called.inputs.args,
+        called.inputs.kwargs,
+        argnums=called.argnums,
+        has_aux=called.has_aux,
         mode=options.mode,
         on=place_of(options, options.on[0]) if options.on else None,
-        mesh=_as_given(mesh, inputs, options),
+        mesh=_as_given(mesh, called.inputs, options),
         name=options.target,
-        warnings=warnings,
+        warnings=called.warnings,
         words=options.words,
         trips=options.trips,
     )
-    return TargetRequest(question, make)
+    return TargetRequest(question, called.make)
 
 
 def _axes(meshes: Sequence[str]) -> dict[str, int] | None:
@@ -369,24 +329,6 @@ def provide_devices(meshes: Sequence[str]) -> None:
         _provide_cpu_devices(axes)
 
 
-@contextlib.contextmanager
-def _with_device_advice() -> Iterator[None]:
-    """Add advice to an error about a mesh of more devices than there are.
-
-    It is raised in the context by a module, or by what makes the inputs.
-    """
-    try:
-        yield
-    except (TargetError, InputsError) as e:
-        if "umber of devices" not in str(e):
-            raise
-        what, *_ = str(e).split("\n  --concrete-inputs")  # which would fail as well
-        raise type(e)(
-            f"{what}\n  devices need not be present: add --mesh data=4,model=2, or set"
-            " JAX_PLATFORMS=cpu and JAX_NUM_CPU_DEVICES=8"
-        ) from e
-
-
 def _as_given(mesh: Any, inputs: Inputs, options: TargetOptions) -> Any:
     """Return the mesh that the question is asked with: that of --mesh, or that of the inputs.
 
@@ -409,21 +351,6 @@ def _as_given(mesh: Any, inputs: Inputs, options: TargetOptions) -> Any:
             " out, or give the same one"
         )
     return own if options.mesh_mode is None else mesh
-
-
-def _from_reference(options: TargetOptions, make: Callable[[], Any]) -> Any:
-    from jaxresid.inspector.call import inputs as abstract
-
-    name = str(options.inputs or function_name(make) or "inputs")
-    parameters = _required(make)
-    if parameters:
-        raise InputsError(
-            f"{name} is called with no arguments to make the inputs, but needs"
-            f" {', '.join(parameters)}"
-        )
-    if options.concrete_inputs:
-        return abstract.from_concrete(make, name)
-    return abstract.from_function(make, name)
 
 
 def _provide_cpu_devices(axes: Mapping[str, int]) -> None:
@@ -477,32 +404,3 @@ def _kwarg(text: str, axes: Mapping[str, int] | None) -> tuple[str, Any]:
     if not found or not name.isidentifier():
         raise InputsError(f"--kwarg {text!r} is not NAME=SPEC; write e.g. mask=bool[64]")
     return name, _spec(f"--kwarg {name}", spec, axes)
-
-
-def _signature(fun: Callable[..., Any]) -> inspect.Signature | None:
-    try:
-        return inspect.signature(fun)
-    except Exception:  # TypeError, ValueError, or what the attributes of a callable object raise
-        return None
-
-
-def _required(fun: Callable[..., Any]) -> list[str]:
-    signature = _signature(fun)
-    return [
-        p.name
-        for p in (signature.parameters.values() if signature else ())
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
-
-
-def _missing(target: str, loaded: Loaded) -> str:
-    signature = _signature(loaded.fun)
-    shown = f"{loaded.attribute}{signature}" if signature else f"{loaded.attribute}(...)"
-    each = " ".join("--arg 'f32[...]'" for _ in _required(loaded.fun)) or "--arg 'f32[...]'"
-    name = loaded.attribute.rpartition(".")[2]
-    return (
-        f"no inputs for {shown}\n"
-        f"  give one SPEC per argument:  jaxresid report {target} {each}\n"
-        f"  or name a function that returns them:  --inputs make_inputs\n"
-        f"  or define {name}_inputs() or example_inputs() in {loaded.module.__name__}"
-    )

@@ -24,6 +24,7 @@ from jaxresid.errors import InputsError, TargetError
 from jaxresid.settings.named_target import NamedTarget
 from jaxresid.settings.project import Project, project
 from jaxresid.settings.toml_values import ConfigError
+from jaxresid.targets import references
 from jaxresid.targets.specs import parse_axes
 from jaxresid.targets.targets import no_function
 from jaxresid.text.nearest import did_you_mean
@@ -245,20 +246,14 @@ def _check(
 
 def _from_here(option: str, value: Any, folder: Path) -> Any:
     """Return the value of an option with files as seen from the working directory."""
-    if option == "--inputs":
+    if option in references.OPTIONS:
         return _reference_from_here(value, folder)
     return _place_from_here(value, folder) if option in ("--on", "--budget") else value
 
 
 def _reference_from_here(reference: str, folder: Path) -> str:
-    """Return `file.py:function` with its file as seen from the working directory.
-
-    A reference to a module, or a bare name, is returned as it is.
-    """
-    place, colon, attribute = reference.rpartition(":")
-    if not colon or not (place.endswith(".py") or os.sep in place):
-        return reference
-    return f"{_file_from_here(place, folder)}:{attribute}"
+    """Return `file.py:function` with its file as seen from the working directory."""
+    return references.with_file(reference, lambda file: _file_from_here(file, folder))
 
 
 def _place_from_here(place: str, folder: Path) -> str:

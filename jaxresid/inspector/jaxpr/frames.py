@@ -32,6 +32,8 @@ _ROOTS = tuple(
     os.path.join(FOLDER, "inspector", "trace", name) for name in ("calling.py", "function.py")
 )
 
+# What it computes is part of the program.
+_LOSSES = os.path.join(FOLDER, "adapters", "standard_losses.py")
 # The parts of jax that are a library of functions to call, not machinery that calls functions.
 _JAX_LIBRARY = tuple(
     os.path.join(*path.split("/"))
@@ -175,6 +177,8 @@ class Frames:
 
     def _kind(self, file: str, function: str) -> str:
         if file.startswith(FOLDER):
+            if file == _LOSSES:
+                return "library"
             return "root" if file in _ROOTS else "machinery"
         if file.startswith(_jax_roots()):
             stem, last = os.path.basename(file)[:-3], function.rsplit(".", 1)[-1]

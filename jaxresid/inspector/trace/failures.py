@@ -32,7 +32,7 @@ def trace_error(error: Exception, name: str, frames: Frames, arguments: Argument
         lines += _at_lines(_while_loops(error.forward, frames))
     else:
         lines = [f"{name} fails to trace: {summary(error)}"]
-        lines += _at_lines([_user_line(error, frames)])
+        lines += user_lines(error, frames)
         lines += _hint(error, arguments)
     return TraceError("\n".join(lines))
 
@@ -42,12 +42,17 @@ def needs_static(error: Exception) -> bool:
     return bool(_NEEDS_STATIC.search(type(error).__name__))
 
 
+def user_lines(error: BaseException, frames: Frames | None = None) -> list[str]:
+    """Return where in the user's code an exception was raised, as lines of a message."""
+    return _at_lines([_user_line(error, frames or Frames())])
+
+
 def _at_lines(locations: list[Location | None]) -> list[str]:
     found = dict.fromkeys(loc for loc in locations if loc is not None)
     return [f"  at {loc.file}:{loc.line} in {loc.function}: {loc.code}" for loc in found]
 
 
-def _user_line(error: Exception, frames: Frames) -> Location | None:
+def _user_line(error: BaseException, frames: Frames) -> Location | None:
     raw = from_exception(error.__traceback__)
     found: list[Frame] = []
     for code, lasti in raw:

@@ -1,0 +1,67 @@
+"""Choose the loss of `--loss`: one that goes by a name, or a function of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid.adapters import standard_losses
+from jaxresid.errors import InputsError
+from jaxresid.targets.expressions import expression_of
+from jaxresid.targets.references import parse_reference
+from jaxresid.targets.targets import load_module
+from jaxresid.text.nearest import did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What is differentiated: a function of a model and of its batch, which returns a scalar.
+
+    Attributes:
+      fun: the function, called with the model first.
+      is_named: whether it is one of ours, which call the model with arrays of a whole batch.
+      target: what the last argument is where the model does not get it; None: it gets all.
+    """
+
+    fun: Callable[..., Any]
+    is_named: bool
+    target: str | None = None
+
+    def __call__(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the loss, or the loss and auxiliary data if the function returns both."""
+        return self.fun(model, *args, **kwargs)
+
+
+LOSSES = {
+    "mean": Loss(standard_losses.mean, is_named=True),
+    "cross-entropy": Loss(standard_losses.cross_entropy, is_named=True, target="labels"),
+    "squared-error": Loss(standard_losses.squared_error, is_named=True, target="target"),
+}
+
+
+def loss_of(text: str, folder: str | None = None) -> Loss:
+    """Return the loss of a name, or of a reference `module:function`.
+
+    Args:
+      text: the name or the reference.
+      folder: a folder whose modules may be named too.
+
+    Raises:
+      InputsError: it is neither.
+      TargetError: the function cannot be loaded.
+    """
+    if text in LOSSES:
+        return LOSSES[text]
+    reference = parse_reference(text)
+    if reference is None or reference.framework is not None:
+        raise InputsError(
+            f"--loss {text!r} is none of {', '.join(LOSSES)}{did_you_mean(text, LOSSES)} and no"
+            " module:function, which is called with the model and the inputs"
+        )
+    module = load_module(reference.place, folder)
+    found = expression_of(reference.expression, module, reference.place)
+    fun = found.value if found.call is None else found.made()
+    if not callable(fun):
+        raise InputsError(f"--loss {text} is no function but a value of type {type(fun).__name__}")
+    return Loss(fun, is_named=False)

@@ -1,0 +1,119 @@
+"""Write the loss of a model, and a training step with its optimizer, as functions of arrays."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxresid import jax_compat
+from jaxresid.adapters.libraries import imported
+from jaxresid.adapters.request import Adapted, ModelRequest
+from jaxresid.adapters.settings import only_arrays, with_settings
+from jaxresid.targets.inputs import Inputs
+
+
+def adapted(
+    request: ModelRequest,
+    objective: Callable[..., tuple[Any, Any]],
+    params: Any,
+    state: Any = None,
+    *,
+    call: Callable[..., Any] | None = None,
+    needs_rng: bool = False,
+) -> Adapted:
+    """Return the loss, or with an optimizer the training step, as a function of its arguments.
+
+    A step donates the parameters, the state and the optimizer's state, and returns their new
+    values.
+
+    Args:
+      request: what is asked.
+      objective: a function of `(params, state, rng, *args, **kwargs)` that returns
+        `(result, new state)`, the result being what the request's loss returns.
+      params: the parameters, abstract.
+      state: all other arrays of the model, abstract: what is neither differentiated nor updated by
+        the optimizer, such as running means.
+      call: what the named losses call, whose parameters the arguments are called after.
+      needs_rng: whether the objective wants a random key; else it is given None.
+    """
+    jax = jax_compat.import_jax()
+    more: dict[str, Any] = {}
+    if jax.tree.leaves(state):
+        more["state"] = state
+    if needs_rng:
+        more["rng"] = jax.eval_shape(lambda: jax.random.key(0))
+
+    count = len(more)
+
+    def objective_of(params: Any, arrays: Sequence[Any], kwargs: Any) -> tuple[Any, Any]:
+        own = dict(zip(more, arrays, strict=False))
+        args, kwargs = with_settings(request.inputs, arrays[count:], kwargs)
+        return objective(params, own.get("state", state), own.get("rng"), *args, **kwargs)
+
+    passed = only_arrays(request.inputs)
+    rest, kwargs = (*more.values(), *passed.args), passed.kwargs
+    names = [*more, *_names(request, call)]
+    if request.optimizer is None:
+
+        def loss(params: Any, *arrays: Any, **kwargs: Any) -> Any:
+            return objective_of(params, arrays, kwargs)[0]
+
+        return Adapted(_named(loss, ["params", *names]), Inputs((params, *rest), kwargs), (0,))
+
+    optax = imported("optax", "a training step")
+
+    def split(params: Any, arrays: Sequence[Any], kwargs: Any) -> tuple[Any, Any]:
+        result, new = objective_of(params, arrays, kwargs)
+        value, *aux = result if request.has_aux else (result,)
+        return value, (new, aux)
+
+    def train_step(params: Any, opt_state: Any, *arrays: Any, **kwargs: Any) -> Any:
+        taken, grads = jax.value_and_grad(split, has_aux=True)(params, arrays, kwargs)
+        value, (new, aux) = taken
+        updates, opt_state = request.optimizer.update(grads, opt_state, params)
+        kept = (new,) if "state" in more else ()
+        return optax.apply_updates(params, updates), opt_state, *kept, value, *aux
+
+    donated = (0, 1, 2) if "state" in more else (0, 1)
+    step = jax.jit(_named(train_step, ["params", "opt_state", *names]), donate_argnums=donated)
+    opt_state = jax.eval_shape(request.optimizer.init, params)
+    return Adapted(step, Inputs((params, opt_state, *rest), kwargs))
+
+
+def _names(request: ModelRequest, call: Callable[..., Any] | None) -> list[str]:
+    """Return the names of the positional inputs: those of the function that takes them, if known.
+
+    Args:
+      request: what is asked.
+      call: what the named losses call.
+    """
+    count = len(request.inputs.args)
+    if not request.loss.is_named:
+        names = _parameters(request.loss.fun)[1:]
+    else:
+        names = [] if call is None else _parameters(call)
+    names = [*names, *(f"input{i}" for i in range(len(names), count))][:count]
+    if request.loss.target and names:
+        names[-1] = request.loss.target
+    # A report tells arguments apart by their names.
+    taken = ("params", "opt_state", "state", "rng")
+    return [f"{name}_{i}" if name in (*taken, *names[:i]) else name for i, name in enumerate(names)]
+
+
+def _parameters(fun: Callable[..., Any]) -> list[str]:
+    """Return the names of the positional parameters of a function, none where it tells none."""
+    try:
+        parameters = inspect.signature(fun).parameters.values()
+    except Exception:  # TypeError, ValueError, or what the attributes of a callable object raise
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def _named(fun: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    """Give a function a signature with names for its positional arguments, and return it."""
+    kinds = inspect.Parameter
+    parameters = [kinds(name, kinds.POSITIONAL_ONLY) for name in names]
+    others = kinds("kwargs", kinds.VAR_KEYWORD)
+    fun.__signature__ = inspect.Signature([*parameters, others])  # type: ignore[attr-defined]
+    return fun

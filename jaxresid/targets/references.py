@@ -1,0 +1,55 @@
+"""Take apart references to functions and models: `file.py:function`, `nnx:file.py:Model(512)`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+# A framework's model is an expression, which may hold colons; what is before it never holds these.
+_REFERENCE = re.compile(
+    r"(?:(?P<framework>[A-Za-z]\w*):)?(?P<place>[^:()\[\]{}\"']+):(?P<expression>.+)", re.DOTALL
+)
+
+# The options whose values may be references.
+OPTIONS = ("--inputs", "--loss", "--optimizer")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A reference to what a module holds.
+
+    Attributes:
+      framework: the framework whose model it is; None for a function.
+      place: a module or a file.
+      expression: the name of a function, or a model as Python would make it.
+    """
+
+    framework: str | None
+    place: str
+    expression: str
+
+    def __str__(self) -> str:
+        prefix = "" if self.framework is None else f"{self.framework}:"
+        return f"{prefix}{self.place}:{self.expression}"
+
+
+def parse_reference(text: str) -> Reference | None:
+    """Return the parts of a reference, None where the text is none."""
+    match = _REFERENCE.fullmatch(text)
+    if match is None:
+        return None
+    return Reference(match["framework"], match["place"], match["expression"])
+
+
+def with_file(text: str, moved: Callable[[str], str]) -> str:
+    """Return a reference with its file replaced; one to a module, or a bare name, as it is.
+
+    Args:
+      text: the reference.
+      moved: a function that returns the file in its place.
+    """
+    found = parse_reference(text)
+    if found is None or not (found.place.endswith(".py") or "/" in found.place):
+        return text
+    return str(Reference(found.framework, moved(found.place), found.expression))

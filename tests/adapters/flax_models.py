@@ -1,0 +1,80 @@
+"""Models of Flax as a user might have written them, with running means and dropout."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+
+class Net(nnx.Module):
+    def __init__(self, width, layers=2, *, rngs):
+        self.layers = nnx.List([nnx.Linear(width, width, rngs=rngs) for _ in range(layers)])
+        self.norm = nnx.BatchNorm(width, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = jnp.tanh(layer(x))
+        return self.dropout(self.norm(x))
+
+
+class Linen(nn.Module):
+    width: int
+    layers: int = 2
+
+    @nn.compact
+    def __call__(self, x, train=True):
+        for _ in range(self.layers):
+            x = jnp.tanh(nn.Dense(self.width)(x))
+        x = nn.BatchNorm(use_running_average=not train)(x)
+        return nn.Dropout(0.5, deterministic=not train)(x)
+
+
+def own_loss(model, x, y):
+    return (jnp.abs(model(x) - y)).sum()
+
+
+def with_aux(model, x):
+    out = model(x)
+    return out.sum(), {"out": out}
+
+
+def no_loss():
+    return 3
+
+
+def schedule():
+    return optax.sgd(0.1, momentum=0.9)
+
+
+def net(width):
+    return Net(width, rngs=nnx.Rngs(1))
+
+
+# What a person would write without an adapter.
+
+
+GRAPH, PARAMS, STATE = nnx.split(nnx.eval_shape(lambda: net(8)), nnx.Param, ...)
+
+
+def nnx_loss(params, state, x):
+    # Copied: what a function changes in its arguments counts as its output.
+    params, state = jax.tree.map(lambda leaf: leaf, (params, state))
+    return jnp.mean(nnx.merge(GRAPH, params, state)(x))
+
+
+def nnx_loss_inputs():
+    return PARAMS, STATE, jax.ShapeDtypeStruct((4, 8), jnp.float32)
+
+
+def linen_loss(params, stats, rng, x):
+    variables = {"params": params, "batch_stats": stats}
+    out, _ = Linen(8).apply(variables, x, mutable=["batch_stats"], rngs={"dropout": rng})
+    return jnp.mean(out)
+
+
+def linen_loss_inputs():
+    variables = Linen(8).init(jax.random.key(0), jnp.zeros((4, 8)), train=False)
+    x = jnp.zeros((4, 8))
+    return variables["params"], variables["batch_stats"], jax.random.key(0), x

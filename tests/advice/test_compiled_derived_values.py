@@ -146,17 +146,24 @@ def equinox(is_again):
 
 
 PROGRAMS = (casts, masks, dropout_bits, linen, nnx, equinox)
+# What the gate has time for.
+GATE = {(nnx, "gpu:h100"), (casts, "tpu:v5e")}
+CASES = [
+    pytest.param(
+        program,
+        on,
+        marks=[
+            pytest.mark.tpu if on.startswith("tpu") else pytest.mark.gpu,
+            pytest.mark.integration if (program, on) in GATE else pytest.mark.programs,
+        ],
+        id=f"{program.__name__}-{on}",
+    )
+    for program in PROGRAMS
+    for on in ("gpu:h100", "tpu:v5e")
+]
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize(
-    "on",
-    [
-        pytest.param("gpu:h100", marks=pytest.mark.gpu),
-        pytest.param("tpu:v5e", marks=pytest.mark.tpu),
-    ],
-)
+@pytest.mark.parametrize(("program", "on"), CASES)
 def test_the_peak_of_xla_falls_as_much(program, on):
     fun, args = program(False)
     (measured,) = [v.measured for v in jaxresid.check(fun, on=on)(*args) if v.code == "JXR834"]

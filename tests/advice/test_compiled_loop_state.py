@@ -163,6 +163,21 @@ def maxtext_4405(lean):
 
 
 PROGRAMS = (last_of_stack, last_hidden, with_context, linen, equinox, maxtext_4405)
+# What the gate has time for.
+GATE = {(maxtext_4405, "gpu:h100"), (linen, "tpu:v5e")}
+CASES = [
+    pytest.param(
+        program,
+        on,
+        marks=[
+            pytest.mark.tpu if on.startswith("tpu") else pytest.mark.gpu,
+            pytest.mark.integration if (program, on) in GATE else pytest.mark.programs,
+        ],
+        id=f"{program.__name__}-{on}",
+    )
+    for program in PROGRAMS
+    for on in ("gpu:h100", "tpu:v5e")
+]
 
 
 def by_xla(program, on):
@@ -180,15 +195,7 @@ def found(program, on):
     return [v for v in jaxresid.check(fun, on=on)(*args) if v.code == "JXR833"]
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize(
-    "on",
-    [
-        pytest.param("gpu:h100", marks=pytest.mark.gpu),
-        pytest.param("tpu:v5e", marks=pytest.mark.tpu),
-    ],
-)
+@pytest.mark.parametrize(("program", "on"), CASES)
 def test_the_peak_of_xla_falls_as_much(program, on):
     said, (before, after) = found(program, on), by_xla(program, on)
     if program is maxtext_4405 and on == "tpu:v5e":

@@ -39,6 +39,28 @@ def _same_temp(_):
     assert flops(whole, w, x) > 1.2 * flops(plain, w, x)
 
 
+def _same_temp_before_arithmetic(_):
+    """The same with a squared distance after the checkpoint."""
+    w, x = jnp.full((256, 256), 0.01), jnp.full((512, 256), 0.5)
+
+    def network(w, x):
+        for _ in range(6):
+            x = jnp.tanh(x @ w)
+        return x
+
+    def step(network):
+        return jax.value_and_grad(lambda w, x: jnp.mean((network(w, x) - x) ** 2))
+
+    whole, plain = step(jax.checkpoint(network)), step(network)
+    assert temp_nbytes(whole, w, x) > 0.8 * temp_nbytes(plain, w, x)
+    assert flops(whole, w, x) > 1.2 * flops(plain, w, x)
+
+
+def _applied(namespace, _, x):
+    parameters = namespace["Net"]().init(jax.random.key(0), x)
+    return namespace["step"](parameters, x, x)
+
+
 def _decorated(namespace):
     assert saved(namespace["loss"], W, X) == []
 
@@ -330,6 +352,12 @@ CLAIMS = {
             _recomputed(CheckpointedLoss, 9, lambda n, w, x: n["Trainer"]().step(w, x)),
             bad=9,
         ),
+        Claim(_recomputed(CheckpointedLoss, 11, _applied), bad=11, needs=("flax",)),
+        Claim(
+            _recomputed(CheckpointedLoss, 12, lambda n, w, x: n["step"](w, x, {"y": x})),
+            bad=12,
+        ),
+        Claim(_same_temp_before_arithmetic, since=(0, 12)),
     ),
     "JXR102": (
         Claim(_last_stage),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site, Use
 
 # A mapped checkpoint keeps and recomputes the whole batch at once, as an unmapped one does.
-_TRANSPARENT = {"jit", "vmap", "partial", "instance"}
+_TRANSPARENT = {"jit", "vmap", "partial", "class", "instance"}
 
 
 class CheckpointedLoss(Rule):
@@ -22,7 +22,8 @@ class CheckpointedLoss(Rule):
     ## What it does
     Finds a function that is checkpointed as a whole and then handed to `jax.grad`,
     `jax.value_and_grad`, `jax.vjp` or a library's form of them, in the same file or in another one
-    of the project.
+    of the project. What may come after it are sums, means and arithmetic with what the loss is
+    given: `jnp.mean((model.apply(params, x) - y) ** 2)`.
 
     ## Why is this bad?
     The residuals shrink to the arguments, but the backward pass starts by recomputing all of them
@@ -394,6 +395,84 @@ class CheckpointedLoss(Rule):
             gradient = jax.jit(jax.value_and_grad(loss))
             """,
         ),
+        Example(
+            """
+            import flax.linen as nn
+            import jax
+            import jax.numpy as jnp
+
+
+            class Net(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(8)(jnp.tanh(nn.Dense(8)(x)))
+
+
+            model = nn.remat(Net)()  # !
+
+
+            def loss(params, x, y):
+                prediction = model.apply(params, x)
+                return jnp.mean((prediction - y) ** 2)
+
+
+            step = jax.value_and_grad(loss)
+            """,
+            fixed="""
+            import flax.linen as nn
+            import jax
+            import jax.numpy as jnp
+
+
+            class Net(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(8)(jnp.tanh(nn.Dense(8)(x)))
+
+
+            model = Net()
+
+
+            def loss(params, x, y):
+                prediction = model.apply(params, x)
+                return jnp.mean((prediction - y) ** 2)
+
+
+            step = jax.value_and_grad(loss)
+            """,
+        ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def net(w, x):
+                return jnp.tanh(jnp.tanh(x @ w) @ w)
+
+
+            def step(w, x, batch):
+                def loss(w):
+                    return jnp.sum(0.5 * (batch["y"] - jax.checkpoint(net)(w, x)) ** 2)  # !
+
+                return jax.value_and_grad(loss)(w)
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def net(w, x):
+                return jnp.tanh(jnp.tanh(x @ w) @ w)
+
+
+            def step(w, x, batch):
+                def loss(w):
+                    return jnp.sum(0.5 * (batch["y"] - net(w, x)) ** 2)
+
+                return jax.value_and_grad(loss)(w)
+            """,
+        ),
     )
     good = (
         Example(
@@ -638,6 +717,212 @@ class CheckpointedLoss(Rule):
 
             def tangent(loss, w, t):
                 return jax.jvp(jax.checkpoint(loss, prevent_cse=True), w, t)
+            """
+        ),
+        Example(  # a large product comes after
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def net(w, x):
+                return jnp.tanh(jnp.tanh(x @ w) @ w)
+
+
+            def loss(w, x, head):
+                return jnp.mean(jax.checkpoint(net)(w, x) @ head)
+
+
+            step = jax.grad(loss)
+            """
+        ),
+        Example(  # so does a softmax
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def net(w, x):
+                return jnp.tanh(jnp.tanh(x @ w) @ w)
+
+
+            import optax
+
+
+            def loss(w, x, labels):
+                logits = jax.checkpoint(net)(w, x)
+                return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+
+            step = jax.grad(loss)
+            """
+        ),
+        Example(  # another network
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def net(w, x):
+                return jnp.tanh(jnp.tanh(x @ w) @ w)
+
+
+            def loss(w, target, x):
+                return jnp.mean((jax.checkpoint(net)(w, x) - net(target, x)) ** 2)
+
+
+            step = jax.grad(loss)
+            """
+        ),
+        Example(  # another part of the same one
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def net(w, x):
+                return jnp.tanh(jnp.tanh(x @ w) @ w)
+
+
+            def loss(w, x):
+                h = jnp.tanh(x @ w)
+                return jnp.mean((jax.checkpoint(net)(w, x) - h) ** 2)
+
+
+            step = jax.grad(loss)
+            """
+        ),
+        Example(  # twice
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def net(w, x):
+                return jnp.tanh(jnp.tanh(x @ w) @ w)
+
+
+            def loss(w, x, y):
+                wrapped = jax.checkpoint(net)
+                return jnp.mean((wrapped(w, x) - wrapped(w, y)) ** 2)
+
+
+            step = jax.grad(loss)
+            """
+        ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def net(w, x):
+                return jnp.tanh(jnp.tanh(x @ w) @ w)
+
+
+            def loss(w, x, y):
+                policy = jax.checkpoint_policies.dots_saveable
+                return jnp.mean((jax.checkpoint(net, policy=policy)(w, x) - y) ** 2)
+
+
+            step = jax.grad(loss)
+            """
+        ),
+        Example(  # under another derivative
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def net(w, x):
+                return jnp.tanh(jnp.tanh(x @ w) @ w)
+
+
+            def loss(w, x, y):
+                return jnp.mean((jax.checkpoint(net)(w, x) - y) ** 2)
+
+
+            def adapted(w, x, y):
+                return loss(w - jax.grad(loss)(w, x, y), x, y)
+
+
+            step = jax.grad(adapted)
+            """
+        ),
+        Example(  # one of many
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def net(w, x):
+                return jnp.tanh(jnp.tanh(x @ w) @ w)
+
+
+            def loss(w, xs, y):
+                def one(x):
+                    return jnp.mean((jax.checkpoint(net)(w, x) - y) ** 2)
+
+                return jnp.sum(jax.lax.map(one, xs))
+
+
+            step = jax.grad(loss)
+            """
+        ),
+        Example(  # rolled out
+            """
+            import flax.linen as nn
+            import jax
+            import jax.numpy as jnp
+
+
+            class Net(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(8)(jnp.tanh(nn.Dense(8)(x)))
+
+
+            model = nn.remat(Net)()
+
+
+            def loss(params, x, y):
+                def body(x, _):
+                    return model.apply(params, x), None
+
+                return jnp.mean((jax.lax.scan(body, x, length=4)[0] - y) ** 2)
+
+
+            step = jax.value_and_grad(loss)
+            """
+        ),
+        Example(  # a part of another module
+            """
+            import flax.linen as nn
+            import jax
+            import jax.numpy as jnp
+
+
+            class Net(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(8)(jnp.tanh(nn.Dense(8)(x)))
+
+
+            class Stack(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    block = nn.remat(Net)()
+                    return x + block(x)
+
+
+            model = Stack()
+
+
+            def loss(params, x, y):
+                return jnp.mean((model.apply(params, x) - y) ** 2)
+
+
+            step = jax.value_and_grad(loss)
             """
         ),
     )

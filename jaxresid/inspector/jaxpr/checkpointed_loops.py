@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.extents import nbytes
 from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.jaxpr.ranges import literal
 from jaxresid.inspector.jaxpr.while_bounds import Scope
@@ -19,18 +20,33 @@ _FIRST = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Buffers:
+    """What a checkpointed while loop keeps of its carry.
+
+    Attributes:
+      checkpoints: how many carries are kept.
+      nbytes: the bytes of all of them.
+    """
+
+    checkpoints: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointedBackward:
     """The backward pass of a checkpointed while loop.
 
     Attributes:
       gradient_step: the body's invar that is the step of the gradient, which counts down.
       checkpoints: how many carries are kept.
+      nbytes: the bytes of all of them.
       branches: the id of the tuple of branches of the cond that runs a step forward or takes one
         back; None where every trip takes one back.
     """
 
     gradient_step: int
     checkpoints: int
+    nbytes: int
     branches: int | None
 
 
@@ -47,19 +63,22 @@ def backward_of(eqn: Eqn, nest: Nest) -> CheckpointedBackward | None:
     if not jax_compat.is_literal(zero) or literal(zero).high != 0 or counted not in cond.invars:
         return None
     gradient = cond.invars.index(counted) - jax_compat.params(eqn)["cond_nconsts"]
-    checkpoints = _checkpoints([v for i, v in enumerate(nest.jaxpr.invars) if i in nest.carries])
-    if checkpoints is None:
+    buffers = _buffers(nest)
+    if buffers is None:
         return None
     into = next(i for i, out in nest.carries.items() if out == gradient)
-    return CheckpointedBackward(into, checkpoints, _turning(nest, nest.jaxpr.invars[into]))
+    return CheckpointedBackward(
+        into, buffers.checkpoints, buffers.nbytes, _turning(nest, nest.jaxpr.invars[into])
+    )
 
 
-def _checkpoints(carries: list[Var]) -> int | None:
-    """Return the number of checkpoints by the carries' shapes.
+def _buffers(nest: Nest) -> Buffers | None:
+    """Return the buffers of a loop by the shapes of what it carries.
 
     The last carries are the steps of the checkpoints and then, for each array of the value, a
     buffer of as many of it; a batch may have put an axis into either.
     """
+    carries = [v for i, v in enumerate(nest.jaxpr.invars) if i in nest.carries]
     for count in range(len(carries) - _FIRST - 1, -1, -1):
         steps = carries[len(carries) - count - 1].aval
         if len(steps.shape) != 1 or steps.dtype.kind != "i":
@@ -67,7 +86,7 @@ def _checkpoints(carries: list[Var]) -> int | None:
         values, buffers = carries[_FIRST : _FIRST + count], carries[len(carries) - count :]
         (kept,) = steps.shape
         if all(_is_buffer(v, b, kept) for v, b in zip(values, buffers, strict=True)):
-            return kept
+            return Buffers(kept, sum(nbytes(v) for v in buffers))
     return None
 
 

@@ -20,7 +20,14 @@ FloorKind = OneOf[
     "output",
 ]
 ReliefKind = OneOf[
-    "donation", "microbatches", "batch", "offload", "host-state", "dtype", "sharding"
+    "donation",
+    "solver",
+    "microbatches",
+    "batch",
+    "offload",
+    "host-state",
+    "dtype",
+    "sharding",
 ]
 
 
@@ -58,7 +65,8 @@ class Relief(Shown):
       saved_nbytes: how much lower that is than the same figure of the plan.
       answer: whether it fits the budget then.
       confirmed: whether these are XLA's figures; an optimizer's state in host memory is shown with
-        no other where XLA is asked.
+        no other where XLA is asked, and fewer checkpoints in a solver's loop with these where it
+        has them.
     """
 
     kind: ReliefKind
@@ -76,9 +84,9 @@ class Floor(Shown):
     Attributes:
       parts: what it is made of, biggest first.
       reliefs: what lowers the peak of the plan by more than 1 %, the cheapest first: donation,
-        which costs nothing, smaller batches, values and then the optimizer's state in host memory,
-        narrower dtypes, more devices. Where the plan fits and recomputes nothing only donation is
-        looked for.
+        which costs nothing, fewer checkpoints in a solver's loop, smaller batches, values and then
+        the optimizer's state in host memory, narrower dtypes, more devices. Where the plan fits and
+        recomputes nothing only donation is looked for.
       without: what a training step holds and this function does not, in words.
       left_out: the changes that nothing can be said of here, each with the reason, in words.
     """

@@ -21,6 +21,7 @@ from jaxresid.advice.plan.floor.accumulation import AccumulatedTrace, accumulate
 from jaxresid.advice.plan.floor.host_state import HostState, with_host_state
 from jaxresid.advice.plan.floor.offloads import best_offload
 from jaxresid.advice.plan.floor.parts import argument_name
+from jaxresid.advice.plan.floor.solvers import change_text, most_that_fit
 from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.advice.plan.search.menus import Menus
 from jaxresid.advice.plan.search.search import choices
@@ -28,6 +29,7 @@ from jaxresid.errors import NOT_CAUGHT, JaxresidError
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.call.leaves import is_array, is_inexact, like
 from jaxresid.inspector.few_layers import lowered_whole
+from jaxresid.inspector.jaxpr.bindings import strip_trace_context
 from jaxresid.inspector.memory.lowered import Lowered, lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import Program, value_and_gradients
@@ -44,6 +46,7 @@ from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choices, Variants
+from jaxresid.inspector.variants.solver_checkpoints import biggest_loop, keeping
 from jaxresid.inspector.variants.step import StepVariants
 from jaxresid.model import Answer, Relief, answer
 from jaxresid.model.plan.floor import ReliefKind
@@ -53,6 +56,7 @@ from jaxresid.text.units import format_bytes
 _WORTH_SAYING = 0.01
 # Of what a part of the update fetches; what saves as much saves something by XLA, too.
 _NEARLY_ALL = 0.99
+_SOLVER = "fewer checkpoints in a solver's loop"
 _HOST_STATE = "the optimizer's state in host memory"
 # Devices to split over where the place says of none: those of a host.
 _DEVICES = 8
@@ -125,7 +129,7 @@ class Reliefs:
         if self._subject.passes == 1:
             each = [self._in_microbatches(), *each, self._split()]
         # How many microbatches, and on what mesh, is chosen with the checkpoints otherwise.
-        each = [self._donated(), *each]
+        each = [self._donated(), self._with_fewer_checkpoints(), *each]
         return tuple(itertools.chain.from_iterable(each))
 
     # -- each change -------------------------------------------------------------------------
@@ -147,6 +151,36 @@ class Reliefs:
         names = _listed([a.name for a in made.arguments])
         change = f"donate {names}, returned updated{how}"
         yield from self._told("donation", change, replace(lowered, program=made.program))
+
+    def _with_fewer_checkpoints(self) -> Iterator[Relief]:
+        """Yield fewer checkpoints in the solver's loop that keeps most."""
+        loop = biggest_loop(self._trace)
+        if loop is None or loop.checkpoints < 2 or loop.nbytes <= _WORTH_SAYING * self._peak:
+            return
+        made: dict[int, tuple[Traced, Program]] = {}
+
+        def peak_of(count: int) -> int:
+            with keeping(loop.checkpoints, count):
+                traced = self._traced_with(self._call.leaves)
+            for top in traced.tops:
+                strip_trace_context(top.jaxpr)
+            made[count] = traced, _program(traced)
+            return peak_nbytes(self._lowered(made[count][1]))
+
+        with _ignoring_errors():
+            chosen = most_that_fit(loop, self._peak, self._budget, peak_of)
+            traced, program = made[chosen.count]
+            change = change_text(loop, chosen.count)
+            row = None
+            if self._compiles is not None and self._needed is not None:
+                row = self._compiles.besides(PolicyProgram(_SOLVER, traced, program), self._budget)
+            if row is None or row.needed_nbytes is None or self._needed is None:
+                yield from self._told("solver", change, program)
+            elif self._needed - row.needed_nbytes > _WORTH_SAYING * self._needed:
+                nbytes = row.needed_nbytes
+                answered: Answer = "fits" if nbytes <= self._budget else "does not fit"
+                saved = self._needed - nbytes
+                yield Relief("solver", change, nbytes, saved, answered, confirmed=True)
 
     def _in_microbatches(self) -> Iterator[Relief]:
         """Yield the batch in two microbatches; of a step, half the batch."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
+from jaxresid.adapters.libraries import imported
 from jaxresid.adapters.request import Adapted, ModelRequest
 from jaxresid.errors import NOT_CAUGHT, JaxresidError, TargetError, summary
 from jaxresid.inspector.trace.failures import user_lines
@@ -17,7 +19,28 @@ from jaxresid.text.nearest import did_you_mean
 
 GROUP = "jaxresid.targets"
 # Our own frameworks -> the module of a model that is given without one, `linen:Dense(8)`.
-HOMES = {"nnx": "flax.nnx", "linen": "flax.linen"}
+HOMES = {
+    "nnx": "flax.nnx",
+    "linen": "flax.linen",
+    "equinox": "equinox",
+    "transformers": "transformers",
+}
+
+
+def home_of(framework: str) -> ModuleType:
+    """Return the module of a framework's own models.
+
+    Raises:
+      TargetError: it is not installed, or has no models for JAX.
+    """
+    module = imported(HOMES[framework], f"{framework}:")
+    if framework == "transformers" and not hasattr(module, "FlaxPreTrainedModel"):
+        version = importlib.metadata.version("transformers")
+        raise TargetError(
+            f"transformers: {version} has no Flax classes; those before 5 have: pip install"
+            " 'transformers<5'"
+        )
+    return module
 
 
 def framework_reference(target: str) -> Reference | None:

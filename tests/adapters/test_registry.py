@@ -1,5 +1,7 @@
 """Adapters of other packages, found by their entry point as an installed package declares it."""
 
+import sys
+
 import pytest
 
 from jaxresid.adapters.registry import framework_reference
@@ -85,6 +87,17 @@ def test_a_framework_that_is_not_installed_is_one_line(call, monkeypatch):
         "jaxresid: error: nnx: needs nosuchlibrary, which is not installed here: pip install"
         " nosuchlibrary"
     )
+
+
+def test_a_transformers_without_flax_classes_is_one_line(call, tmp_path):
+    (tmp_path / "transformers.py").write_text("")
+    metadata = tmp_path / "transformers-5.1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 5.1\n")
+    code, _, err = call("report", "transformers:FlaxBertModel", "--arg", "i32[4,2]")
+    sys.modules.pop("transformers", None)
+    assert code == 2
+    assert "transformers: 5.1 has no Flax classes; those before 5 have" in err
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxresid import jax_compat
-from jaxresid.adapters.libraries import imported
 from jaxresid.adapters.losses import loss_of
 from jaxresid.adapters.optimizers import optimizer_of
-from jaxresid.adapters.registry import HOMES, adapted_by
+from jaxresid.adapters.registry import HOMES, adapted_by, home_of
 from jaxresid.adapters.request import ModelRequest
 from jaxresid.cli.options import batches
 from jaxresid.errors import InputsError, TargetError
@@ -150,9 +149,9 @@ def of_model(
 
 
 def _model_of(options: TargetOptions, reference: Reference) -> Expression:
-    home = HOMES.get(str(reference.framework))
-    if reference.place == home:
-        module = imported(home, f"{reference.framework}:")
+    framework = str(reference.framework)
+    if reference.place == HOMES.get(framework):
+        module = home_of(framework)
     else:
         module = load_module(reference.place, options.folder)
     return expression_of(reference.expression, module, reference.place)

@@ -1,5 +1,7 @@
 """transformers: FlaxGPT2LMHeadModel, causal language modelling as in `run_clm_flax.py`."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -10,7 +12,13 @@ model = FlaxGPT2LMHeadModel(config, input_shape=(1, 8), _do_init=False)
 
 
 def loss(params, input_ids, attention_mask, dropout_rng):
-    logits = model(input_ids, attention_mask, params=params, dropout_rng=dropout_rng, train=True)[0]
+    bound = functools.partial(model, params=params, dropout_rng=dropout_rng)
+    return loss_of_model(bound, input_ids, attention_mask)
+
+
+def loss_of_model(model, input_ids, attention_mask):
+    """What `jaxresid report transformers:FlaxGPT2LMHeadModel(...) --loss` is given."""
+    logits = model(input_ids, attention_mask, train=True)[0]
     labels = jax.nn.one_hot(input_ids[..., 1:], config.vocab_size)
     return optax.softmax_cross_entropy(logits[..., :-1, :], labels).mean()
 

@@ -1,0 +1,62 @@
+"""`equinox:` targets, held against what a person writes without them."""
+
+import pytest
+
+from tests.where import ROOT
+
+pytest.importorskip("equinox")
+pytest.importorskip("optax")
+
+NET = "equinox:equinox_models.py:Net(8)"
+BATCH = ("--arg", "f32[4,8]")
+
+
+def test_the_loss_is_what_one_writes_by_hand(report):
+    found = report(NET, *BATCH)
+    written = report("equinox_models.py:loss", "--argnums", "0")
+    assert found["totals"] == written["totals"]
+    assert found["cost"] == written["cost"]
+    # Weights and biases of two layers; not the whole numbers of the table.
+    assert len(found["target"]["differentiated"]) == 4
+
+
+def test_a_loss_of_the_users_calls_the_module_itself(report):
+    own = report(NET, *BATCH, "--loss", "equinox_models.py:own_loss")
+    assert own["totals"] == report(NET, *BATCH)["totals"]
+
+
+def test_each_example_has_its_key_and_flags_are_shared(report):
+    training = (*BATCH, "--kwarg", "inference=False", "--kwarg", "key=key[4]")
+    kept = [report(NET, *words)["totals"]["computed_nbytes"] for words in (BATCH, training)]
+    assert kept[0] < kept[1]
+
+
+@pytest.mark.integration
+def test_the_tutorials_step_without_its_step(report, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    file = "fixtures/tutorials/equinox_step.py"
+    batch = ("--arg", "f32[4096,256]") * 2
+    words = ("--loss", "squared-error", "--optimizer", "adam")
+    found = report(f"equinox:{file}:Net", *batch, *words)
+    written = report(f"{file}:train_step")
+    assert found["totals"]["computed_nbytes"] == written["totals"]["computed_nbytes"]
+    for phase in ("forward_flops", "backward_flops"):
+        assert found["cost"][phase] == written["cost"][phase]
+    roles = [each["peak"]["breakdown"]["optimizer-state"] for each in (found, written)]
+    assert roles[0] == roles[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((NET, "--arg", "f32[4,9]"), "fails to trace: TypeError"),
+        (("equinox:equinox_models.py:own_loss", *BATCH), "own_loss fails: TypeError"),
+        (("equinox:nn.MLPP(2)", *BATCH), "did you mean MLP?"),
+        (("equinox:equinox_models.py:jax.Array", *BATCH), "is no equinox.Module"),
+    ],
+)
+def test_what_is_wrong_is_one_line(call, words, message):
+    code, _, err = call("report", *words)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err

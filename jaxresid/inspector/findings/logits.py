@@ -24,8 +24,8 @@ _FEWEST = 128
 
 
 @dataclass(frozen=True, slots=True)
-class _Chunked:
-    """The scores of a program made for some of the tokens at a time.
+class Chunked:
+    """The scores of a program made for some of the tokens, or queries, at a time.
 
     Attributes:
       chunks: how many parts the tokens are in.
@@ -67,7 +67,7 @@ def logits_at_peak(
                 continue
             if held >= WORTH_SAYING * peak:
                 assert made is not None
-                found = _chunked(made, number, jaxpr, logits, peak, held)
+                found = chunked(made, number, jaxpr, [logits], peak, held)
                 if found is not None:
                     yield _finding(report, levels, made, jaxpr, logits, found, biggest)
 
@@ -86,27 +86,39 @@ def _live_nbytes(logits: Logits, live: Sequence[LiveValue]) -> int:
     )
 
 
-def _chunked(
-    rewrites: Rewrites, number: int, jaxpr: Jaxpr, logits: Logits, peak: int, held: int
-) -> _Chunked | None:
-    """Return the scores in the biggest chunks that cost nothing; None where that gains little.
+def chunked(
+    rewrites: Rewrites,
+    number: int,
+    jaxpr: Jaxpr,
+    scores: Sequence[Logits],
+    peak: int,
+    held: int,
+) -> Chunked | None:
+    """Return scores in the biggest chunks that cost nothing; None where that gains little.
 
     As each number of chunks is differentiated anew, only those are tried of which `held` bytes at
     the peak, a part of them in each chunk, leave little enough.
+
+    Args:
+      rewrites: what is differentiated.
+      number: the number of the jaxpr among that.
+      jaxpr: the jaxpr.
+      scores: the scores, alike and of one holder.
+      peak: the estimated peak, in bytes.
+      held: the bytes of them at the peak.
     """
-    each = logits.tokens // logits.count
-    chunks = [
-        n
-        for n in range(2, logits.count + 1)
-        if logits.count % n == 0 and logits.count // n * each >= min(_FEWEST, logits.tokens // 2)
-    ]
+    count = min(each.count for each in scores)
+    # Along the axis of tokens there may be one for several.
+    each = 1 if scores[0].mixing is not None else scores[0].tokens // scores[0].count
+    fewest = min(_FEWEST, count * each // 2)
+    chunks = [n for n in range(2, count + 1) if count % n == 0 and count // n * each >= fewest]
     if not chunks:
         return None
     known: dict[int, Figures] = {}
 
     def figures(n: int) -> Figures:
         if n not in known:
-            known[n] = rewrites.figures(number, with_chunks(jaxpr, logits, n))
+            known[n] = rewrites.figures(number, with_chunks(jaxpr, scores, n))
         return known[n]
 
     try:
@@ -116,7 +128,7 @@ def _chunked(
         more = int(_NOTHING * (peak - least))
         likely = [n for n in chunks if held // n - held // chunks[-1] <= more]
         most = next(n for n in likely if figures(n).peak_nbytes <= least + more)
-        return _Chunked(most, figures(most))
+        return Chunked(most, figures(most))
     except Exception:  # whatever it is, there is nothing to say of a program that is not there
         return None
 
@@ -127,7 +139,7 @@ def _finding(
     rewrites: Rewrites,
     jaxpr: Jaxpr,
     logits: Logits,
-    found: _Chunked,
+    found: Chunked,
     live: Sequence[LiveValue],
 ) -> Finding:
     source = levels.source_below(jaxpr, logits.matmul_path)

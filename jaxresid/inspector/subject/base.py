@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jaxresid import jax_compat
 from jaxresid.inspector.checkpoints.batched import may_be_batched
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints, JudgedCheckpoint
+from jaxresid.inspector.findings.attention import attention_at_peak
 from jaxresid.inspector.findings.defeated_policies import defeated_policies
 from jaxresid.inspector.findings.derived_values import derived_values
 from jaxresid.inspector.findings.logits import logits_at_peak
@@ -158,10 +159,12 @@ class Subject(ABC):
         yield from logits_at_peak(report, self.live, levels, self.profile, lambda: self.rewrites)
         if report.peak is None or report.mesh is not None:
             return
-        if holds_loop(*(top.jaxpr for top in self.trace.tops)) and self.rewrites is not None:
+        jaxprs = [top.jaxpr for top in self.trace.tops]
+        if holds_loop(*jaxprs) and self.rewrites is not None:
             yield from loop_excess(report, levels, self.rewrites)
             yield from derived_values(report, self.rewrites)
-        batched = self.trace.has_checkpoints and may_be_batched(t.jaxpr for t in self.trace.tops)
+        yield from attention_at_peak(report, self.live, levels, jaxprs, lambda: self.rewrites)
+        batched = self.trace.has_checkpoints and may_be_batched(jaxprs)
         if batched and self.rewrites is not None:
             run_again = functools.partial(self.trace.run_again, self.fun)
             yield from defeated_policies(report, levels, self.rewrites, run_again)

@@ -16,18 +16,21 @@ from jaxresid.inspector.variants.token_axes import Axes, params_for, shape_of
 from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
 
 
-def with_chunks(jaxpr: Jaxpr, logits: Logits, chunks: int) -> Jaxpr:
-    """Return an open jaxpr with the scores made for a part of the tokens at a time.
+def with_chunks(jaxpr: Jaxpr, found: Sequence[Logits], chunks: int) -> Jaxpr:
+    """Return an open jaxpr with scores made for a part of the tokens at a time.
 
     Args:
       jaxpr: the jaxpr that the scores were found in.
-      logits: the scores.
-      chunks: how many parts there are; it divides `logits.count`.
+      found: the scores; all of one holder, with the same calls inlined.
+      chunks: how many parts there are; it divides the `count` of each.
 
     Raises:
       Exception: whatever JAX raises where that cannot be traced.
     """
-    return _replaced(jaxpr, logits.holder, _with(logits, _in_chunks(logits, chunks)))
+    flat = found[0].jaxpr
+    for logits in found:
+        flat = _with(flat, logits, _in_chunks(logits, chunks))
+    return _replaced(jaxpr, found[0].holder, flat)
 
 
 def _replaced(jaxpr: Jaxpr, old: Jaxpr, new: Jaxpr) -> Jaxpr:
@@ -39,9 +42,9 @@ def _replaced(jaxpr: Jaxpr, old: Jaxpr, new: Jaxpr) -> Jaxpr:
     return jax_compat.with_other_eqns(jaxpr, eqns)
 
 
-def _with(logits: Logits, closed: ClosedJaxpr) -> Jaxpr:
-    """Return the jaxpr of scores with one call in place of what is made of them."""
-    flat, own = logits.jaxpr, {id(eqn) for eqn in logits.eqns}
+def _with(flat: Jaxpr, logits: Logits, closed: ClosedJaxpr) -> Jaxpr:
+    """Return a jaxpr that holds scores with one call in place of what is made of them."""
+    own = {id(eqn) for eqn in logits.eqns}
     call = jax_compat.as_call(
         logits.matmul.replace(invars=[*logits.inputs, *logits.whole], outvars=list(logits.outputs)),
         closed,

@@ -25,7 +25,8 @@ from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 
 # Of the scores' bytes; what is left of them for each token is less.
 _LITTLE = 0.1
-_EXPONENTIALS = frozenset({"exp", "exp2", "logistic"})
+# Of which a softmax, or a sigmoid, is made.
+EXPONENTIALS = frozenset({"exp", "exp2", "logistic"})
 # What runs a jaxpr in its caller's place, but for its derivative.
 _INLINED = frozenset({"jit", "closed_call", "eval_jaxpr", "custom_jvp_call", "custom_vjp_call"})
 
@@ -46,6 +47,7 @@ class Logits:
       outputs: what others read of what they make.
       count: how many tokens there are along the axis.
       copies: what they make that has all scores.
+      mixing: the matmul of what is exponential in them with values, as in attention; None without.
       matmul_path, loss_path: the eqns that hold one another, from that of the searched jaxpr's to
         the matmul and to the loss.
     """
@@ -61,6 +63,7 @@ class Logits:
     outputs: tuple[Var, ...]
     count: int
     copies: tuple[Var, ...]
+    mixing: Eqn | None
     matmul_path: tuple[Eqn, ...]
     loss_path: tuple[Eqn, ...]
 
@@ -90,11 +93,11 @@ def logits_in(jaxpr: Jaxpr, least: int) -> Iterator[Logits]:
       jaxpr: the jaxpr.
       least: leave out scores of fewer bytes.
     """
-    for holder in _holders(jaxpr):
-        flats: dict[tuple[int, int], _Flat] = {}
+    for holder in holders(jaxpr):
+        flats: dict[tuple[int, int], Flat] = {}
         tried: set[tuple[int, Axes]] = set()
-        widths = _summed_widths(holder.jaxpr)
-        for eqn in _own_eqns(holder.jaxpr):
+        widths = summed_widths(holder.jaxpr)
+        for eqn in own_eqns(holder.jaxpr):
             for axes in _axes_of(eqn) if _is_matmul(eqn, least) else ():
                 shape = shape_of(eqn.outvars[0])
                 assert axes.scores is not None
@@ -104,33 +107,44 @@ def logits_in(jaxpr: Jaxpr, least: int) -> Iterator[Logits]:
                     continue
                 tried.add((id(eqn), axes))
                 if key not in flats:
-                    flats[key] = _flattened(holder, *key)
-                found = list(_found(holder.jaxpr, flats[key], eqn, axes))
+                    flats[key] = flattened(holder, *key)
+                made = scores_made_by(holder.jaxpr, flats[key], eqn, axes, _LITTLE)
+                found = [logits for logits in made if logits.mixing is None]
                 yield from found
                 if found:
                     break
 
 
-def _found(holder: Jaxpr, flat: _Flat, matmul: Eqn, axes: Axes) -> Iterator[Logits]:
-    """Yield the scores that a matmul makes wherever it is called."""
+def scores_made_by(
+    holder: Jaxpr, flat: Flat, matmul: Eqn, axes: Axes, most_left: float
+) -> Iterator[Logits]:
+    """Yield the scores that a matmul makes wherever it is called.
+
+    Args:
+      holder: the open jaxpr that calls it.
+      flat: the same with calls inlined.
+      matmul: the eqn.
+      axes: the axes of its result.
+      most_left: of the scores' bytes; what is left of them in the end has to be less.
+    """
     for eqn in flat.jaxpr.eqns:
         if flat.paths[id(eqn)][-1] is matmul:
-            made = _Search(flat, eqn, axes).found(holder)
+            made = ScoreSearch(flat, eqn, axes, most_left).found(holder)
             if made is not None:
                 yield made
 
 
-def _summed_widths(jaxpr: Jaxpr) -> set[int]:
+def summed_widths(jaxpr: Jaxpr) -> set[int]:
     """Return the sizes of the dims that anything is summed over."""
     found: set[int] = set()
-    for eqn in _own_eqns(jaxpr):
+    for eqn in own_eqns(jaxpr):
         if jax_compat.primitive_name(eqn) == "reduce_sum":
             shape = shape_of(eqn.invars[0])
             found |= {shape[axis] for axis in jax_compat.params(eqn)["axes"]}
     return found
 
 
-def _own_eqns(jaxpr: Jaxpr) -> Iterator[Eqn]:
+def own_eqns(jaxpr: Jaxpr) -> Iterator[Eqn]:
     """Yield the eqns of a jaxpr and of what it calls, without those of loops and checkpoints."""
     seen, todo = set[int](), [jaxpr]
     while todo:
@@ -144,16 +158,16 @@ def _own_eqns(jaxpr: Jaxpr) -> Iterator[Eqn]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Holder:
+class Holder:
     """A jaxpr that scores are looked for in, and the eqns that hold one another down to it."""
 
     jaxpr: Jaxpr
     path: tuple[Eqn, ...] = ()
 
 
-def _holders(jaxpr: Jaxpr) -> Iterator[_Holder]:
+def holders(jaxpr: Jaxpr) -> Iterator[Holder]:
     """Yield a jaxpr and the bodies of the scans in it, each once."""
-    seen, todo = set[int](), [_Holder(jaxpr)]
+    seen, todo = set[int](), [Holder(jaxpr)]
     while todo:
         holder = todo.pop()
         if id(holder.jaxpr) in seen:
@@ -166,7 +180,7 @@ def _holders(jaxpr: Jaxpr) -> Iterator[_Holder]:
             for eqn in each.jaxpr.eqns:
                 name = jax_compat.primitive_name(eqn)
                 if name == "scan" or name in _INLINED:
-                    found = [_Holder(nest.jaxpr, (*each.path, eqn)) for nest in nests(eqn)]
+                    found = [Holder(nest.jaxpr, (*each.path, eqn)) for nest in nests(eqn)]
                     (todo if name == "scan" else inside).extend(found)
 
 
@@ -178,14 +192,14 @@ def _is_matmul(eqn: Eqn, least: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Flat:
+class Flat:
     """A jaxpr with calls inlined, and of each of its eqns the way to it before, by its id."""
 
     jaxpr: Jaxpr
     paths: Mapping[int, tuple[Eqn, ...]]
 
 
-def _flattened(holder: _Holder, size: int, width: int) -> _Flat:
+def flattened(holder: Holder, size: int, width: int) -> Flat:
     """Return a jaxpr with the calls inlined that hold scores, or that such lead to.
 
     Others stay: JAX differentiates each callee once, and by its own rule where it has one.
@@ -198,7 +212,7 @@ def _flattened(holder: _Holder, size: int, width: int) -> _Flat:
     flattening, jaxpr = _Flattening(size, width), holder.jaxpr
     eqns = flattening.eqns([(e, e) for e in jaxpr.eqns], {}, holder.path)
     outvars = substituted(jaxpr.outvars, flattening.results)
-    return _Flat(jaxpr.replace(eqns=eqns, outvars=outvars), flattening.paths)
+    return Flat(jaxpr.replace(eqns=eqns, outvars=outvars), flattening.paths)
 
 
 @dataclass(slots=True)
@@ -284,11 +298,12 @@ def _axes_of(matmul: Eqn) -> Iterator[Axes]:
                     yield Axes(dim, 1, scores[0])
 
 
-class _Search:
+class ScoreSearch:
     """The search for what becomes of scores, given their axes."""
 
-    def __init__(self, flat: _Flat, matmul: Eqn, axes: Axes) -> None:
+    def __init__(self, flat: Flat, matmul: Eqn, axes: Axes, most_left: float) -> None:
         assert axes.tokens is not None
+        self._most_left = most_left
         self._flat, self._paths, self._matmul = flat.jaxpr, flat.paths, matmul
         self._count = shape_of(matmul.outvars[0])[axes.tokens]
         self._makers = {v: i for i, e in enumerate(self._flat.eqns) for v in e.outvars}
@@ -301,6 +316,11 @@ class _Search:
         self._wanted: dict[int, Mapping[int, Axes]] = {}
 
     def found(self, holder: Jaxpr) -> Logits | None:
+        """Return the scores and what becomes of them; None where that cannot be made in parts.
+
+        Args:
+          holder: the open jaxpr that they are in, as it was found.
+        """
         behind, broken = self._followed()
         inside = self._inside(behind)
         if inside & broken:
@@ -329,6 +349,7 @@ class _Search:
             outputs=outputs,
             count=self._count,
             copies=tuple(v for v in made if self._has_scores(v)),
+            mixing=self._mixing(inside),
             matmul_path=self._paths[id(self._matmul)],
             loss_path=self._paths[id(loss)],
         )
@@ -436,8 +457,21 @@ class _Search:
         if any(map(self._has_scores, found)) or not found:
             return None
         nbytes = sum(aval_of(v).nbytes for v in found)
-        least = _LITTLE * aval_of(self._matmul.outvars[0]).nbytes
-        return tuple(found) if nbytes < least else None
+        most = self._most_left * aval_of(self._matmul.outvars[0]).nbytes
+        return tuple(found) if nbytes < most else None
+
+    def _mixing(self, inside: set[int]) -> Eqn | None:
+        """Return the matmul that takes the scores as weights of values, each of many numbers."""
+        for i in sorted(inside):
+            eqn = self._flat.eqns[i]
+            if jax_compat.primitive_name(eqn) != "dot_general":
+                continue
+            values = [v for v in eqn.invars if not self._has_scores(v)]
+            if len(values) == 1 and not self._has_scores(eqn.outvars[0]):
+                (contracting, _), (batch, _) = jax_compat.params(eqn)["dimension_numbers"]
+                if len(shape_of(values[0])) > len(contracting) + len(batch):
+                    return eqn
+        return None
 
     def _loss(self, inside: set[int]) -> Eqn | None:
         """Return the first sum over the scores of what is exponential in them."""
@@ -447,7 +481,7 @@ class _Search:
             operands = [v for v in eqn.invars if not jax_compat.is_literal(v)]
             is_in = any(v in exponential for v in operands)
             scored = any(map(self._has_scores, operands))
-            if scored and (is_in or jax_compat.primitive_name(eqn) in _EXPONENTIALS):
+            if scored and (is_in or jax_compat.primitive_name(eqn) in EXPONENTIALS):
                 if not any(map(self._has_scores, eqn.outvars)):
                     return eqn
                 exponential |= set(eqn.outvars)

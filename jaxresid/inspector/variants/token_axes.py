@@ -271,15 +271,19 @@ def _reduced(eqn: Eqn, which: int, axes: Axes, count: int) -> Applied | None:
 
 
 def _dot(eqn: Eqn, which: int, axes: Axes, count: int) -> Applied | None:
-    """Apply a sum of products over the scores with one other number for each: one-hot targets."""
+    """Apply a sum of products over the scores with one other number for each, or with vectors.
+
+    These are one-hot targets, or the values of attention.
+    """
     contracting, batch = jax_compat.params(eqn)["dimension_numbers"]
     other, tokens = 1 - which, axes.tokens
     pairs = dict(zip(batch[which], batch[other], strict=True))
     summed = dict(zip(contracting[which], contracting[other], strict=True))
     own, theirs = shape_of(eqn.invars[which]), shape_of(eqn.invars[other])
-    if axes.scores not in summed or len(theirs) != len(pairs) + len(summed):
+    more = len(theirs) - len(pairs) - len(summed)
+    if axes.scores not in summed or eqn.invars[0] is eqn.invars[1]:
         return None
-    if eqn.invars[0] is eqn.invars[1]:
+    if more and (tokens in summed or tokens in pairs):
         return None
     if tokens in summed:
         needed = Axes(summed[tokens], axes.inner, summed[axes.scores])
@@ -289,8 +293,10 @@ def _dot(eqn: Eqn, which: int, axes: Axes, count: int) -> Applied | None:
         result = Axes(list(pairs).index(tokens), axes.inner)
         return Applied(result, {which: axes, other: needed})
     free = [d for d in range(len(own)) if d not in pairs and d not in summed]
-    position = free.index(tokens) + len(pairs) if tokens in free else None
-    return None if position is None else Applied(Axes(position, axes.inner), {which: axes})
+    if tokens not in free:
+        return None
+    position = len(pairs) + (more if which else 0) + free.index(tokens)
+    return Applied(Axes(position, axes.inner), {which: axes})
 
 
 def _dot_back(eqn: Eqn, axes: Axes, count: int) -> Applied | None:

@@ -86,6 +86,7 @@ JXR832 unusable-donation warning
 JXR833 needless-loop-state info
 JXR834 derived-residual info
 JXR840 defeated-policy warning
+JXR841 attention-scores-at-peak info
 """
 _USUAL_MARKERS = ("checkpoint", "remat")
 

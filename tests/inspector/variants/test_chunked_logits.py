@@ -151,7 +151,7 @@ def sizes_of_products(jaxpr):
 def chunked(fun, *args):
     """Return a loss with its logits in chunks, as a function, and the products before and after."""
     closed, (logits, *_) = found_in(fun, *args)
-    made = with_chunks(jax_compat.open_jaxpr(closed), logits, CHUNKS.get(fun, 2))
+    made = with_chunks(jax_compat.open_jaxpr(closed), [logits], CHUNKS.get(fun, 2))
     sizes = [sizes_of_products(j) for j in (jax_compat.open_jaxpr(closed), made)]
     return jax_compat.as_function(jax_compat.with_jaxpr(closed, made)), *sizes
 

@@ -1,0 +1,116 @@
+"""Find attention scores that are live at the peak, and tell what it takes without them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from jaxresid import jax_compat
+from jaxresid.inspector.findings.logits import Chunked, chunked
+from jaxresid.inspector.findings.proposals import WORTH_SAYING, rewrite_effect
+from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.jaxpr.nesting import eqns_in
+from jaxresid.inspector.variants.attention import attention_in, is_score_matmul
+from jaxresid.inspector.variants.logits import EXPONENTIALS, Logits
+from jaxresid.inspector.variants.rewrites import Rewrites
+from jaxresid.inspector.variants.token_axes import shape_of
+from jaxresid.jaxpr_types import Jaxpr
+from jaxresid.model import Finding, LiveValue, Report, Source
+from jaxresid.text.layer_paths import folded_scopes
+from jaxresid.text.units import format_bytes
+
+
+def attention_at_peak(
+    report: Report,
+    live: Sequence[LiveValue],
+    levels: Levels,
+    jaxprs: Sequence[Jaxpr],
+    rewrites: Callable[[], Rewrites | None],
+) -> Iterator[Finding]:
+    """Yield the findings of attention scores that are live at the peak, one for each line.
+
+    Args:
+      report: the report of the function or step; it has an estimated peak, and no mesh.
+      live: what is live at that peak.
+      levels: the descent into the jaxprs.
+      jaxprs: the program's jaxprs.
+      rewrites: returns what is differentiated, if that can be rewritten.
+    """
+    assert report.peak is not None
+    peak = report.peak.nbytes
+    biggest = [v for v in live if v.aval is not None and len(v.aval.shape) > 2]
+    shapes = [s for s in _exponential_shapes(jaxprs) if _held(s, biggest) >= WORTH_SAYING * peak]
+    if not shapes:
+        return
+    least = min(map(math.prod, shapes))
+    made = rewrites()
+    for number, jaxpr in enumerate(made.jaxprs if made is not None else ()):
+        assert made is not None
+        groups: dict[Hashable, list[tuple[Logits, Source]]] = {}
+        for scores in attention_in(jaxpr, least):
+            source = levels.source_below(jaxpr, scores.matmul_path)
+            same = id(scores.holder), id(scores.jaxpr), scores.count
+            key = *same, source.location, source.library
+            groups.setdefault(key, []).append((scores, source))
+        for group in groups.values():
+            each = [scores for scores, _ in group]
+            held = _held(shape_of(each[0].value), biggest)
+            if held < WORTH_SAYING * peak:
+                continue
+            found = chunked(made, number, jaxpr, each, peak, held)
+            if found is not None:
+                scope = folded_scopes(source.scope for _, source in group)
+                source = replace(group[0][1], scope=scope)
+                yield _finding(report, made, each, found, source, held)
+
+
+def _exponential_shapes(jaxprs: Iterable[Jaxpr]) -> set[tuple[int, ...]]:
+    """Return the shapes of exponentials, which a softmax over scores has, in programs with such."""
+    shapes, has_scores = set[tuple[int, ...]](), False
+    for eqn in (eqn for jaxpr in jaxprs for eqn in eqns_in(jaxpr)):
+        has_scores = has_scores or is_score_matmul(eqn)
+        if jax_compat.primitive_name(eqn) in EXPONENTIALS:
+            shapes.add(shape_of(eqn.outvars[0]))
+    return {shape for shape in shapes if len(shape) > 2} if has_scores else set()
+
+
+def _held(shape: tuple[int, ...], live: Sequence[LiveValue]) -> int:
+    """Return the bytes of what is live and may be of this shape, or a stack of such."""
+    return sum(
+        v.nbytes for v in live if v.aval is not None and not Counter(shape) - Counter(v.aval.shape)
+    )
+
+
+def _finding(
+    report: Report,
+    rewrites: Rewrites,
+    scores: Sequence[Logits],
+    found: Chunked,
+    source: Source,
+    held: int,
+) -> Finding:
+    first = scores[0]
+    queries, keys = first.count // found.chunks, first.width_of(first.value)
+    effect, measured = rewrite_effect(report, rewrites, found.figures)
+    return Finding(
+        "attention-scores-at-peak",
+        f"attention here makes the scores of {first.count} queries × {keys} keys, and with what the"
+        f" softmax makes of them {format_bytes(held)} are in memory at the peak. For {queries}"
+        f" queries at a time, each part in a checkpoint, the {effect}",
+        source,
+        help="a kernel never has them in memory: jax.nn.dot_product_attention(q, k, v,"
+        ' implementation="cudnn") on a GPU in float16 or bfloat16, splash attention on a TPU;'
+        f" neither was traced. Without one, attend with {queries} queries at a time:"
+        " jax.lax.map(jax.checkpoint(lambda q: attend(q, k, v)), parts_of_q)",
+        measured={
+            "nbytes": held,
+            "queries": first.count,
+            "keys": keys,
+            "chunk_queries": queries,
+            "chunks": found.chunks,
+            "calls": len(scores),
+            **measured,
+        },
+    )

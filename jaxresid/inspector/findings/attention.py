@@ -8,10 +8,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from jaxresid import jax_compat
-from jaxresid.inspector.findings.logits import Chunked, chunked
+from jaxresid.inspector.findings.logits import Chunked, chunked, may_be_in_vector_memory
 from jaxresid.inspector.findings.proposals import WORTH_SAYING, rewrite_effect
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
+from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.variants.attention import attention_in, is_score_matmul
 from jaxresid.inspector.variants.logits import EXPONENTIALS, Logits
 from jaxresid.inspector.variants.rewrites import Rewrites
@@ -27,6 +28,7 @@ def attention_at_peak(
     live: Sequence[LiveValue],
     levels: Levels,
     jaxprs: Sequence[Jaxpr],
+    profile: Profile,
     rewrites: Callable[[], Rewrites | None],
 ) -> Iterator[Finding]:
     """Yield the findings of attention scores that are live at the peak, one for each line.
@@ -36,6 +38,7 @@ def attention_at_peak(
       live: what is live at that peak.
       levels: the descent into the jaxprs.
       jaxprs: the program's jaxprs.
+      profile: the profile of the compiler.
       rewrites: returns what is differentiated, if that can be rewritten.
     """
     assert report.peak is not None
@@ -57,7 +60,7 @@ def attention_at_peak(
         for group in groups.values():
             each = [scores for scores, _ in group]
             held = _held(shape_of(each[0].value), biggest)
-            if held < WORTH_SAYING * peak:
+            if held < WORTH_SAYING * peak or may_be_in_vector_memory(held, profile):
                 continue
             found = chunked(made, number, jaxpr, each, peak, held)
             if found is not None:

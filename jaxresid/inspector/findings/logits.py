@@ -17,7 +17,7 @@ from jaxresid.text.units import format_bytes
 
 # Of what the smallest chunks take off the peak; bigger ones that take so little less are better.
 _NOTHING = 0.03
-# A TPU has logits of fewer bytes in its vector memory, which is no part of the peak.
+# A TPU has scores of fewer bytes in its vector memory, which is no part of the peak.
 _IN_VECTOR_MEMORY = 128 * 2**20
 # Tokens; the matmul of fewer is slow.
 _FEWEST = 128
@@ -34,6 +34,11 @@ class Chunked:
 
     chunks: int
     figures: Figures
+
+
+def may_be_in_vector_memory(held: int, profile: Profile) -> bool:
+    """Return whether a compiler may have scores of so many bytes elsewhere than in main memory."""
+    return profile.pads_to_tiles and held < _IN_VECTOR_MEMORY
 
 
 def logits_at_peak(
@@ -63,7 +68,7 @@ def logits_at_peak(
     for number, jaxpr in enumerate(made.jaxprs if made is not None else ()):
         for logits in logits_in(jaxpr, int(WORTH_SAYING * peak / 4)):
             held = _live_nbytes(logits, biggest)
-            if profile.pads_to_tiles and held < _IN_VECTOR_MEMORY:
+            if may_be_in_vector_memory(held, profile):
                 continue
             if held >= WORTH_SAYING * peak:
                 assert made is not None

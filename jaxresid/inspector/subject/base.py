@@ -163,7 +163,9 @@ class Subject(ABC):
         if holds_loop(*jaxprs) and self.rewrites is not None:
             yield from loop_excess(report, levels, self.rewrites)
             yield from derived_values(report, self.rewrites)
-        yield from attention_at_peak(report, self.live, levels, jaxprs, lambda: self.rewrites)
+        yield from attention_at_peak(
+            report, self.live, levels, jaxprs, self.profile, lambda: self.rewrites
+        )
         batched = self.trace.has_checkpoints and may_be_batched(jaxprs)
         if batched and self.rewrites is not None:
             run_again = functools.partial(self.trace.run_again, self.fun)

@@ -96,6 +96,7 @@ def in_parts(fun):
     return closed, with_chunks(jax_compat.open_jaxpr(closed), found, 4)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("fun", FORMS)
 def test_no_softmax_is_of_all_queries(fun):
     _, made = in_parts(fun)

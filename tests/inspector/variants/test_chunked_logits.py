@@ -156,6 +156,7 @@ def chunked(fun, *args):
     return jax_compat.as_function(jax_compat.with_jaxpr(closed, made)), *sizes
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("fun", FORMS)
 def test_no_product_is_of_all_tokens(fun):
     args = example()

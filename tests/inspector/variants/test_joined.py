@@ -315,6 +315,7 @@ def same_as_traced_anew(make, loss, monkeypatch):
     return counts
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("make", JOINED, ids=lambda make: make.__name__)
 def test_joined(make, monkeypatch):
     joined, anew = same_as_traced_anew(make, squares, monkeypatch)
@@ -359,6 +360,7 @@ def with_rows(args, rows):
     return (*others, f32(*x.shape[:-2], rows, x.shape[-1]))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("make", [plain, jitted_and_scoped, over_microbatches, by_adam])
 def test_other_leaves_are_traced_once(make):
     runs = itertools.count()

@@ -44,7 +44,8 @@ class AttentionScoresAtPeak(TracedRule):
     differentiates again, and says what the peak, the kept bytes and the FLOPs are then. The number
     of queries is the biggest that costs nothing, and at least 128. It is shown where that takes at
     least 3 % off the peak. Silent where the scores are in a checkpoint, where something else reads
-    them, and for programs on a mesh.
+    them, for programs on a mesh, and on a TPU for less than 128 MiB, which may be in its vector
+    memory and so no part of the peak.
 
     ## Why is this bad?
     There is a score for each pair of a query and a key, in each head. The softmax keeps them for

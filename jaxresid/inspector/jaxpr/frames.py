@@ -29,7 +29,8 @@ from jaxresid.text.notebook_cells import cell_name
 
 # What calls the target.
 _ROOTS = tuple(
-    os.path.join(FOLDER, "inspector", "trace", name) for name in ("calling.py", "function.py")
+    os.path.join(FOLDER, "inspector", *name)
+    for name in (("call", "calling.py"), ("trace", "function.py"))
 )
 
 # What it computes is part of the program.

@@ -14,6 +14,7 @@ import pytest
 from small import f32
 
 import jaxresid
+from jaxresid.inspector.call import calling
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints.sites import body
 from jaxresid.inspector.jaxpr.frames import Frames
@@ -503,3 +504,7 @@ def test_equal_stacks_share_their_frames():
     one, other = found.stack(Traceback(own)), found.stack(Traceback(own, jaxs))
     assert [frame.code for frame in one.frames] == [own]
     assert one.frames is other.frames
+
+
+def test_what_calls_the_target_ends_the_stack_of_a_line():
+    assert Frames().kind(calling.__file__, "called_with_changes") == "root"

@@ -449,7 +449,8 @@ def test_loops_of_the_fixtures():
         assert "unwrapped-loop-body" in [name for name, _ in names(fun, *inputs)]
     for form in ("scan_dots", "scan_dots_no_batch", "scan_nothing", "loop_none"):
         fun, inputs = getattr(stack8, form), getattr(stack8, f"{form}_inputs")()
-        assert names(fun, *inputs) == []
+        # Of their attention there is something to say.
+        assert set(names(fun, *inputs)) <= {("attention-scores-at-peak", "info")}
     assert names(offload.offloaded, *offload.offloaded_inputs()) == []
 
 

@@ -127,14 +127,15 @@ def test_what_ruff_takes_for_no_noqa_of_a_line(comment):
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("# ruff: noqa", [("file-noqa", [])]),
-        ("  # flake8:noqa", [("file-noqa", [])]),
+        ("  # flake8:noqa:JXR1", [("file-noqa", ["JXR1"])]),
         ("# RUFF: NOQA: JXR101, E501", [("file-noqa", ["JXR101", "E501"])]),
         ("# flake8: noqa: JXR101", [("file-noqa", ["JXR101"])]),
-        ("# x # ruff: noqa", [("file-noqa", [])]),
-        ("# ruff: noqa # x", [("file-noqa", [])]),
+        ("# x # ruff: noqa: JXR101 # y", [("file-noqa", ["JXR101"])]),
+        ("# ruff: noqa", []),  # for ruff alone
+        ("  # flake8:noqa", []),  # for flake8 and ruff
+        ("# ruff: noqa # x", []),
         ("# ruff: noqa, x", []),
-        ("# ruff: noqa x", []),
+        ("# ruff: noqa:", []),
         ("# jaxresid: file-ignore", [("file-ignore", [])]),
         ("#jaxresid:file-ignore [JXR1]  why", [("file-ignore", ["JXR1"])]),
     ],
@@ -302,8 +303,10 @@ def test_other_codes_do_not(code):
 
 
 def test_blanket_and_file_forms():
-    for text in ("# ruff: noqa", "# flake8: noqa: JXR101", "# jaxresid: file-ignore"):
+    for text in ("# ruff: noqa: JXR1", "# flake8: noqa: JXR101", "# jaxresid: file-ignore"):
         assert silenced(f"x\n{text}\n", 1)
+    for text in ("# ruff: noqa", "# flake8: noqa", "# flake8: noqa: E501"):
+        assert not silenced(f"{text}\nx\n", 2)
     assert not silenced("# ruff: noqa: JXR102", 1)
 
 

@@ -34,19 +34,19 @@ SINGLE_OPERATIONS = frozenset(
 )
 
 
-def layer(facts: Facts, node: ast.expr) -> str | None:
-    """Return the class of a layer of one operation that an expression is an instance of.
+def layer(facts: Facts, node: ast.expr) -> tuple[str, ...]:
+    """Return the classes of layers of one operation that an expression is an instance of.
 
-    The class is given as `nn.Conv` would be by its own name, `Conv`; None is returned where the
-    expression may be anything else.
+    They are given by their own names, `Conv`, in the order of the source; there are several where a
+    flag chooses, and none where the expression may be anything else.
     """
     origins = facts.names.origins(node)
-    classes = {
+    classes = [
         facts.names.single_origin(o.func) if isinstance(o, ast.Call) else None for o in origins
-    }
+    ]
     if None in classes:
-        classes = {nn_modules.instance_class(facts, node)}
-    names = [c.qualname for c in classes if isinstance(c, External)]
-    if len(names) == len(classes) and SINGLE_OPERATIONS.issuperset(names):
-        return names[0].rpartition(".")[2]
-    return None
+        classes = [nn_modules.instance_class(facts, node)]
+    names = dict.fromkeys(c.qualname for c in classes if isinstance(c, External))
+    if all(isinstance(c, External) for c in classes) and SINGLE_OPERATIONS.issuperset(names):
+        return tuple(dict.fromkeys(name.rpartition(".")[2] for name in names))
+    return ()

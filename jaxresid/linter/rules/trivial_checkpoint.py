@@ -548,9 +548,9 @@ class TrivialCheckpoint(Rule):
 def _trivial(facts: Facts, site: Site) -> str:
     """Why there is nothing to drop; empty where there may be."""
     if site.target is not None:
-        name = layers.layer(facts, site.target)
-        if name is not None:
-            return _of_layer(name)
+        names = layers.layer(facts, site.target)
+        if names:
+            return _of_layer(*names)
         cls = nn_modules.instance_class(facts, site.target)
         if isinstance(cls, ast.ClassDef):
             return _module(facts, cls)
@@ -569,8 +569,9 @@ def _trivial(facts: Facts, site: Site) -> str:
     return ""
 
 
-def _of_layer(name: str) -> str:
-    return f"one `{name}` keeps its input, or less, anyway"
+def _of_layer(*names: str) -> str:
+    either = " or ".join(f"`{name}`" for name in names)
+    return f"one {either} keeps its input, or less, anyway"
 
 
 def _module(facts: Facts, cls: ast.ClassDef, depth: int = 0) -> str:
@@ -581,9 +582,9 @@ def _module(facts: Facts, cls: ast.ClassDef, depth: int = 0) -> str:
     value = _only_value(method)
     if not isinstance(value, ast.Call) or not all(_is_leaf(a) for a in _inputs(value)):
         return ""
-    name = layers.layer(facts, value.func)
-    if name is not None:
-        return _of_layer(name)
+    names = layers.layer(facts, value.func)
+    if names:
+        return _of_layer(*names)
     inner = nn_modules.instance_class(facts, value.func)
     return _module(facts, inner, depth + 1) if isinstance(inner, ast.ClassDef) else ""
 
@@ -615,9 +616,9 @@ def _body(facts: Facts, function: FunctionNode, site: Site) -> str:
     if isinstance(value, ast.Subscript) and _is_lookup(value):
         return "a lookup keeps its indices alone anyway"
     if isinstance(value, ast.Call) and all(_is_leaf(a) for a in _inputs(value)):
-        name = layers.layer(facts, value.func) or _given_layer(facts, function, value.func, site)
-        if name is not None:
-            return _of_layer(name)
+        names = layers.layer(facts, value.func) or _given_layer(facts, function, value.func, site)
+        if names:
+            return _of_layer(*names)
     if isinstance(value, ast.Call) and _operation_of(facts, value).startswith("one "):
         return _operation_of(facts, value) if all(_is_leaf(a) for a in _inputs(value)) else ""
     bilinear = [n for n in ast.walk(value) if _is_product(facts, n)]
@@ -626,23 +627,29 @@ def _body(facts: Facts, function: FunctionNode, site: Site) -> str:
     return "a linear operation keeps its inputs anyway"
 
 
-def _given_layer(facts: Facts, function: FunctionNode, func: ast.expr, site: Site) -> str | None:
-    """The layer that every call of a site gives for the parameter that its function calls."""
+def _given_layer(
+    facts: Facts, function: FunctionNode, func: ast.expr, site: Site
+) -> tuple[str, ...]:
+    """The layers that the calls of a site give for the parameter that its function calls.
+
+    There are none unless every call gives one.
+    """
     names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
     if not isinstance(func, ast.Name) or func.id not in names:
-        return None
+        return ()
     index = names.index(func.id)
-    found = None
+    found: dict[str, None] = {}
     for use in facts.site_uses(site):
         call = use.node
         if use.kind != "call" or use.through or not isinstance(call, ast.Call):
-            return None
+            return ()
         if len(call.args) <= index or any(isinstance(a, ast.Starred) for a in call.args):
-            return None
-        found = layers.layer(facts, call.args[index])
-        if found is None:
-            return None
-    return found
+            return ()
+        given = layers.layer(facts, call.args[index])
+        if not given:
+            return ()
+        found |= dict.fromkeys(given)
+    return tuple(found)
 
 
 def _is_lookup(node: ast.Subscript) -> bool:

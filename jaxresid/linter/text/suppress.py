@@ -2,8 +2,9 @@
 
 Ours are `# jaxresid: ignore[JXR101]`, `# jaxresid: ignore` and, on a line of its own,
 `# jaxresid: file-ignore[JXR101]`; the brackets hold codes, prefixes of codes, or rule names. The
-forms that ruff and flake8 read are understood too: `# noqa`, `# noqa: JXR101`, `# ruff: noqa`,
-`# ruff: noqa: JXR101`.
+forms that ruff and flake8 read are understood too: `# noqa`, `# noqa: JXR101` and, for a file,
+`# ruff: noqa: JXR101`. Without codes, `# ruff: noqa` and `# flake8: noqa` exempt a file from those
+tools alone: they stand where imports are re-exported or code was generated.
 """
 
 from __future__ import annotations
@@ -74,7 +75,6 @@ _NOQA = re.compile(
     re.IGNORECASE,
 )
 _NEXT = re.compile(r"(?<!#)#++\s*+[A-Za-z!]")
-_NEXT_OR_END = re.compile(r"\s*+(?:#|\Z)")
 _BRACKETS = re.compile(r"\s*\[([^\]]*)\]")
 _UNBRACKETED = re.compile(r"\s*[\[(:=]|\s+[A-Z]{2,3}\d+")
 _NOQA_CODES = re.compile(r"(?:[A-Z]+[0-9]+)+(?=[\s,#]|\Z)")
@@ -146,7 +146,7 @@ def _parse_noqa(comment: Comment) -> Iterator[Suppression]:
             if not codes:
                 continue
             pos = codes[-1].span.end_column - comment.column
-        elif match["file"] and not _NEXT_OR_END.match(comment.text, pos):
+        elif match["file"]:
             continue
         span = _within(comment, match.start(), pos)
         if not match["file"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import os
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
@@ -24,7 +25,16 @@ HOMES = {
     "linen": "flax.linen",
     "equinox": "equinox",
     "transformers": "transformers",
+    "keras": "keras",
 }
+# Variables that a framework reads when it is imported, for whom has not set them.
+_ENVIRONMENT = {"keras": {"KERAS_BACKEND": "jax"}}
+
+
+def prepare(framework: str) -> None:
+    """Set what a framework reads when it is first imported, as to run on JAX."""
+    for name, value in _ENVIRONMENT.get(framework, {}).items():
+        os.environ.setdefault(name, value)
 
 
 def home_of(framework: str) -> ModuleType:

@@ -46,6 +46,7 @@ class ModelRequest:
       optimizer: an optimizer with `init` and `update`, as of optax; None: no training step is asked
         for, only the loss.
       has_aux: whether the loss returns `(loss, auxiliary data)`.
+      has_loss: whether the user chose the loss; else a model that brings one may use its own.
     """
 
     framework: str
@@ -55,6 +56,7 @@ class ModelRequest:
     loss: Loss
     optimizer: Any = None
     has_aux: bool = False
+    has_loss: bool = False
 
     def library(self, module: str, package: str | None = None) -> ModuleType:
         """Return a module of a library; see `imported`."""

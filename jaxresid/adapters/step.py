@@ -59,7 +59,7 @@ def adapted(
         def loss(params: Any, *arrays: Any, **kwargs: Any) -> Any:
             return objective_of(params, arrays, kwargs)[0]
 
-        return Adapted(_named(loss, ["params", *names]), Inputs((params, *rest), kwargs), (0,))
+        return Adapted(with_names(loss, ["params", *names]), Inputs((params, *rest), kwargs), (0,))
 
     optax = imported("optax", "a training step")
 
@@ -76,7 +76,7 @@ def adapted(
         return optax.apply_updates(params, updates), opt_state, *kept, value, *aux
 
     donated = (0, 1, 2) if "state" in more else (0, 1)
-    step = jax.jit(_named(train_step, ["params", "opt_state", *names]), donate_argnums=donated)
+    step = jax.jit(with_names(train_step, ["params", "opt_state", *names]), donate_argnums=donated)
     opt_state = jax.eval_shape(request.optimizer.init, params)
     return Adapted(step, Inputs((params, opt_state, *rest), kwargs))
 
@@ -110,7 +110,7 @@ def _parameters(fun: Callable[..., Any]) -> list[str]:
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
-def _named(fun: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+def with_names(fun: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
     """Give a function a signature with names for its positional arguments, and return it."""
     kinds = inspect.Parameter
     parameters = [kinds(name, kinds.POSITIONAL_ONLY) for name in names]

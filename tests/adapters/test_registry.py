@@ -1,10 +1,11 @@
 """Adapters of other packages, found by their entry point as an installed package declares it."""
 
+import os
 import sys
 
 import pytest
 
-from jaxresid.adapters.registry import framework_reference
+from jaxresid.adapters.registry import framework_reference, prepare
 from jaxresid.targets.references import Reference, parse_reference, with_file
 
 ADAPTER = """
@@ -87,6 +88,17 @@ def test_a_framework_that_is_not_installed_is_one_line(call, monkeypatch):
         "jaxresid: error: nnx: needs nosuchlibrary, which is not installed here: pip install"
         " nosuchlibrary"
     )
+
+
+def test_keras_is_imported_for_jax_unless_the_user_says_otherwise(monkeypatch):
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    prepare("nnx")
+    assert "KERAS_BACKEND" not in os.environ
+    prepare("keras")
+    assert os.environ["KERAS_BACKEND"] == "jax"
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    prepare("keras")
+    assert os.environ["KERAS_BACKEND"] == "torch"
 
 
 def test_a_transformers_without_flax_classes_is_one_line(call, tmp_path):

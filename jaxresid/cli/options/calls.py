@@ -13,7 +13,7 @@ import click
 from jaxresid import jax_compat
 from jaxresid.adapters.losses import loss_of
 from jaxresid.adapters.optimizers import optimizer_of
-from jaxresid.adapters.registry import HOMES, adapted_by, home_of
+from jaxresid.adapters.registry import HOMES, adapted_by, home_of, prepare
 from jaxresid.adapters.request import ModelRequest
 from jaxresid.cli.options import batches
 from jaxresid.errors import InputsError, TargetError
@@ -136,6 +136,7 @@ def of_model(
                     loss,
                     optimizer or None,
                     options.has_aux,
+                    options.loss is not None,
                 )
             )
     is_step = options.optimizer is not None
@@ -150,6 +151,7 @@ def of_model(
 
 def _model_of(options: TargetOptions, reference: Reference) -> Expression:
     framework = str(reference.framework)
+    prepare(framework)
     if reference.place == HOMES.get(framework):
         module = home_of(framework)
     else:

@@ -43,6 +43,12 @@ def train_step(state, data):
     return loss, (trainable, non_trainable, optimizer_variables)
 
 
+def compiled():
+    trained = keras.Model(inputs, outputs)
+    trained.compile(keras.optimizers.Adam(1e-3), loss_of)
+    return trained
+
+
 def _zeros(variables):
     return [jnp.zeros(v.shape, v.dtype) for v in variables]
 

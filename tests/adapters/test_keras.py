@@ -1,0 +1,87 @@
+"""`keras:` targets, held against the step of Keras that a person jits without them."""
+
+import os
+
+import pytest
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+pytest.importorskip("keras")
+
+FILE = "keras_models.py"
+MODEL = f"keras:{FILE}:build"
+X, LABELS, TARGET = ("--arg", "f32[4,8]"), ("--arg", "i32[4]"), ("--arg", "f32[4,3]")
+
+
+@pytest.fixture
+def compiled(report):
+    return report(MODEL, *X, *LABELS)
+
+
+def test_the_step_is_that_of_fit(report, compiled):
+    written = report(f"{FILE}:train_step")
+    for part in ("totals", "cost"):
+        assert compiled[part] == written[part]
+    assert compiled["peak"]["nbytes"] == written["peak"]["nbytes"]
+    assert compiled["target"]["mode"] == "step"
+    assert len(compiled["target"]["differentiated"]) == 6
+    assert compiled["target"]["differentiated"][0].startswith("params['")
+
+
+def test_its_state_is_donated(compiled):
+    roles = compiled["peak"]["breakdown"]
+    # Adam's two moments, a count and a rate.
+    assert roles["optimizer-state"] == 2 * roles["parameters"] + 8
+    assert not compiled["findings"]
+
+
+def test_samples_have_weights(report, compiled):
+    weighted = report(MODEL, *X, *LABELS, "--arg", "f32[4]")
+    assert weighted["cost"]["forward_flops"] > compiled["cost"]["forward_flops"]
+    named = ("--kwarg", "sample_weight=f32[4]")
+    assert report(MODEL, *X, *LABELS, *named)["totals"] == weighted["totals"]
+
+
+def test_a_model_that_a_module_holds(report, compiled):
+    assert report(f"keras:{FILE}:model", *X, *LABELS)["totals"] == compiled["totals"]
+
+
+def test_a_loss_of_the_users_takes_precedence(report):
+    own = report(MODEL, *X, *TARGET, "--loss", f"{FILE}:own_loss")
+    assert own["target"]["mode"] == "function"
+    squared = report(MODEL, *X, *TARGET, "--loss", "squared-error")
+    assert own["cost"]["forward_flops"] > 2 * 4 * (8 * 16 + 16 * 3)
+    # Dropout's bits: a named loss trains.
+    assert "bool" in {each["dtype"] for each in squared["residuals"]}
+
+
+def test_a_model_that_is_not_compiled(report):
+    pytest.importorskip("optax")
+    words = (f"keras:{FILE}:Net(16)", *X)
+    assert report(*words)["target"]["mode"] == "function"
+    step = report(*words, "--optimizer", "adam")
+    assert step["target"]["mode"] == "step"
+    roles = step["peak"]["breakdown"]
+    assert roles["optimizer-state"] == 2 * roles["parameters"] + 4
+
+
+def test_a_class_of_keras(report):
+    found = report("keras:Sequential([layers.Dense(3)])", *X)
+    assert found["cost"]["forward_flops"] >= 2 * 4 * 8 * 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((f"keras:{FILE}:own_loss", *X), "own_loss fails: TypeError"),
+        ((f"keras:{FILE}:batch", *X), "makes a value of type tuple, which is no keras.Model"),
+        ((MODEL, *X * 4), "is called with the batch of fit"),
+        ((MODEL, *X, "--kwarg", "z=f32[4]"), "is called with the batch of fit"),
+        ((MODEL, *X, *LABELS, "--optimizer", "adam"), "is compiled with an optimizer of its own"),
+        ((MODEL, "--arg", "f32[4,9,2,7]", *LABELS), "fails"),
+    ],
+)
+def test_what_is_wrong_is_one_line(call, words, message):
+    code, _, err = call("report", *words)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err

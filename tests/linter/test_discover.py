@@ -171,6 +171,7 @@ fo? a?foo f[!x]o foo/** ** * a**o.py [ {a a} [!]] \[q\] a/{b,foo} **/c/** foo*.p
 /foo HERE/foo a/b/../foo a//foo a** [^f]oo [a-]oo a/***/x.py""".split()
 
 
+@pytest.mark.tools
 @needs_ruff
 @pytest.mark.parametrize("pattern", GLOBS)
 def test_excludes_are_ruffs(here, pattern):

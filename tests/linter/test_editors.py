@@ -145,6 +145,7 @@ def test_neovim(tree, file, source):
     assert len(nvim_lint_ruff(lint([command, *lua_arguments(text, "")], tree, source))) == 1
 
 
+@pytest.mark.tools
 @pytest.mark.skipif(RUFF is None, reason="needs ruff")
 def test_neovim_reads_ruff_with_the_same_parser(tmp_path):
     """The emulation is one of a parser for ruff's output."""
@@ -225,6 +226,7 @@ def test_pre_commit_hook():
     assert all(f"`{hook}`" in PAGE.read_text() for hook in known if hook != named)
 
 
+@pytest.mark.tools
 @pytest.mark.skipif(RUFF is None, reason="needs ruff")
 def test_ruff_leaves_our_codes_alone(tmp_path):
     table = block("toml", "external")

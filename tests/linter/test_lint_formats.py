@@ -411,6 +411,7 @@ def ruff(tmp_path_factory):
     return run
 
 
+@pytest.mark.tools
 def test_json_has_every_key_of_ruff(ruff):
     theirs = json.loads(ruff("--output-format=json"))
     assert contains(keys(json.loads(one("json", USELESS))), keys(theirs))
@@ -419,6 +420,7 @@ def test_json_has_every_key_of_ruff(ruff):
     assert {key: type(ours[key]) for key in types} == types
 
 
+@pytest.mark.tools
 def test_statistics_have_the_keys_of_ruff(ruff):
     theirs = json.loads(ruff("--output-format=json", "--statistics"))
     ours = json.loads(statistics(RESULTS, [RULE], "json"))
@@ -426,6 +428,7 @@ def test_statistics_have_the_keys_of_ruff(ruff):
     assert [type(v) for v in ours[0].values()] == [type(v) for v in theirs[0].values()]
 
 
+@pytest.mark.tools
 def test_concise_has_the_shape_of_ruff(ruff):
     shape = re.compile(r"^(.+?):(\d+):(\d+): ([A-Z]+\d+)( \[\*\])? (.*)$")
     assert shape.match(ruff("--output-format=concise").splitlines()[0])

@@ -111,6 +111,7 @@ def enabled_by_ruff(file, cli, directory):
     return {code for code in COMPARED if f"({AS_RUFF[code]})" in listed}
 
 
+@pytest.mark.tools
 @pytest.mark.skipif(RUFF is None, reason="ruff is not installed")
 def test_selection_is_ruffs(tmp_path):
     (tmp_path / "x.py").touch()

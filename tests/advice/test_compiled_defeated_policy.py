@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.ad_checkpoint import checkpoint_name
-
-import jaxresid
+from peaks_by_xla import cases, peaks
 
 S, L, N, D = 4, 3, 4096, 512
 NO_BATCH = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
@@ -114,29 +113,12 @@ def equinox(policy):
     return loss, (blocks, f32(S, N, D))
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize(
-    ("made", "on"),
-    [
-        pytest.param(equinox, "gpu:h100", marks=pytest.mark.gpu),
-        pytest.param(pipeline, "gpu:h100", marks=pytest.mark.gpu),
-        pytest.param(linen, "tpu:v5e", marks=pytest.mark.tpu),
-        pytest.param(nnx, "tpu:v5e", marks=pytest.mark.tpu),
-    ],
-)
-def test_the_peak_of_xla_moves_as_well(made, on):
-    loss, args = made(NO_BATCH)
-    (found,) = [v for v in jaxresid.check(loss, on=on)(*args) if v.code == "JXR840"]
-    measured = found.measured
+GATE = {(equinox, "gpu:h100"), (pipeline, "gpu:h100"), (linen, "tpu:v5e"), (nnx, "tpu:v5e")}
 
-    def by_xla(policy):
-        loss, args = made(policy)
-        (compiled,) = jaxresid.compile(loss, on=on)(*args).compiled
-        assert compiled.error is None
-        return compiled.peak_nbytes
 
-    before, after = by_xla(NO_BATCH), by_xla(NAMES)
-    expected = measured["peak_nbytes"] - measured["peak_before_nbytes"]
-    print(made.__name__, on, f"XLA {before} -> {after}, {after - before}, estimated {expected}")
+@pytest.mark.parametrize(("program", "on"), cases((pipeline, linen, nnx, equinox), GATE))
+def test_the_peak_of_xla_moves_as_well(program, on):
+    found = peaks(program, "JXR840", on, NO_BATCH, lambda measured: NAMES)
+    expected = found.estimated_after - found.estimated_before
     assert expected > 0
-    assert after - before == pytest.approx(expected, abs=0.2 * after)
+    assert found.after - found.before == pytest.approx(expected, abs=0.2 * found.after)

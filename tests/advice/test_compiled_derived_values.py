@@ -5,8 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
-
-import jaxresid
+from peaks_by_xla import cases, peaks
 
 L, N, D, HEADS = 8, 512, 1024, 8
 BF16 = jnp.bfloat16
@@ -148,33 +147,9 @@ def equinox(is_again):
 PROGRAMS = (casts, masks, dropout_bits, linen, nnx, equinox)
 # What the gate has time for.
 GATE = {(nnx, "gpu:h100"), (casts, "tpu:v5e")}
-CASES = [
-    pytest.param(
-        program,
-        on,
-        marks=[
-            pytest.mark.tpu if on.startswith("tpu") else pytest.mark.gpu,
-            pytest.mark.integration if (program, on) in GATE else pytest.mark.programs,
-        ],
-        id=f"{program.__name__}-{on}",
-    )
-    for program in PROGRAMS
-    for on in ("gpu:h100", "tpu:v5e")
-]
 
 
-@pytest.mark.parametrize(("program", "on"), CASES)
+@pytest.mark.parametrize(("program", "on"), cases(PROGRAMS, GATE))
 def test_the_peak_of_xla_falls_as_much(program, on):
-    fun, args = program(False)
-    (measured,) = [v.measured for v in jaxresid.check(fun, on=on)(*args) if v.code == "JXR834"]
-
-    def by_xla(is_again):
-        fun, args = program(is_again)
-        (compiled,) = jaxresid.compile(fun, on=on)(*args).compiled
-        assert compiled.error is None
-        return compiled.peak_nbytes
-
-    before, after = by_xla(False), by_xla(True)
-    saved = measured["peak_before_nbytes"] - measured["peak_nbytes"]
-    print(program.__name__, on, f"XLA {before} -> {after}: {before - after}, estimated {saved}")
-    assert 1 - after / before > 0.7 * saved / measured["peak_before_nbytes"]
+    found = peaks(program, "JXR834", on)
+    assert found.fall > 0.7 * found.estimated_fall

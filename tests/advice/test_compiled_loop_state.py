@@ -3,8 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
-
-import jaxresid
+from peaks_by_xla import cases, figures, peak_by_xla, peaks
 
 L, N, D = 8, 65536, 512
 
@@ -165,47 +164,18 @@ def maxtext_4405(lean):
 PROGRAMS = (last_of_stack, last_hidden, with_context, linen, equinox, maxtext_4405)
 # What the gate has time for.
 GATE = {(maxtext_4405, "gpu:h100"), (linen, "tpu:v5e")}
-CASES = [
-    pytest.param(
-        program,
-        on,
-        marks=[
-            pytest.mark.tpu if on.startswith("tpu") else pytest.mark.gpu,
-            pytest.mark.integration if (program, on) in GATE else pytest.mark.programs,
-        ],
-        id=f"{program.__name__}-{on}",
-    )
-    for program in PROGRAMS
-    for on in ("gpu:h100", "tpu:v5e")
-]
 
 
-def by_xla(program, on):
-    def peak(lean):
-        fun, args = program(lean)
-        (compiled,) = jaxresid.compile(fun, on=on)(*args).compiled
-        assert compiled.error is None
-        return compiled.peak_nbytes
-
-    return peak(False), peak(True)
-
-
-def found(program, on):
-    fun, args = program(False)
-    return [v for v in jaxresid.check(fun, on=on)(*args) if v.code == "JXR833"]
-
-
-@pytest.mark.parametrize(("program", "on"), CASES)
+@pytest.mark.parametrize(("program", "on"), cases(PROGRAMS, GATE))
 def test_the_peak_of_xla_falls_as_much(program, on):
-    said, (before, after) = found(program, on), by_xla(program, on)
     if program is maxtext_4405 and on == "tpu:v5e":
         # This compiler reads the parameters where the program reads the stack of them.
-        assert said == [] and before - after < 0.03 * before
+        before, after = (peak_by_xla(*program(lean), on) for lean in (False, True))
+        assert figures("JXR833", *program(False), on) == [] and before - after < 0.03 * before
         return
-    (measured,) = [v.measured for v in said]
-    saved = measured["peak_before_nbytes"] - measured["peak_nbytes"]
-    print(program.__name__, on, f"XLA {before} -> {after}: {before - after}, estimated {saved}")
+    found = peaks(program, "JXR833", on)
     if on == "gpu:h100":
         near = 0.05 if program is maxtext_4405 else 0.15
-        assert saved == pytest.approx(before - after, rel=near)
-    assert 1 - after / before > 0.7 * saved / measured["peak_before_nbytes"]
+        estimated = found.estimated_before - found.estimated_after
+        assert estimated == pytest.approx(found.before - found.after, rel=near)
+    assert found.fall > 0.7 * found.estimated_fall

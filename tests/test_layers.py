@@ -89,7 +89,7 @@ ROOMS = {
         *("conclusions", "report"),
     ),
     "linter": ("text", "resolve", "fixes", "patterns", "rule", "rules", "run"),
-    "advice": ("diff", "timing", "compile", "compare", "check", "plan", "sweep", "oom"),
+    "advice": ("diff", "timing", "compile", "compare", "plan", "check", "sweep", "oom"),
     "xla": (
         "gpus",
         "places",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxresid.advice.check.budgets import BUDGET_CODES, BudgetFinding, budget_findings
+from jaxresid.advice.check.microbatches import microbatch_findings
 from jaxresid.advice.check.source_lines import FindingFile, FindingPlacer
 from jaxresid.advice.check.verdict_rules import verdict_finding
 from jaxresid.advice.compile.ahead_of_time import CompileSettings
@@ -85,7 +86,9 @@ def check(
         if compile or unasked:
             settings = CompileSettings(cache=CompileCache(default_directory()))
             found = confirmed(found, settings, checkpoints=compile, limit_s=compile_time)
-        results = checked(found, run, lambda report: budget_findings(report, limits))
+        results = checked(
+            found, run, lambda report: budget_findings(report, limits), limits.peak_nbytes
+        )
         return tuple(v for linted in results for v in linted.violations)
 
     return checked_in
@@ -102,6 +105,7 @@ def checked(
     inspection: Inspection,
     run: LintRun,
     over: Callable[[Report], Iterable[BudgetFinding]] = _within_limits,
+    limit_nbytes: int | None = None,
 ) -> tuple[Linted, ...]:
     """Return the violations of an inspected function by file, sorted by path.
 
@@ -109,6 +113,7 @@ def checked(
       inspection: The inspected function.
       run: The configuration of the run, which may say that comments silence nothing.
       over: A function that returns what is said of the limits that the program has.
+      limit_nbytes: The bytes that the peak may have; None: those of the place.
 
     Returns:
       One `Linted` for each file with violations.
@@ -133,6 +138,7 @@ def checked(
     ]
     reported += [f for c in report.checkpoints for f in c.findings]
     reported += report.findings
+    reported += microbatch_findings(inspection, limit_nbytes)
     placed = [placer.violation(finding, measured) for finding in reported]
     for each in over(report):
         file, violation = placer.violation(each.finding, measured)

@@ -244,7 +244,7 @@ def _checked(
             if grown is not None:
                 yield BudgetFinding(grown, fails=True)
 
-    return CheckedTarget(reference, found, checked(found, run, over))
+    return CheckedTarget(reference, found, checked(found, run, over, limits.peak_nbytes))
 
 
 def _typed(context: click.Context) -> tuple[str, ...]:

@@ -87,6 +87,7 @@ JXR833 needless-loop-state info
 JXR834 derived-residual info
 JXR840 defeated-policy warning
 JXR841 attention-scores-at-peak info
+JXR842 whole-batch-at-once info
 """
 _USUAL_MARKERS = ("checkpoint", "remat")
 

@@ -90,15 +90,15 @@ def layers_of(tags: Iterable[str]) -> list[Layer | None]:
 
 def shortened(jaxpr: Jaxpr) -> Shortened | None:
     """Return an open jaxpr with layers left out of its runs; None where it has no long run."""
-    keys = _keys(jaxpr)
-    found = [run for each in _periodic(keys) if (run := _checked(jaxpr, each)) is not None]
+    stretches = periodic(_keys(jaxpr), BEFORE + AFTER + _WORTH_IT)
+    found = [run for each in stretches if (run := _checked(jaxpr, each)) is not None]
     if not found:
         return None
     return _without(jaxpr, sorted(found, key=lambda run: run.start))
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class Stretch:
     """Eqns that are alike: `count` layers of `length` eqns each, from eqn `start` on.
 
     `own` are for each layer the inputs that it alone reads.
@@ -111,6 +111,7 @@ class _Stretch:
 
     @property
     def stop(self) -> int:
+        """The number behind that of the last eqn."""
         return self.start + self.length * self.count
 
 
@@ -146,13 +147,18 @@ def _keys(jaxpr: Jaxpr) -> list[int]:
     return found
 
 
-def _periodic(keys: Sequence[int]) -> list[_Stretch]:
-    """Return the longest stretches of equal eqns, one after another, that do not overlap."""
-    found: list[_Stretch] = []
+def periodic(keys: Sequence[int], least: int) -> list[Stretch]:
+    """Return the longest stretches of equal eqns, one after another, that do not overlap.
+
+    Args:
+      keys: for each eqn a number that equal ones share.
+      least: how many layers a stretch has at least.
+    """
+    found: list[Stretch] = []
     ranges = [(0, len(keys))]
     while ranges:
         start, stop = ranges.pop()
-        best = _longest(keys, start, stop)
+        best = _longest(keys, start, stop, least)
         if best is None:
             continue
         found.append(best)
@@ -160,8 +166,7 @@ def _periodic(keys: Sequence[int]) -> list[_Stretch]:
     return found
 
 
-def _longest(keys: Sequence[int], start: int, stop: int) -> _Stretch | None:
-    least = BEFORE + AFTER + _WORTH_IT
+def _longest(keys: Sequence[int], start: int, stop: int, least: int) -> Stretch | None:
     if stop - start < least:
         return None
     last: dict[int, int] = {}
@@ -171,7 +176,7 @@ def _longest(keys: Sequence[int], start: int, stop: int) -> _Stretch | None:
         if before is not None:
             gaps[i - before] += 1
         last[keys[i]] = i
-    best: _Stretch | None = None
+    best: Stretch | None = None
     for length, _ in sorted(gaps.most_common(_LENGTHS)):
         at = start
         for i in range(start, stop - length + 1):
@@ -181,12 +186,12 @@ def _longest(keys: Sequence[int], start: int, stop: int) -> _Stretch | None:
             if count >= least and (
                 best is None or count * length > best.count * best.length + best.length
             ):
-                best = _Stretch(at, length, count)
+                best = Stretch(at, length, count)
             at = i + 1
     return best
 
 
-def _checked(jaxpr: Jaxpr, stretch: _Stretch) -> _Stretch | None:
+def _checked(jaxpr: Jaxpr, stretch: Stretch) -> Stretch | None:
     """Return those layers of a stretch whose eqns read alike, with their own inputs; or None."""
     makers = {v: (i, out) for i, eqn in enumerate(jaxpr.eqns) for out, v in enumerate(eqn.outvars)}
     start, length = stretch.start, stretch.length
@@ -231,7 +236,7 @@ def _checked(jaxpr: Jaxpr, stretch: _Stretch) -> _Stretch | None:
             own.append(i)
         else:
             return None
-    made = _Stretch(
+    made = Stretch(
         start + first * length,
         length,
         count,
@@ -240,7 +245,7 @@ def _checked(jaxpr: Jaxpr, stretch: _Stretch) -> _Stretch | None:
     return made if _is_apart(jaxpr, made) else None
 
 
-def _is_apart(jaxpr: Jaxpr, run: _Stretch) -> bool:
+def _is_apart(jaxpr: Jaxpr, run: Stretch) -> bool:
     """Return whether the rest of a jaxpr reads the last layer alone, and no layer's own inputs."""
     inner = run.start, run.stop - run.length
     hidden = {v for eqn in jaxpr.eqns[slice(*inner)] for v in eqn.outvars}
@@ -250,7 +255,7 @@ def _is_apart(jaxpr: Jaxpr, run: _Stretch) -> bool:
     return hidden.isdisjoint(v for v in read if not jax_compat.is_literal(v))
 
 
-def _without(jaxpr: Jaxpr, runs: Sequence[_Stretch]) -> Shortened:
+def _without(jaxpr: Jaxpr, runs: Sequence[Stretch]) -> Shortened:
     eqns: list[Eqn] = []
     dropped: set[Var] = set()
     at = 0

@@ -12,6 +12,7 @@ from jaxresid.inspector.cost.jaxpr_cost import Costs, passes_cost
 from jaxresid.inspector.few_layers import can_leave_out_layers, few_layers, whole_figures
 from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
 from jaxresid.inspector.jaxpr.repeats import shortened
+from jaxresid.inspector.jaxpr.shared_layers import with_shared_layers
 from jaxresid.inspector.jaxpr.trips import WhileTrips
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
@@ -84,7 +85,7 @@ class FunctionRewrites:
             few = whole_figures(few_layers(self._traced, short), self._profile)
             if few is not None:
                 return Figures(few.peak_nbytes, few.kept_nbytes, sum(few.passes, Cost()))
-        made = self.trace(number, jaxpr)
+        made = self.trace(number, with_shared_layers(jaxpr))
         program = value_and_gradients(made)
         kept, _ = kept_nbytes(kept_by(made, program))
         peak = peak_nbytes(lower(program, self._profile))
@@ -123,7 +124,7 @@ class StepRewrites:
 
     def figures(self, number: int, jaxpr: Jaxpr) -> Figures:
         """Return the figures with another loss; see `Rewrites.figures`."""
-        made = self.trace(number, jaxpr)
+        made = self.trace(number, with_shared_layers(jaxpr))
         program = step_program(made)
         peak = peak_nbytes(lower(program, self._profile))
         kept, _ = step_kept_nbytes(made, program)

@@ -7,7 +7,7 @@ import sys
 # took a fifth of the time to lint the jax package.
 _GC_THRESHOLD = 100000
 # What these make of one program stays until the end: to look for garbage in it took a thirtieth of
-# the time of a plan. The linter collects by itself, after so much source.
+# the time of a plan. The linter's trees have no cycles, and go when nobody needs them.
 _NOT_COLLECTED = frozenset({"lint", "plan", "report"})
 _INTERRUPTED = 130
 

@@ -70,3 +70,29 @@ def test_every_import_of_the_standard_library_is_found():
 )
 def test_what_a_module_certainly_defines(source, defines):
     assert FileWords(source.encode()).defines(b"remat") is defines
+
+
+_LITERALS = [
+    "x = 'qkv'",
+    'x = "qkv" ""',
+    'x = ("""qkv""", b"q")',
+    "x = '\\\nqkv\\\n'",
+    "x = f'{y}qkv'",
+    "x = f'qkv{y}'",
+    "x = f'{y:qkv}'",
+    "x = f'{y!r:qkv}'",
+    "x = f'{qkv}' + 'a qkv' + 'qkv a' # 'q'",
+    "x = y['qkv']; qkv()",
+]
+
+
+@pytest.mark.parametrize("code", _LITERALS)
+def test_a_file_may_quote_each_literal_of_it(code):
+    literals = [n.value for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Constant)]
+    words = FileWords(code.encode())
+    for text in {"qkv", *(v for v in literals if isinstance(v, str) and v in code)}:
+        assert words.may_quote(text) >= (text in literals), text
+
+
+def test_a_word_of_code_is_no_literal():
+    assert not FileWords(b"qkv = f(qkv, 'the qkv of x')  # qkv\n").may_quote("qkv")

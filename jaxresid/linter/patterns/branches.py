@@ -58,7 +58,7 @@ def _is(facts: Facts, node: ast.Name, function: FunctionNode) -> bool:
     if not isinstance(node.ctx, ast.Load):
         return False
     bindings = facts.names.bindings(node)
-    return [b.kind for b in bindings] == ["param"] and bindings[0].scope.node is function
+    return [b.kind for b in bindings] == ["param"] and bindings[0].owner is function
 
 
 def _name(func: ast.expr) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -98,6 +99,50 @@ def mentions(facts: Facts) -> tuple[Mention | None, ...]:
         if factory in SAVING | EXCLUDING
         for mention in names_given(facts, call, factory)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyNames:
+    """What the policies of one module do with names.
+
+    Attributes:
+      factories: the factories of policies that it calls.
+      handed_on: whether a factory over names goes where its call is not visible.
+      given: the names that policies are given, each with the factory; None for what is not literal.
+      nliterals: how many string literals each of the names is written as.
+    """
+
+    factories: frozenset[str]
+    handed_on: bool
+    given: frozenset[tuple[str, str] | None]
+    nliterals: Mapping[str, int]
+
+
+def policy_names(facts: Facts) -> PolicyNames:
+    """Return what the policies of a module do with names."""
+    callees = {call.func for call, _ in facts.policy_calls}
+    found = mentions(facts)
+    literals = {mention.literal: mention.name for mention in found if mention is not None}
+    return PolicyNames(
+        frozenset(factory for _, factory in facts.policy_calls),
+        any(
+            name in SAVING | apis.NAME_FACTORIES and node not in callees
+            for node, name in facts.policy_names
+        ),
+        frozenset((m.name, m.factory) if m is not None else None for m in found),
+        Counter(literals.values()),
+    )
+
+
+def defined_names(facts: Facts) -> Mapping[str | None, int]:
+    """Return the names that a module's calls of `checkpoint_name` give.
+
+    Each is counted as often as there are literals of it; the computed ones are None.
+    """
+    origins: dict[str | None, set[object]] = {}
+    for named in facts.named:
+        origins.setdefault(named.name, set()).add(facts.names.single_origin(named.argument))
+    return {name: len(found) for name, found in origins.items()}
 
 
 def saved_names(facts: Facts, policy: Policy) -> frozenset[str]:

@@ -174,5 +174,5 @@ def _parameters(facts: Facts, function: FunctionNode, name: str) -> Iterable[Bin
     """Yield the binding of a parameter, found at a name in the function's body that reads it."""
     for load in facts.names.loads.get(name, ()):
         for binding in facts.names.bindings(load):
-            if binding.kind == "param" and binding.scope.node is function:
+            if binding.kind == "param" and binding.owner is function:
                 yield binding

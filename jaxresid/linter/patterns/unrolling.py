@@ -96,7 +96,7 @@ def _value(facts: Facts, node: ast.expr | None) -> object:
 
 def _default(facts: Facts, parameter: Binding) -> object:
     """Return the default of a parameter, None where a caller gives, or may give, another value."""
-    function = parameter.scope.node
+    function = parameter.owner
     if not isinstance(parameter.value, ast.Constant) or not isinstance(function, ast.FunctionDef):
         return None
     if facts.remote_uses(function):

@@ -19,6 +19,11 @@ _IMPORT = re.compile(
     re.MULTILINE,
 )
 _DEFINED = ((b"def", b"("), (b"class", b"("), (b"class", b":"))
+# What may stand around the text of a string literal: quotes, a backslash at the end of a line, and
+# in f-strings the braces around an expression and what follows it there.
+_BEFORE_TEXT = rb"(?<=[\"'\r\n{}:])"
+_AFTER_TEXT = rb"(?=[\"'\\{}!:])"
+_DEFINABLE = re.compile(rb"\b(?:def|class)[ \t]+(\w+)")
 _WORD = re.compile(rb"\w+")
 _DOTTED = re.compile(rb"\w+(?:\.\w+)*")
 _SPACE = re.compile(rb"[\s\\]+")
@@ -89,6 +94,12 @@ class FileWords:
             self._attributes = frozenset(_ATTRIBUTE.findall(self.content))
         return self._attributes
 
+    @property
+    def definable(self) -> frozenset[str]:
+        """The words after `def` and `class`."""
+        words = _DEFINABLE.findall(self.content)
+        return frozenset(word.decode("utf-8", "surrogatepass") for word in words)
+
     def could_answer(self, question: Question) -> bool:
         """Return whether the file belongs to the answer to a question."""
         word = question.word.encode("utf-8", "surrogatepass")
@@ -103,6 +114,11 @@ class FileWords:
             and b"\n%b =" % word not in self.content
             and word not in self.imported
         )
+
+    def may_quote(self, text: str) -> bool:
+        """Return whether the file may have a string literal with just this text."""
+        quoted = re.escape(text.encode("utf-8", "surrogatepass"))
+        return re.search(_BEFORE_TEXT + quoted + _AFTER_TEXT, self.content) is not None
 
     def spells(self, word: bytes, parent: str) -> bool:
         """Return whether the file may use a word as an attribute of a module."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -178,22 +179,35 @@ class ContextResolver(UseResolver):
             return ()
         return self.project.remote_uses(qualname, self.path)
 
-    def loads_of_external(self, qualname: str) -> Iterator[ast.expr]:
-        """Yield the places where this module reads something of another module."""
+    @cached_property
+    def _imported_loads(self) -> dict[str, tuple[ast.expr, ...]]:
+        """The places that may read something of another module, by its own name there."""
+        found: dict[str, list[ast.expr]] = {}
+        for attribute in self.names.attributes:
+            found.setdefault(attribute.attr, []).append(attribute)
+        for name, bindings in sorted(self.names.root.bindings.items()):
+            for last in {b.qualname.rpartition(".")[2] for b in bindings if b.kind == "import"}:
+                found.setdefault(last, []).extend(self.names.loads.get(name, ()))
+        return {last: tuple(dict.fromkeys(nodes)) for last, nodes in found.items()}
+
+    def external_loads(self, last: str) -> dict[str, list[ast.expr]]:
+        """Return where this module reads what has a name in another one, by its dotted names.
+
+        Args:
+          last: the last part of the dotted name.
+        """
         assert self.project is not None
-        last = qualname.rpartition(".")[2]
-        imported = {
-            b.name
-            for bindings in self.names.root.bindings.values()
-            for b in bindings
-            if b.kind == "import" and b.qualname.rpartition(".")[2] == last
-        }
-        nodes: list[ast.expr] = [a for a in self.names.attributes if a.attr == last]
-        nodes += [n for name in sorted(imported) for n in self.names.loads.get(name, ())]
-        for node in dict.fromkeys(nodes):
-            found = self.names.qualnames(node)
-            if any(self.project.canonical(q, self.path) == qualname for q in found):
-                yield node
+        found: dict[str, list[ast.expr]] = {}
+        for node in self._imported_loads.get(last, ()):
+            qualnames = self.names.qualnames(node)
+            for name in {self.project.canonical(q, self.path) for q in qualnames}:
+                found.setdefault(name, []).append(node)
+        return found
+
+    @property
+    def imported_words(self) -> Set[str]:
+        """What `external_loads` has an answer for."""
+        return self._imported_loads.keys()
 
     def flow(self, node: ast.AST) -> tuple[Use, ...]:
         """Return the places where the value of an expression goes."""

@@ -11,8 +11,9 @@ Most of what `Facts` has is inherited: `sites`, `policy`, `named`, `loops` and `
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from jaxresid.linter.resolve.callees import CallArguments, Role
 from jaxresid.linter.resolve.context import Callers, Context, ContextResolver
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from jaxresid.linter.text.source import SourceText
 
 
+_T = TypeVar("_T")
+
+
 class OtherModules(Callers, Protocol):
     """The other modules of the project, as rules ask for them: `project.Project`."""
 
@@ -44,21 +48,11 @@ class OtherModules(Callers, Protocol):
     def complete(self) -> bool:
         """Return whether every file is known and parses, as far as it mentions names."""
 
-    @property
-    def defined_names(self) -> frozenset[str]:
-        """The literal names given to `checkpoint_name` anywhere."""
+    def of_naming(self, make: Callable[[Facts], _T]) -> tuple[_T, ...]:
+        """Return what a function makes of each module that mentions `checkpoint_name`."""
 
-    @property
-    def has_dynamic_names(self) -> bool:
-        """Return whether some `checkpoint_name` gets a computed name."""
-
-    @property
-    def naming_facts(self) -> tuple[Facts, ...]:
-        """The modules that mention `checkpoint_name`."""
-
-    @property
-    def policy_facts(self) -> tuple[Facts, ...]:
-        """The modules that mention a policy over names."""
+    def of_policies(self, make: Callable[[Facts], _T]) -> tuple[_T, ...]:
+        """Return what a function makes of each module that mentions a policy over names."""
 
     def strings(self, value: str) -> int:
         """Return how many times a string occurs as a literal in the modules."""

@@ -54,7 +54,7 @@ class Binding:
       kind: what kind of statement or target binds.
       name: the name that is bound.
       node: the statement, argument or target that binds.
-      scope: the scope that the name is bound in.
+      owner: the module, class, function or comprehension that the name is bound in.
       value: the expression bound, where it is one and is bound whole.
       qualname: for imports, the dotted name.
       element: whether `value` is a container, and what is bound is one of its elements.
@@ -64,7 +64,7 @@ class Binding:
     kind: Literal["import", "def", "class", "assign", "param", "for", "other"]
     name: str
     node: ast.AST
-    scope: Scope
+    owner: ast.AST
     value: ast.expr | None = None
     qualname: str = ""
     element: bool = False
@@ -93,9 +93,12 @@ class Names:
       tree: the module.
       module: its dotted name, or "" where it is not known; relative imports need it.
       is_package: whether the file is an `__init__.py`.
+      bodies: whether the bodies of functions count; those of methods do, as they set attributes.
     """
 
-    def __init__(self, tree: ast.Module, module: str = "", is_package: bool = False) -> None:
+    def __init__(
+        self, tree: ast.Module, module: str = "", is_package: bool = False, *, bodies: bool = True
+    ) -> None:
         self.tree = tree
         self.module = module
         self.package = module if is_package else module.rpartition(".")[0]
@@ -119,11 +122,11 @@ class Names:
         self._steps = 0
         self._cut = False
         self.root = Scope(tree, None)
-        self._build()
+        self._build(bodies)
 
     # -- the pass ----------------------------------------------------------------------------
 
-    def _build(self) -> None:
+    def _build(self, bodies: bool) -> None:
         stack: list[tuple[ast.AST, Scope]] = [(self.tree, self.root)]
         order, parents = self.order, self.parents
         counter = 0
@@ -140,6 +143,8 @@ class Names:
                         continue
                     of_field = inner
                     if kind in _SCOPES_BY_FIELD:
+                        if not bodies and name == "body" and self._is_outside_classes(node, scope):
+                            continue
                         of_field = self._scope_of_field(node, name, scope, inner)
                     for child in reversed(value):
                         if isinstance(child, ast.AST):
@@ -151,6 +156,11 @@ class Names:
                         stack.append((value, self._scope_of_field(node, name, scope, inner)))
                     else:
                         stack.append((value, inner))
+
+    def _is_outside_classes(self, node: ast.AST, scope: Scope) -> bool:
+        """Return whether a node is a function that no class contains."""
+        is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        return is_function and self._class_around(scope) is None
 
     @staticmethod
     def _scope_of_field(node: ast.AST, name: str, scope: Scope, inner: Scope) -> Scope:
@@ -316,7 +326,7 @@ class Names:
         element: bool = False,
     ) -> None:
         order = len(self.order)
-        binding = Binding(kind, name, node, scope, value, qualname, element, order)
+        binding = Binding(kind, name, node, scope.node, value, qualname, element, order)
         scope.bindings.setdefault(name, []).append(binding)
 
     # -- where things stand ------------------------------------------------------------------

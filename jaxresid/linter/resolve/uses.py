@@ -361,9 +361,7 @@ class UseResolver(SiteFinder):
         self, function: ast.AST, name: str, through: tuple[str, ...], depth: int
     ) -> Iterator[Use]:
         for load in self.names.loads.get(name, ()):
-            if any(
-                b.kind == "param" and b.scope.node is function for b in self.names.bindings(load)
-            ):
+            if any(b.kind == "param" and b.owner is function for b in self.names.bindings(load)):
                 yield from self._flow(load, through, depth + 1)
 
     def _argument_flow(

@@ -140,7 +140,7 @@ def _bind(facts: Facts, site: Site) -> Fix | None:
         return None
     # Assigned in another scope than its own, the name would be a new, unbound one.
     if isinstance(target, ast.Name) and not any(
-        b.scope is facts.names.scopes[target] for b in facts.names.bindings(target)
+        b.owner is facts.names.scopes[target].node for b in facts.names.bindings(target)
     ):
         return None
     return edits.bind_result(facts, site.node, target)

@@ -194,6 +194,6 @@ def _bind(facts: Facts, named: Named) -> Fix | None:
         return None
     function = facts.names.function(named.node)
     bindings = facts.names.bindings(value)
-    if function is None or not bindings or any(b.scope.node is not function for b in bindings):
+    if function is None or not bindings or any(b.owner is not function for b in bindings):
         return None
     return edits.bind_result(facts, named.node, value)

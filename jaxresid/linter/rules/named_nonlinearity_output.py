@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.patterns.checkpoint_names import EXCLUDING, mentions
+from jaxresid.linter.patterns.checkpoint_names import EXCLUDING, policy_names
 from jaxresid.linter.resolve.names import External
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Related, Violation
@@ -301,7 +301,7 @@ def _local(facts: Facts, node: ast.expr | None) -> ast.expr | None:
     bindings = facts.names.bindings(node)
     if len(bindings) != 1 or bindings[0].kind != "assign" or bindings[0].element:
         return None
-    if bindings[0].scope.node is not facts.names.function(node):
+    if bindings[0].owner is not facts.names.function(node):
         return None
     return bindings[0].value
 
@@ -345,12 +345,12 @@ def _is_product(facts: Facts, call: ast.Call) -> bool:
 
 def _is_exempt(facts: Facts, name: str | None) -> bool:
     """Whether some policy joins others, or leaves the name out."""
-    modules = (facts, *(facts.project.policy_facts if facts.project is not None else ()))
-    for module in modules:
-        for _, factory in module.policy_calls:
-            if factory == "save_from_both_policies":
-                return True
-        for mention in mentions(module):
-            if mention is not None and mention.name == name and mention.factory in EXCLUDING:
-                return True
-    return False
+    elsewhere = facts.project.of_policies(policy_names) if facts.project is not None else ()
+    return any(
+        "save_from_both_policies" in policies.factories
+        or any(
+            given is not None and given[0] == name and given[1] in EXCLUDING
+            for given in policies.given
+        )
+        for policies in (policy_names(facts), *elsewhere)
+    )

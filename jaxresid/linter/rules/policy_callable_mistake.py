@@ -425,7 +425,7 @@ def _compared(
         if not isinstance(side, ast.Name) or side.id != prim:
             return False
         bindings = facts.names.bindings(side)
-        return [b.kind for b in bindings] == ["param"] and bindings[0].scope.node is function
+        return [b.kind for b in bindings] == ["param"] and bindings[0].owner is function
 
     left, right = node.left, node.comparators[0]
     if isinstance(node.ops[0], _EQUAL):

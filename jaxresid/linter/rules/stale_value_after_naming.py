@@ -344,10 +344,10 @@ def _other_target(facts: Facts, named: Named) -> Binding | None:
         return None
     bindings = names.bindings(value)
     if not bindings or any(
-        b.kind not in {"assign", "other"} or b.scope.node is not function for b in bindings
+        b.kind not in {"assign", "other"} or b.owner is not function for b in bindings
     ):
         return None
-    return next((b for b in bindings[0].scope.bindings[target] if b.node is statement), None)
+    return next((b for b in names.scopes[value].bindings[target] if b.node is statement), None)
 
 
 def _later_reads(facts: Facts, named: Named, value: ast.Name) -> Iterator[ast.Name]:

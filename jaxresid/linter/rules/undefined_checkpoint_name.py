@@ -3,13 +3,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.patterns.checkpoint_names import LIBRARY_NAMES, SAVING, Mention, mentions
+from jaxresid.linter.patterns.checkpoint_names import (
+    LIBRARY_NAMES,
+    SAVING,
+    Mention,
+    defined_names,
+    mentions,
+    policy_names,
+)
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.text.nearest import did_you_mean
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
-    from jaxresid.linter.resolve.facts import Facts, OtherModules
+    from jaxresid.linter.resolve.facts import Facts
 
 
 class UndefinedCheckpointName(Rule):
@@ -293,33 +300,27 @@ class UndefinedCheckpointName(Rule):
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         project = facts.project
-        if project is None or not facts.policy_calls:
+        if project is None or not facts.policy_calls or not project.complete:
             return
-        if not project.complete or project.has_dynamic_names or not project.defined_names:
+        defined = {name for names in project.of_naming(defined_names) for name in names}
+        if None in defined or not defined:
             return
+        known = frozenset(name for name in defined if name is not None)
         seen = set()
         for mention in mentions(facts):
-            if mention is None or mention.node in seen or not _is_undefined(project, mention):
+            if mention is None or mention.node in seen or mention.name in known | LIBRARY_NAMES:
                 continue
-            seen.add(mention.node)
-            yield self.report(facts, mention.node, _message(project, mention))
+            nliterals = sum(
+                p.nliterals.get(mention.name, 0) for p in project.of_policies(policy_names)
+            )
+            if project.strings(mention.name) <= nliterals:
+                seen.add(mention.node)
+                yield self.report(facts, mention.node, _message(known, mention))
 
 
-def _is_undefined(project: OtherModules, mention: Mention) -> bool:
-    if mention.name in project.defined_names or mention.name in LIBRARY_NAMES:
-        return False
-    literals = {
-        other.literal
-        for facts in project.policy_facts
-        for other in mentions(facts)
-        if other is not None and other.name == mention.name
-    }
-    return project.strings(mention.name) <= len(literals)
-
-
-def _message(project: OtherModules, mention: Mention) -> str:
+def _message(known: frozenset[str], mention: Mention) -> str:
     effect = "saves" if mention.factory in SAVING else "leaves out"
-    meant = did_you_mean(mention.name, sorted(project.defined_names))
+    meant = did_you_mean(mention.name, sorted(known))
     return (
         f"no `checkpoint_name` of the project defines `{mention.name}`, so `{mention.factory}` "
         f"{effect} nothing for it{meant}"

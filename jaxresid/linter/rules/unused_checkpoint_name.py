@@ -3,8 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.patterns.checkpoint_names import EXCLUDING, SAVING, mentions
-from jaxresid.linter.resolve import apis
+from jaxresid.linter.patterns.checkpoint_names import EXCLUDING, defined_names, policy_names
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
 
@@ -207,7 +206,8 @@ class UnusedCheckpointName(Rule):
         for named in facts.named:
             if named.name is None or named.name in used:
                 continue
-            if project.strings(named.name) <= _definitions(project, named.name):
+            ndefinitions = sum(d.get(named.name, 0) for d in project.of_naming(defined_names))
+            if project.strings(named.name) <= ndefinitions:
                 yield self.report(
                     facts, named.node, f"no policy of the project mentions the name `{named.name}`"
                 )
@@ -216,27 +216,11 @@ class UnusedCheckpointName(Rule):
 def _used_names(project: OtherModules) -> frozenset[str] | None:
     """What all policies of the project save; None where that is not certain."""
     used: set[str] = set()
-    count = 0
-    for facts in project.policy_facts:
-        callees = {call.func for call, _ in facts.policy_calls}
-        if any(
-            name in SAVING | apis.NAME_FACTORIES and node not in callees
-            for node, name in facts.policy_names
-        ):
+    for policies in project.of_policies(policy_names):
+        if policies.handed_on or not policies.factories.isdisjoint(EXCLUDING):
             return None
-        if any(factory in EXCLUDING for _, factory in facts.policy_calls):
-            return None
-        for mention in mentions(facts):
-            if mention is None:
+        for given in policies.given:
+            if given is None:
                 return None
-            used.add(mention.name)
-            count += 1
-    return frozenset(used) if count else None
-
-
-def _definitions(project: OtherModules, name: str) -> int:
-    """How many string literals are a `checkpoint_name`'s name."""
-    return sum(
-        len({facts.names.single_origin(n.argument) for n in facts.named if n.name == name})
-        for facts in project.naming_facts
-    )
+            used.add(given[0])
+    return frozenset(used) or None

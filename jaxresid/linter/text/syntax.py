@@ -9,7 +9,6 @@ constructs can contain a checkpoint but an f-string, whose expressions are lost.
 from __future__ import annotations
 
 import ast
-import gc
 import re
 import warnings
 from typing import TYPE_CHECKING
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
 _NESTING = re.compile(r"\b(?:elif|if|not|await|lambda|or|and|is|in)\b|[^\s\w]|\n")
 _MAX_BRACKETS = 200  # CPython's own limit
 _MAX_OPERATORS = 1500
-# Trees are full of cycles. After so many characters of source they are worth looking for, where
-# Python does not.
-_COLLECTED_EVERY = 2_000_000
-_since_collected = 0
 
 
 class UnparsableError(ValueError):
@@ -71,22 +66,12 @@ def parse(source: SourceText, *, top_level_await: bool = False) -> ast.Module:
 
 
 def _parse(text: str, top_level_await: bool) -> ast.Module:
-    _collect_garbage(len(text))
     flags = ast.PyCF_ONLY_AST | (ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if top_level_await else 0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the linted code's invalid escapes are not our business
         tree = compile(text, "<linted>", "exec", flags, dont_inherit=True)
     assert isinstance(tree, ast.Module)
     return tree
-
-
-def _collect_garbage(nchars: int) -> None:
-    """Let go of the trees that nobody needs, if much was parsed since and Python does not."""
-    global _since_collected  # noqa: PLW0603
-    _since_collected += nchars
-    if _since_collected > _COLLECTED_EVERY and not gc.isenabled():
-        _since_collected = 0
-        gc.collect()
 
 
 def _without_newer_grammar(text: str) -> str | None:

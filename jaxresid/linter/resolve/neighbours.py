@@ -1,0 +1,202 @@
+"""Look into the other files of a project, each parsed once or twice, however much is asked.
+
+The facts of a file take about a hundred times the memory of its source, so only those of the last
+few files are kept. What a file does with the functions of others is written down before its facts
+go.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from jaxresid.linter.resolve.apis import LoopApi
+from jaxresid.linter.resolve.context import is_rule
+from jaxresid.linter.resolve.facts import Facts
+from jaxresid.linter.resolve.stages import derivative_name
+from jaxresid.linter.resolve.uses import RemoteUse
+from jaxresid.linter.text.source import SourceText
+from jaxresid.linter.text.trees import walk
+
+_T = TypeVar("_T")
+Parsed = tuple[SourceText, ast.Module]
+# What may be asked of other modules: what each may define, by its dotted name.
+Askable = Mapping[str, Set[str]]
+# How many characters of source the trees are kept of.
+_MAX_KEPT = 1_000_000
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The tree of a file that was looked into, and its facts where somebody asked for them."""
+
+    parsed: Parsed
+    facts: Facts | None = None
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of a file without its tree.
+
+    Attributes:
+      uses: what it does with functions of other modules, by their dotted names.
+      asked: whether anybody asked for that.
+      written: whether the uses of all that is askable are there.
+      strings: how often each string is a literal.
+    """
+
+    uses: dict[str, tuple[RemoteUse, ...]] = field(default_factory=dict)
+    asked: bool = False
+    written: bool = False
+    strings: Counter[str] | None = None
+
+
+class Neighbours:
+    """The files of a project, as others ask for them.
+
+    Args:
+      parse: parses a file, None where that fails.
+      make: makes facts of what was parsed.
+      askable: what may be asked of other modules.
+    """
+
+    def __init__(
+        self,
+        parse: Callable[[Path], Parsed | None],
+        make: Callable[[Path, Parsed], Facts],
+        askable: Callable[[], Askable],
+    ) -> None:
+        self._parse = parse
+        self._make = make
+        self._askable = askable
+        self._kept: dict[Path, _Kept] = {}
+        self._nkept = 0
+        self._known: dict[Path, _Known] = {}
+        self._parses: dict[Path, bool] = {}
+        self._made: dict[tuple[Path, Callable[[Facts], object]], object] = {}
+
+    # -- trees -------------------------------------------------------------------------------
+
+    def _load(self, path: Path) -> _Kept | None:
+        """Return the tree of a file, None where it does not parse."""
+        kept = self._kept.pop(path, None)
+        if kept is None:
+            parsed = self._parse(path) if self._parses.get(path, True) else None
+            self._parses[path] = parsed is not None
+            if parsed is None:
+                return None
+            kept = _Kept(parsed)
+            self._nkept += len(parsed[0].text)
+        self._kept[path] = kept  # the last one used is the last to go
+        while self._nkept > _MAX_KEPT and len(self._kept) > 1:
+            self._let_go(next(iter(self._kept)))
+        return kept
+
+    def _let_go(self, path: Path) -> None:
+        kept, known = self._kept.pop(path), self._known.get(path)
+        self._nkept -= len(kept.parsed[0].text)
+        if kept.facts is not None and known is not None and known.asked and not known.written:
+            known.written = True
+            _write_uses(known.uses, kept.facts, self._askable())
+
+    def tree(self, path: Path) -> ast.Module | None:
+        """Return the tree of a file, None where it does not parse."""
+        kept = self._load(path)
+        return kept.parsed[1] if kept is not None else None
+
+    def facts(self, path: Path) -> Facts | None:
+        """Return the facts of a file, None where it does not parse."""
+        kept = self._load(path)
+        if kept is None:
+            return None
+        if kept.facts is None:
+            kept.facts = self._make(path, kept.parsed)
+        return kept.facts
+
+    def parses(self, path: Path) -> bool:
+        """Return whether a file parses."""
+        if path not in self._parses:
+            self._load(path)
+        return self._parses[path]
+
+    # -- answers -----------------------------------------------------------------------------
+
+    def uses(self, path: Path, qualname: str) -> tuple[RemoteUse, ...]:
+        """Return what a file does with a function of another one."""
+        known = self._known.setdefault(path, _Known())
+        known.asked = True
+        if qualname not in known.uses:
+            if known.written and _is_askable(qualname, self._askable()):
+                return ()
+            facts = self.facts(path)
+            if facts is None:
+                return ()
+            _write_use(known.uses, facts, qualname)
+        return known.uses[qualname]
+
+    def strings(self, path: Path, value: str) -> int | None:
+        """Return how often a string is a literal in a file, None where it does not parse."""
+        known = self._known.setdefault(path, _Known())
+        if known.strings is None:
+            tree = self.tree(path)
+            if tree is None:
+                return None
+            known.strings = Counter(
+                n.value
+                for n in walk(tree)
+                if isinstance(n, ast.Constant) and isinstance(n.value, str)
+            )
+        return known.strings[value]
+
+    def made(self, path: Path, make: Callable[[Facts], _T]) -> _T | None:
+        """Return what a function makes of the facts of a file, None where it does not parse."""
+        key = path, make
+        if key not in self._made:
+            facts = self.facts(path)
+            self._made[key] = make(facts) if facts is not None else None
+        return cast("_T | None", self._made[key])
+
+
+def _is_askable(qualname: str, askable: Askable) -> bool:
+    home, _, last = qualname.rpartition(".")
+    return last in askable.get(home, ())
+
+
+def _write_uses(uses: dict[str, tuple[RemoteUse, ...]], facts: Facts, askable: Askable) -> None:
+    """Add what a file does with each thing that may be asked for."""
+    for last in facts.imported_words & set().union(*askable.values()):
+        for qualname in facts.external_loads(last):
+            if _is_askable(qualname, askable):
+                _write_use(uses, facts, qualname)
+
+
+def _write_use(uses: dict[str, tuple[RemoteUse, ...]], facts: Facts, qualname: str) -> None:
+    if qualname in uses:
+        return
+    found = []
+    for node in facts.external_loads(qualname.rpartition(".")[2]).get(qualname, ()):
+        for use in facts.flow(node):
+            context = facts.context(use.node)
+            place: Any = use.node if hasattr(use.node, "lineno") else node
+            found.append(
+                RemoteUse(
+                    use.kind,
+                    derivative_name(facts, use),
+                    facts.source.path,
+                    facts.source.span(place),
+                    use.mode == "forward",
+                    context.loop or _is_loop(use.api),
+                    bool(context.reverse),
+                    is_rule(use, context),
+                    use.through,
+                )
+            )
+    uses[qualname] = tuple(found)
+
+
+def _is_loop(api: LoopApi | None) -> bool:
+    return api is not None and api.kind != "branch"

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from jaxresid.linter.rule import Example
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -34,6 +36,13 @@ class Claim:
     before: tuple[int, ...] | None = None
     needs: tuple[str, ...] = ()
     remat3: bool | None = None
+
+
+def joined(example: Example) -> str:
+    """The modules of an example as one: the others first, and no import between them."""
+    names = ["module", *(path.removesuffix(".py") for path in example.files)]
+    lines = "\n".join([*example.files.values(), example.source]).split("\n")
+    return "\n".join(s for s in lines if not s.startswith(tuple(f"from {n} " for n in names)))
 
 
 def saved(fun: Callable[..., Any], *args: Any) -> list[tuple[str, tuple[int, ...]]]:

@@ -6,7 +6,8 @@ FLOPs are compared from jax 0.12 on; before, XLA:CPU merged every recomputation 
 import jax
 import jax.numpy as jnp
 
-from claims import Claim, flops
+from claims import Claim, flops, joined
+from jaxresid.linter.rules.cse_allowed_in_nested_checkpoint import CseAllowedInNestedCheckpoint
 
 WS = jnp.full((6, 64, 64), 0.01)
 X = jnp.full((32, 64), 0.5)
@@ -196,6 +197,33 @@ def _nested_in_line(namespace):
     assert written == loss(layer) < loss(jax.checkpoint(layer))
 
 
+def _nested_module(namespace):
+    """The same in modules of linen: as without the inner one, in FLOPs."""
+    import flax.linen as nn
+
+    net, mlp, remat = namespace["Net"], namespace["Mlp"], nn.remat
+
+    def gradient_flops(block):
+        namespace["Block"] = block
+        x = jnp.full((4, 8), 0.5)
+        variables = net().init(jax.random.key(0), x)
+        return flops(jax.grad(lambda v: jnp.sum(net().apply(v, x) ** 2)), variables)
+
+    def block_of(inner):
+        class Block(nn.Module):
+            @nn.compact
+            def __call__(self, x):
+                for _ in range(3):
+                    x = x + inner()(x)
+                return x
+
+        return Block
+
+    written = gradient_flops(namespace["Block"])
+    assert abs(written - gradient_flops(block_of(mlp))) < 0.02 * written
+    assert gradient_flops(block_of(remat(mlp))) > 1.05 * written
+
+
 def _nested_method(namespace):
     """The inner checkpoint of a method that is checkpointed as well is undone."""
     block = namespace["Block"]
@@ -278,6 +306,13 @@ CLAIMS = {
         Claim(_nested_kept, bad=0, since=(0, 12), remat3=True),
         Claim(_nested_in_line, bad=1, since=(0, 12), remat3=False),
         Claim(_nested_method, bad=3, since=(0, 12), remat3=False),
+        Claim(
+            _nested_module,
+            source=joined(CseAllowedInNestedCheckpoint.bad[4]),
+            since=(0, 12),
+            needs=("flax",),
+            remat3=False,
+        ),
     ),
     "JXR404": (
         *(Claim(_same_in_scan, bad=i) for i in (0, 1, 2, 3, 6)),

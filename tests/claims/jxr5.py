@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from claims import Claim, saved
+from claims import Claim, joined, saved
 from jaxresid.linter.rules.checkpoint_as_decorator_factory import CheckpointAsDecoratorFactory
 from jaxresid.linter.rules.checkpoint_positional_arguments import CheckpointPositionalArguments
 from jaxresid.linter.rules.effect_in_checkpoint import EffectInCheckpoint
@@ -249,6 +249,17 @@ def _good(source: str) -> Claim:
     return Claim(working("loss", X), source=source, needs=("equinox",) if "eqx" in source else ())
 
 
+def _net(error: type[Exception] | None) -> Callable[[Namespace], None]:
+    """Initializes the module `Net` of an example."""
+
+    def check(n: Namespace) -> None:
+        expected = pytest.raises(error) if error is not None else contextlib.nullcontext()
+        with expected:
+            n["Net"]().init(jax.random.key(0), jnp.ones((2, 4)))
+
+    return check
+
+
 def _nnx_keywords(n: Namespace) -> None:
     from flax import nnx
 
@@ -281,6 +292,8 @@ CLAIMS["JXR504"] = (
     Claim(working("loss", X), bad=8, remat3=True),
     Claim(raising(ValueError, "loss", X, match="static_argnums"), bad=10, remat3=False),
     Claim(raising(_TRACED, "loss", X), bad=10, remat3=True),
+    Claim(_net(_TRACED), source=joined(_INDEX[-1]), needs=("flax",)),
+    Claim(_net(None), source=joined(StaticArgumentIndex.good[0]), needs=("flax",)),
     Claim(_keywords_of_partitioning, bad=9, needs=("flax",)),
     Claim(raising(_TRACED, "loss", X), bad=11),
     Claim(raising(TypeError, "loss", X, match="not a valid JAX type"), bad=12),

@@ -249,6 +249,7 @@ CLAIMS = {
         Claim(_nnx_bound, bad=3, needs=FLAX),
         Claim(_nnx_bound, bad=4, needs=FLAX),
         Claim(_nnx_closed_over, bad=5, needs=FLAX),
+        Claim(_nnx_bound, bad=6, needs=FLAX),
         Claim(_nnx_dropout, source="", needs=FLAX),
     ),
     "JXR602": (

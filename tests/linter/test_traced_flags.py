@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from jaxresid.linter import lint_source
-from jaxresid.settings.config import Options, load
+from jaxresid.linter.run.files import LintRun
+from jaxresid.settings.config import Config, Options, Selection, load
 
 HEAD = """
 from functools import partial
@@ -531,3 +532,35 @@ def test_haiku(case, tmp_path):
 def test_flax(case, tmp_path):
     pytest.importorskip("flax")
     judged(FLAX + "\n\n" + textwrap.dedent(LINEN[case]), tmp_path)
+
+
+LAYERS = """
+def double(x, train):
+    if train:
+        return x * 2
+    return x
+"""
+USER = """
+import jax
+from layers import double
+
+
+def run(x):
+    return jax.checkpoint(double)(x, True)
+"""
+
+
+def test_a_function_of_another_file(tmp_path):
+    """What is said names the place in that file, and follows what is changed there."""
+    paths = {"layers.py": LAYERS, "model.py": USER}
+    for name, text in paths.items():
+        (tmp_path / name).write_text(text)
+    lint = LintRun(Config(tmp_path, selections=(Selection(select=("JXR504",)),)))
+    cache = {"cache": True, "jobs": 1}
+    (found,) = (v for f in lint.run([str(tmp_path)], **cache) for v in f.violations)
+    given, asked = found.related
+    assert (given.path.endswith("model.py"), asked.path.endswith("layers.py")) == (True, True)
+    assert (asked.span.row, asked.span.column) == (3, 7)
+    (tmp_path / "layers.py").write_text(LAYERS.replace("if train:", "if x is train:"))
+    lint = LintRun(Config(tmp_path, selections=(Selection(select=("JXR504",)),)))
+    assert not [v for f in lint.run([str(tmp_path)], **cache) for v in f.violations]

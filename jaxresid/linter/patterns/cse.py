@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns.unrolling import is_unrolled
+from jaxresid.linter.resolve import alternatives
+from jaxresid.linter.resolve.uses import RemoteUse
 from jaxresid.violations import Fix
 
 if TYPE_CHECKING:
@@ -83,28 +85,12 @@ def only_if(facts: Facts, site: Site) -> tuple[Loop, Use, ast.expr, bool] | None
     if found is None or not calls:
         return None
     loop, choice, inside = found
-    if not all(_is_other_arm(facts, use.node, choice, inside) for use in calls):
+    if not all(alternatives.is_other_arm(facts, use.node, choice, inside) for use in calls):
         return None
     test, holds = choice.test, inside
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         test, holds = test.operand, not holds
     return (loop, calls[0], test, holds) if _is_known_at(facts, test, site.node) else None
-
-
-def _is_other_arm(facts: Facts, node: ast.AST, choice: ast.If, inside: bool) -> bool:
-    """Return whether a node runs exactly where the given arm of an `if` does not."""
-    child = node
-    for parent in facts.names.ancestors(node):
-        if parent is choice:
-            return child in (choice.orelse if inside else choice.body)
-        block = getattr(parent, "body", None)
-        if isinstance(block, list) and choice in block and child in block:
-            # After the `if`, whose arm has returned.
-            last = (choice.body if inside else choice.orelse)[-1:]
-            returned = bool(last) and isinstance(last[0], ast.Return)
-            return returned and block.index(child) > block.index(choice)
-        child = parent
-    return False
 
 
 def _is_known_at(facts: Facts, test: ast.expr, place: ast.expr) -> bool:
@@ -162,13 +148,14 @@ def _loop_uses(facts: Facts, use: Use) -> tuple[Use | None, ...]:
     return tuple(u if u.kind == "loop" and PLAIN.issuperset(u.through) else None for u in uses)
 
 
-def enclosing_checkpoint(facts: Facts, site: Site) -> Site | None:
+def enclosing_checkpoint(facts: Facts, site: Site) -> Site | RemoteUse | None:
     """Return the checkpoint whose body contains every call of a site's function.
 
-    None is returned where a staged loop or a branch is in between, or where a call is or may be
+    It may stand in another module, which checkpoints the function or the class that the calls are
+    in. None is returned where a staged loop or a branch is in between, or where a call is or may be
     elsewhere.
     """
-    found: Site | None = None
+    found: Site | RemoteUse | None = None
     for use in facts.site_uses(site):
         outer = _enclosing_of_use(facts, use, 0)
         if outer is None or outer is site or not _may_both(facts, site, outer):
@@ -177,21 +164,24 @@ def enclosing_checkpoint(facts: Facts, site: Site) -> Site | None:
     return found
 
 
-def _enclosing_of_use(facts: Facts, use: Use, depth: int) -> Site | None:
+def _enclosing_of_use(facts: Facts, use: Use, depth: int) -> Site | RemoteUse | None:
     """Return the checkpoint that a call runs in, None where there is none for sure."""
     if use.kind != "call" or not PLAIN.issuperset(use.through) or depth > _MAX_CALLERS:
         return None
     function = facts.names.function(use.node)
     if function is None:
         return None
-    uses = facts.uses(function)
+    uses, elsewhere = facts.uses(function), facts.remote_uses(function)
     owner = facts.names.class_of(function)
     if owner is not None and getattr(function, "name", "") == "__call__":
-        uses = (*uses, *facts.uses(owner))
-    found: Site | None = None
+        uses, elsewhere = (*uses, *facts.uses(owner)), facts.remote_uses(owner)
+    found: Site | RemoteUse | None = None
     for outer_use in uses:
-        if _is_without(facts, outer_use, (function, owner)):
+        if alternatives.replaces_checkpoint(
+            facts, outer_use.node, lambda t: t is not None and t in (function, owner)
+        ):
             continue
+        outer: Site | RemoteUse | None
         if outer_use.kind == "checkpoint" and PLAIN.issuperset(outer_use.through):
             outer = facts.site_of(outer_use.node)
             outer = outer if outer is not None and not outer.api.loop else None
@@ -200,31 +190,36 @@ def _enclosing_of_use(facts: Facts, use: Use, depth: int) -> Site | None:
         if outer is None:
             return None
         found = found or outer
+    for remote in elsewhere:
+        if remote.replaces_checkpoint:
+            continue
+        if remote.kind != "checkpoint" or not PLAIN.issuperset(remote.through):
+            return None
+        found = found or remote
     return found
 
 
-def _is_without(facts: Facts, use: Use, inner: tuple[ast.AST | None, ...]) -> bool:
-    """Return whether a call takes the place of one of the checkpointed function, by some flag."""
-    node = use.node
-    if use.kind != "call" or not isinstance(node, ast.Call):
-        return False
-    callee: ast.expr = node
-    while isinstance(callee, ast.Call):
-        callee = callee.func
-    for origin in facts.names.origins(callee):
-        site = facts.site_of(origin) if isinstance(origin, ast.Call) else None
-        if site is not None and any(t in inner for t in facts.targets(site) if t is not None):
-            return True
-    return any(
-        any(t in inner for t in facts.targets(site) if t is not None)
-        and _is_other_arm(facts, node, *arm)
-        for site, arm in facts.chosen_sites.get(facts.names.function(node), ())
-    )
-
-
-def _may_both(facts: Facts, inner: Site, outer: Site) -> bool:
+def _may_both(facts: Facts, inner: Site, outer: Site | RemoteUse) -> bool:
     """Return whether no flag decides between two checkpoints, as far as is certain."""
-    one, other = facts.arm(inner.node), facts.arm(outer.node)
-    if one is None or other is None:
+    one = _condition(facts, inner.node)
+    if one is None:
         return True
-    return ast.dump(one[0].test) == ast.dump(other[0].test) and one[1] == other[1]
+    if isinstance(outer, RemoteUse):
+        return False
+    other = _condition(facts, outer.node)
+    return other is None or one == other
+
+
+def _condition(facts: Facts, node: ast.AST) -> tuple[str, bool] | None:
+    """Return the innermost test around a node in its function, with whether it has to hold."""
+    child = node
+    for parent in facts.names.ancestors(node):
+        match parent:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                return None
+            case ast.If(test=test, body=body):
+                return ast.dump(test), child in body
+            case ast.IfExp(test=test, body=chosen) if child is not test:
+                return ast.dump(test), child is chosen
+        child = parent
+    return None

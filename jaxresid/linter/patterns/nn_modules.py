@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes import edits
-from jaxresid.linter.resolve import apis, stages
+from jaxresid.linter.resolve import apis, results
 from jaxresid.linter.resolve.names import External, FunctionNode
 from jaxresid.violations import Fix
 
@@ -143,7 +143,7 @@ def update(
     if depth > _MAX_DEPTH:
         return None
     found = None
-    for node in stages.own_nodes(function):
+    for node in results.own_nodes(function):
         if _passes_on(facts, node, root):
             return None
         found = found or _update_at(facts, node, root, cls, depth)
@@ -158,7 +158,7 @@ def update_in_closure(facts: Facts, function: FunctionNode) -> str | None:
       function: the function.
     """
     seen = {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
-    for name in stages.own_nodes(function):
+    for name in results.own_nodes(function):
         if not isinstance(name, ast.Name) or name.id in seen:
             continue
         seen.add(name.id)

@@ -57,12 +57,14 @@ class Signature:
     """The parameters of a checkpointed function, as the API counts them from 0.
 
     Attributes:
+      home: the facts of the module that defines the function.
       function: the function.
       parameters: the parameters that can be given by position and are counted.
       defaults: default values by parameter name.
       open: whether it takes `*args` too.
     """
 
+    home: Facts
     function: FunctionNode
     parameters: tuple[ast.arg, ...]
     defaults: dict[str, ast.expr]
@@ -129,7 +131,10 @@ def _indices(value: object) -> tuple[int, ...]:
 
 def signature(facts: Facts, site: Site) -> Signature | None:
     """Return the parameters of what a site checkpoints, None where they are not visible."""
-    found = site.definition or _inside_lifted(facts, site.target)
+    origin = site.definition or _inside_lifted(facts, site.target)
+    home, found = facts.definition(origin) or (facts, origin)
+    if home is not facts and facts.is_class(site) != isinstance(found, ast.ClassDef):
+        return None
     own_attribute = (
         isinstance(site.target, ast.Attribute)
         and isinstance(site.target.value, ast.Name)
@@ -146,18 +151,18 @@ def signature(facts: Facts, site: Site) -> Signature | None:
         found, own_attribute = facts.names.method(cls, "__call__"), True
     elif own_attribute and site.api.library not in {"jax", "haiku"}:
         return None
-    if not isinstance(found, (ast.FunctionDef, ast.Lambda)) or not _is_plain(facts, site, found):
+    if not isinstance(found, (ast.FunctionDef, ast.Lambda)) or not _is_plain(home, site, found):
         return None
     args = found.args
     parameters = [*args.posonlyargs, *args.args]
-    if own_attribute and facts.names.class_of(found) is not None:
+    if own_attribute and home.names.class_of(found) is not None:
         parameters = parameters[1:]
     defaulted = [*args.posonlyargs, *args.args][-len(args.defaults) or None :]
     defaults = {a.arg: d for a, d in zip(defaulted, args.defaults, strict=False)}
     keywords = zip(args.kwonlyargs, args.kw_defaults, strict=True)
     defaults |= {a.arg: d for a, d in keywords if d is not None}
     return Signature(
-        found, tuple(parameters[site.api.implicit :]), defaults, args.vararg is not None
+        home, found, tuple(parameters[site.api.implicit :]), defaults, args.vararg is not None
     )
 
 
@@ -268,11 +273,11 @@ def is_array(signature: Signature, parameter: ast.arg) -> bool:
     return parameter.arg in _ARRAY_NAMES and parameter.arg not in signature.defaults
 
 
-def is_flag(facts: Facts, signature: Signature, parameter: ast.arg) -> bool:
+def is_flag(signature: Signature, parameter: ast.arg) -> bool:
     """Return whether a parameter is a bool that the function branches on."""
     default = signature.defaults.get(parameter.arg)
     literal = isinstance(default, ast.Constant) and isinstance(default.value, bool)
     annotated = parameter.annotation is not None and ast.unparse(parameter.annotation) == "bool"
     if not literal and not annotated:
         return False
-    return branches.decision(facts, signature.function, parameter.arg) is not None
+    return branches.decision(signature.home, signature.function, parameter.arg) is not None

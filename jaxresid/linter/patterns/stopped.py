@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.resolve import stages
+from jaxresid.linter.resolve import results
 from jaxresid.linter.resolve.names import Binding, External, FunctionNode
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _is_closed(facts: Facts, target: object) -> bool:
     if not isinstance(target, _FUNCTIONS):
         return False
     own: set[ast.AST] = {target, *(n for n in ast.walk(target) if isinstance(n, _FUNCTIONS))}
-    for node in stages.own_nodes(target):
+    for node in results.own_nodes(target):
         for name in ast.walk(node):
             if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load):
                 for binding in facts.names.bindings(name):
@@ -155,7 +155,7 @@ def stops_inside(facts: Facts, site: Site) -> str:
     if isinstance(target, ast.Lambda):
         returned: list[ast.expr | None] = [target.body]
     else:
-        nodes = list(stages.own_nodes(target))
+        nodes = list(results.own_nodes(target))
         if any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in nodes):
             return ""
         returned = [n.value for n in nodes if isinstance(n, ast.Return)]

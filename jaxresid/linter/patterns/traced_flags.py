@@ -55,10 +55,12 @@ class TracedFlags:
     """The flags and strings that a site traces.
 
     Attributes:
+      home: the facts of the module that defines the function.
       flags: each parameter once, in order.
       static: the positions that should be static.
     """
 
+    home: Facts
     flags: tuple[TracedFlag, ...]
     static: tuple[int, ...]
 
@@ -79,7 +81,7 @@ def traced_flags(facts: Facts, site: Site) -> TracedFlags | None:
     calls = static_arguments.visible_calls(facts, site)
     found: list[TracedFlag] = []
     for index, parameter in enumerate(signature.parameters):
-        if index not in marked and not (index == 0 and _is_receiver(facts, signature)):
+        if index not in marked and not (index == 0 and _is_receiver(signature)):
             found += _traced(facts, site, signature, parameter, index, calls)
     for parameter in signature.function.args.kwonlyargs:
         found += _traced(facts, site, signature, parameter, None, calls)
@@ -91,15 +93,15 @@ def traced_flags(facts: Facts, site: Site) -> TracedFlags | None:
         if not static_arguments.is_array(signature, signature.parameters[i])
     }
     needed = kept | {f.index for f in found if f.index is not None}
-    return TracedFlags(tuple(found), tuple(sorted(needed)))
+    return TracedFlags(signature.home, tuple(found), tuple(sorted(needed)))
 
 
 def _is_prepared(facts: Facts, site: Site) -> bool:
     return checkpoint_calls.is_error_expected(facts, site.node)
 
 
-def _is_receiver(facts: Facts, signature: Signature) -> bool:
-    return facts.names.class_of(signature.function) is not None
+def _is_receiver(signature: Signature) -> bool:
+    return signature.home.names.class_of(signature.function) is not None
 
 
 def _traced(
@@ -118,7 +120,7 @@ def _traced(
     ]
     if len(given) < len(calls):
         given = [g for g in given if not static_arguments.is_under_condition(facts, g[0].call)]
-    asked = branches.decision(facts, signature.function, parameter.arg)
+    asked = branches.decision(signature.home, signature.function, parameter.arg)
     for call, value, by_keyword in given:
         kind = _kind(facts, signature, parameter, value)
         if kind == "string" or (kind == "flag" and asked is not None):

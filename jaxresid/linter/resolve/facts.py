@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from jaxresid.linter.resolve.callees import CallArguments, Role
 from jaxresid.linter.resolve.context import Callers, Context, ContextResolver
-from jaxresid.linter.resolve.names import Names
+from jaxresid.linter.resolve.names import Definition, External, Names, Origin
 from jaxresid.linter.resolve.sites import Derivative, Loop, Named, Policy, Site
 from jaxresid.linter.resolve.uses import Use
 
@@ -56,6 +56,11 @@ class OtherModules(Callers, Protocol):
 
     def strings(self, value: str) -> int:
         """Return how many times a string occurs as a literal in the modules."""
+
+    def definition(
+        self, qualname: str, importer: Path | None = None
+    ) -> tuple[Facts, Definition] | None:
+        """Return what a name of another module is there, with the facts of that module."""
 
 
 class Facts(ContextResolver):
@@ -106,3 +111,15 @@ class Facts(ContextResolver):
         """
         target = self.target_jax or (999, 0)
         return at_least <= target and (below is None or target < below)
+
+    def definition(self, origin: Origin) -> tuple[Facts, Definition] | None:
+        """Return the function or class that an origin is, with the facts of its module.
+
+        It is looked up in the other modules of the project where it is imported from one. None is
+        returned for what is defined several times, or not in the project.
+        """
+        if isinstance(origin, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            return self, origin
+        if not isinstance(origin, External) or self.project is None or self.remote:
+            return None
+        return self.project.definition(origin.qualname, self.path)

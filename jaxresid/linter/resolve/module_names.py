@@ -66,13 +66,12 @@ class ModuleNames:
 
     def canonical(self, qualname: str, importer: Path | None, notes: Notes) -> str:
         """Return the name under which something is defined, as `ProjectView.canonical`."""
-        top = qualname.partition(".")[0]
-        if top in _LIBRARIES or top not in self._top_level:
+        if is_library(qualname) or qualname.partition(".")[0] not in self._top_level:
             return qualname
         return self._follow(qualname, importer, _MAX_ALIASES, notes)
 
     def _follow(self, qualname: str, importer: Path | None, left: int, notes: Notes) -> str:
-        found = self._locate(qualname, importer)
+        found = self.locate(qualname, importer)
         if found is None or not left:
             return qualname
         module, attribute = found
@@ -86,12 +85,12 @@ class ModuleNames:
         targets = known.get(attribute, frozenset()) if known is not None else frozenset()
         target = next(iter(targets)) if len(targets) == 1 else ""
         if target and target != qualname:
-            if target.partition(".")[0] in _LIBRARIES:
+            if is_library(target):
                 return target
             return self._follow(target, module.path, left - 1, notes)
         return name
 
-    def _locate(self, qualname: str, importer: Path | None) -> tuple[ProjectModule, str] | None:
+    def locate(self, qualname: str, importer: Path | None) -> tuple[ProjectModule, str] | None:
         """Return the module that a dotted name reaches into, and the rest of the name."""
         head, _, rest = qualname.rpartition(".")
         while head:
@@ -120,6 +119,11 @@ class ModuleNames:
                 else None
             )
         return self._outlines[path]
+
+
+def is_library(qualname: str) -> bool:
+    """Return whether a dotted name is one of the libraries that are never part of a project."""
+    return qualname.partition(".")[0] in _LIBRARIES
 
 
 def _top_level_targets(names: Names) -> dict[str, frozenset[str]]:

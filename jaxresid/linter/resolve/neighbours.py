@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from jaxresid.linter.resolve.alternatives import replaces_checkpoint
 from jaxresid.linter.resolve.apis import LoopApi
 from jaxresid.linter.resolve.context import is_rule
 from jaxresid.linter.resolve.facts import Facts
+from jaxresid.linter.resolve.names import External, Origin
 from jaxresid.linter.resolve.stages import derivative_name
 from jaxresid.linter.resolve.uses import RemoteUse
 from jaxresid.linter.text.source import SourceText
@@ -177,6 +179,13 @@ def _write_uses(uses: dict[str, tuple[RemoteUse, ...]], facts: Facts, askable: A
 def _write_use(uses: dict[str, tuple[RemoteUse, ...]], facts: Facts, qualname: str) -> None:
     if qualname in uses:
         return
+
+    def is_it(target: Origin) -> bool:
+        assert facts.project is not None
+        return isinstance(target, External) and (
+            facts.project.canonical(target.qualname, facts.path) == qualname
+        )
+
     found = []
     for node in facts.external_loads(qualname.rpartition(".")[2]).get(qualname, ()):
         for use in facts.flow(node):
@@ -193,6 +202,7 @@ def _write_use(uses: dict[str, tuple[RemoteUse, ...]], facts: Facts, qualname: s
                     bool(context.reverse),
                     is_rule(use, context),
                     use.through,
+                    replaces_checkpoint(facts, use.node, is_it),
                 )
             )
     uses[qualname] = tuple(found)

@@ -7,6 +7,7 @@ reaches it only if its bytes mention the name that the question is about. Files 
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +15,8 @@ from typing import TypeVar
 
 from jaxresid.linter.resolve.contents import Contents, Question
 from jaxresid.linter.resolve.facts import Facts
-from jaxresid.linter.resolve.module_names import ModuleNames
-from jaxresid.linter.resolve.names import imported_from
+from jaxresid.linter.resolve.module_names import ModuleNames, is_library
+from jaxresid.linter.resolve.names import Binding, Definition, imported_from
 from jaxresid.linter.resolve.neighbours import Neighbours, Parsed
 from jaxresid.linter.resolve.notes import Dependencies, Notes
 from jaxresid.linter.resolve.project_module import ProjectModule
@@ -113,6 +114,21 @@ class Project:
         """Return the facts of a module of the project, None where it does not parse."""
         return self._neighbours.facts(module.path)
 
+    def definition(
+        self, qualname: str, importer: Path | None, notes: Notes
+    ) -> tuple[Facts, Definition] | None:
+        """Return what a name of another module is there, as `ProjectView.definition`."""
+        found = self.names.locate(self.names.canonical(qualname, importer, notes), importer)
+        if found is None or is_library(found[0].name):
+            return None
+        notes.facts.add(found[0].path)
+        facts = self._neighbours.facts(found[0].path)
+        match facts.names.root.bindings.get(found[1], []) if facts is not None else []:
+            case [Binding(node=ast.FunctionDef() | ast.ClassDef() as node)]:
+                assert facts is not None
+                return facts, node
+        return None
+
     def remote_uses(self, qualname: str, home: Path | None, notes: Notes) -> Iterable[RemoteUse]:
         """Yield what the other modules do with a function of one, as `ProjectView.remote_uses`."""
         home_name, _, last = qualname.rpartition(".")
@@ -208,6 +224,20 @@ class ProjectView:
         if key not in self._canonical:
             self._canonical[key] = self._project.names.canonical(qualname, importer, self.notes)
         return self._canonical[key]
+
+    def definition(
+        self, qualname: str, importer: Path | None = None
+    ) -> tuple[Facts, Definition] | None:
+        """Return the function or class that a name of another module is, with that one's facts.
+
+        None is returned for what is not at the top level of a module of the project, or is bound
+        there more than once.
+
+        Args:
+          qualname: the dotted name.
+          importer: the file that uses the name.
+        """
+        return self._project.definition(qualname, importer, self.notes)
 
     def remote_uses(self, qualname: str, home: Path | None = None) -> tuple[RemoteUse, ...]:
         """Return what the other modules do with a function of one.

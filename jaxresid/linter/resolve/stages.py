@@ -6,36 +6,19 @@ Shared by the placement rules (JXR1).
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.linter.resolve import results
 from jaxresid.linter.resolve.names import External, FunctionNode
 from jaxresid.violations import Related
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Loop, Site, Use
 
-# Methods and functions that turn a stage's output into a scalar at no cost worth keeping.
-_REDUCTIONS = frozenset({"mean", "sum", "squeeze", "item", "astype", "nanmean", "asarray"})
-# What makes constants, indices and other shapes, by name and as methods.
-_SET_UP = frozenset(
-    """
-    len int float bool range tuple list min max isinstance
-    jax.numpy.arange jax.numpy.linspace jax.numpy.zeros jax.numpy.ones jax.numpy.full jax.numpy.eye
-    jax.numpy.zeros_like jax.numpy.ones_like jax.numpy.full_like jax.numpy.empty jax.numpy.asarray
-    jax.numpy.array jax.numpy.float32 jax.numpy.int32 jax.numpy.bfloat16 jax.numpy.shape
-    jax.numpy.reshape jax.numpy.transpose jax.numpy.swapaxes jax.numpy.moveaxis
-    jax.numpy.expand_dims jax.numpy.squeeze jax.numpy.flip jax.numpy.broadcast_to
-    jax.numpy.concatenate jax.numpy.stack jax.numpy.split
-    jax.random.split jax.random.key jax.random.PRNGKey jax.random.fold_in
-    jax.tree.leaves jax.tree_util.tree_leaves
-    """.split()
-)
-_RESHAPING = frozenset("reshape transpose swapaxes squeeze ravel flatten astype items".split())
 # What a function goes through before a call of it that is a call of all of it.
-_HANDING_ON = frozenset({"jit", "vmap", "partial", "instance"})
+_HANDING_ON = frozenset({"jit", "vmap", "partial", "instance", "made"})
 _MAX_CHAIN = 5
-_ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div)
+_MAX_CALLS = 4
 _KEEPS_CLOSURE = ("vjp", "linearize")
 
 
@@ -149,18 +132,40 @@ def differentiating(
     found = top_derivatives(facts, uses)
     if found:
         return found[0]
-    if len(uses) != 1 or uses[0].kind != "call" or depth > _MAX_CHAIN:
+    made = {"returned"} if any("made" in u.through for u in uses) else set()
+    calls = [use for use in uses if use.kind not in made]
+    if depth > _MAX_CHAIN or not 0 < len(calls) <= _MAX_CALLS:
         return None
-    call, outer = uses[0].node, facts.names.function(uses[0].node)
-    if not isinstance(call, ast.Call) or outer is None or facts.remote_uses(function):
+    if any(use.kind != "call" for use in calls) or facts.remote_uses(function):
         return None
-    if not _HANDING_ON.issuperset(uses[0].through):
+    derivative = None
+    for use in calls:
+        outer = _handing_on(facts, use, whole=whole)
+        above = (
+            differentiating(facts, outer, whole=whole, depth=depth + 1)
+            if outer is not None
+            else None
+        )
+        if above is None and (len(calls) == 1 or facts.context(use.node).reverse):
+            return None
+        derivative = derivative or above
+    return derivative
+
+
+def _handing_on(facts: Facts, use: Use, *, whole: bool) -> FunctionNode | None:
+    """Return the function that does nothing after a call, or nothing else, but hand it on."""
+    outer = facts.names.function(use.node)
+    if not isinstance(use.node, ast.Call) or outer is None:
         return None
-    if whole and not is_only(facts, outer, call):
+    if not _HANDING_ON.issuperset(use.through) or not results.returns(facts, outer, use.node):
         return None
-    if returned_expression(facts, outer) is not call:
-        return None
-    return differentiating(facts, outer, whole=whole, depth=depth + 1)
+    return outer if not whole or is_whole(facts, outer, use.node) else None
+
+
+def is_whole(facts: Facts, function: FunctionNode, call: ast.Call) -> bool:
+    """Return whether a call is all that a function does, what it is given included."""
+    given = (*call.args, *(k.value for k in call.keywords))
+    return results.is_only(facts, function, call) and all(results.sets_up(facts, g) for g in given)
 
 
 def derivative_name(facts: Facts, use: Use) -> str:
@@ -206,139 +211,6 @@ def _callee(node: ast.expr) -> ast.expr:
     return node
 
 
-# -- bodies --------------------------------------------------------------------------------------
-
-
-def statements(function: FunctionNode) -> list[ast.stmt]:
-    """Return a function's own statements without its docstring; a lambda's is one return."""
-    if isinstance(function, ast.Lambda):
-        return [ast.copy_location(ast.Return(function.body), function.body)]
-    body = function.body
-    if (
-        body
-        and isinstance(body[0], ast.Expr)
-        and isinstance(body[0].value, ast.Constant)
-        and isinstance(body[0].value.value, str)
-    ):
-        body = body[1:]
-    return body
-
-
-def without_reductions(node: ast.expr) -> ast.expr:
-    """Return an expression without the reductions around it: `jnp.mean(f(x))` -> `f(x)`."""
-    while True:
-        match node:
-            case ast.Call(func=ast.Attribute(attr=attr, value=inner), args=args) if (
-                attr in _REDUCTIONS
-            ):
-                node = args[0] if args and isinstance(inner, ast.Name) else inner
-            case ast.Subscript(value=inner) | ast.UnaryOp(operand=inner):
-                node = inner
-            case ast.BinOp(left=inner, right=ast.Constant()):
-                node = inner
-            case ast.BinOp(left=ast.Constant(), right=inner):
-                node = inner
-            case _:
-                return node
-
-
-def returned_expression(facts: Facts, function: FunctionNode) -> ast.expr | None:
-    """Return the expression that makes what a function returns.
-
-    Reductions, one local name and arithmetic with what the function is given are looked through, as
-    in `jnp.mean((prediction - y) ** 2)`. None is returned where the function returns at several
-    places.
-    """
-    returns = [n for n in own_nodes(function) if isinstance(n, ast.Return)]
-    if isinstance(function, ast.Lambda):
-        value: ast.expr | None = function.body
-    elif len(returns) == 1 and function.body and returns[0] is function.body[-1]:
-        value = returns[0].value
-    else:
-        return None
-    if isinstance(value, ast.Tuple) and value.elts:
-        value = value.elts[0]  # `return loss, aux`
-    if value is None:
-        return None
-    value = _without_arithmetic(facts, function, value)
-    if isinstance(value, ast.Name):
-        bindings = facts.names.bindings(value)
-        if len(bindings) == 1 and bindings[0].kind in {"assign", "other"}:
-            node = bindings[0].node
-            if isinstance(node, ast.Assign):  # also `loss, aux = f(x)`
-                return without_reductions(node.value)
-    return value
-
-
-def _without_arithmetic(facts: Facts, function: FunctionNode, node: ast.expr) -> ast.expr:
-    """Return an expression without reductions, and without arithmetic with given values."""
-    node = without_reductions(node)
-    while isinstance(node, ast.BinOp) and isinstance(node.op, _ARITHMETIC):
-        given = [_is_given(facts, function, side) for side in (node.left, node.right)]
-        if given[0] == given[1]:
-            break
-        node = without_reductions(node.right if given[0] else node.left)
-    return node
-
-
-def _is_given(facts: Facts, function: FunctionNode, node: ast.expr) -> bool:
-    """Return whether a value comes into a function from outside, and is not computed in it."""
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        node = node.value
-    if not isinstance(node, ast.Name):
-        return False
-    bindings = facts.names.bindings(node)
-    return bool(bindings) and all(
-        b.kind == "param" or facts.names.function(b.node) is not function for b in bindings
-    )
-
-
-def own_nodes(function: FunctionNode) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's body, without those of functions and classes inside it."""
-    body = function.body
-    todo: list[ast.AST] = [body] if isinstance(body, ast.expr) else list(body)
-    while todo:
-        node = todo.pop()
-        yield node
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
-            todo.extend(ast.iter_child_nodes(node))
-
-
-def is_only(facts: Facts, function: FunctionNode, call: ast.expr) -> bool:
-    """Return whether a function does nothing but one call (and hand its result on).
-
-    What only sets up the call may stand before it: constants, unpacking, indices, other shapes.
-    """
-    if returned_expression(facts, function) is not call:
-        return False
-    return all(
-        isinstance(s, (ast.Return, ast.Assert, ast.Pass))
-        or (isinstance(s, ast.Assign) and without_reductions(s.value) is call)
-        or isinstance(s, (ast.FunctionDef, ast.Import, ast.ImportFrom))
-        or (isinstance(s, ast.Assign) and sets_up(facts, s.value))
-        for s in statements(function)
-    )
-
-
-def sets_up(facts: Facts, node: ast.expr) -> bool:
-    """Return whether an expression computes nothing whose residuals are worth a thought."""
-    for inner in ast.walk(node):
-        match inner:
-            case ast.Call(func=ast.Attribute(attr=attr)) if attr in _RESHAPING:
-                pass
-            case ast.Call(func=func):
-                names = facts.names.qualnames(func)
-                if isinstance(func, ast.Name) and not facts.names.bindings(func):
-                    names = (func.id,)
-                if not names or not _SET_UP.issuperset(names):
-                    return False
-            case ast.BinOp(op=ast.MatMult() | ast.Pow()):
-                return False
-            case ast.Lambda() | ast.Await() | ast.Yield() | ast.YieldFrom() | ast.NamedExpr():
-                return False
-    return True
-
-
 def whole_loops(facts: Facts, site: Site) -> tuple[Loop, ...]:
     """Return the loop that is all that a site checkpoints, none where there is more.
 
@@ -349,11 +221,11 @@ def whole_loops(facts: Facts, site: Site) -> tuple[Loop, ...]:
     by_node = {loop.node: loop for loop in facts.loops}
     target = facts.target(site)
     if isinstance(target, (ast.FunctionDef, ast.Lambda)):
-        made = returned_expression(facts, target)
-        if made is None or not is_only(facts, target, made):
+        made = results.returned_expression(facts, target)
+        if made is None or not results.is_only(facts, target, made):
             return ()
         parts = (made.body, made.orelse) if isinstance(made, ast.IfExp) else (made,)
-        found = [_loop_called(by_node, without_reductions(part)) for part in parts]
+        found = [_loop_called(by_node, results.without_reductions(part)) for part in parts]
         known = tuple(loop for loop in found if loop is not None)
         return known if len(known) == len(found) else ()
     origins = facts.targets(site)

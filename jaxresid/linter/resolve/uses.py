@@ -72,6 +72,7 @@ class RemoteUse:
       in_rule: whether that is, or happens only inside, a rule of a custom derivative, which JAX
         does not differentiate.
       through: what the function went through on the way, as in `Use`.
+      replaces_checkpoint: whether it is a call in the place of one of the checkpointed function.
     """
 
     kind: UseKind
@@ -83,6 +84,7 @@ class RemoteUse:
     in_reverse: bool
     in_rule: bool
     through: tuple[str, ...]
+    replaces_checkpoint: bool
 
 
 class UseResolver(SiteFinder):

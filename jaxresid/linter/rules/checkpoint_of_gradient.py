@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes.unwrapping import remove_checkpoint
-from jaxresid.linter.resolve import stages
+from jaxresid.linter.resolve import results, stages
 from jaxresid.linter.resolve.names import FunctionNode
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
@@ -215,7 +215,7 @@ def _inner_derivative(facts: Facts, site: Site) -> ast.Call | None:
 
 
 def _derivative_in(facts: Facts, function: FunctionNode) -> ast.Call | None:
-    for node in stages.own_nodes(function):
+    for node in results.own_nodes(function):
         if isinstance(node, ast.Call):
             role = facts.role(node.func, "derivative")
             if role is not None and role.entry == "reverse":

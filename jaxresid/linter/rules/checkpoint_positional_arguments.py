@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.patterns import checkpoint_calls
-from jaxresid.linter.resolve import stages
+from jaxresid.linter.resolve import results
 from jaxresid.linter.resolve.names import External
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Edit, Fix, Violation
@@ -347,7 +347,7 @@ def _calls_array(facts: Facts, call: ast.Call, left: int) -> bool:
                 and last[:1].islower()
             )
         case ast.FunctionDef(decorator_list=[]):
-            own = list(stages.own_nodes(callee))
+            own = list(results.own_nodes(callee))
             if any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in own):
                 return False
             returns = [n for n in own if isinstance(n, ast.Return)]

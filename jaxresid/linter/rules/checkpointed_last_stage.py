@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes.unwrapping import remove_checkpoint
-from jaxresid.linter.resolve import stages
+from jaxresid.linter.resolve import results, stages
 from jaxresid.linter.resolve.names import FunctionNode
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
@@ -274,9 +274,7 @@ def _last_stage(facts: Facts, site: Site) -> tuple[FunctionNode, Use] | None:
     function = facts.names.function(call)
     if not isinstance(call, ast.Call) or function is None:
         return None
-    if stages.returned_expression(facts, function) is not call or not _has_earlier_stage(
-        facts, function, call
-    ):
+    if not results.returns(facts, function, call) or not _has_earlier_stage(facts, function, call):
         return None
     derivative = stages.differentiating(facts, function, whole=False)
     return (function, derivative) if derivative is not None else None
@@ -285,23 +283,15 @@ def _last_stage(facts: Facts, site: Site) -> tuple[FunctionNode, Use] | None:
 def _has_earlier_stage(facts: Facts, function: FunctionNode, call: ast.Call) -> bool:
     """Whether what the call gets was computed in the function: by a call, or by a matmul."""
     for argument in (*call.args, *(k.value for k in call.keywords)):
+        if not results.sets_up(facts, argument):
+            return True
         for node in ast.walk(argument):
-            if isinstance(node, ast.Name):
-                for binding in facts.names.bindings(node):
-                    made = binding.value if binding.kind == "assign" else None
-                    if (
-                        made is not None
-                        and facts.names.function(made) is function
-                        and _computes(made)
-                    ):
-                        return True
-            elif node is not call and _computes(node):
-                return True
+            for binding in facts.names.bindings(node) if isinstance(node, ast.Name) else ():
+                made = binding.value if binding.kind == "assign" else None
+                if (
+                    made is not None
+                    and facts.names.function(made) is function
+                    and not results.sets_up(facts, made)
+                ):
+                    return True
     return False
-
-
-def _computes(node: ast.AST) -> bool:
-    return any(
-        isinstance(n, ast.Call) or (isinstance(n, ast.BinOp) and isinstance(n.op, ast.MatMult))
-        for n in ast.walk(node)
-    )

@@ -979,7 +979,7 @@ def _inside(facts: Facts, uses: tuple[Use, ...]) -> tuple[str, tuple[Related, ..
     if (
         not isinstance(call, ast.Call)
         or function is None
-        or not stages.is_only(facts, function, call)
+        or not stages.is_whole(facts, function, call)
     ):
         return None
     found = stages.differentiating(facts, function, whole=True)

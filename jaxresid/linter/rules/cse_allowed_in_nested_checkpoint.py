@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter.patterns import cse
 from jaxresid.linter.resolve import stages
+from jaxresid.linter.resolve.uses import RemoteUse
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Violation
+from jaxresid.violations import Related, Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
@@ -16,8 +17,8 @@ class CseAllowedInNestedCheckpoint(Rule):
     """`prevent_cse=False` on a checkpoint inside another checkpointed function.
 
     ## What it does
-    Finds a literal `prevent_cse=False` whose function is called in a function that is checkpointed
-    itself, with no staged loop or branch in between.
+    Finds a literal `prevent_cse=False` whose function is called in a function or a module that is
+    checkpointed itself, in any file of the project, with no staged loop or branch in between.
 
     ## Why is this bad?
     The backward pass of the outer function recomputes its forward pass, inner functions included,
@@ -240,8 +241,174 @@ class CseAllowedInNestedCheckpoint(Rule):
                     return self._forward(w, x)
             """,
         ),
+        Example(
+            """
+            import flax.linen as nn
+
+
+            class Mlp(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(8)(nn.gelu(nn.gelu(nn.Dense(32)(x))))
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    for _ in range(3):
+                        x = x + nn.remat(Mlp, prevent_cse=False)()(x)  # !
+                    return x
+            """,
+            fixed="""
+            import flax.linen as nn
+
+
+            class Mlp(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(8)(nn.gelu(nn.gelu(nn.Dense(32)(x))))
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    for _ in range(3):
+                        x = x + nn.remat(Mlp)()(x)
+                    return x
+            """,
+            files={
+                "net.py": """
+            import flax.linen as nn
+            from module import Block
+
+
+            class Net(nn.Module):
+                remat: bool = True
+
+                @nn.compact
+                def __call__(self, x):
+                    block = Block
+                    if self.remat:
+                        block = nn.remat(Block)
+                    return block()(block()(x))
+            """
+            },
+        ),
     )
     good = (
+        Example(  # another module uses it without a checkpoint as well
+            """
+            import flax.linen as nn
+            from parts import Mlp
+
+
+            class Block(nn.Module):
+                remat: bool = True
+
+                @nn.compact
+                def __call__(self, x):
+                    return x + nn.remat(Mlp, prevent_cse=False)()(x)
+            """,
+            files={
+                "net.py": """
+            import flax.linen as nn
+            from module import Block
+
+
+            class Net(nn.Module):
+                remat: bool = True
+
+                @nn.compact
+                def __call__(self, x):
+                    return Block()(nn.remat(Block)()(x))
+            """
+            },
+        ),
+        Example(  # in a scan in another module, whose checkpoint is around it
+            """
+            import flax.linen as nn
+            from parts import Mlp
+
+
+            class Block(nn.Module):
+                remat: bool = True
+
+                @nn.compact
+                def __call__(self, x):
+                    return x + nn.remat(Mlp, prevent_cse=False)()(x)
+            """,
+            files={
+                "net.py": """
+            import flax.linen as nn
+            from module import Block
+
+
+            class Net(nn.Module):
+                remat: bool = True
+
+                @nn.compact
+                def __call__(self, x):
+                    return nn.remat(nn.scan(Block, length=4))()(x)
+            """
+            },
+        ),
+        Example(  # one flag or the other
+            """
+            import flax.linen as nn
+            from parts import Mlp
+
+
+            class Block(nn.Module):
+                remat: bool = True
+
+                @nn.compact
+                def __call__(self, x):
+                    mlp = nn.remat(Mlp, prevent_cse=False) if self.remat else Mlp
+                    return x + mlp()(x)
+            """,
+            files={
+                "net.py": """
+            import flax.linen as nn
+            from module import Block
+
+
+            class Net(nn.Module):
+                remat: bool = True
+
+                @nn.compact
+                def __call__(self, x):
+                    return nn.remat(Block)()(x)
+            """
+            },
+        ),
+        Example(  # handed to what is not visible
+            """
+            import flax.linen as nn
+            from parts import Mlp
+
+
+            class Block(nn.Module):
+                remat: bool = True
+
+                @nn.compact
+                def __call__(self, x):
+                    return x + nn.remat(Mlp, prevent_cse=False)()(x)
+            """,
+            files={
+                "net.py": """
+            import flax.linen as nn
+            from module import Block
+
+
+            class Net(nn.Module):
+                remat: bool = True
+
+                @nn.compact
+                def __call__(self, x):
+                    return self.run(nn.remat(Block), Block)(x)
+            """
+            },
+        ),
         Example(  # called without the checkpoint in any case
             """
             import jax
@@ -457,12 +624,18 @@ class CseAllowedInNestedCheckpoint(Rule):
             outer = cse.enclosing_checkpoint(facts, site) if value is not None else None
             if value is None or outer is None:
                 continue
+            note = "the outer checkpoint"
+            if isinstance(outer, RemoteUse):
+                related: tuple[Related, ...] = (Related(note, outer.path, outer.span),)
+                where = f"what `{outer.callee}` wraps in {outer.path}"
+            else:
+                related = stages.related_place(facts, outer.node, note)
+                where = stages.site_text(facts, outer)
             yield self.report(
                 facts,
                 site.node,
-                f"{stages.site_text(facts, site)} with `prevent_cse=False` is inside "
-                f"{stages.site_text(facts, outer)}: under `jax.jit` its recomputation is merged "
-                "with that of the outer one",
+                f"{stages.site_text(facts, site)} with `prevent_cse=False` is inside {where}: "
+                "under `jax.jit` its recomputation is merged with that of the outer one",
                 fix=cse.without_prevent_cse(facts, site, value),
-                related=stages.related_place(facts, outer.node, "the outer checkpoint"),
+                related=related,
             )

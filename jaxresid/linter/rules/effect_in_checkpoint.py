@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.patterns import checkpoint_calls
-from jaxresid.linter.resolve import stages
+from jaxresid.linter.resolve import results, stages
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
 
@@ -233,7 +233,7 @@ def _effects(facts: Facts, site: Site) -> Iterator[tuple[ast.Call, str]]:
         target = facts.names.method(target, "__call__")
     if not isinstance(target, (ast.FunctionDef, ast.Lambda)):
         return
-    for node in stages.own_nodes(target):
+    for node in results.own_nodes(target):
         if isinstance(node, ast.Call):
             origins = facts.names.qualnames(node.func)
             if len(origins) == 1 and origins[0] in _REPEATED | _REFUSED:

@@ -22,7 +22,8 @@ class JaxCheckpointOfNnxModule(Rule):
     Finds `jax.checkpoint` of a function that takes an `nnx.Module` as an argument, or of a bound
     method or an instance, where the class is visible and calling it updates a variable: a
     BatchNorm, a Dropout, `self.sow`, or an assignment to an attribute. It finds `jax.checkpoint`
-    and `nnx.remat` of a function that closes over such a module, `lambda x: self.block(x)`, too.
+    and `nnx.remat` of an instance, and of a function that closes over one, `lambda x:
+    self.block(x)`, too.
 
     ## Why is this bad?
     `jax.checkpoint` gives the function a copy of the module. What it changes there (running
@@ -209,8 +210,88 @@ class JaxCheckpointOfNnxModule(Rule):
                 return run(x)
             """,
         ),
+        Example(
+            """
+            from flax import nnx
+
+
+            class Block(nnx.Module):
+                def __init__(self, rngs):
+                    self.dense = nnx.Linear(4, 4, rngs=rngs)
+                    self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+                def __call__(self, x):
+                    return nnx.gelu(self.norm(self.dense(x)))
+
+
+            class Model(nnx.Module):
+                def __init__(self, rngs):
+                    self.block = Block(rngs)
+
+                def __call__(self, x):
+                    return nnx.remat(self.block)(x)  # !
+            """,
+        ),
     )
     good = (
+        Example(  # an instance without state that changes
+            """
+            from flax import nnx
+
+
+            class Block(nnx.Module):
+                def __init__(self, rngs):
+                    self.dense = nnx.Linear(4, 4, rngs=rngs)
+
+                def __call__(self, x):
+                    return nnx.gelu(nnx.gelu(self.dense(x)))
+
+
+            class Model(nnx.Module):
+                def __init__(self, rngs):
+                    self.block = Block(rngs)
+
+                def __call__(self, x):
+                    return nnx.remat(self.block)(x)
+            """
+        ),
+        Example(  # bound methods, which `nnx.remat` refuses in any case (JXR602)
+            """
+            from flax import nnx
+
+
+            class Model(nnx.Module):
+                def __init__(self, rngs):
+                    self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+                def run(self, x):
+                    return nnx.gelu(self.norm(x))
+
+                def __call__(self, x):
+                    return nnx.remat(self.norm.__call__)(nnx.remat(self.run)(x))
+            """
+        ),
+        Example(  # an argument
+            """
+            from flax import nnx
+
+
+            class Block(nnx.Module):
+                def __init__(self, rngs):
+                    self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+                def __call__(self, x):
+                    return nnx.gelu(self.norm(x))
+
+
+            class Model(nnx.Module):
+                def __init__(self, rngs):
+                    self.block = Block(rngs)
+
+                def __call__(self, x):
+                    return nnx.remat(Block.__call__)(self.block, x)
+            """
+        ),
         Example(  # what is closed over does not change
             """
             import jax
@@ -462,7 +543,7 @@ class JaxCheckpointOfNnxModule(Rule):
                 continue
             is_jax = site.api.library == "jax"
             what = _dropped(facts, site) if is_jax else None
-            bound = _bound(facts, site) if is_jax and what is None else None
+            bound = _bound(facts, site) if what is None else None
             if what is None and bound is None:
                 bound = _closed_over(facts, site)
             spelled = stages.site_text(facts, site)
@@ -541,9 +622,12 @@ def _closed_over(facts: Facts, site: Site) -> str | None:
 
 
 def _bound(facts: Facts, site: Site) -> str | None:
-    """What an instance, or a bound method, that a site is given updates."""
-    target = site.target
-    if isinstance(target, ast.Attribute) and target.attr == "__call__":
+    """What an instance, or a bound method, that a site is given updates.
+
+    `nnx.remat` of a bound method is another mistake (JXR602).
+    """
+    target, is_jax = site.target, site.api.library == "jax"
+    if is_jax and isinstance(target, ast.Attribute) and target.attr == "__call__":
         target = target.value
     if not isinstance(target, (ast.Name, ast.Attribute)):
         return None
@@ -551,7 +635,7 @@ def _bound(facts: Facts, site: Site) -> str | None:
     cls = modules.owner(facts, function) if isinstance(function, ast.FunctionDef) else None
     if isinstance(function, ast.FunctionDef):
         is_self = isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
-        if cls is None or not is_self or modules.library(facts, cls) != "nnx":
+        if cls is None or not is_jax or not is_self or modules.library(facts, cls) != "nnx":
             return None
         return modules.update(facts, function, function.args.args[0].arg, cls)
     return modules.update_in_call(facts, modules.instance_class(facts, target))

@@ -336,8 +336,130 @@ class StaticArgumentIndex(Rule):
                     return x
             """
         ),
+        Example(
+            """
+            import flax.linen as nn
+            from layers import Block
+
+
+            class Net(nn.Module):
+                @nn.compact
+                def __call__(self, x, deterministic: bool = False):
+                    block = nn.remat(Block)  # !
+                    for _ in range(2):
+                        x = block()(x, deterministic)
+                    return x
+            """,
+            files={
+                "layers.py": """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, deterministic):
+                    x = nn.Dense(4)(x)
+                    return x if deterministic else nn.relu(x)
+            """
+            },
+        ),
     )
     good = (
+        Example(  # static, in another module
+            """
+            import flax.linen as nn
+            from layers import Block
+
+
+            class Net(nn.Module):
+                @nn.compact
+                def __call__(self, x, deterministic: bool = False):
+                    return nn.remat(Block, static_argnums=(2,))()(x, deterministic)
+            """,
+            files={
+                "layers.py": """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, deterministic):
+                    return nn.Dense(4)(x) if deterministic else nn.relu(x)
+            """
+            },
+        ),
+        Example(  # a class of the other module, whose name does not say so
+            """
+            import flax.linen as nn
+            from layers import block
+
+
+            class Net(nn.Module):
+                @nn.compact
+                def __call__(self, x, deterministic: bool = False):
+                    return nn.remat(block, static_argnums=(2,))()(x, deterministic)
+            """,
+            files={
+                "layers.py": """
+            import flax.linen as nn
+
+
+            class block(nn.Module):
+                @nn.compact
+                def __call__(self, x, deterministic):
+                    return nn.Dense(4)(x) if deterministic else nn.relu(x)
+            """
+            },
+        ),
+        Example(  # nothing in the other module asks for its truth
+            """
+            import flax.linen as nn
+            from layers import Block
+
+
+            class Net(nn.Module):
+                @nn.compact
+                def __call__(self, x, deterministic: bool = False):
+                    return nn.remat(Block)()(x, deterministic)
+            """,
+            files={
+                "layers.py": """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, deterministic):
+                    return nn.Dense(4)(x) * deterministic
+            """
+            },
+        ),
+        Example(  # the other module has two of the name
+            """
+            import flax.linen as nn
+            from layers import Block
+
+
+            class Net(nn.Module):
+                @nn.compact
+                def __call__(self, x, deterministic: bool = False):
+                    return nn.remat(Block)()(x, deterministic)
+            """,
+            files={
+                "layers.py": """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, deterministic):
+                    return nn.Dense(4)(x) if deterministic else nn.relu(x)
+
+
+            Block = wrapped(Block)
+            """
+            },
+        ),
         Example(
             """
             import jax
@@ -686,7 +808,7 @@ class StaticArgumentIndex(Rule):
             message = f"`{name}` traces `{flag.name}`, which the function branches on"
         related = stages.related_place(facts, flag.given, "given here") if flag.given else ()
         if flag.asked is not None:
-            related += stages.related_place(facts, flag.asked, "branched on here")
+            related += stages.related_place(traced.home, flag.asked, "branched on here")
         return self.report(
             facts,
             site.node,
@@ -810,7 +932,7 @@ def _past_the_end(facts: Facts, static: StaticArguments, signature: Signature) -
         return f"index {index} is past the end: {there}{self}"
     # Here that is no error, so it matters only where it leaves something out.
     last = signature.parameters[-1] if count else None
-    if index > count or last is None or not static_arguments.is_flag(facts, signature, last):
+    if index > count or last is None or not static_arguments.is_flag(signature, last):
         return None
     if count - 1 in static.indices:
         return None
@@ -828,7 +950,7 @@ def _without_self(
         if index + 1 < len(parameters) and index + 1 not in static.indices:
             marked, meant = parameters[index], parameters[index + 1]
             if static_arguments.is_array(signature, marked) and static_arguments.is_flag(
-                facts, signature, meant
+                signature, meant
             ):
                 return marked.arg, meant.arg
     return None

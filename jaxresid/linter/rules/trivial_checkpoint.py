@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.patterns import layers, nn_modules
-from jaxresid.linter.resolve import stages
+from jaxresid.linter.resolve import results, stages
 from jaxresid.linter.resolve.names import External, FunctionNode
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
@@ -601,7 +601,7 @@ def _operation(qualname: str) -> str:
 
 def _only_value(function: FunctionNode) -> ast.expr | None:
     """The one expression that a function computes and returns, None where it does more."""
-    match stages.statements(function):
+    match results.statements(function):
         case [ast.Return(value=value)]:
             return value
         case [ast.Assign(targets=[ast.Name(id=one)], value=value), ast.Return(ast.Name(id=other))]:

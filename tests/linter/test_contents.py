@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxresid.linter.resolve.contents import FileWords
+from jaxresid.linter.resolve import contents
+from jaxresid.linter.resolve.contents import Contents, FileWords, Question
 
 _STATEMENTS = """
 import a
@@ -72,6 +73,22 @@ def test_what_a_module_certainly_defines(source, defines):
     assert FileWords(source.encode()).defines(b"remat") is defines
 
 
+@pytest.mark.parametrize("few", [0, 100])
+def test_answers_are_those_of_each_file_however_they_are_found(tmp_path, monkeypatch, few):
+    monkeypatch.setattr(contents, "_FEW", few)
+    texts = [
+        f"from pkg import model{i}\nimport pkg.sub{i} as s{i}\nmodel{i}.loss(xmodel{i + 1}.loss)\n"
+        f"pkg.model{i + 2}.loss\né{i}.loss\n"
+        for i in range(8)
+    ]
+    files = {tmp_path / f"f{i}.py": text.encode() for i, text in enumerate(texts)}
+    asked = Contents([*files], files)
+    parents = [f"{name}{i}" for name in ("model", "sub", "xmodel", "s", "é") for i in range(12)]
+    for question in [Question("loss", parent) for parent in parents]:
+        each = [path for path, raw in files.items() if FileWords(raw).could_answer(question)]
+        assert list(asked.answer(question)) == each, question
+
+
 _LITERALS = [
     "x = 'qkv'",
     'x = "qkv" ""',
@@ -96,3 +113,18 @@ def test_a_file_may_quote_each_literal_of_it(code):
 
 def test_a_word_of_code_is_no_literal():
     assert not FileWords(b"qkv = f(qkv, 'the qkv of x')  # qkv\n").may_quote("qkv")
+
+
+@pytest.mark.parametrize(
+    ("code", "is_in_code"),
+    [
+        ("f(remat)", True),
+        ("'remat' # remat", False),
+        ('"""\nremat(\'x\')\n""" + b"remat"', False),
+        ("f'{remat}' + 'remat'", True),
+        ("'remat' + remat", True),
+        ("'it' 's' # 'remat", False),
+    ],
+)
+def test_a_word_in_code(code, is_in_code):
+    assert FileWords(code.encode()).is_in_code("remat") is is_in_code

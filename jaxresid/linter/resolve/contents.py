@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from jaxresid.linter.text.prefilter import any_in_code
+
 # An import statement with its names, over lines where brackets or backslashes continue it.
 _IMPORT = re.compile(
     rb"(?:^|[;:])[ \t]*(from\b((?:[ \t.\w]|\\\r?\n)*)\bimport\b|import\b)"
@@ -26,8 +28,13 @@ _AFTER_TEXT = rb"(?=[\"'\\{}!:])"
 _DEFINABLE = re.compile(rb"\b(?:def|class)[ \t]+(\w+)")
 _WORD = re.compile(rb"\w+")
 _DOTTED = re.compile(rb"\w+(?:\.\w+)*")
+_BASE = re.compile(rb"\w+(?=\.)")
 _SPACE = re.compile(rb"[\s\\]+")
 _ATTRIBUTE = re.compile(rb"\.(?:[\s\\]|#[^\n]*)*(\w+)")
+
+
+# To look for so many words, one after the other, takes as long as to list all words before dots.
+_FEW = 40
 
 
 class Question(NamedTuple):
@@ -115,6 +122,11 @@ class FileWords:
             and word not in self.imported
         )
 
+    def is_in_code(self, word: str) -> bool:
+        """Return whether the file may mention a word outside its comments and strings."""
+        found = re.finditer(re.escape(word.encode("utf-8", "surrogatepass")), self.content)
+        return any_in_code(self.content, (match.start() for match in found))
+
     def may_quote(self, text: str) -> bool:
         """Return whether the file may have a string literal with just this text."""
         quoted = re.escape(text.encode("utf-8", "surrogatepass"))
@@ -125,7 +137,10 @@ class FileWords:
         if word not in self.content or word not in self.attributes:
             return False
         home = parent.encode("utf-8", "surrogatepass")
-        return home in self.modules or b"%b.%b" % (home, word) in self.content
+        if home in self.modules:
+            return True
+        dotted = b"%b.%b" % (home, word)
+        return dotted in self.content and _is_whole(dotted, self.content)
 
 
 class Contents:
@@ -142,7 +157,8 @@ class Contents:
         self._words: dict[Path, FileWords] = {}
         self._digests: dict[Path, str] = {}
         self._importers: dict[bytes, list[Path]] | None = None
-        self._dotted: dict[bytes, tuple[Path, ...]] = {}
+        self._dotted: dict[bytes, Sequence[Path]] = {}
+        self._bases: dict[bytes, list[Path]] = {}
         self._answers: dict[Question, tuple[Path, ...]] = {}
 
     def words(self, path: Path) -> FileWords:
@@ -181,12 +197,23 @@ class Contents:
     def _around(self, word: str, parent: str) -> Iterable[Path]:
         """Return the files that import one of two words, or spell the second before a dot."""
         name, home = word.encode("utf-8", "surrogatepass"), parent.encode("utf-8", "surrogatepass")
-        if home not in self._dotted:
-            self._dotted[home] = tuple(p for p in self._paths if home + b"." in self.content(p))
-        found = {*self.importers.get(name, ()), *self.importers.get(home, ()), *self._dotted[home]}
+        importers = self.importers
+        found = {*importers.get(name, ()), *importers.get(home, ()), *self._before_dots(home)}
         if len(found) < 2:
             return found
         return sorted(found, key=self._order.__getitem__)
+
+    def _before_dots(self, word: bytes) -> Sequence[Path]:
+        """Return the files that have a word before a dot: each looked through, or all at once."""
+        if word not in self._dotted and (len(self._dotted) < _FEW or not word.isascii()):
+            self._dotted[word] = [p for p in self._paths if word + b"." in self.content(p)]
+        elif word not in self._dotted:
+            if not self._bases:
+                for path in self._paths:
+                    for base in set(_BASE.findall(self.content(path))):
+                        self._bases.setdefault(base, []).append(path)
+            self._dotted[word] = self._bases.get(word, [])
+        return self._dotted[word]
 
     @property
     def importers(self) -> Mapping[bytes, Sequence[Path]]:
@@ -220,6 +247,11 @@ def _import_statements(content: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
             yield found[1], found[2] or b"", found[3]
             done = max(done, found.end())
         at = content.find(b"import", done)
+
+
+def _is_whole(dotted: bytes, content: bytes) -> bool:
+    """Return whether a dotted name is somewhere not the end of a longer word."""
+    return re.search(rb"(?<!\w)" + re.escape(dotted), content) is not None
 
 
 def content_digest(content: bytes) -> str:

@@ -74,6 +74,7 @@ class Facts(ContextResolver):
       project: answers for other modules; None where only this file is known.
       target_jax: the jax that the code is written for; None for the newest.
       path: the file, for imports of its neighbours.
+      names: the names of the tree, where they are known.
       remote: whether the module is looked at only to answer a question of another; it then asks no
         further itself.
     """
@@ -90,12 +91,13 @@ class Facts(ContextResolver):
         project: OtherModules | None = None,
         target_jax: tuple[int, int] | None = None,
         path: Path | None = None,
+        names: Names | None = None,
         remote: bool = False,
     ) -> None:
         self.source = source
         self.path = path
         self.remote = remote
-        self.names = Names(tree, module, is_package)
+        self.names = names or Names(tree, module, is_package)
         self.project = project
         self.target_jax = target_jax
         self._known_roles = {}

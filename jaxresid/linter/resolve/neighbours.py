@@ -11,6 +11,7 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -18,25 +19,45 @@ from jaxresid.linter.resolve.alternatives import replaces_checkpoint
 from jaxresid.linter.resolve.apis import LoopApi
 from jaxresid.linter.resolve.context import is_rule
 from jaxresid.linter.resolve.facts import Facts
-from jaxresid.linter.resolve.names import External, Origin
+from jaxresid.linter.resolve.names import External, Names, Origin
+from jaxresid.linter.resolve.project_module import ProjectModule
 from jaxresid.linter.resolve.stages import derivative_name
 from jaxresid.linter.resolve.uses import RemoteUse
 from jaxresid.linter.text.source import SourceText
 from jaxresid.linter.text.trees import walk
 
 _T = TypeVar("_T")
-Parsed = tuple[SourceText, ast.Module]
 # What may be asked of other modules: what each may define, by its dotted name.
 Askable = Mapping[str, Set[str]]
 # How many characters of source the trees are kept of.
 _MAX_KEPT = 1_000_000
 
 
+@dataclass
+class ParsedModule:
+    """A module of the project that was parsed.
+
+    Attributes:
+      source: its source.
+      tree: its tree.
+      module: what it is in the project.
+    """
+
+    source: SourceText
+    tree: ast.Module
+    module: ProjectModule
+
+    @cached_property
+    def names(self) -> Names:
+        """Its names."""
+        return Names(self.tree, self.module.name, self.module.is_package)
+
+
 @dataclass(slots=True)
 class _Kept:
-    """The tree of a file that was looked into, and its facts where somebody asked for them."""
+    """A module that was looked into, and its facts where somebody asked for them."""
 
-    parsed: Parsed
+    parsed: ParsedModule
     facts: Facts | None = None
 
 
@@ -68,8 +89,8 @@ class Neighbours:
 
     def __init__(
         self,
-        parse: Callable[[Path], Parsed | None],
-        make: Callable[[Path, Parsed], Facts],
+        parse: Callable[[Path], ParsedModule | None],
+        make: Callable[[ParsedModule], Facts],
         askable: Callable[[], Askable],
     ) -> None:
         self._parse = parse
@@ -92,7 +113,7 @@ class Neighbours:
             if parsed is None:
                 return None
             kept = _Kept(parsed)
-            self._nkept += len(parsed[0].text)
+            self._nkept += len(parsed.source.text)
         self._kept[path] = kept  # the last one used is the last to go
         while self._nkept > _MAX_KEPT and len(self._kept) > 1:
             self._let_go(next(iter(self._kept)))
@@ -100,15 +121,15 @@ class Neighbours:
 
     def _let_go(self, path: Path) -> None:
         kept, known = self._kept.pop(path), self._known.get(path)
-        self._nkept -= len(kept.parsed[0].text)
+        self._nkept -= len(kept.parsed.source.text)
         if kept.facts is not None and known is not None and known.asked and not known.written:
             known.written = True
             _write_uses(known.uses, kept.facts, self._askable())
 
-    def tree(self, path: Path) -> ast.Module | None:
-        """Return the tree of a file, None where it does not parse."""
+    def parsed(self, path: Path) -> ParsedModule | None:
+        """Return a module with its tree, None where it does not parse."""
         kept = self._load(path)
-        return kept.parsed[1] if kept is not None else None
+        return kept.parsed if kept is not None else None
 
     def facts(self, path: Path) -> Facts | None:
         """Return the facts of a file, None where it does not parse."""
@@ -116,7 +137,7 @@ class Neighbours:
         if kept is None:
             return None
         if kept.facts is None:
-            kept.facts = self._make(path, kept.parsed)
+            kept.facts = self._make(kept.parsed)
         return kept.facts
 
     def parses(self, path: Path) -> bool:
@@ -144,12 +165,12 @@ class Neighbours:
         """Return how often a string is a literal in a file, None where it does not parse."""
         known = self._known.setdefault(path, _Known())
         if known.strings is None:
-            tree = self.tree(path)
-            if tree is None:
+            parsed = self.parsed(path)
+            if parsed is None:
                 return None
             known.strings = Counter(
                 n.value
-                for n in walk(tree)
+                for n in walk(parsed.tree)
                 if isinstance(n, ast.Constant) and isinstance(n.value, str)
             )
         return known.strings[value]

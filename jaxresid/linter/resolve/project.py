@@ -17,7 +17,7 @@ from jaxresid.linter.resolve.contents import Contents, Question
 from jaxresid.linter.resolve.facts import Facts
 from jaxresid.linter.resolve.module_names import ModuleNames, is_library
 from jaxresid.linter.resolve.names import Binding, Definition, imported_from
-from jaxresid.linter.resolve.neighbours import Neighbours, Parsed
+from jaxresid.linter.resolve.neighbours import Neighbours, ParsedModule
 from jaxresid.linter.resolve.notes import Dependencies, Notes
 from jaxresid.linter.resolve.project_module import ProjectModule
 from jaxresid.linter.resolve.uses import RemoteUse
@@ -57,9 +57,10 @@ class Project:
         self._known = contents or {}
         self._shown = display_paths or {}
         self._target_jax = target_jax
-        self._neighbours = Neighbours(self._parsed, self._facts, lambda: self.names.askable)
+        self._neighbours = Neighbours(self._parse, self._facts, lambda: self.names.askable)
         self._notes: dict[Path, Notes] = {}
         self._strings: dict[str, int] = {}
+        self._mentioning: dict[tuple[Question, ...], tuple[Path, ...]] = {}
 
     @cached_property
     def modules(self) -> tuple[ProjectModule, ...]:
@@ -74,7 +75,7 @@ class Project:
     @cached_property
     def names(self) -> ModuleNames:
         """What the names of the modules stand for."""
-        return ModuleNames(self.modules, self.contents, self._neighbours.tree)
+        return ModuleNames(self.modules, self.contents, self._tree)
 
     def module_at(self, path: Path) -> ProjectModule | None:
         """Return the module that a file is, None if it is not in the project."""
@@ -90,25 +91,34 @@ class Project:
 
     # -- the modules as others see them ------------------------------------------------------
 
-    def _parsed(self, path: Path) -> Parsed | None:
+    def _parse(self, path: Path) -> ParsedModule | None:
         shown = self._shown.get(path, str(path))
         try:
             source = SourceText.decode(self.contents.content(path), shown)
-            return source, parse(source)
+            return ParsedModule(source, parse(source), self.names.by_path[path])
         except (UndecodableError, UnparsableError):
             return None
 
-    def _facts(self, path: Path, parsed: Parsed) -> Facts:
-        module = self.names.by_path[path]
+    def _tree(self, path: Path) -> ast.Module | None:
+        parsed = self._neighbours.parsed(path)
+        return parsed.tree if parsed is not None else None
+
+    def _facts(self, parsed: ParsedModule) -> Facts:
+        path = parsed.module.path
         return Facts(
-            *parsed,
-            module=module.name,
-            is_package=module.is_package,
+            parsed.source,
+            parsed.tree,
+            names=parsed.names,
             path=path,
             project=ProjectView(self, self._notes.setdefault(path, Notes())),
             target_jax=self._target_jax,
             remote=True,
         )
+
+    def parsed(self, path: Path, text: str) -> ParsedModule | None:
+        """Return a module of the project, None unless it is one, has this text and parses."""
+        parsed = self._neighbours.parsed(path) if path in self.names.by_path else None
+        return parsed if parsed is not None and parsed.source.text == text else None
 
     def facts(self, module: ProjectModule) -> Facts | None:
         """Return the facts of a module of the project, None where it does not parse."""
@@ -161,13 +171,21 @@ class Project:
     @cached_property
     def complete(self) -> bool:
         """Whether every project file is known and parses, as far as it mentions names."""
-        naming = self.contents.answer(_NAMING)
+        naming = self.mentioning((_NAMING,))
         return self._complete and all(map(self._neighbours.parses, naming))
 
-    def mentioning(self, questions: Iterable[Question]) -> tuple[Path, ...]:
-        """Return the modules that could answer one of some questions, in their order."""
-        paths = {path for q in questions for path in self.contents.answer(q)}
-        return tuple(m.path for m in self.modules if m.path in paths)
+    def mentioning(self, questions: tuple[Question, ...]) -> tuple[Path, ...]:
+        """Return the modules whose code has the word of one of some questions, in their order."""
+        if questions not in self._mentioning:
+            paths = {
+                path
+                for question in questions
+                for path in self.contents.answer(question)
+                if self.contents.words(path).is_in_code(question.word)
+            }
+            found = tuple(m.path for m in self.modules if m.path in paths)
+            self._mentioning[questions] = found
+        return self._mentioning[questions]
 
     def made(self, paths: Iterable[Path], make: Callable[[Facts], _T]) -> tuple[_T, ...]:
         """Return what a function makes of the facts of each module that parses."""
@@ -209,6 +227,10 @@ class ProjectView:
     def module_at(self, path: Path) -> ProjectModule | None:
         """Return the module that a file is, None if it is not in the project."""
         return self._project.module_at(path)
+
+    def parsed(self, path: Path, text: str) -> ParsedModule | None:
+        """Return a file of the project with its tree, None unless it has this text and parses."""
+        return self._project.parsed(path, text)
 
     def canonical(self, qualname: str, importer: Path | None = None) -> str:
         """Return the name under which something is defined.

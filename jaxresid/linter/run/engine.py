@@ -14,12 +14,13 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.text import prefilter as funnel
-from jaxresid.linter.text.document import Document, read
+from jaxresid.linter.text.document import Document, Parsed, read
 from jaxresid.linter.text.syntax import UnparsableError
 from jaxresid.linter.text.trees import walk
 from jaxresid.violations import Fix, Linted, Span, Violation
 
 if TYPE_CHECKING:
+    from jaxresid.linter.resolve.neighbours import ParsedModule
     from jaxresid.linter.resolve.project import ProjectView
     from jaxresid.linter.rule import Rule
 
@@ -123,26 +124,29 @@ def violations_in(
 ) -> list[Violation]:
     """Return the violations of a document, in the coordinates of its module."""
     path = document.source.path
+    known = None
+    if project is not None and file is not None and not document.is_notebook:
+        known = project.parsed(file, document.source.text)
     try:
-        parsed = document.parsed()
+        parsed = document.parsed() if known is None else Parsed(document, known.tree)
     except UnparsableError as e:
         return [broken(path, INVALID_SYNTAX, f"{e}", e.row, e.column)]
     errors = [broken(path, INVALID_SYNTAX, f"{e}", e.row, e.column) for e in parsed.errors]
     try:
-        return errors + _found_in(parsed.tree, parsed.document, settings, project, file)
+        return errors + _found_in(parsed, known, settings, project, file)
     except RecursionError:
         return [broken(path, INVALID_SYNTAX, "too deeply nested to be linted")]
 
 
 def _found_in(
-    tree: ast.Module,
-    document: Document,
+    parsed: Parsed,
+    known: ParsedModule | None,
     settings: LintSettings,
     project: ProjectView | None,
     file: Path | None,
 ) -> list[Violation]:
     """Return the violations of a tree, without suppressed ones."""
-    source = document.source
+    source, tree = parsed.document.source, parsed.tree
     violations: list[Violation] = []
     if funnel.confirms(tree, settings.markers):
         from jaxresid.linter.resolve.facts import Facts
@@ -153,6 +157,7 @@ def _found_in(
             tree,
             module=module.name if module else "",
             is_package=module.is_package if module else False,
+            names=known.names if known is not None else None,
             project=project,
             target_jax=settings.target_jax,
             path=file,

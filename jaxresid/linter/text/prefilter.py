@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Set
+from collections.abc import Iterable, Set
 
 from jaxresid.linter.text.trees import walk
 
@@ -72,6 +72,18 @@ def mentions_in_code(raw: bytes, markers: Set[bytes]) -> bool:
     if SUPPRESSION_MARKER in raw or any(marker in raw for marker in others):
         return True
     found = (m.start() for regex in (_IDENTIFIER, _SHORT_IDENTIFIER) for m in regex.finditer(raw))
+    return any_in_code(raw, found)
+
+
+def any_in_code(raw: bytes, found: Iterable[int]) -> bool:
+    """Return whether one of some places of a module is in neither a comment nor a string.
+
+    In doubt it is: where a string does not end, and for what is in an f-string.
+
+    Args:
+      raw: the module's bytes.
+      found: the places, as offsets.
+    """
     places = sorted(found, reverse=True)
     for token in _TOKEN.finditer(raw):
         if not places or places[-1] < token.start() or token["open"]:

@@ -61,8 +61,9 @@ class StepSubject(Subject):
     @functools.cached_property
     def rewrites(self) -> StepRewrites | None:
         """The losses that it differentiates, to be rewritten; None where they cannot be told."""
+        roles = self.program.inputs, self.program.outputs
         try:
-            return StepRewrites(self.fun, self.trace, self.profile)
+            return StepRewrites(self.fun, self.trace, self.profile, roles)
         except JaxresidError:
             return None
 

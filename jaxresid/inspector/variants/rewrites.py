@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,8 +17,9 @@ from jaxresid.inspector.jaxpr.trips import WhileTrips
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.program.build import value_and_gradients
+from jaxresid.inspector.program.build import JaxprReader, value_and_gradients
 from jaxresid.inspector.program.step import step_program
+from jaxresid.inspector.program.step_roles import Roles
 from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
 from jaxresid.inspector.residuals.step import step_kept_nbytes
 from jaxresid.inspector.trace.function import Trace, retrace
@@ -100,12 +101,21 @@ class FunctionRewrites:
 class StepRewrites:
     """The rewrites of a training step, which is traced once more; see `Rewrites`.
 
+    Args:
+      fun: the step itself.
+      step: its trace.
+      profile: the profile of the compiler.
+      known: the roles of its inputs and outputs.
+
     Raises:
       JaxresidError: its gradients cannot be left out of it.
     """
 
-    def __init__(self, fun: Callable[..., Any], step: StepTrace, profile: Profile) -> None:
+    def __init__(
+        self, fun: Callable[..., Any], step: StepTrace, profile: Profile, known: Roles
+    ) -> None:
         self._step, self._profile, self._gradients = step, profile, Gradients()
+        self._roles, self._reader = known, JaxprReader()
         try:
             # In a context of its own, or a step that is jitted would not be traced again.
             with intercept_bind({}), leaving_out(self._gradients):
@@ -125,10 +135,18 @@ class StepRewrites:
     def figures(self, number: int, jaxpr: Jaxpr) -> Figures:
         """Return the figures with another loss; see `Rewrites.figures`."""
         made = self.trace(number, with_shared_layers(jaxpr))
-        program = step_program(made)
+        program = step_program(made, self._roles_of(made), self._reader)
         peak = peak_nbytes(lower(program, self._profile))
         kept, _ = step_kept_nbytes(made, program)
         return Figures(peak, kept, self._costs.of_program(made.jaxpr))
+
+    def _roles_of(self, made: StepTrace) -> Roles | None:
+        """Return the roles of the step as it is written; None where its inputs are others."""
+
+        def signature(step: StepTrace) -> tuple[Hashable, ...]:
+            return len(step.jaxpr.constvars), step.inputs, step.outputs, step.donated
+
+        return self._roles if signature(made) == signature(self._step) else None
 
     def trace(self, number: int, jaxpr: Jaxpr) -> StepTrace:
         """Return the trace with another loss."""

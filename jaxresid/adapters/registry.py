@@ -26,6 +26,7 @@ HOMES = {
     "equinox": "equinox",
     "transformers": "transformers",
     "keras": "keras",
+    "levanter": "levanter.models",
 }
 # Variables that a framework reads when it is imported, for whom has not set them.
 _ENVIRONMENT = {"keras": {"KERAS_BACKEND": "jax"}}

@@ -249,7 +249,7 @@ def test_of_two_policies_none_is_set():
     assert added(text, new) == ["    @eqx.filter_checkpoint"]
 
 
-def test_what_is_no_array_is_to_be_passed_by_position():
+def test_what_is_no_array_and_named_is_written_at_the_call():
     text = NNX.replace("block(x, True)", "block(x, train=True)")
     call = site("call", text, "block(x, train=True)", "Block.__call__", part())
     Path("model.py").write_text(text)
@@ -258,11 +258,11 @@ def test_what_is_no_array_is_to_be_passed_by_position():
         None, {(str(Path("model.py").resolve()), call.location.line, call.function): kinds}
     )
     fake = SimpleNamespace(fun=None, frames=Frames(), trace=None)
-    found = plan_edits([call], fake, seen, OnModules("nnx"))
-    assert found.problems == (
-        "model.py:23: flax.nnx.remat takes what is no array by position only: pass train by"
-        " position, and plan again",
-    )
+    write = OnModules("nnx")
+    found = plan_edits([call], fake, seen, write)
+    remat = "            x = nnx.remat(lambda block, x: block(x, train=True))(block, x)"
+    assert added(text, found.edits[0].new.decode()) == [remat]
+    assert (list(write.written), found.problems) == ([call], ())
 
 
 def test_all_calls_are_treated_alike():

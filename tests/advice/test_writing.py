@@ -397,11 +397,31 @@ def test_linen_modules_keep_the_names_of_their_parameters(old, new):
 
 
 @pytest.mark.parametrize(
+    ("call", "remat"),
+    [
+        (
+            "block(x, train=True)",
+            "nnx.remat(lambda block, x: block(x, train=True), {})(block, x)",
+        ),
+        (
+            "blocks[0](x * 2, 3, mask=x[0], train=False)",
+            "nnx.remat(lambda arg0, arg1, arg2: arg0(arg1, 3, mask=arg2, train=False), {})"
+            "(blocks[0], x * 2, x[0])",
+        ),
+    ],
+)
+def test_what_nnx_modules_are_given_by_name_is_no_argument(call, remat):
+    text = NNX.replace("block(x)", call)
+    new = one(text, call, "Block.__call__", part("dots_saveable"))
+    assert f"x = {remat.format(f'policy={P}.dots_saveable')}\n" in new
+
+
+@pytest.mark.parametrize(
     ("text", "call", "function", "why"),
     [
         (
-            NNX.replace("block(x)", "block(x, train=True)"),
-            "block(x, train",
+            NNX.replace("block(x)", "block(*x, train=True)"),
+            "block(*x, train",
             "Block.__call__",
             "nnx.remat takes constants by position only: pass train by position",
         ),

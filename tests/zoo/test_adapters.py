@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,25 +14,49 @@ sys.path.insert(0, str(Path(__file__).parent))
 import running
 
 PROGRAMS = running.HERE / "programs"
+ADAPTERS = running.ROOT / "tests" / "adapters"
 FIELDS = "vocab_size=512, n_positions=64, n_embd=64, n_layer=2, n_head=4"
-# Program -> its options, and the words that ask for the same by an adapter.
+BOTH = ("oldest", "newest")
+
+
+@dataclass(frozen=True)
+class Same:
+    """A program, and the words that ask for the same by an adapter."""
+
+    environments: tuple[str, ...]
+    program: tuple[str, ...]
+    words: tuple[str, ...]
+
+
 SAME = {
-    "transformers_gpt2.py:loss": (
-        ("--argnums", "0"),
+    "transformers": Same(
+        BOTH,
+        (f"{PROGRAMS / 'transformers_gpt2.py'}:loss", "--argnums", "0"),
         (
             f"transformers:FlaxGPT2LMHeadModel({FIELDS})",
             *("--arg", "i32[4,32]", "--arg", "i32[4,32]"),
             *("--loss", f"{PROGRAMS / 'transformers_gpt2.py'}:loss_of_model"),
         ),
     ),
-    "keras_classifier.py:train_step": (
-        (),
+    "keras": Same(
+        BOTH,
+        (f"{PROGRAMS / 'keras_classifier.py'}:train_step",),
         (
             f"keras:{PROGRAMS / 'keras_classifier.py'}:compiled",
             *("--arg", "f32[8,32,48]", "--arg", "i32[8]"),
         ),
     ),
+    "levanter": Same(
+        ("levanter",),
+        (f"{ADAPTERS / 'levanter_models.py'}:loss", "--argnums", "0"),
+        (
+            f"levanter:{ADAPTERS / 'levanter_models.py'}:CONFIG",
+            *("--arg", "i32[4,32]", "--kwarg", "vocab_size=128"),
+            *("--kwarg", 'mp="p=f32,c=bfloat16"'),
+        ),
+    ),
 }
+CASES = [(name, each) for name, same in SAME.items() for each in same.environments]
 
 
 def report(environment, *words):
@@ -50,12 +75,10 @@ def report(environment, *words):
 
 
 @pytest.mark.zoo
-@pytest.mark.parametrize("environment", ["oldest", "newest"])
-@pytest.mark.parametrize("program", SAME)
-def test_a_target_is_the_program(program, environment):
-    options, words = SAME[program]
-    written = report(environment, f"{PROGRAMS / program}", *options)
-    found = report(environment, *words)
+@pytest.mark.parametrize(("name", "environment"), CASES)
+def test_a_target_is_the_program(name, environment):
+    written = report(environment, *SAME[name].program)
+    found = report(environment, *SAME[name].words)
     assert found["totals"]["computed_nbytes"] == written["totals"]["computed_nbytes"]
     # A step of Keras' own keeps its metrics as well, in the update.
     for phase in ("forward_flops", "backward_flops"):

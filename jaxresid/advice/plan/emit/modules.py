@@ -1,8 +1,8 @@
 """Write new checkpoints as settings of the modules, where `--diff` writes them at the call.
 
 A Linen class becomes `nn.remat` of itself; a method of an NNX or Equinox module, and the body of
-an `nnx.scan`, gets a decorator. Haiku has no such setting. What is no module of the framework is
-written as `--diff` does.
+an `nnx.scan`, gets a decorator. Haiku has no such setting, and Flax none for a call that names what
+is no array. These, and what is no module of the framework, are written as `--diff` does.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class OnModules:
 
     Attributes:
       library: The framework.
-      written: The setting that each definition was given; of Haiku the places.
+      written: The setting that each definition was given, and the places that have none.
       unsaid: In words, of which calls the plan differs and the setting does not.
     """
 
@@ -70,14 +70,19 @@ class OnModules:
         if site.kind == "scan" and (loop := self._scan(file, location)) is not None:
             there, body = _body(files, file, loop, site.function, location)
             self._set(there, body, self._part(site), ", prevent_cse=False")
-        elif site.kind != "call" or module_library(files, file, site.function) != self.library:
+            return
+        if site.kind != "call" or module_library(files, file, site.function) != self.library:
             write_at_place(files, site, subject, calls)
-        elif self.library == "haiku":  # whose modules are no arguments of a checkpoint
+            return
+        # Modules of Haiku are no arguments of a checkpoint.
+        keywords = (
+            None if self.library == "haiku" else self._keywords(files, file, location, site, calls)
+        )
+        if keywords is None:
             write_at_place(files, site, subject, calls)
             self.written[site] = ""
         else:
             there, owner = _class(files, file, site.function)
-            keywords = self._keywords(files, file, site, calls, location)
             self._set(there, owner, self._part(site), keywords, last_name(site.function))
 
     def _part(self, site: PlannedSite) -> PlannedPart:
@@ -96,11 +101,14 @@ class OnModules:
         self,
         files: FileRewrites,
         file: FileRewrite,
+        location: Location,
         site: PlannedSite,
         calls: ObservedCalls,
-        location: Location,
-    ) -> str:
-        """Return the keyword for arguments that are no arrays: `, static_argnums=(2,)`."""
+    ) -> str | None:
+        """Return the keyword for arguments that are no arrays: `, static_argnums=(2,)`.
+
+        None where one of them is passed by name, which only a checkpoint at the call can do.
+        """
         if self.library == "equinox":  # finds out itself
             return ""
         seen = calls.seen.get((files.path(location.file), location.line, site.function))
@@ -114,11 +122,7 @@ class OnModules:
         implicit = 0 if is_through_class(file.facts, found[0].func) else 1
         positions, named = static_arguments(file.facts, found[0], None, implicit, seen)
         if named:
-            raise UnwritableError(
-                file.where(location.line),
-                f"{_REMATS[self.library]} takes what is no array by position only: pass"
-                f" {named[0].arg} by position, and plan again",
-            )
+            return None
         numbers = [str(n + implicit) for n in positions]
         listed = ", ".join(numbers) + "," * (len(numbers) == 1)
         return f", static_argnums=({listed})" if numbers else ""

@@ -369,21 +369,15 @@ def _close_over(
     is evaluated before the checkpoint, as it is without one:
     `lambda x, arg0={"w": w @ w}: f(x, arg0)`.
     """
-    used = {n.id for n in ast.walk(file.facts.names.tree) if isinstance(n, ast.Name)}
+    used = _names_used(file)
     parameters: dict[str, str] = {}
     closed: dict[str, str] = {}
 
     def hand(arg: ast.expr, *, is_traced: bool) -> None:
-        if isinstance(arg, ast.Name):
-            if is_traced:
-                parameters[arg.id] = arg.id
-            return
-        if not is_traced and isinstance(arg, (ast.Constant, ast.Attribute, ast.Lambda)):
-            return
-        name = next(n for n in (f"arg{i}" for i in range(len(used) + 2)) if n not in used)
-        used.add(name)
-        (parameters if is_traced else closed)[name] = file.text(arg)
-        file.edit(edits.replace(file.source, arg, name))
+        if is_traced:
+            _hand_on(file, arg, parameters, used)
+        elif not isinstance(arg, (ast.Name, ast.Constant, ast.Attribute, ast.Lambda)):
+            _hand_on(file, arg, closed, used)
 
     for i, arg in enumerate(call.args):
         if isinstance(arg, ast.Starred):
@@ -399,6 +393,28 @@ def _close_over(
     closing = _closing(file, call, policy)
     taken = ", ".join([*parameters, *(f"{name}={text}" for name, text in closed.items())])
     file.wrap(call, f"{name}(lambda {taken}: ", f"{closing}({', '.join(parameters.values())})")
+
+
+def _names_used(file: FileRewrite) -> set[str]:
+    return {n.id for n in ast.walk(file.facts.names.tree) if isinstance(n, ast.Name)}
+
+
+def _hand_on(file: FileRewrite, arg: ast.expr, parameters: dict[str, str], used: set[str]) -> None:
+    """Make an argument a parameter of a lambda around its call, under a name of its own.
+
+    Args:
+      file: The file.
+      arg: The argument.
+      parameters: What each parameter so far is given; the new one is added.
+      used: The names of the file, to which a new one is added.
+    """
+    if isinstance(arg, ast.Name):
+        parameters[arg.id] = arg.id
+        return
+    name = next(n for n in (f"arg{i}" for i in range(len(used) + 2)) if n not in used)
+    used.add(name)
+    parameters[name] = file.text(arg)
+    file.edit(edits.replace(file.source, arg, name))
 
 
 def _bind(file: FileRewrite, call: ast.Call, keywords: Sequence[ast.keyword]) -> list[str]:
@@ -567,11 +583,15 @@ def _wrap_module(
         file.facts, call, _method(file.facts, function), 1, given_kinds
     )
     if keywords and remat == "flax.nnx.remat":
-        raise UnwritableError(
-            where,
-            f"nnx.remat takes constants by position only: pass {keywords[0].arg} by position, and"
-            " plan again",
-        )
+        if len(parts) > 1 or any(isinstance(arg, ast.Starred) for arg in call.args):
+            raise UnwritableError(
+                where,
+                f"nnx.remat takes constants by position only: pass {keywords[0].arg} by position,"
+                " and plan again",
+            )
+        constants = [*(call.args[i] for i in positions), *(k.value for k in keywords)]
+        _close_module_over(file, call, instance, constants, parts[0].policy)
+        return
     if keywords:
         partial = file.spelling("functools.partial", "functools", call)
         called = f"{partial}({', '.join([called, *_bind(file, call, keywords)])})"
@@ -584,6 +604,30 @@ def _wrap_module(
     text = chosen(file, call, texts, parts) if len(parts) > 1 else texts[0]
     file.edit(Edit(source.between(start, opening + 1), "" if is_alone else ", "))
     file.wrap(instance, f"{text}(", "")
+
+
+def _close_module_over(
+    file: FileRewrite,
+    call: ast.Call,
+    instance: ast.expr,
+    constants: Sequence[ast.expr],
+    policy: str | None,
+) -> None:
+    """Checkpoint a call of an NNX module as a function of the module and its arrays.
+
+    `block(x + 1, train=True)` becomes
+    `nnx.remat(lambda block, arg0: block(arg0, train=True))(block, x + 1)`. Constants are no
+    defaults of it, which `nnx.remat` would trace.
+    """
+    used = _names_used(file)
+    parameters: dict[str, str] = {}
+    for arg in (instance, *call.args, *(k.value for k in call.keywords)):
+        if arg not in constants:
+            _hand_on(file, arg, parameters, used)
+    name = file.spelling("flax.nnx.remat", "flax.nnx", call)
+    closing = _closing(file, call, policy)
+    taken, given = ", ".join(parameters), ", ".join(parameters.values())
+    file.wrap(call, f"{name}(lambda {taken}: ", f"{closing}({given})")
 
 
 def _method(facts: Facts, function: str) -> ast.FunctionDef | None:

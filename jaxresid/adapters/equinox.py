@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.adapters.request import Adapted, ModelRequest
 from jaxresid.adapters.step import adapted
+from jaxresid.errors import InputsError
 from jaxresid.inspector.call.leaves import is_array, is_inexact
 
 
@@ -14,7 +16,7 @@ def adapt(request: ModelRequest) -> Adapted:
     """Return the module's loss or training step; parameters are its arrays of floats.
 
     The named losses call it with each example of the batch; a loss of the user's own gets the
-    module itself.
+    module itself. Where the module has an `equinox.nn.State`, that is passed beside it.
     """
     equinox = request.library("equinox")
     jax = jax_compat.import_jax()
@@ -23,6 +25,8 @@ def adapt(request: ModelRequest) -> Adapted:
         return request.made(equinox.Module, "equinox.Module", key=lambda: jax.random.key(0))
 
     model = equinox.filter_eval_shape(made)
+    if _has_state(equinox, model):
+        return _with_state(request, equinox, made)
     params, others = equinox.partition(model, is_inexact)
     state, static = equinox.partition(others, is_array)
 
@@ -36,3 +40,73 @@ def adapt(request: ModelRequest) -> Adapted:
         return request.loss(called, *args, **kwargs), state
 
     return adapted(request, objective, params, state, call=model)
+
+
+def _has_state(equinox: Any, model: Any) -> bool:
+    indices = equinox.nn.StateIndex
+    leaves = jax_compat.import_jax().tree.leaves(model, is_leaf=lambda x: isinstance(x, indices))
+    return any(isinstance(leaf, indices) for leaf in leaves)
+
+
+def _with_state(request: ModelRequest, equinox: Any, made: Any) -> Adapted:
+    """Return the loss or step of a module that has an `equinox.nn.State`, such as running means.
+
+    Raises:
+      InputsError: the module's call has no parameter `state`, or the loss returns more than the
+        value and the state.
+    """
+    model, held = equinox.filter_eval_shape(equinox.nn.make_with_state(made))
+    params, others = equinox.partition(model, is_inexact)
+    arrays, static = equinox.partition(others, is_array)
+    if request.has_aux:
+        raise InputsError(
+            f"{request.name} has a state, which its loss returns: (loss, state), and no --has-aux"
+        )
+    if request.loss.is_named and "state" not in inspect.signature(model.__call__).parameters:
+        raise InputsError(
+            f"{request.name} has a state, and its call no parameter state; write a loss of your"
+            " own, --loss module:function, which is called with model, state and the inputs"
+        )
+    example = equinox.if_array(0)
+    axis = _axis_name(equinox, model)
+
+    def objective(params: Any, state: Any, rng: None, *args: Any, **kwargs: Any) -> Any:
+        arrays, held = state
+        model = equinox.combine(params, arrays, static)
+        if not request.loss.is_named:
+            loss, held = request.loss.fun(model, held, *args, **kwargs)
+            return loss, (arrays, held)
+        after = held
+
+        def each(*args: Any, **kwargs: Any) -> Any:
+            nonlocal after
+            output, after = equinox.filter_vmap(
+                lambda args, kwargs, state: model(*args, state=state, **kwargs),
+                in_axes=(example, example, None),
+                out_axes=(example, None),
+                axis_name=axis,
+            )(args, kwargs, held)
+            return output
+
+        return request.loss(each, *args, **kwargs), (arrays, after)
+
+    return adapted(request, objective, params, (arrays, held), call=_without_state(model))
+
+
+def _axis_name(equinox: Any, model: Any) -> Any:
+    """Return the axis over which the module's batch normalisations take their means."""
+    norm = equinox.nn.BatchNorm
+    leaves = jax_compat.import_jax().tree.leaves(model, is_leaf=lambda x: isinstance(x, norm))
+    names = [leaf.axis_name for leaf in leaves if isinstance(leaf, norm)]
+    return names[0] if names else "batch"
+
+
+def _without_state(model: Any) -> Any:
+    """Return a function that has the parameters of the module's call but the state."""
+    signature = inspect.signature(model.__call__)
+    kept = [each for name, each in signature.parameters.items() if name != "state"]
+
+    def call() -> None: ...
+
+    call.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    return call

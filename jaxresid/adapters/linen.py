@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.adapters.request import Adapted, ModelRequest
+from jaxresid.adapters.shardings import split
 from jaxresid.adapters.step import adapted
 
 
@@ -21,7 +22,14 @@ def adapt(request: ModelRequest) -> Adapted:
     def init(*args: Any, **kwargs: Any) -> Any:
         return nn.init(request.loss, module)(jax.random.key(0), *args, **kwargs)
 
-    variables = dict(request.shapes(init))
+    def is_boxed(leaf: Any) -> bool:
+        return isinstance(leaf, nn.meta.AxisMetadata)
+
+    def placed(leaf: Any) -> Any:
+        spec = nn.get_partition_spec(leaf) if is_boxed(leaf) else None
+        return jax.tree.map(lambda array: split(array, spec, request.mesh), leaf)
+
+    variables = jax.tree.map(placed, dict(request.shapes(init)), is_leaf=is_boxed)
     params = variables.pop("params", {})
 
     def objective(params: Any, state: Any, rng: Any, *args: Any, **kwargs: Any) -> Any:

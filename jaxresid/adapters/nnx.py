@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.adapters.request import Adapted, ModelRequest
+from jaxresid.adapters.shardings import split
 from jaxresid.adapters.step import adapted
 
 
@@ -19,6 +20,9 @@ def adapt(request: ModelRequest) -> Adapted:
 
     model = nnx.eval_shape(made)
     graph, params, state = nnx.split(model, nnx.Param, ...)
+    if request.mesh is not None:
+        specs = nnx.get_partition_spec(params)
+        params = jax.tree.map(lambda leaf, spec: split(leaf, spec, request.mesh), params, specs)
 
     def objective(params: Any, state: Any, rng: None, *args: Any, **kwargs: Any) -> Any:
         # New Variables, which belong to the trace that they are changed in.

@@ -47,6 +47,7 @@ class ModelRequest:
         for, only the loss.
       has_aux: whether the loss returns `(loss, auxiliary data)`.
       has_loss: whether the user chose the loss; else a model that brings one may use its own.
+      mesh: the mesh of `--mesh`, over which the parameters may be split; None: there is none.
     """
 
     framework: str
@@ -57,6 +58,7 @@ class ModelRequest:
     optimizer: Any = None
     has_aux: bool = False
     has_loss: bool = False
+    mesh: Any = None
 
     def library(self, module: str, package: str | None = None) -> ModuleType:
         """Return a module of a library; see `imported`."""

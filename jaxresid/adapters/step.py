@@ -10,6 +10,7 @@ from jaxresid import jax_compat
 from jaxresid.adapters.libraries import imported
 from jaxresid.adapters.request import Adapted, ModelRequest
 from jaxresid.adapters.settings import only_arrays, with_settings
+from jaxresid.adapters.shardings import like_parameters
 from jaxresid.targets.inputs import Inputs
 
 
@@ -78,6 +79,7 @@ def adapted(
     donated = (0, 1, 2) if "state" in more else (0, 1)
     step = jax.jit(with_names(train_step, ["params", "opt_state", *names]), donate_argnums=donated)
     opt_state = jax.eval_shape(request.optimizer.init, params)
+    opt_state = like_parameters(request.optimizer, opt_state, params)
     return Adapted(step, Inputs((params, opt_state, *rest), kwargs))
 
 

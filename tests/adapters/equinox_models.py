@@ -42,3 +42,44 @@ def _is_none(leaf):
 def loss_inputs():
     net = Net(8, key=jax.random.key(0))
     return eqx.filter(net, eqx.is_inexact_array), net.table, jnp.zeros((4, 8))
+
+
+class Normed(eqx.Module):
+    first: eqx.nn.Linear
+    norm: eqx.nn.BatchNorm
+    last: eqx.nn.Linear
+
+    def __init__(self, width, *, key):
+        one, two = jax.random.split(key)
+        self.first = eqx.nn.Linear(width, width, key=one)
+        self.norm = eqx.nn.BatchNorm(width, axis_name="examples", mode="batch")
+        self.last = eqx.nn.Linear(width, width, key=two)
+
+    def __call__(self, x, state):
+        x, state = self.norm(self.first(x), state)
+        return self.last(jnp.tanh(x)), state
+
+
+class Unnamed(Normed):
+    def __call__(self, x, means):
+        return super().__call__(x, means)
+
+
+def stateful_loss(model, state, x):
+    batched = jax.vmap(model, axis_name="examples", in_axes=(0, None), out_axes=(0, None))
+    out, state = batched(x, state)
+    return jnp.mean(out), state
+
+
+def normed_loss(params, held, x):
+    _, static = eqx.partition(normed()[0], eqx.is_inexact_array)
+    return stateful_loss(eqx.combine(params, static), held, x)[0]
+
+
+def normed():
+    return eqx.nn.make_with_state(Normed)(8, key=jax.random.key(0))
+
+
+def normed_loss_inputs():
+    model, held = normed()
+    return eqx.filter(model, eqx.is_inexact_array), held, jnp.zeros((4, 8))

@@ -78,3 +78,36 @@ def linen_loss_inputs():
     variables = Linen(8).init(jax.random.key(0), jnp.zeros((4, 8)), train=False)
     x = jnp.zeros((4, 8))
     return variables["params"], variables["batch_stats"], jax.random.key(0), x
+
+
+# Parameters that are split over a mesh.
+
+
+def split_init(*names):
+    return nn.with_partitioning(nn.initializers.lecun_normal(), names)
+
+
+class SplitLinen(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        h = jnp.sin(nn.Dense(16, kernel_init=split_init(None, "model"))(x))
+        return nn.Dense(8, kernel_init=split_init("model", None))(h)
+
+
+class SplitNNX(nnx.Module):
+    def __init__(self, *, rngs):
+        def init(*names):
+            return nnx.with_partitioning(nnx.initializers.lecun_normal(), names)
+
+        self.up = nnx.Linear(8, 16, kernel_init=init(None, "model"), rngs=rngs)
+        self.down = nnx.Linear(16, 8, kernel_init=init("model", None), rngs=rngs)
+
+    def __call__(self, x):
+        return self.down(jnp.sin(self.up(x)))
+
+
+class Logical(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        init = nn.with_logical_partitioning(nn.initializers.lecun_normal(), ("embed", "model"))
+        return nn.Dense(16, kernel_init=init)(x)

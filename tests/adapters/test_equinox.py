@@ -31,6 +31,22 @@ def test_each_example_has_its_key_and_flags_are_shared(report):
     assert kept[0] < kept[1]
 
 
+@pytest.mark.parametrize("loss", [(), ("--loss", "equinox_models.py:stateful_loss")])
+def test_running_means_are_passed_and_returned(report, loss):
+    written = report("equinox_models.py:normed_loss", "--argnums", "0")
+    found = report("equinox:equinox_models.py:Normed(8)", *BATCH, *loss)
+    assert found["totals"] == written["totals"]
+    assert found["cost"] == written["cost"]
+    assert len(found["target"]["differentiated"]) == 6
+
+
+def test_a_step_donates_running_means(report):
+    found = report("equinox:equinox_models.py:Normed(8)", *BATCH, "--optimizer", "adam")
+    roles = found["peak"]["breakdown"]
+    assert roles["optimizer-state"] == 2 * roles["parameters"] + 4
+    assert not found["findings"]
+
+
 @pytest.mark.integration
 def test_the_tutorials_step_without_its_step(report, monkeypatch):
     monkeypatch.chdir(ROOT)
@@ -51,6 +67,14 @@ def test_the_tutorials_step_without_its_step(report, monkeypatch):
     [
         ((NET, "--arg", "f32[4,9]"), "fails to trace: TypeError"),
         (("equinox:equinox_models.py:own_loss", *BATCH), "own_loss fails: TypeError"),
+        (("equinox:equinox_models.py:Unnamed(8)", *BATCH), "its call no parameter state"),
+        (
+            (
+                *("equinox:equinox_models.py:Normed(8)", *BATCH, "--has-aux"),
+                *("--loss", "equinox_models.py:stateful_loss"),
+            ),
+            "(loss, state), and no --has-aux",
+        ),
         (("equinox:nn.MLPP(2)", *BATCH), "did you mean MLP?"),
         (("equinox:equinox_models.py:jax.Array", *BATCH), "is no equinox.Module"),
     ],

@@ -137,6 +137,7 @@ def of_model(
                     optimizer or None,
                     options.has_aux,
                     options.loss is not None,
+                    mesh,
                 )
             )
     is_step = options.optimizer is not None

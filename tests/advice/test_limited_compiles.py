@@ -36,6 +36,7 @@ def test_what_is_asked_is_answered_in_order():
     assert 0 < asking.left_s < 120
 
 
+@pytest.mark.integration
 def test_equal_programs_count_once_in_one_call_and_in_the_next():
     asking = compiles(most=2)
     # All are traced on one line, since a module holds the lines that it was traced from.

@@ -91,12 +91,14 @@ def test_a_checkpoint_agrees_and_is_timed(apart):
     assert 0 < remat.seconds < 60
 
 
+@pytest.mark.integration
 def test_wrong_gradients_are_seen(apart):
     found, _ = apart
     assert found.timings["wrong"].gradient_error == pytest.approx(0.01, rel=1e-3)
     assert found.timings["wrong"].agrees is False
 
 
+@pytest.mark.integration
 def test_what_fails_fails_alone(apart):
     found, _ = apart
     assert set(found.timings) == {"none", "remat", "wrong"}
@@ -105,6 +107,7 @@ def test_what_fails_fails_alone(apart):
     assert "calls back into Python" in found.errors["calling back"]
 
 
+@pytest.mark.integration
 def test_progress(apart):
     _, said = apart
     assert said[:2] == ["measuring 6 programs", "none: compiling and running"]

@@ -195,8 +195,13 @@ def ws():
             marks=pytest.mark.integration,
         ),
         (of_instances, lambda: (ws(), X), "x = b(x)"),
-        (of_lambdas, lambda: (ws(), X), "x = Layer(w).run(x)"),
-        (of_methods, lambda: (ws(), X), "x = b.run(x)"),
+        pytest.param(
+            of_lambdas,
+            lambda: (ws(), X),
+            "x = Layer(w).run(x)",
+            marks=pytest.mark.integration,
+        ),
+        pytest.param(of_methods, lambda: (ws(), X), "x = b.run(x)", marks=pytest.mark.integration),
         (of_functions_of_classes, lambda: ([cell(), cell()], X), "x = Cell.__call__(b, x)"),
     ],
 )

@@ -203,6 +203,7 @@ def test_text_of_code_does_nothing_on_a_terminal():
     assert not any(sign in text for text in texts for sign in ("\x1b", "\u202e", "\x07"))
 
 
+@pytest.mark.integration
 def test_results_give_it():
     report = REPORTS["function"]()
     title = f"{report.target.name} on {report.place.name}"

@@ -125,6 +125,7 @@ def test_both_are_kept_each_for_itself(tmp_path):
     assert (compiled(lines), compiled(other)) == (["1"], ["1"])
 
 
+@pytest.mark.integration
 def test_one_that_there_was_no_time_for_says_so(tmp_path):
     job = gpu_job(b"slow", label=tmp_path / "lines")
     (found,) = dict(run([job], "chooses", until=time.monotonic() + 5)).values()

@@ -84,6 +84,7 @@ def test_nothing_to_do():
     assert not list(run([]))
 
 
+@pytest.mark.integration
 def test_they_come_as_they_are_done(tmp_path):
     slow = job(b"x" * 2000, tmp_path / "pid", timeout_s=3)
     order = [(i, found.error) for i, found in run([slow, job()], "hangs_if_big", workers=2)]
@@ -189,6 +190,7 @@ def test_progress_of_what_fails_and_of_what_is_known(tmp_path):
     assert said == []
 
 
+@pytest.mark.integration
 def test_progress_of_who_knows_how_many():
     said = []
     list(run((job(code) for code in (b"a", b"b")), "naps", workers=1, progress=said.append))

@@ -68,6 +68,7 @@ def test_what_the_compiler_says_comes_back_and_what_it_prints_does_not(capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.integration
 def test_what_a_killed_compiler_dumped_is_gone(tmp_path):
     where = tmp_path / "where"
     found = run("dumps_and_hangs", job(label=where, timeout_s=2))
@@ -166,6 +167,7 @@ def test_a_compiler_that_cannot_be_imported():
     assert "\n" not in found.error
 
 
+@pytest.mark.integration
 def test_a_time_limit(tmp_path):
     pid = tmp_path / "pid"
     found = run("hangs_with_a_child", job(label=pid, timeout_s=2.0))

@@ -228,6 +228,7 @@ def test_paths_are_those_that_the_modules_say(fun, model):
     assert found == [last_named(scope) for scope in said]
 
 
+@pytest.mark.integration
 def test_a_checkpoint_is_of_the_module_that_it_wraps():
     for fun in (checkpointed, step):
         (site,) = report_of(fun, Model(blocks()), False).checkpoints

@@ -10,6 +10,7 @@ from fixtures.inspect import gpt
 MiB, GiB = 2**20, 2**30
 
 
+@pytest.mark.integration
 class TestGPT:
     """Twelve layers as a loop and as a scan, each also under jit."""
 
@@ -22,7 +23,6 @@ class TestGPT:
             for form in self.FORMS
         }
 
-    @pytest.mark.integration
     @pytest.mark.parametrize("form", FORMS)
     def test_total(self, reports, form, one_minus_square):
         t = reports[form].totals

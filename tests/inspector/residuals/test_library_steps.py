@@ -182,7 +182,9 @@ def test_equinox_state(make):
     assert totals(step, inputs, make) == expected(parameters, kept, rest=state)
 
 
-@pytest.mark.parametrize("make", [from_function, from_concrete])
+@pytest.mark.parametrize(
+    "make", [from_function, pytest.param(from_concrete, marks=pytest.mark.integration)]
+)
 def test_nnx_layers_in_a_scan(make):
     nnx = pytest.importorskip("flax.nnx")
 

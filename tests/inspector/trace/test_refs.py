@@ -146,6 +146,7 @@ def test_nothing_is_written():
     assert all((x == y[...]).all() for x, y in zip(before * 2, after, strict=True))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("fun", "inputs"), [(step, refs), (global_step, lambda: (batch(),))])
 def test_compiles_what_jit_compiles(fun, inputs):
     given = from_function(inputs, "inputs")

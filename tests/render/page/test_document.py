@@ -51,7 +51,7 @@ def test_each_checkpoint_has_the_program_without_it():
         assert document["programs"][each["program"]]["nbytes"] == each["peak_without"]
 
 
-@pytest.mark.parametrize("result", [comparison, plan])
+@pytest.mark.parametrize("result", [comparison, pytest.param(plan, marks=pytest.mark.integration)])
 def test_rows_have_the_program_that_they_are_of(result):
     document = page_document(result())
     of_rows = [each for each in document["rows"] if each["program"] is not None]

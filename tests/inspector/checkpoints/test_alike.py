@@ -90,7 +90,8 @@ def test_of_many_alike_lines_a_few_are_taken_away(chain, monkeypatch, on):
     [
         2,
         *(pytest.param(s, marks=pytest.mark.integration) for s in (0, 1, 3)),
-        *(pytest.param(s, marks=pytest.mark.slow) for s in range(4, 60)),
+        *(pytest.param(s, marks=pytest.mark.slow) for s in range(4, 20)),
+        *(pytest.param(s, marks=pytest.mark.programs) for s in range(20, 60)),
     ],
 )
 def test_what_alike_lines_are_worth_is_what_each_taken_away_says(chain, monkeypatch, seed):

@@ -176,13 +176,13 @@ def check_program(program, output):
 
 
 @pytest.mark.integration
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(programs.programs, programs.outputs)
 def test_program(program, output):
     check_program(program, output)
 
 
-@pytest.mark.slow
+@pytest.mark.programs
 @settings(max_examples=300)
 @given(programs.programs, programs.outputs)
 def test_many_programs(program, output):

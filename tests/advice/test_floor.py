@@ -25,6 +25,7 @@ from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.variants.function import FunctionVariants
 from jaxresid.inspector.variants.step import StepVariants
 from jaxresid.model import Interval
+from tests.shared_variants import sharing_variants
 
 ON = "tpu:v5p"
 # Before it avals do not tell what is in host memory, and no peak is lower for it.
@@ -299,7 +300,10 @@ def checkpointed_casting_loss(params, x, y):
     return checkpointed_loss(params, x.astype(jnp.float32), y)
 
 
-@pytest.mark.parametrize(("which", "rows"), [("params", 256), ("x, y", ROWS)])
+@pytest.mark.parametrize(
+    ("which", "rows"),
+    [("params", 256), pytest.param("x, y", ROWS, marks=pytest.mark.integration)],
+)
 def test_the_bigger_in_a_narrower_dtype_is_worth_what_that_program_is(which, rows):
     params, x, y = inputs(rows)
     half = [jax.ShapeDtypeStruct(a.shape, jnp.bfloat16) for a in (x, y)]
@@ -538,7 +542,7 @@ def test_what_was_tried_is_named():
 
 @pytest.mark.integration
 def test_more_budget_never_gives_more_recompute():
-    found = traced_once(loss)
+    found = sharing_variants(traced(loss, inputs()))
     low, high = lowest(loss).lowest_nbytes, found.peak.nbytes
     plans = [planned(found, low + (high - low) * i // 12) for i in range(13)]
     flops = [plan.recompute_flops for plan in plans]

@@ -22,6 +22,8 @@ from jaxresid.model import PlannedPart
 from jaxresid.render.tables.plan import part_texts
 from tests.advice.nested_code import ON, drafts, folder, module
 from tests.advice.test_writing import edited, refused, site
+from tests.benchmarks.nested_plans import searched_for
+from tests.shared_variants import sharing_variants
 from tests.small import f32
 
 __all__ = ["folder"]
@@ -74,10 +76,7 @@ def inputs(length=LAYERS):
 
 def searched(fun, args, budget):
     found = subject(Question(fun, on=ON).of(args, {}))
-    with found.tracing():
-        planning = Planning(found, budget, chip_of(found.place), False, lambda _: None)
-        planning.search.run()
-    return found, planning
+    return found, searched_for(found, budget)
 
 
 def groups_in(planning):
@@ -105,7 +104,8 @@ def everything(planning):
 @pytest.mark.integration
 @pytest.mark.parametrize("fun", PROGRAMS, ids=lambda fun: fun.__name__)
 def test_no_more_recompute_than_the_best_by_enumeration(fun):
-    found, planning = searched(fun, inputs(), 1)
+    found = sharing_variants(subject(Question(fun, on=ON).of(inputs(), {})))
+    planning = searched_for(found, 1)
     with found.tracing():
         tried = everything(planning)
     low, high = min(t.peak for t in tried), max(t.peak for t in tried)
@@ -114,7 +114,7 @@ def test_no_more_recompute_than_the_best_by_enumeration(fun):
     for share in np.linspace(0.02, 0.9, 7):
         budget = int(low * (high / low) ** share)
         best = min(t.cost for t in tried if t.peak <= budget)
-        search = searched(fun, inputs(), budget)[1].search
+        search = searched_for(found, budget).search
         cost = search.best().cost
         assert cost <= max(1.01 * best, best + search.slack)
         assert before is None or cost <= before + search.slack  # more budget, no more recompute

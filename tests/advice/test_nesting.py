@@ -19,7 +19,8 @@ from jaxresid.inspector.variants.nesting import split
 from jaxresid.model import PlannedPart
 from tests.advice.nested_code import ON, drafts, folder, module
 from tests.advice.test_writing import edited, refused, site
-from tests.benchmarks.nested_plans import FOLLOWED, every_cut, searched
+from tests.benchmarks.nested_plans import FOLLOWED, every_cut, searched, searched_for
+from tests.shared_variants import sharing_variants
 
 __all__ = ["folder"]
 
@@ -95,7 +96,8 @@ def test_long_loops_have_every_divisor_and_not_every_size():
 @pytest.mark.parametrize("fun", [loss, checkpointed], ids=["plain", "checkpointed"])
 @pytest.mark.parametrize("length", [8, 13, 16])
 def test_no_more_recompute_than_the_best_by_enumeration(fun, length):
-    planning = searched(fun, inputs(length), 1, ON)
+    found = sharing_variants(subject(Question(fun, on=ON).of(inputs(length), {})))
+    planning = searched_for(found, 1)
     tried = every_cut(planning, [shape.sizes for shape in shapes(length)])
     low, high = min(t.peak for t in tried), max(t.peak for t in tried)
     assert planning.search.lowest().peak <= 1.01 * low
@@ -103,7 +105,7 @@ def test_no_more_recompute_than_the_best_by_enumeration(fun, length):
     for share in np.linspace(0.02, 0.9, 7):
         budget = int(low * (high / low) ** share)
         best = min(t.cost for t in tried if t.peak <= budget)
-        search = searched(fun, inputs(length), budget, ON).search
+        search = searched_for(found, budget).search
         cost = search.best().cost
         assert cost <= max(FOLLOWED * best, best + search.slack)
         assert len(search.tried) < len(tried) / 2 or length < 13

@@ -20,6 +20,7 @@ from jaxresid.inspector.variants.choices import Choice, everywhere
 from jaxresid.inspector.variants.function import FunctionVariants
 from jaxresid.inspector.variants.naming import nameable
 from jaxresid.inspector.variants.recompute import Graph, Step, graph
+from tests.shared_variants import sharing_variants
 
 # What a name in the code, or telling calls apart, has to be worth for `advice.plan`: a share
 # of all FLOPs.
@@ -76,6 +77,12 @@ def traced(fun, args, on=None):
     return found, found.variants()
 
 
+def traced_once(fun, args, on=None):
+    """The same for many plans."""
+    found = sharing_variants(subject(Question(fun, args, mode="function", on=on)))
+    return found, found.variants()
+
+
 def place_of(variants, kind):
     return next(p for p in variants.places() if p.kind == kind)
 
@@ -108,8 +115,7 @@ def by_name(variants, found, plain):
 
 @pytest.mark.integration
 def test_values_of_a_scan_equal_brute_force():
-    found = subject(Question(scanned, scanned_inputs(), mode="function", on="tpu:v5p"))
-    variants = found.variants()
+    found, variants = traced_once(scanned, scanned_inputs(), on="tpu:v5p")
     plain = variants.variant({})
     tried = by_name(variants, found, plain)
     assert len(tried) == 2**6 + 1
@@ -126,7 +132,7 @@ def test_values_of_a_scan_equal_brute_force():
 @pytest.mark.parametrize("fun", [pytest.param(checkpointed, marks=pytest.mark.slow), unrolled])
 def test_layers_equal_brute_force_over_which_are_checkpointed(fun):
     # By a TPU's rules peaks fall more evenly with what is kept than by a GPU's.
-    found, variants = traced(fun, unrolled_inputs(5), on="tpu:v5p")
+    found, variants = traced_once(fun, unrolled_inputs(5), on="tpu:v5p")
     place = place_of(variants, "call" if fun is unrolled else "checkpoint")
     plain = variants.variant({place: everywhere(place, None)})
     tried = []
@@ -146,7 +152,7 @@ def test_layers_equal_brute_force_over_which_are_checkpointed(fun):
 @pytest.mark.parametrize("layers", [16, 64])
 def test_a_chain_of_identical_layers_checkpoints_as_few_as_fit(layers):
     """Of identical layers the known optimum is the fewest that make it fit."""
-    found, variants = traced(checkpointed, unrolled_inputs(layers))
+    found, variants = traced_once(checkpointed, unrolled_inputs(layers))
     place = place_of(variants, "checkpoint")
     plain = variants.variant({place: everywhere(place, None)})
     everything = variants.variant({})
@@ -169,7 +175,7 @@ def test_a_chain_of_identical_layers_checkpoints_as_few_as_fit(layers):
 
 @pytest.mark.integration
 def test_the_frontier_is_monotone_in_the_budget():
-    found, variants = traced(scanned, scanned_inputs())
+    found, variants = traced_once(scanned, scanned_inputs())
     plain = variants.variant({})
     place = place_of(variants, "scan")
     floor = variants.variant({place: everywhere(place, Choice(None))}).peak_nbytes
@@ -191,7 +197,7 @@ def test_the_frontier_is_monotone_in_the_budget():
     ],
 )
 def test_no_policy_of_a_comparison_is_cheaper_at_the_same_peak(fun, args):
-    found, _ = traced(fun, args)
+    found, _ = traced_once(fun, args)
     for at in (None, "whole"):
         rows = jaxresid.compare(fun, at=at, mode="function")(*args).rows
         for row in rows:
@@ -520,7 +526,7 @@ def stages(ps, x):
 @pytest.mark.integration
 def test_several_stages_equal_brute_force():
     shapes = f32(6, WIDTH, HIDDEN), f32(5, WIDTH, WIDTH), f32(7, WIDTH)
-    found, variants = traced(stages, (shapes, f32(BATCH, WIDTH)), on="tpu:v5p")
+    found, variants = traced_once(stages, (shapes, f32(BATCH, WIDTH)), on="tpu:v5p")
     scans = [p for p in variants.places() if p.kind == "scan"]
     assert len(scans) == 3
     options = (None, Choice(None), Choice(jax.checkpoint_policies.dots_saveable))

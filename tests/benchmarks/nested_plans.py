@@ -40,6 +40,7 @@ from jaxresid.advice.plan.search.nesting import NestSearch, Shape, segmented
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
+from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.variants.nesting import split
 from tests.benchmarks import zoo
 from tests.benchmarks.nesting import cuts
@@ -77,7 +78,11 @@ MODELS = {"dense": dense, "transformer": transformer}
 
 def searched(fun: Callable[..., Any], args: Sequence[Any], budget: int, on: str) -> Planning:
     """Return the planning of a function for a budget in bytes, after its search."""
-    found = subject(Question(fun, on=on).of(tuple(args), {}))
+    return searched_for(subject(Question(fun, on=on).of(tuple(args), {})), budget)
+
+
+def searched_for(found: Subject, budget: int) -> Planning:
+    """Return the planning of what was traced for a budget in bytes, after its search."""
     with found.tracing():
         made = Planning(found, budget, chip_of(found.place), False, lambda _: None)
         made.search.run()

@@ -21,6 +21,8 @@ from jaxresid.jax_compat.devices import first_device as first_device
 from jaxresid.jax_compat.devices import recording_device_queries as recording_device_queries
 from jaxresid.jax_compat.devices import skip_cuda_plugin as skip_cuda_plugin
 from jaxresid.jax_compat.devices import topology_devices as topology_devices
+from jaxresid.jax_compat.forward_rules import forward_rule as forward_rule
+from jaxresid.jax_compat.forward_rules import with_forward_rule as with_forward_rule
 from jaxresid.jax_compat.host_memory import as_host_put as as_host_put
 from jaxresid.jax_compat.host_memory import host_sharding as host_sharding
 from jaxresid.jax_compat.host_memory import put_in as put_in

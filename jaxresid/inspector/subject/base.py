@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.checkpoints.batched import may_be_batched
+from jaxresid.inspector.checkpoints.hidden_names import may_hide_names
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints, JudgedCheckpoint
 from jaxresid.inspector.findings.attention import attention_at_peak
 from jaxresid.inspector.findings.defeated_policies import defeated_policies
 from jaxresid.inspector.findings.derived_values import derived_values
+from jaxresid.inspector.findings.hidden_names import names_hidden_by_rules
 from jaxresid.inspector.findings.logits import logits_at_peak
 from jaxresid.inspector.findings.loop_excess import holds_loop, loop_excess
 from jaxresid.inspector.findings.proposals import Proposal
@@ -170,6 +172,9 @@ class Subject(ABC):
         if batched and self.rewrites is not None:
             run_again = functools.partial(self.trace.run_again, self.fun)
             yield from defeated_policies(report, levels, self.rewrites, run_again)
+        hides = self.trace.has_checkpoints and may_hide_names(self.trace.written)
+        if hides and self.rewrites is not None:
+            yield from names_hidden_by_rules(report, levels, self.rewrites)
 
     def interval(self, nbytes: int, program: Program) -> Interval | None:
         """Return the interval around the estimated peak of the program or of a variant."""

@@ -34,7 +34,9 @@ class NameOutsideCustomVjpForward(Rule):
     ## What it does
     Finds `checkpoint_name` in a `jax.custom_vjp` function whose forward rule, with the functions
     of the module that it calls, gives none of these names, or reaches them only by calling the
-    `custom_vjp` function itself.
+    `custom_vjp` function itself. `jaxresid check` and reports say it of a traced program, in
+    libraries too, with FLOPs, kept bytes and peak of the program whose rule gives the names, where
+    that spares 3 % of the FLOPs.
 
     ## Why is this bad?
     Under differentiation the forward rule runs instead of the function. A policy that saves the

@@ -1,0 +1,73 @@
+"""Find names that custom_vjp rules hide from policies, and tell what the program takes if not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jaxresid import jax_compat
+from jaxresid.inspector.checkpoints.hidden_names import (
+    HiddenNames,
+    hidden_names,
+    with_names_in_sight,
+)
+from jaxresid.inspector.checkpoints.policies import description
+from jaxresid.inspector.findings.proposals import WORTH_SAYING, rewrite_effect
+from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.jaxpr.rewrite import rewritten
+from jaxresid.inspector.variants.rewrites import Figures, Rewrites
+from jaxresid.model import Finding, Report, Source
+from jaxresid.text.units import format_bytes, format_flops
+
+
+def names_hidden_by_rules(report: Report, levels: Levels, rewrites: Rewrites) -> Iterator[Finding]:
+    """Yield the findings of names that policies want and that forward rules do not give.
+
+    Args:
+      report: the report of the function or step; it has an estimated peak, and no mesh.
+      levels: the descent into the jaxprs.
+      rewrites: what is differentiated.
+    """
+    before = rewrites.cost().flops
+    for number, jaxpr in enumerate(rewrites.jaxprs):
+        try:
+            found = list(hidden_names(levels, jaxpr))
+        except Exception:  # a rule or a policy fails; differentiation says so
+            continue
+        for each in found:
+            changes = {id(call): with_names_in_sight for call in each.calls}
+            try:
+                figures = rewrites.figures(number, rewritten(jaxpr, changes))
+            except Exception:  # there is nothing to say of a program that is not there
+                continue
+            if before - figures.cost.flops >= WORTH_SAYING * before:
+                yield _finding(report, levels, rewrites, each, figures)
+
+
+def _finding(
+    report: Report, levels: Levels, rewrites: Rewrites, found: HiddenNames, figures: Figures
+) -> Finding:
+    assert report.peak is not None
+    frames, before = levels.frames, rewrites.cost().flops
+    names = [str(jax_compat.params(eqn)["name"]) for eqn in found.names]
+    listed = " and ".join(map(repr, names))
+    kept, peak = report.totals.computed_nbytes, report.peak.nbytes
+    fewer = before - figures.cost.flops
+    _, measured = rewrite_effect(report, rewrites, figures)
+    does = "calls a custom_vjp function for" if found.is_called_by_rule else "does not give"
+    rises = "rises" if figures.peak_nbytes > peak else "falls"
+    policy = description(found.site.policy)
+    where = Source(frames.innermost_user(frames.of(found.names[0]).frames))
+    return Finding(
+        "name-outside-custom-vjp-forward",
+        f"the policy {policy} of the checkpoint of `{found.site.function}` cannot see {listed}:"
+        f" differentiation runs the forward rule of the custom_vjp function, which {does}"
+        f" {'it' if len(names) == 1 else 'them'}. With the names in the rule,"
+        f" {format_flops(fewer)} less are computed ({fewer / before:.1%}),"
+        f" {format_bytes(figures.kept_nbytes)} are kept instead of {format_bytes(kept)}, and the"
+        f" estimated peak {rises} from {format_bytes(peak)} to"
+        f" {format_bytes(figures.peak_nbytes)}",
+        where,
+        help="give the names in the forward rule, and let it call the plain implementation, not"
+        " the custom_vjp function",
+        measured={"names": names, "policy": policy, **measured},
+    )

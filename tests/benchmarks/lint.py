@@ -135,6 +135,15 @@ def whole_tree(tree, options, ruff, work):
             print(f"  {name:<28} {taken:8.3f} s  jaxresid takes {ours / taken:.4f}x", flush=True)
 
 
+def cpu_and_memory(command, cwd):
+    """Return the processor's seconds that a command takes, and the bytes of its greatest size."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": BYTECODE.name}
+    null = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdout=null, stderr=null, env=env, cwd=cwd)
+    _, _, used = os.wait4(process.pid, 0)
+    return used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
+
+
 def cpu_and_wall(command, cwd=None):
     """Return the processor's seconds and those of the clock that a command takes."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -194,6 +203,13 @@ def loss{0}(x, w):
 
 grad{0} = jax.value_and_grad(loss{0})
 """
+DENSE = """
+
+def f{0}(x):
+    y = f{1}(block0(x, x))
+    z = jax.lax.scan(lambda c, _: (f{1}(c), None), y, None, length=3)[0]
+    return jax.grad(f{1})(z) + jnp.sin(y)
+"""
 HEAD = "import jax\nimport jax.numpy as jnp\n"
 
 
@@ -213,6 +229,11 @@ def growth(options, work):
             + LAYER.format(0)
             + "".join(f"\ndef f{i}(x):\n    return block0(x, x)\n" for i in range(n))
         },
+        "dense functions of a file": lambda n: {
+            "model.py": HEAD
+            + LAYER.format(0)
+            + "".join(map(DENSE.format, range(n), range(1, n + 1)))
+        },
         "files of a project": lambda n: {
             "model.py": HEAD + LAYER.format(0),
             **{
@@ -229,10 +250,12 @@ def growth(options, work):
         },
     }
     lint = [sys.executable, "-m", "jaxresid", "lint", "--isolated", "-q", "--no-cache", "-j1"]
+    (work / "model.py").write_text(IRRELEVANT)
+    _, idle = cpu_and_memory([*lint, "model.py"], work)
     for title, made in shapes.items():
         print(f"\n{title}")
         before = None
-        for n in (250, 500, 1000, 2000):
+        for n in (250, 500, 1000, 2000, *((5800,) if title.startswith("dense") else ())):
             directory = work / "growth" / title.replace(" ", "-") / str(n)
             directory.mkdir(parents=True)
             (directory / "setup.cfg").write_text("")
@@ -240,10 +263,15 @@ def growth(options, work):
             for name, text in made(n).items():
                 (directory / name).write_text(text)
                 nbytes += len(text)
-            runs = [cpu_and_wall([*lint, "model.py"], directory)[0] for _ in range(3)]
-            taken = min(runs)
+            runs = [cpu_and_memory([*lint, "model.py"], directory) for _ in range(3)]
+            taken, size = min(runs)[0], min(used for _, used in runs)
+            per_byte = (size - idle) / nbytes
             ratio = f"  {taken / before:.2f}x of half as many" if before else ""
-            print(f"  {n:6,} {nbytes / 1e6:7.2f} MB {taken:8.3f} s{ratio}", flush=True)
+            print(
+                f"  {n:6,} {nbytes / 1e6:7.2f} MB {taken:8.3f} s {size / 2**20:6.0f} MiB, "
+                f"{per_byte:4.0f} B per byte of source{ratio}",
+                flush=True,
+            )
             before = taken
 
 

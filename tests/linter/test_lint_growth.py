@@ -28,6 +28,27 @@ def caller{0}(x):
 outer{0} = jax.checkpoint(caller{0})
 """
 
+_HUB = """
+import jax
+
+
+@jax.checkpoint
+def layer(x):
+    return jax.numpy.sin(x)
+
+
+def hub(x):
+    return layer(x) + 1
+"""
+_DIFFERENTIATED_CALLER = """
+
+def loss{0}(x):
+    return hub(x)
+
+
+gradient{0} = jax.grad(loss{0})
+"""
+
 
 def _ncalls(source, module, config):
     """Return how many calls the functions of a module of the linter make to lint some source."""
@@ -49,7 +70,11 @@ def _ncalls(source, module, config):
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    ("module", "head", "part"), [("patterns/cse.py", _INNER_CHECKPOINT, _CHECKPOINTED_CALLER)]
+    ("module", "head", "part"),
+    [
+        ("patterns/cse.py", _INNER_CHECKPOINT, _CHECKPOINTED_CALLER),
+        ("resolve/context.py", _HUB, _DIFFERENTIATED_CALLER),
+    ],
 )
 def test_work_is_linear(tmp_path, module, head, part):
     config = Config(tmp_path)

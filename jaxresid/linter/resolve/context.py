@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -22,7 +22,7 @@ class Context:
     """The context in which the code at a place runs, as far as the module shows.
 
     Attributes:
-      reverse: the reverse-mode derivatives that it is under.
+      reverse: whether it is under a reverse-mode derivative.
       forward: whether a forward-mode derivative is taken of it.
       loop: whether a staged loop or map runs it.
       branch: whether it is one of the branches of a conditional.
@@ -33,7 +33,7 @@ class Context:
       unknown: whether some caller is not visible.
     """
 
-    reverse: list[Use] = field(default_factory=list)
+    reverse: bool = False
     forward: bool = False
     loop: bool = False
     branch: bool = False
@@ -136,7 +136,7 @@ class ContextResolver(UseResolver):
         """Add what one use of a function tells about the context of the code in it."""
         match use.kind:
             case "derivative" if use.mode == "reverse":
-                context.reverse.append(use)
+                context.reverse = True
             case "derivative":
                 context.forward = True
             case "loop":
@@ -159,7 +159,7 @@ class ContextResolver(UseResolver):
         for use in uses:
             match use.kind:
                 case "derivative":
-                    context.reverse.append(Use("derivative", function, mode="reverse"))
+                    context.reverse = True
                 case "loop":
                     context.loop = True
                 case "rule":
@@ -168,7 +168,7 @@ class ContextResolver(UseResolver):
                     context.unknown = True
             context.loop = context.loop or use.in_loop
             if use.in_reverse:
-                context.reverse.append(Use("derivative", function, mode="reverse"))
+                context.reverse = True
 
     def remote_uses(self, definition: Definition) -> tuple[RemoteUse, ...]:
         """Return what the other modules of the project do with a definition of this one."""
@@ -227,7 +227,7 @@ def is_rule(use: Use, context: Context) -> bool:
 def _merge(context: Context, other: Context) -> None:
     if other is context:
         return
-    context.reverse.extend(u for u in other.reverse if u not in context.reverse)
+    context.reverse |= other.reverse
     context.forward |= other.forward
     context.loop |= other.loop
     context.branch |= other.branch

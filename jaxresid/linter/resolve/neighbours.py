@@ -220,7 +220,7 @@ def _write_use(uses: dict[str, tuple[RemoteUse, ...]], facts: Facts, qualname: s
                     facts.source.span(place),
                     use.mode == "forward",
                     context.loop or _is_loop(use.api),
-                    bool(context.reverse),
+                    context.reverse,
                     is_rule(use, context),
                     use.through,
                     replaces_checkpoint(facts, use.node, is_it),

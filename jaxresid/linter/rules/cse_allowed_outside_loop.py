@@ -557,4 +557,4 @@ def _runs_backward(facts: Facts, use: Use) -> bool:
     context = facts.context(use.node)
     if context.loop or context.branch or context.rule or context.unknown or context.checkpoint:
         return False
-    return bool(context.reverse) or context.python_loop
+    return context.reverse or context.python_loop

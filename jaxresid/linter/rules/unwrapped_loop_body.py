@@ -186,7 +186,7 @@ def _last(node: ast.expr) -> str:
 
 def _is_differentiated(facts: Facts, loop: Loop) -> bool:
     context = facts.context(loop.node)
-    return bool(context.reverse) and not (
+    return context.reverse and not (
         context.checkpoint or context.rule or context.loop or context.only_rule
     )
 

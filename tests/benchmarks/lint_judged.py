@@ -3,11 +3,12 @@
     python -m tests.benchmarks.lint_judged FOLDER            score the linter as it is
     python -m tests.benchmarks.lint_judged FOLDER --fetch    download what is missing first
 
-FOLDER holds the unpacked packages, each as `name==version`. There are two tables of the same form,
-of different packages: tests/linter/released/, and tests/linter/released_later/, which was judged
-when the rules had been changed for the first. `findings.jsonl` has a judgement of every error and
-warning, `silent.jsonl` of a random sample of the checkpoints on which nothing was said (all of them
-in the later table), `packages.jsonl` how many there are of these. What the linter says that no row
+FOLDER holds the unpacked packages, each as `name==version`. There are three tables of the same
+form, of different packages: tests/linter/released/, and tests/linter/released_later/ and
+released_latest/, each judged when the rules had been changed for those before. `findings.jsonl` has
+a judgement of every error and warning, `silent.jsonl` of a random sample of the checkpoints on
+which nothing was said (all of them in the later tables), `packages.jsonl` how many there are of
+these. What the linter says that no row
 judges is listed: read it, and add a row. Half of the packages of the first, by a hash of the name,
 were kept back until the rules had been changed for the others.
 """
@@ -29,6 +30,7 @@ from tests.where import TESTS
 
 TABLE = TESTS / "linter" / "released"
 LATER = TESTS / "linter" / "released_later"
+LATEST = TESTS / "linter" / "released_latest"
 DEVELOPMENT, KEPT_BACK = HALVES = ("development", "kept back")
 
 
@@ -128,6 +130,8 @@ class Score:
     @property
     def recall(self) -> tuple[float, float, float]:
         """Right among right and missed, the missed ones scaled up from the sample."""
+        if not self.judgements["right"]:  # then the sample says how much of nothing was found
+            return (_share(0, self.missed), *wilson(0, self.missed))
         low, high = wilson(self.missed, self.sampled)
         shares = (_share(self.missed, self.sampled), high, low)
         right = self.judgements["right"]
@@ -235,14 +239,14 @@ def report(name: str, result: Score) -> str:
 
 
 def main() -> None:
-    """Print the figures of both halves of the first table, of all of it, and of the later one."""
+    """Print the figures of both halves of the first table, of all of it, and of the later ones."""
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="the unpacked packages, as name==version")
     parser.add_argument("--fetch", action="store_true", help="download what is missing")
     options = parser.parse_args()
-    table, later = read(), read(LATER)
-    packages = (*table.packages, *later.packages)
+    table, later, latest = read(), read(LATER), read(LATEST)
+    packages = (*table.packages, *later.packages, *latest.packages)
     missing = [p for p in packages if not (options.folder / p).is_dir()]
     if options.fetch:
         for package in missing:
@@ -254,6 +258,7 @@ def main() -> None:
         print(report(name, score(table, findings, [p for p in table.packages if half(p) == name])))
     print(report("all", score(table, findings, table.packages)))
     print(report("later", score(later, findings, later.packages)))
+    print(report("latest", score(latest, findings, latest.packages)))
 
 
 if __name__ == "__main__":

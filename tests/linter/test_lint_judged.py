@@ -6,11 +6,13 @@ from collections import Counter
 import pytest
 
 from jaxresid.linter.rules import INDEX
+from jaxresid.linter.text.suppress import UNSUPPRESSABLE
 from tests.benchmarks import lint_judged
 from tests.benchmarks.checkpoint_references import references
 from tests.benchmarks.lint_judged import (
     HALVES,
     LATER,
+    LATEST,
     TABLE,
     Judged,
     Silent,
@@ -24,7 +26,7 @@ from tests.benchmarks.lint_judged import (
 ERROR = "import jax\nf = jax.checkpoint(g, policy=jax.checkpoint_policies.dots_saveable())\n"
 
 
-@pytest.mark.parametrize(("directory", "n_packages"), [(TABLE, 45), (LATER, 25)])
+@pytest.mark.parametrize(("directory", "n_packages"), [(TABLE, 45), (LATER, 25), (LATEST, 17)])
 def test_a_table_is_whole(directory, n_packages):
     table = read(directory)
     judged = {j.package for j in table.findings} | {s.package for s in table.silent}
@@ -32,7 +34,7 @@ def test_a_table_is_whole(directory, n_packages):
     assert len(table.packages) == n_packages
     assert {half(p) for p in table.packages} == set(HALVES)
     assert len({j.key for j in table.findings}) == len(table.findings)
-    codes = {e.code for e in INDEX}
+    codes = {e.code for e in INDEX} | UNSUPPRESSABLE
     assert {j.code for j in table.findings} | {c for s in table.silent for c in s.wanted} <= codes
     assert {j.judgement for j in table.findings} <= {"right", "arguable", "wrong"}
     drawn = Counter(s.package for s in table.silent)
@@ -41,11 +43,12 @@ def test_a_table_is_whole(directory, n_packages):
 
 
 def test_what_was_sampled():
-    first, later = read(TABLE), read(LATER)
+    first, later, latest = read(TABLE), read(LATER), read(LATEST)
     assert len(first.silent) == 150
-    assert Counter(s.package for s in later.silent) == later.population  # all of them
-    names = {p.partition("==")[0] for p in first.packages}
-    assert names.isdisjoint(p.partition("==")[0] for p in later.packages)
+    for table in (later, latest):
+        assert Counter(s.package for s in table.silent) == table.population  # all of them
+    names = [p.partition("==")[0] for t in (first, later, latest) for p in t.packages]
+    assert len(set(names)) == len(names)
 
 
 def test_score():
@@ -73,6 +76,8 @@ def test_score():
     assert result.recall[1] < result.recall[0] < result.recall[2]
     fewer = score(table, {"p==1": {("a.py", 1, "JXR101")}}, ["p==1"])
     assert (fewer.judgements["right"], fewer.found, fewer.missed) == (1, 0, 2)
+    nothing = score(table, {"p==1": set()}, ["p==1"])
+    assert nothing.recall == (0, *lint_judged.wilson(0, 2))
 
 
 def test_an_interval_holds_the_share():

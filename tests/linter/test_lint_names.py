@@ -260,6 +260,10 @@ def test_grammar_newer_than_the_interpreter(monkeypatch):
     newer = """\
     import jax
     type Pair[T] = tuple[T, T]
+    type Of[
+        A,
+        B: int,
+    ] = tuple[A, B]
     def f[
         T: (int, str),
     ](x: T) -> T:
@@ -285,7 +289,7 @@ def test_grammar_newer_than_the_interpreter(monkeypatch):
     monkeypatch.setattr("builtins.compile", old)
     found = facts(newer)
     (site,) = found.sites
-    assert (site.node.lineno, site.node.col_offset) == (9, 15)
+    assert (site.node.lineno, site.node.col_offset) == (13, 15)
     assert isinstance(found.names.tree.body[2], (ast.FunctionDef, ast.Expr, ast.Assign))
 
 

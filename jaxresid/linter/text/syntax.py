@@ -135,14 +135,13 @@ def _blanked(node: cst.CSTNode, code: bytes) -> bytes | None:
     import libcst as cst
 
     if isinstance(node, cst.TypeParameters):
-        # Outside brackets a line goes on after a backslash only.
-        return re.sub(rb" (?=\r?\n)", rb"\\", _spaces(code))
+        return _continued(code)
     if isinstance(node, cst.TypeAlias):
         # `type X = int` -> `0;   X = int`: an assignment, its columns kept.
         head = node.name.value.encode()
         value = code.index(b"=", len(b"type"))
         before = code[len(b"type") : value]
-        kept = re.sub(rb"\[.*", lambda m: _spaces(m.group()), before, flags=re.DOTALL)
+        kept = re.sub(rb"\[.*", lambda m: _continued(m.group()), before, flags=re.DOTALL)
         assert head in kept
         return b"0;  " + kept + code[value:]
     if isinstance(node, cst.FormattedString) or type(node).__name__ == "TemplatedString":
@@ -159,6 +158,11 @@ def _blanked(node: cst.CSTNode, code: bytes) -> bytes | None:
     if type(node).__name__ in {"Import", "ImportFrom"} and code.startswith(b"lazy "):
         return b"0;   " + code[len(b"lazy ") :]
     return None
+
+
+def _continued(code: bytes) -> bytes:
+    """Return spaces over the same lines: outside brackets one goes on after a backslash only."""
+    return re.sub(rb" (?=\r?\n)", rb"\\", _spaces(code))
 
 
 def _spaces(code: bytes) -> bytes:

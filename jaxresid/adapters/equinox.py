@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import Any
 
 from jaxresid import jax_compat
@@ -67,14 +68,14 @@ def _with_state(request: ModelRequest, equinox: Any, made: Any) -> Adapted:
             f"{request.name} has a state, and its call no parameter state; write a loss of your"
             " own, --loss module:function, which is called with model, state and the inputs"
         )
-    example = equinox.if_array(0)
+    example, loss_of_model = equinox.if_array(0), request.loss
     axis = _axis_name(equinox, model)
 
     def objective(params: Any, state: Any, rng: None, *args: Any, **kwargs: Any) -> Any:
         arrays, held = state
         model = equinox.combine(params, arrays, static)
-        if not request.loss.is_named:
-            loss, held = request.loss.fun(model, held, *args, **kwargs)
+        if not loss_of_model.is_named:
+            loss, held = loss_of_model(model, held, *args, **kwargs)
             return loss, (arrays, held)
         after = held
 
@@ -88,9 +89,16 @@ def _with_state(request: ModelRequest, equinox: Any, made: Any) -> Adapted:
             )(args, kwargs, held)
             return output
 
-        return request.loss(each, *args, **kwargs), (arrays, after)
+        return loss_of_model(each, *args, **kwargs), (arrays, after)
 
-    return adapted(request, objective, params, (arrays, held), call=_without_state(model))
+    if request.loss.is_named:
+        call = _without(model.__call__, "state")
+    else:
+        call = None
+        second = [*inspect.signature(request.loss.fun).parameters][1]
+        named = replace(request.loss, fun=_without(request.loss.fun, second))
+        request = replace(request, loss=named)
+    return adapted(request, objective, params, (arrays, held), call=call)
 
 
 def _axis_name(equinox: Any, model: Any) -> Any:
@@ -101,10 +109,10 @@ def _axis_name(equinox: Any, model: Any) -> Any:
     return names[0] if names else "batch"
 
 
-def _without_state(model: Any) -> Any:
-    """Return a function that has the parameters of the module's call but the state."""
-    signature = inspect.signature(model.__call__)
-    kept = [each for name, each in signature.parameters.items() if name != "state"]
+def _without(fun: Any, name: str) -> Any:
+    """Return a function that has the parameters of another but one."""
+    signature = inspect.signature(fun)
+    kept = [each for each in signature.parameters.values() if each.name != name]
 
     def call() -> None: ...
 

@@ -1,7 +1,16 @@
 """`equinox:` targets, held against what a person writes without them."""
 
+import inspect
+
+import jax
 import pytest
 
+from jaxresid.adapters import ModelRequest
+from jaxresid.adapters.losses import loss_of
+from jaxresid.adapters.registry import adapted_by
+from jaxresid.targets.expressions import expression_of
+from jaxresid.targets.inputs import Inputs
+from jaxresid.targets.targets import load_module
 from tests.where import ROOT
 
 pytest.importorskip("equinox")
@@ -45,6 +54,18 @@ def test_a_step_donates_running_means(report):
     roles = found["peak"]["breakdown"]
     assert roles["optimizer-state"] == 2 * roles["parameters"] + 4
     assert not found["findings"]
+
+
+@pytest.mark.parametrize("loss", ["mean", "equinox_models.py:stateful_loss"])
+def test_a_step_returns_new_running_means(loss):
+    optax = pytest.importorskip("optax")
+    model = expression_of("Normed(8)", load_module("equinox_models.py"), "equinox_models.py")
+    inputs = Inputs((jax.ShapeDtypeStruct((4, 8), "float32"),), {})
+    request = ModelRequest("equinox", "Normed", model, inputs, loss_of(loss), optax.sgd(0.1))
+    step = adapted_by(request)
+    traced = step.fun.trace(*step.inputs.args).jaxpr
+    assert not set(map(id, traced.jaxpr.outvars)) & set(map(id, traced.jaxpr.invars))
+    assert "x" in inspect.signature(step.fun).parameters
 
 
 @pytest.mark.integration

@@ -59,17 +59,22 @@ SAME = {
 CASES = [(name, each) for name, same in SAME.items() for each in same.environments]
 
 
-def report(environment, *words):
+def command(environment, *words):
+    """A command of jaxresid that ran in an environment of the zoo, whatever its exit code."""
     python = running.python_of(environment)
     if not python.exists():
         pytest.skip(f"no environment {environment}: python tests/zoo/install.py {environment}")
-    done = subprocess.run(
-        [str(python), "-m", "jaxresid", "report", *words, "-f", "json"],
+    return subprocess.run(
+        [str(python), "-m", "jaxresid", *words],
         env={**os.environ, "PYTHONPATH": str(running.ROOT), "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def report(environment, *words):
+    done = command(environment, "report", *words, "-f", "json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

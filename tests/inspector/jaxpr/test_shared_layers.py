@@ -93,6 +93,16 @@ def test_what_has_effects_or_hardly_an_eqn_stays_as_it_is():
         assert with_shared_layers(jaxpr) is jaxpr
 
 
+def test_layers_that_read_otherwise_are_calls_of_another_jaxpr():
+    def layer(x, w, i):
+        first, then = jnp.sin(x @ w), jnp.cos(x @ w)
+        return dense(then - first if i % 2 else first - then, w, i)
+
+    fun, args = model(layer)
+    _, jaxpr = closed(fun, *args)
+    assert len({id(body) for body in called(with_shared_layers(jaxpr))}) == 2
+
+
 def test_layers_whose_numbers_differ_are_not_shared():
     fun, args = model(lambda x, w, i: jax.nn.gelu(x * (i + 0.5)) @ w)
     _, jaxpr = closed(fun, *args)

@@ -22,7 +22,7 @@ Check = Callable[["Sequence[FileEdit]", "PlanFigures"], "WrittenCode"]
 
 
 # As a share of what was promised.
-_TRIFLE = 1e-4
+_TRIFLE = 5e-3
 
 
 class UnverifiedError(Exception):
@@ -51,8 +51,9 @@ class PlanFigures:
 def keeps_to(found: PlanFigures, promised: PlanFigures) -> bool:
     """Return whether code gives what was promised of it.
 
-    It may hold a trifle less: what a loop makes of keys to go through them is made once where the
-    code makes a list of it first, and in each group without.
+    It may hold a little less: what a loop makes of keys to go through them is made once where the
+    code makes a list of it first, and in each group without; and a weight that Flax converts in a
+    saved layer is converted again where the code names the layer's result.
     """
     pairs = (
         (found.peak_nbytes, promised.peak_nbytes),

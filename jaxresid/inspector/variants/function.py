@@ -41,7 +41,7 @@ from jaxresid.inspector.variants.choices import (
     Nest,
     Variant,
 )
-from jaxresid.inspector.variants.cutting import cut
+from jaxresid.inspector.variants.cutting import cut, with_folded_numbers_as_inputs
 from jaxresid.inspector.variants.groups import Stretched, carried_nbytes, groups_of
 from jaxresid.inspector.variants.naming import expressed, named
 from jaxresid.inspector.variants.nesting import carries, nested_eqn, sizes_of
@@ -488,8 +488,11 @@ class Checkpointing:
         if not eqns:
             return ()
         own = cut(jaxpr, start, stop, eqns)
-        body = self._bodies.setdefault(alike.key(own), own)
-        made = jax_compat.as_remat(self.named(body, choice), own.invars, own.outvars, eqns[0])
+        inside, numbers = with_folded_numbers_as_inputs(own)
+        body = self._bodies.setdefault(alike.key(inside), inside)
+        made = jax_compat.as_remat(
+            self.named(body, choice), [*own.invars, *numbers], own.outvars, eqns[0]
+        )
         return (
             jax_compat.with_params(made, {"policy": choice.policy, "prevent_cse": prevent_cse}),
         )

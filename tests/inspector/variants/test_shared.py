@@ -111,3 +111,53 @@ def test_a_reader_writes_out_a_literal_once(monkeypatch):
     assert [v.literal for v in one.literals.values()] == ["2.5", "3.5"]
     assert one.literals.keys() == other.literals.keys()
     assert not set(one.literals.values()) & set(other.literals.values())
+
+
+def folded_loss(ws, x, key):
+    """Each layer folds a number of its own into the key of its dropout, as Flax Linen's do."""
+
+    def dropped(x, w, number):
+        keep = jax.random.bernoulli(jax.random.fold_in(key, number), 0.9, x.shape)
+        return layer(jnp.where(keep, x, 0), w)
+
+    for number, w in enumerate(ws):
+        x = dropped(x, w, 1000 + number)
+    return x.sum()
+
+
+def folded_step(ws, x, key):
+    return jax.tree.map(lambda w, g: w - 0.1 * g, ws, jax.grad(folded_loss)(ws, x, key))
+
+
+def checkpointed_step(ws, x, key):
+    def loss(ws, x, key):
+        for number, w in enumerate(ws):
+
+            @jax.checkpoint
+            def dropped(x, w, key, number=1000 + number):
+                keep = jax.random.bernoulli(jax.random.fold_in(key, number), 0.9, x.shape)
+                return layer(jnp.where(keep, x, 0), w)
+
+            x = dropped(x, w, key)
+        return x.sum()
+
+    return jax.tree.map(lambda w, g: w - 0.1 * g, ws, jax.grad(loss)(ws, x, key))
+
+
+def test_layers_that_differ_in_what_they_fold_into_keys_share_a_body(monkeypatch):
+    bodies = []
+    made = jax_compat.as_remat
+    monkeypatch.setattr(
+        jax_compat, "as_remat", lambda body, *rest: bodies.append(body) or made(body, *rest)
+    )
+    args = (WS, X, jax.eval_shape(lambda: jax.random.key(0)))
+    found = subject(Question(folded_step, args, on="gpu:h100")).variants()
+    place = next(p for p in found.places() if p.calls == len(WS))
+    variant = found.variant({place: everywhere(place, Choice())})
+    assert len(bodies) == len(WS)
+    assert len({id(body) for body in bodies}) == 1
+    # And the figures are those of code with the checkpoints and the numbers inside.
+    written = subject(Question(checkpointed_step, args, on="gpu:h100")).variants().variant({})
+    assert variant.peak_nbytes == written.peak_nbytes
+    assert variant.kept_nbytes == written.kept_nbytes
+    assert variant.cost.flops == written.cost.flops

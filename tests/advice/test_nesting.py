@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -183,6 +184,23 @@ def test_predictions_do_not_depend_on_the_order_of_traces():
                 segments._try(again, shape)
             least.append(again.more)
     assert least[0] == least[1]
+
+
+def test_what_is_traced_tells_of_segments_with_iterations_left_over():
+    planning = searched(loss, inputs(24), 1, ON)
+    (nest,) = planning.variants.nests()
+    segments = NestSearch(planning.search, nest)
+    with planning.subject.tracing():
+        family = segments._families()[0]
+    rest = next(segments._predicted(family.twin))[0]
+    cost, peak = segments._of(family.twin, rest)
+    family.traced.add(next(segments._predicted(family))[0])
+    family.more = 3.0, 5.0
+    assert rest.rest
+    assert segments._of(family.twin, rest) == (cost + 3.0, peak + 5.0)
+    # Where what was traced failed, it tells nothing of the others.
+    family.more = math.inf, math.inf
+    assert segments._of(family.twin, rest) == (cost, peak)
 
 
 @pytest.mark.parametrize("on", ["gpu:h100", "tpu:v5e"])

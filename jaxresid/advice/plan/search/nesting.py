@@ -103,6 +103,8 @@ class _Family:
       more: by how much what was traced of it was higher than predicted: the cost, and the bytes,
         each the least of all shapes, so that no shape is left out that is like one of them.
       traced: the shapes that were.
+      twin: the same with iterations left over, or without, which it is predicted by until a shape
+        of its own is traced.
     """
 
     policy: Option | None
@@ -115,6 +117,15 @@ class _Family:
     inside: float
     more: tuple[float, float] = (0.0, 0.0)
     traced: set[Shape] = field(default_factory=set)
+    twin: _Family | None = None
+
+    @property
+    def told_by(self) -> _Family | None:
+        """What tells how far predictions are off: it or its twin; None before one is traced."""
+        for each in (self, self.twin):
+            if each is not None and each.traced and (each is self or math.isfinite(each.more[0])):
+                return each
+        return None
 
 
 class NestSearch:
@@ -164,8 +175,7 @@ class NestSearch:
                 (cost, shape.rest > 0, len(shape.sizes), peak, n, shape)
                 for n, family in enumerate(families)
                 for shape, cost, peak in self._predicted(family)
-                if cost < limit
-                and peak <= room * (1 + _ABOVE[min(len(family.traced), len(_ABOVE) - 1)])
+                if cost < limit and peak <= room * (1 + self._above(family))
             ]
             if not found:
                 break
@@ -201,6 +211,11 @@ class NestSearch:
         self._factor = self._search.peak(tried) / max(tried.peak, 1)
         return tried
 
+    def _above(self, family: _Family) -> float:
+        """Return how far above the budget a predicted peak may be, as a share of it."""
+        told = family.told_by
+        return _ABOVE[0 if told is None else min(len(told.traced), len(_ABOVE) - 1)]
+
     def _trial(
         self, policy: Option | None, others: Combination, shape: Shape
     ) -> TracedVariant | None:
@@ -217,7 +232,10 @@ class NestSearch:
     def _of(self, family: _Family, shape: Shape) -> tuple[float, float]:
         """Return the cost and the peak that are expected of a shape."""
         cost, peak = self._as_counted(family, shape)
-        return cost + family.more[0], peak + family.more[1]
+        told = family.told_by
+        if told is None:
+            return cost, peak
+        return cost + told.more[0], peak + told.more[1]
 
     def _as_counted(self, family: _Family, shape: Shape) -> tuple[float, float]:
         """Return the cost and the peak of a shape by what it keeps, before any is traced.
@@ -286,8 +304,12 @@ class NestSearch:
         inside: float,
     ) -> Iterator[_Family]:
         for levels in self._levels if policy is None else (1,):
-            for has_rest in (False, True):
-                yield _Family(policy, others, levels, has_rest, cost, again, room, inside)
+            even, rest = (
+                _Family(policy, others, levels, has_rest, cost, again, room, inside)
+                for has_rest in (False, True)
+            )
+            even.twin, rest.twin = rest, even
+            yield from (even, rest)
 
     def _bare(self) -> dict[CheckpointPlace, Option]:
         """Return the treatment that keeps nothing of an iteration but what enters it."""

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 from typing import Any
@@ -263,46 +263,92 @@ class Losses:
         )
 
     def changing(
-        self, chosen: Mapping[CheckpointPlace, Sequence[Choice | None]], remake: Checkpointing
+        self,
+        chosen: Mapping[CheckpointPlace, Sequence[Choice | None]],
+        remake: Checkpointing,
+        *,
+        found_again: bool = False,
     ) -> Change:
-        """Return the change of the losses that makes choices."""
+        """Return the change of the losses that makes choices.
+
+        Args:
+          chosen: the choices.
+          remake: makes the checkpoints.
+          found_again: whether the places are looked for anew in a loss that has other eqns, as with
+            arguments of other types: they are those on the same lines.
+        """
 
         def change(number: int, closed: ClosedJaxpr) -> ClosedJaxpr:
-            loss = jax_compat.open_jaxpr(closed)
-            jaxprs: dict[int, Jaxpr] = {}
-            cuts: dict[int, list[Stretched]] = {}
-            whole: Choice | None = None
-            for place, made in chosen.items():
-                if place.handle.number != number:
-                    continue
-                if isinstance(place.handle, LossLoops):
-                    for loop, choice in zip(place.handle.loops, made, strict=True):
-                        if choice is not None:
-                            (jaxpr,) = {id(j): j for j in self._holding(loop, loss)}.values()
-                            jaxprs[id(jaxpr)] = jaxpr
-                            bounds = [(each.start, each.stop) for each in loop]
-                            cuts.setdefault(id(jaxpr), []).extend(groups_of(bounds, choice))
-                    continue
-                calls: LossCalls = place.handle
-                if not calls.stretches:
-                    whole = made[0]
-                for each, choice in zip(calls.stretches, made, strict=bool(calls.stretches)):
-                    if choice is not None:
-                        jaxpr = each.in_(loss, self._name)
-                        jaxprs[id(jaxpr)] = jaxpr
-                        cuts.setdefault(id(jaxpr), []).append((each.start, each.stop, choice))
-            groups: dict[int, Regroup] = {
-                key: regroup(jaxpr, cuts[key], remake) for key, jaxpr in jaxprs.items()
-            }
-            made_jaxpr = rewritten(loss, {}, groups)
-            if whole is not None:
-                made_jaxpr = remake.wrapped(made_jaxpr, whole, prevent_cse=True)
-            return closed if made_jaxpr is loss else jax_compat.with_jaxpr(closed, made_jaxpr)
+            own = {p: made for p, made in chosen.items() if p.handle.number == number}
+            try:
+                return self._changed(closed, own, remake)
+            except OtherEqnsError:
+                if not found_again:
+                    raise
+            other = self._with_loss(number, closed)
+            places = [*other.places({number: 1}), *(p for p, _ in other.loops({number: 1}))]
+            same = {_line_of(p): p for p in places}
+            if len(same) < len(places) or not {_line_of(p) for p in own} <= same.keys():
+                raise _changed(self._name)
+            return other._changed(
+                closed, {same[_line_of(p)]: made for p, made in own.items()}, remake
+            )
 
         return change
 
+    def _with_loss(self, number: int, closed: ClosedJaxpr) -> Losses:
+        """Return the losses with another jaxpr of one."""
+        found = list(self.found)
+        found[number] = replace(found[number], closed=closed)
+        return Losses(found, self._frames, self._is_written, self._name)
+
+    def _changed(
+        self,
+        closed: ClosedJaxpr,
+        chosen: Mapping[CheckpointPlace, Sequence[Choice | None]],
+        remake: Checkpointing,
+    ) -> ClosedJaxpr:
+        """Return a loss with choices made in it.
+
+        Raises:
+          OtherEqnsError: it has other eqns than the one whose places they are.
+        """
+        loss = jax_compat.open_jaxpr(closed)
+        jaxprs: dict[int, Jaxpr] = {}
+        cuts: dict[int, list[Stretched]] = {}
+        whole: Choice | None = None
+        for place, made in chosen.items():
+            if isinstance(place.handle, LossLoops):
+                for loop, choice in zip(place.handle.loops, made, strict=True):
+                    if choice is not None:
+                        (jaxpr,) = {id(j): j for j in self._holding(loop, loss)}.values()
+                        jaxprs[id(jaxpr)] = jaxpr
+                        bounds = [(each.start, each.stop) for each in loop]
+                        cuts.setdefault(id(jaxpr), []).extend(groups_of(bounds, choice))
+                continue
+            calls: LossCalls = place.handle
+            if not calls.stretches:
+                whole = made[0]
+            for each, choice in zip(calls.stretches, made, strict=bool(calls.stretches)):
+                if choice is not None:
+                    jaxpr = each.in_(loss, self._name)
+                    jaxprs[id(jaxpr)] = jaxpr
+                    cuts.setdefault(id(jaxpr), []).append((each.start, each.stop, choice))
+        groups: dict[int, Regroup] = {
+            key: regroup(jaxpr, cuts[key], remake) for key, jaxpr in jaxprs.items()
+        }
+        made_jaxpr = rewritten(loss, {}, groups)
+        if whole is not None:
+            made_jaxpr = remake.wrapped(made_jaxpr, whole, prevent_cse=True)
+        return closed if made_jaxpr is loss else jax_compat.with_jaxpr(closed, made_jaxpr)
+
     def _holding(self, loop: Sequence[Stretch], loss: Jaxpr) -> list[Jaxpr]:
         return [each.in_(loss, self._name) for each in loop]
+
+
+def _line_of(place: CheckpointPlace) -> Hashable:
+    """Return what a place has in common with that of the same loss with other eqns."""
+    return place.kind, place.function, place.location, place.calls
 
 
 def _stretches(place: CheckpointPlace) -> tuple[Stretch, ...]:

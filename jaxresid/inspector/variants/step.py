@@ -488,8 +488,8 @@ class StepVariants:
     def trace_of(self, leaves: Sequence[Any], choices: Choices) -> StepTrace | None:
         """Return the step traced with other leaves in place of its arguments', with choices made.
 
-        The places are not looked for again: what the step binds has to be the same. None where
-        choices are in a loss that has other eqns with these leaves, by which places are told apart.
+        What the step binds has to be the same. None where choices are in a loss that has other
+        places with these leaves.
 
         Args:
           leaves: as many as the arguments have.
@@ -639,7 +639,7 @@ class StepVariants:
             return jax_compat.as_function(loss.closed)
 
         if in_losses or apart:
-            change = self._losses.changing(in_losses, changes.remake)
+            change = self._losses.changing(in_losses, changes.remake, found_again=call is not None)
             for number, loss in enumerate(self._losses.found if in_losses else ()):
                 change(number, loss.closed)  # what JAX has to trace for it is traced here
             with tracing_losses(self._step.frames, change, replacement=seen) as losses:

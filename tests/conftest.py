@@ -93,7 +93,8 @@ def pytest_collection_modifyitems(config, items):
                 item,
             )
         ]
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        deselected = set(items).difference(kept)
+        config.hook.pytest_deselected(items=list(deselected))
         items[:] = kept
     for mark, place in (("tpu", "tpu:v5e"), ("gpu", "gpu:h100")):
         reason = places.why_unavailable(places.parse_place(place))

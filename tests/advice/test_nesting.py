@@ -21,6 +21,7 @@ from jaxresid.model import PlannedPart
 from tests.advice.nested_code import ON, drafts, folder, module
 from tests.advice.test_writing import edited, refused, site
 from tests.benchmarks.nested_plans import FOLLOWED, every_cut, searched, searched_for
+from tests.pairs import in_turn
 from tests.shared_variants import sharing_variants
 
 __all__ = ["folder"]
@@ -169,6 +170,7 @@ def test_peaks_are_predicted_where_what_is_left_over_decides(way):
     assert peak == pytest.approx(traced.peak, rel=0.005)
 
 
+@pytest.mark.integration
 def test_predictions_do_not_depend_on_the_order_of_traces():
     """On a TPU each shape is off by something else."""
     planning = searched(loss, inputs(24), 1, "tpu:v5e")
@@ -203,6 +205,7 @@ def test_what_is_traced_tells_of_segments_with_iterations_left_over():
     assert segments._of(family.twin, rest) == (cost, peak)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("on", ["gpu:h100", "tpu:v5e"])
 def test_64_layers_of_which_one_in_eight_is_kept(on):
     def deep(ws, x):
@@ -219,6 +222,7 @@ def test_64_layers_of_which_one_in_eight_is_kept(on):
     assert drafted(found, 3 * 2**30)[0].recompute_flops < made.recompute_flops
 
 
+@pytest.mark.integration
 def test_what_else_lowers_a_plan_of_a_cut_loop_is_told():
     plan = drafted(subject(Question(loss, argnums=0, on=ON).of(inputs(16), {})), 1)[0]
     assert any(part.segments for site in plan.sites for part in site.parts)
@@ -305,8 +309,7 @@ def gradients(fun, length):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("sizes", [(5,), (6, 3), (8, 4, 2)], ids=str)
+@pytest.mark.parametrize(("name", "sizes"), in_turn(PROGRAMS, [(5,), (6, 3), (8, 4, 2)]), ids=str)
 def test_the_code_gives_what_is_promised_and_the_same_gradients(name, sizes, folder):
     length = 2 * sizes[0] + 2
     before, body = PROGRAMS[name]

@@ -172,6 +172,7 @@ def test_dense_layers_are_worked_out_from_a_few(place, policy):
     assert few in (None, of_all)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("place", ["tpu:v5e", "gpu:h100", "cpu"])
 @pytest.mark.parametrize("policy", OFFLOADING)
 def test_offloading_layers_are_worked_out_from_a_few(place, policy):
@@ -198,6 +199,7 @@ def test_layers_in_one_checkpoint_are_worked_out_from_a_few():
         assert few == whole
 
 
+@pytest.mark.integration
 def test_two_runs_of_layers_are_worked_out_from_a_few_of_each():
     fun, args = model([dense, attention], 24)
     found = subject(Question(fun, args, on="tpu:v5e"))
@@ -205,6 +207,7 @@ def test_two_runs_of_layers_are_worked_out_from_a_few_of_each():
     assert few == whole
 
 
+@pytest.mark.integration
 def test_layers_without_a_checkpoint_are_worked_out_from_a_few():
     fun, args = model([dense], 14, checkpointed=False)
     found = subject(Question(fun, args, on="tpu:v5e"))
@@ -256,6 +259,7 @@ def test_few_layers_tell_the_peak_of_a_split_function():
     assert peak_nbytes(few) == peak_nbytes(lower(whole, found.profile)) < variant.peak_nbytes
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("place", ["tpu:v5e", "gpu:h100"])
 def test_a_report_judges_a_checkpoint_by_a_few_layers(monkeypatch, place):
     fun, args = model([dense, attention], 14)
@@ -294,7 +298,10 @@ def test_random_models_have_the_figures_of_the_whole_function(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 200))
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(n, marks=pytest.mark.programs if n >= 140 else ()) for n in range(100, 200)],
+)
 def test_more_random_models_have_the_figures_of_the_whole_function(seed):
     check_random(seed)
 

@@ -17,6 +17,7 @@ from jaxresid.render.report.overview.screen import MOST_LINES
 from jaxresid.render.report.rows import VIEWS, View
 from jaxresid.render.report.text import render_report
 from jaxresid.text.safe_text import inert
+from tests.pairs import in_turn
 from tests.where import FIXTURES, TESTS
 
 FILES = [path for path in sorted((FIXTURES / "inspect").glob("*.py")) if path.stem != "resharded"]
@@ -96,8 +97,11 @@ def last_of(lines):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-@pytest.mark.parametrize("on", ["gpu:h100", "tpu:v5e"])
+@pytest.mark.parametrize(
+    ("path", "on"),
+    in_turn(FILES, ["gpu:h100", "tpu:v5e"]),
+    ids=lambda value: getattr(value, "stem", value),
+)
 def test_fixtures(path, on, jax_version):
     if path.stem == "offload" and jax_version < (0, 7, 2):
         pytest.skip("until 0.7.2 the CPU has no pinned_host memory to put an argument in")

@@ -455,7 +455,7 @@ def test_policies_are_called_what_a_user_writes(policy, described):
 
 
 @pytest.mark.integration
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(programs.programs, st.sampled_from(["tpu:v5p", "gpu:h100"]))
 def test_no_program_is_too_odd(program, on):
     assume(programs.is_differentiable(programs.function(program)))

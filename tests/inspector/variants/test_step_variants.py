@@ -28,6 +28,7 @@ from jaxresid.inspector.variants.choices import Choice, everywhere
 from jaxresid.inspector.variants.naming import nameable
 from jaxresid.inspector.variants.step import StepVariants
 from tests import where
+from tests.pairs import in_turn
 from tests.small import cp, f32
 
 FIXTURES = where.FIXTURES / "inspect"
@@ -240,8 +241,7 @@ def place_of(found, name):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(("name", "policy"), in_turn(LOSSES, list(POLICIES), turns=2))
 def test_another_policy(name, policy):
     loss, ws = LOSSES[name]
     start = cp.dots_with_no_batch_dims_saveable

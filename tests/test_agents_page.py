@@ -45,6 +45,7 @@ def test_every_step_names_fields():
     assert len(set(fields())) > 20
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("code", "command"),
     [

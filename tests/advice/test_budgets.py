@@ -170,6 +170,7 @@ def test_a_line_is_of_several_calls_into_libraries():
     assert said.finding.source == Source(located)
 
 
+@pytest.mark.integration
 def test_figures_of_a_trace_are_not_called_estimated(lab):
     _, out, _ = lab("model.py:loss", "--max-kept", "1MiB", "--max-peak", "1MiB")
     assert "figures: exact, of the trace for gpu:h100" in out

@@ -584,6 +584,7 @@ def test_the_span_is_the_call(lab):
     assert item["end_location"] == {"row": row + 2, "column": 13}
 
 
+@pytest.mark.integration
 def test_paths_are_shown_as_the_linter_shows_them(lab, monkeypatch):
     name = lab.model()
     assert lab(f"{name}:whole", "-f", "concise")[1].startswith(f"{name}:")
@@ -754,6 +755,7 @@ def test_the_configuration_nearest_to_the_file_holds_for_it(lab):
     assert err.startswith("jaxresid: error: pyproject.toml:2: unknown rule `JXR9`")
 
 
+@pytest.mark.integration
 def test_exit_codes(lab):
     name = lab.model()
     assert lab(f"{name}:earns")[0] == 0

@@ -311,6 +311,7 @@ def test_the_knee_is_farthest_below_the_chord():
     assert frontier.knee([(1, 1), (1, 1), (1, 1)]) is None
 
 
+@pytest.mark.integration
 def test_marks_are_among_rows_without_host_bytes():
     args = stack8.inputs("scan", layers=4, batch=1, sequence=128, width=128)
     found = jaxresid.compare(stack8.build("scan", "dots"))(*args)
@@ -407,6 +408,7 @@ def test_model_libraries(module, plain, checkpointed):
     assert plan.recompute_flops <= rows["nothing_saveable"].recompute_flops
 
 
+@pytest.mark.integration
 def test_steps_are_compared_as_their_losses_are():
     def step(policy):
         def loss(w, x):
@@ -510,6 +512,7 @@ def test_exit_codes_of_a_plan():
     assert data["lowest_nbytes"] == data["peak_nbytes"]
 
 
+@pytest.mark.integration
 def test_named_policies_are_compared_alone():
     def labels(*policies):
         return [

@@ -158,6 +158,7 @@ def noise(seed, common, own):
     return lambda name: math.exp(shared + random.Random(f"{seed} {name}").gauss(0, own))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("factor", [1.3, 0.75])
 def test_what_all_variants_share_is_learnt_from_the_first(found, factor):
     high, low = range_of(found)
@@ -214,6 +215,7 @@ def test_what_fits_fits_with_cublas_matmuls_too(loop):
     assert (same.peak_nbytes, same.triton_peak_nbytes) == (alone.peak_nbytes, None)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("left_s", "said"), [(60.0, "it crashed"), (0.0, "the time for compiling")]
 )
@@ -225,6 +227,7 @@ def test_what_was_not_compiled_with_cublas_matmuls_is_not_confirmed(loop, left_s
     assert sum(said in warning for warning in made.warnings) == 1
 
 
+@pytest.mark.integration
 def test_what_nothing_fits_says_the_lowest_that_xla_confirmed(loop):
     _, low = range_of(loop)
     compiler = GivenCompiler(lambda name: 1.5)
@@ -261,6 +264,7 @@ def test_what_was_rejected_is_not_proposed_where_time_is_up(loop):
     assert made.unconfirmed
 
 
+@pytest.mark.integration
 def test_what_fits_stays_where_time_is_up(loop):
     high, low = range_of(loop)
     compiler = GivenCompiler(lambda name: 0.7, ends_after=1)
@@ -268,6 +272,7 @@ def test_what_fits_stays_where_time_is_up(loop):
     assert made.fits and made.confirmed and made.compiles == 1 and made.unconfirmed
 
 
+@pytest.mark.integration
 def test_a_compiler_that_fails_decides_nothing(loop):
     high, low = range_of(loop)
     budget = (high + low) // 2
@@ -277,6 +282,7 @@ def test_a_compiler_that_fails_decides_nothing(loop):
     assert "not compiled for tpu:v5e: it crashed" in made.warnings
 
 
+@pytest.mark.integration
 def test_a_peak_is_what_others_that_are_alike_tell(loop):
     high, low = range_of(loop)
     with gc_paused(), loop.tracing():

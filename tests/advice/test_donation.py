@@ -87,6 +87,7 @@ def test_a_step_that_is_not_jitted_says_so():
     assert found.help.startswith("jax.jit(momentum, donate_argnums=(0, 1))")
 
 
+@pytest.mark.integration
 def test_no_estimate_no_finding():
     """For a CPU nothing is estimated; with `compile` XLA's figures decide."""
     assert missing(steps.plain(), steps.plain_inputs(), on="cpu") is None

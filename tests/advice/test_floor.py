@@ -148,6 +148,7 @@ def test_the_floor_of_a_function_is_its_arguments_gradients_and_outputs(argnums)
     assert plan.floor.without  # an optimizer's state is not in a loss
 
 
+@pytest.mark.integration
 def test_the_floor_of_a_step_is_told_by_what_the_arguments_are():
     args = step_inputs()
     plan = lowest(step)
@@ -164,6 +165,7 @@ def test_the_floor_of_a_step_is_told_by_what_the_arguments_are():
     assert plan.floor.without == ()
 
 
+@pytest.mark.integration
 def test_gradients_are_there_until_the_update_where_everything_is_donated():
     args = step_inputs()
     plan = lowest(donated_step)
@@ -187,6 +189,7 @@ def split(tree, mesh, *spec):
     )
 
 
+@pytest.mark.integration
 def test_over_a_mesh_the_floor_is_of_one_device():
     mesh = over(4)
     params, x, y = inputs()
@@ -260,6 +263,7 @@ def returning_gradients(params, x, y):
     return jax.value_and_grad(checkpointed_loss)(params, x, y)
 
 
+@pytest.mark.integration
 def test_what_is_not_returned_updated_is_not_donated():
     found = traced(returning_gradients, inputs(), mode="step")
     kinds = [each.kind for each in planned(found, 1).floor.reliefs]
@@ -319,6 +323,7 @@ def narrowing(params, momentum, x, y):
     return value, jax.tree.map(lambda p, q: q.astype(p.dtype), params, made), momentum
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("fun", "is_shown"), [(step, False), (narrowing, True)])
 def test_a_step_is_narrowed_where_it_returns_what_it_is_given(fun, is_shown):
     changes = [r.change for r in planned(traced(fun, step_inputs(256)), 1).floor.reliefs]
@@ -348,6 +353,7 @@ def test_fsdp_is_worth_what_a_report_with_that_mesh_says():
     assert found.change == "params, momentum, x, y split over 8 devices (FSDP)"
 
 
+@pytest.mark.integration
 def test_what_a_mesh_splits_already_is_left():
     mesh = over(4)
     params, x, y = inputs()
@@ -368,6 +374,7 @@ def test_what_a_mesh_splits_already_is_left():
     assert "sharding" not in kinds
 
 
+@pytest.mark.integration
 def test_only_what_is_split_is_named():
     params, x, y = inputs(ROWS + 4)  # no multiple of 8
     found = relief(planned(traced(loss, (params, x, y), argnums=0), 1), "sharding")
@@ -379,6 +386,7 @@ def exact_loss(params, x, y):
     return loss(params, x, y)
 
 
+@pytest.mark.integration
 def test_what_cannot_be_traced_is_not_shown():
     kinds = {
         each.kind for each in planned(traced(exact_loss, inputs(), argnums=0), 1).floor.reliefs
@@ -447,6 +455,7 @@ def test_where_nothing_is_recomputed_only_donation_is_looked_for(traces):
         assert [each.kind for each in plan.floor.reliefs] == kinds and traces == []
 
 
+@pytest.mark.integration
 def test_at_most_three_traces_tell_what_lowers_a_floor(traces):
     for fun, args in ((loss, inputs()), (step, step_inputs())):
         traces.clear()
@@ -454,6 +463,7 @@ def test_at_most_three_traces_tell_what_lowers_a_floor(traces):
         assert 2 <= len(traces) <= 3  # half the batch, then bfloat16 until it can be traced
 
 
+@pytest.mark.integration
 def test_microbatches_and_another_dtype_are_traced_and_not_measured(traces, monkeypatch):
     measured = []
 
@@ -467,6 +477,7 @@ def test_microbatches_and_another_dtype_are_traced_and_not_measured(traces, monk
     assert len(set(measured)) == 1  # the variants of the plan alone
 
 
+@pytest.mark.integration
 def test_no_user_code_runs_for_donation_and_splits(traces, monkeypatch):
     def untraced(*_):
         raise TypeError
@@ -490,6 +501,7 @@ def test_no_user_code_runs_for_donation_and_splits(traces, monkeypatch):
 # --- what is proven ----------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_a_budget_below_arguments_and_outputs_is_proven_to_be_out_of_reach(monkeypatch):
     # With it an estimate alone would be too close.
     monkeypatch.setattr(Subject, "interval", lambda self, nbytes, _: Interval(1, 2 * nbytes))
@@ -526,6 +538,7 @@ def test_places_that_can_have_checkpoints_together_prove_nothing(monkeypatch):
     assert [each.selections > 0 for each in flat] == [True, False]
 
 
+@pytest.mark.integration
 def test_what_was_tried_is_named():
     found = traced_once(loss)
     low, high = lowest(loss).lowest_nbytes, found.peak.nbytes

@@ -110,6 +110,7 @@ def test_compare_offers_the_calls_of_a_step(programs, name, place):
     assert rows["nothing_saveable"][1] < rows["dots_saveable"][1] < rows["none"][1]
 
 
+@pytest.mark.integration
 def test_compare_of_a_whole_loss_is_that_of_the_step_with_it_checkpointed(programs):
     fun = programs("step")
     args = fun.__globals__["step_inputs"]()

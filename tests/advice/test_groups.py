@@ -169,6 +169,7 @@ def test_few_or_small_iterations_are_not_grouped():
         assert [n for n in planning.variants.nests() if n.place.kind == "groups"] == []
 
 
+@pytest.mark.integration
 def test_a_plan_says_how_the_loop_is_grouped():
     found = subject(Question(plain, on=ON).of(inputs(16), {}))
     made = drafted(found, 1)[0]

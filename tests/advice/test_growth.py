@@ -187,6 +187,7 @@ def test_another_jax_is_said(tmp_path):
 # -- the lockfile
 
 
+@pytest.mark.integration
 @given(st.integers(0, 2**62))
 def test_sizes_are_rounded_up_and_by_little(nbytes):
     text = rounded_up(nbytes)
@@ -204,6 +205,7 @@ def test_sizes_read_well():
 names = st.text(min_size=1, max_size=9)
 
 
+@pytest.mark.integration
 @given(
     st.dictionaries(
         names,
@@ -259,6 +261,7 @@ def test_shares():
 # -- the command
 
 
+@pytest.mark.integration
 def test_update_and_hold(lab):
     file = lab.write(toml='max-growth = "2%"')
     code, out, err = lab()
@@ -387,6 +390,7 @@ def test_a_revision_as_the_baseline(lab):
     assert found["measured"]["on"] == "tpu:v5e"
 
 
+@pytest.mark.integration
 def test_the_lockfile_of_the_page_is_what_update_writes(lab, monkeypatch):
     fixture = ROOT / "fixtures" / "budgets"
     text = (fixture / "jaxresid.lock").read_text()

@@ -87,6 +87,7 @@ def written_by_hand_and_donating(params, states, x):
     return jax.jit(written_by_hand, donate_argnums=(0, 1))(params, states, x)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("width", [256, WIDTH])
 @pytest.mark.parametrize("on", ["gpu:h100", "tpu:v5e"])
 def test_it_is_worth_what_the_step_written_by_hand_is(on, width):
@@ -118,6 +119,7 @@ def split_over(devices, tree):
     return jax.tree.map(split, tree)
 
 
+@pytest.mark.integration
 def test_on_a_mesh_it_is_worth_what_the_split_step_written_by_hand_is():
     found = traced(optimizer.donated_step, split_over(4, optimizer.step_inputs(WIDTH)))
     relief = found_reliefs(found)[0]["host-state"]
@@ -146,6 +148,7 @@ def test_only_the_state_leaves_the_device():
     assert made.step.donated == found.trace.donated
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["step", "donated_step"])
 def test_it_computes_what_the_step_does(name):
     found = optimizer_step(name, 8)
@@ -166,6 +169,7 @@ def test_it_computes_what_the_step_does(name):
     assert len(on_host) == len(made.paths)
 
 
+@pytest.mark.integration
 def test_where_the_loss_is_not_finite_nothing_changes():
     made = moved(optimizer_step("step", 8))
     structs = [made.step.arguments.leaves[i] for i in made.step.arguments.dynamic]
@@ -258,11 +262,13 @@ def test_a_step_without_state_says_so():
     assert text == "no array of an optimizer's state was found on the device"
 
 
+@pytest.mark.integration
 def test_state_that_is_there_already_is_left():
     text = left_out(optimizer_step("host_state_step"))
     assert text == "no array of an optimizer's state was found on the device"
 
 
+@pytest.mark.integration
 def test_shardings_of_its_own_say_so():
     here = optimizer.memory("device")
     step = jax.jit(optimizer.step, out_shardings=here)
@@ -290,6 +296,7 @@ def test_what_the_estimate_cannot_tell_is_left_to_the_compiler():
     assert text == "the estimate is too close to tell; with --compile gpu:h100 is asked"
 
 
+@pytest.mark.integration
 def test_whatever_jax_raises_there_is_no_row(monkeypatch):
     def failing(_):
         raise ZeroDivisionError
@@ -315,6 +322,7 @@ class Answering:
         return self._row
 
 
+@pytest.mark.integration
 def test_the_row_has_the_figures_of_the_compiler():
     compiles = Answering(900_000)
     relief = found_reliefs(optimizer_step(), compiles, 1 << 20)[0]["host-state"]
@@ -329,6 +337,7 @@ def test_what_the_estimate_cannot_tell_is_asked():
     assert kinds["host-state"].confirmed and texts == ()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("answer", "needed", "text"),
     [

@@ -197,6 +197,7 @@ def test_the_front_is_of_plans_that_no_other_beats():
     assert chosen.peak_nbytes == plan.peak_nbytes
 
 
+@pytest.mark.integration
 def test_the_time_is_estimated_of_the_front_alone(monkeypatch):
     timed = []
 
@@ -395,6 +396,7 @@ def test_what_may_fit_by_its_range_is_said_to():
         assert ("may by its range; not compiled" in other.reason) == is_said
 
 
+@pytest.mark.integration
 def test_ctrl_c_keeps_the_best_of_the_configurations_searched():
     def progress(text):
         if text == "batch 32 without accumulation: tracing":

@@ -27,6 +27,7 @@ def compiles(**options):
     return LimitedCompiles(CPU, CompileSettings(workers=1), **options)
 
 
+@pytest.mark.integration
 def test_what_is_asked_is_answered_in_order():
     asking = compiles()
     rows = asking.compiled([program(2.0, "two"), program(3.0, "three")])

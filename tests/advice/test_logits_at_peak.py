@@ -64,6 +64,7 @@ def test_the_figures_are_those_of_the_same_code_by_hand():
     assert more == pytest.approx(2 * N * D * V, rel=0.25)
 
 
+@pytest.mark.integration
 def test_chunks_are_the_largest_that_cost_nothing():
     args = f32(D, V), f32(4 * N, D), jax.ShapeDtypeStruct((4 * N,), jnp.int32)
     (violation,) = found(loss, *args)
@@ -97,6 +98,7 @@ def test_it_is_worth_a_word_from_3_percent_on(share):
     assert ("logits-at-peak" in said) == (share > 0.03)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "jitted"])
 def test_in_a_training_step(wrap):
     def step(w, x, labels):

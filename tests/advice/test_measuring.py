@@ -331,6 +331,7 @@ def test_leaves_in_host_memory():
         assert found.errors == {}
 
 
+@pytest.mark.integration
 def test_draws_are_the_same_for_a_seed_and_scaled_by_fan_in():
     leaves = [f32(400), f32(400, 100), f32(24, 100, 50), f32(3, 3, 64, 32), f32(0, 3)]
     made = leaf_recipes(leaves, [str(i) for i in range(len(leaves))])
@@ -377,6 +378,7 @@ def test_what_to_install(monkeypatch):
         measured([NONE], "none", LEAVES, PATHS)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("fun", [block.plain, block.checkpointed])
 def test_what_is_exported_compiles_to_what_jit_compiles(fun):
     made = leaf_recipes(LEAVES, PATHS)

@@ -267,6 +267,7 @@ def by_effect(choices):
     )
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("budget", [1, 2 << 20])
 def test_no_variant_is_measured_twice(measured, budget):
     found, _ = traced(checkpointed, unrolled_inputs(4), on="tpu:v5p")
@@ -344,6 +345,7 @@ def test_some_calls_only_are_written_and_verified():
     assert f" if i < {count} else layer)(x, p)" in text
 
 
+@pytest.mark.integration
 def test_what_has_no_source_is_not_verified():
     space = {"jax": jax, "jnp": jnp}
     exec(  # as a REPL does
@@ -371,6 +373,7 @@ def passed_on(layers, x):
     return jnp.sum(through(layer, layers, jnp.sin(x)) ** 2)
 
 
+@pytest.mark.integration
 def test_the_lowest_is_shown_where_nothing_fits_even_if_it_is_written_by_hand():
     """Which function is called tells no line; of the whole function any policy is written."""
     plan = jaxresid.plan(passed_on, budget=1)(*unrolled_inputs(6))
@@ -595,6 +598,7 @@ def idle_scan(x):
     return jnp.sum(jnp.sin(y) * z)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("fun", [identity, constant, idle_scan])
 def test_a_body_without_eqns_has_one_choice(fun):
     found, _ = traced(fun, (f32(64, 64),))

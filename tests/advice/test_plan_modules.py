@@ -212,6 +212,7 @@ def test_a_checkpoint_is_found_by_what_it_is_of(fun, args, written):
     assert written in "\n".join(plan.code)
 
 
+@pytest.mark.integration
 def test_what_is_left_out_is_said_where_nothing_changes():
     params = jax.eval_shape(CheckpointedUnits().init, jax.random.key(0), X)
     plan = jaxresid.plan(checkpointed_units, budget="1GiB", mode="function")(params, X)

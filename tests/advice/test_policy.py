@@ -57,6 +57,7 @@ def site(function="layer", line=21, *parts, kind="scan", **more):
     return PlannedSite(kind, function, where, calls, calls * LAYERS, parts, True, **more)
 
 
+@pytest.mark.integration
 def test_the_residuals_are_those_that_the_plan_promises(plan, tmp_path):
     plan.save(tmp_path / "plan.json")
     assert plan.sites[0].parts[0].checkpointed

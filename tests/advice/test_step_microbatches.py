@@ -89,6 +89,7 @@ def figures(variant):
     return variant.kept_nbytes, variant.host_nbytes, variant.peak_nbytes
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("make", [plainly, jitted])
 @pytest.mark.parametrize(("loss", "kind"), [(unrolled, "call"), (scanned, "scan")])
 @pytest.mark.parametrize("policy", [None, jax.checkpoint_policies.dots_saveable])

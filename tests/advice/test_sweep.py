@@ -244,6 +244,7 @@ class TestResumed:
         assert log.read_text().count("tried") == 4
         assert [line["transient"] for line in lines(file)] == [True, True, False, False]
 
+    @pytest.mark.integration
     def test_errors_that_would(self, compiler, tmp_path, log):
         file = tmp_path / "r.jsonl"
         compiler("refuses")
@@ -681,6 +682,7 @@ differentiated: w, x
 """
         )
 
+    @pytest.mark.integration
     @pytest.mark.parametrize(
         "arguments",
         [

@@ -100,6 +100,7 @@ def test_a_number_of_no_place_is_refused(number, tmp_path):
         jaxresid.load(file)
 
 
+@pytest.mark.integration
 def test_they_are_saved_and_loaded(tmp_path):
     saved_and_loaded(jaxresid.inspect(loss, lifetimes=True)(*ARGUMENTS), tmp_path)
     saved_and_loaded(jaxresid.inspect(step, lifetimes=True)(*step_arguments()), tmp_path)

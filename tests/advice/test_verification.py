@@ -178,6 +178,7 @@ def promise(tmp_path, monkeypatch):
     return lambda source: Promise(tmp_path, source)
 
 
+@pytest.mark.integration
 def test_what_runs_elsewhere_too_is_named_there_too(promise):
     made = promise(SHARED)
     made.check_names(made.place("call", "first"))
@@ -204,6 +205,7 @@ def test_the_inside_of_a_library_function_has_no_expression(promise):
     made.check_names(place)
 
 
+@pytest.mark.integration
 def test_what_a_library_makes_before_it_calls_back_is_no_result(promise, tmp_path, monkeypatch):
     library = tmp_path / "site-packages"
     library.mkdir()
@@ -214,6 +216,7 @@ def test_what_a_library_makes_before_it_calls_back_is_no_result(promise, tmp_pat
     made.check_names(place)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("policy", ["dots_saveable", "dots_with_no_batch_dims_saveable"])
 def test_a_checkpoint_removed_inside_another(promise, policy):
     made = promise(NESTED)
@@ -269,6 +272,7 @@ def loss(ws, x):
 """
 
 
+@pytest.mark.integration
 def test_loops_of_a_gradient_that_the_function_takes_are_no_places(promise):
     made = promise(INNER)
     scans = [p for p in made.variants.places() if p.kind == "scan"]

@@ -629,6 +629,7 @@ class TestProcess:
         out, err = process.communicate(timeout=20)
         assert (process.returncode, out, without_stages(err).strip()) == (130, "", "imported")
 
+    @pytest.mark.integration
     def test_without_jax(self, project):
         hidden = project / "hidden"
         hidden.mkdir()
@@ -643,6 +644,7 @@ class TestProcess:
             "jax is not installed here; install it with: pip install 'jaxresid[jax]'" in done.stderr
         )
 
+    @pytest.mark.integration
     def test_with_a_jax_that_is_too_old(self, project):
         hidden = project / "hidden"
         hidden.mkdir()

@@ -391,6 +391,7 @@ class TestFolders:
 
 
 class TestOtherCommands:
+    @pytest.mark.integration
     def test_plan_has_its_budget(self, configured, call):
         args = 'args = ["f32[64,64]", "f32[512,64]"]\n'
         configured(f'{args}budget = "1GiB"', target="gnus.gnu:layers")

@@ -18,6 +18,7 @@ def test_report(call, tmp_path, view):
     assert (tmp_path / "a.svg").read_text() == out
 
 
+@pytest.mark.integration
 def test_compare_and_plan(call):
     code, out, _ = call("compare", *REPORT[1:], "--policy", "nothing_saveable", "-f", "svg")
     assert code == 0

@@ -73,6 +73,7 @@ def test_what_is_around_a_model_is_no_module():
     assert found.method(("Loss",)) == ("Loss",)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("library", ["equinox", "linen", "nnx"])
 def test_optimizer_state_and_residuals_are_with_their_module(library):
     pytest.importorskip("optax")

@@ -79,6 +79,7 @@ def lint(argv, cwd, stdin="", code=1):
     return done.stdout
 
 
+@pytest.mark.integration
 def test_vs_code(tree):
     (task,) = json.loads(block("json", "problemMatcher"))["tasks"]
     matcher = task["problemMatcher"]
@@ -186,6 +187,7 @@ def test_emacs(tree):
     assert not re.search(pattern, lint(argv, tree, "import jax\n", code=0), re.M)
 
 
+@pytest.mark.integration
 def test_efm(tree):
     text = block("yaml", "lint-command")
     command = re.search(r'lint-command: "(.*)"', text)[1].replace("${INPUT}", "dir/called.py")

@@ -78,6 +78,7 @@ def project(tmp_path, monkeypatch, **texts):
     return home
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 20))]
 )

@@ -834,6 +834,7 @@ def counted(monkeypatch):
     return linted
 
 
+@pytest.mark.integration
 def test_cache_answers_with_the_same_bytes(lab, monkeypatch):
     # Where files come of age between two runs, what hangs on them is linted once more.
     monkeypatch.setattr("jaxresid.linter.run.file_states.GRANULARITY_NS", 0)
@@ -961,6 +962,7 @@ def test_damaged_cache(lab, damage):
     assert lab.found() == expected
 
 
+@pytest.mark.integration
 def test_concurrent_runs(lab):
     lab.write(called=CALLED, loss=LOSS)
     children = [
@@ -1005,6 +1007,7 @@ def test_nothing_is_imported_or_run(lab):
     assert "nothing_saveable()" not in (lab.path / "model.py").read_text()
 
 
+@pytest.mark.integration
 def test_a_clean_run_imports_little(lab):
     lab.write(a="import os\n", b="from orbax import checkpoint\n", c="import jax\nx = 1\n")
     lab.config('select = ["ALL"]')
@@ -1046,6 +1049,7 @@ def lines_until(stream, wanted):
     raise AssertionError(f"ended without {wanted!r}: {seen}")
 
 
+@pytest.mark.integration
 def test_watch(lab):
     lab.config()
     lab.write(model=MODEL, train=TRAIN)

@@ -62,6 +62,7 @@ def test_the_last_stage(end, codes):
     assert codes(_loss(end)) == ["JXR102"]
 
 
+@pytest.mark.integration
 def test_a_stage_in_the_argument(codes):
     end = "return jax.checkpoint(head)(w, trunk(w, h)).sum()"
     assert codes(_loss(end, first="x.reshape(-1, 8)")) == ["JXR102"]
@@ -80,6 +81,7 @@ def test_all_of_it(end, codes):
     assert codes(_loss(end, first=first)) == expected
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "end",
     [

@@ -562,6 +562,7 @@ PIECES = (
 )
 
 
+@pytest.mark.integration
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=4), st.data())
 def test_what_is_added_silences_and_keeps_the_tree(pieces, data):
     text = "\n".join(pieces) + "\n"

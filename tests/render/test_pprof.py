@@ -55,6 +55,7 @@ def test_the_sums_are_those_of_the_report(on):
     assert comments[1] == "peak: an estimate"
 
 
+@pytest.mark.integration
 def test_stacks_are_the_users_frames():
     report = report_of(gpt.loss, *gpt.loss_inputs())
     _, samples, _ = read(profile_of_report(report))

@@ -152,6 +152,7 @@ def report():
     return inspection(Question(loss, (spec, spec))).report
 
 
+@pytest.mark.integration
 @settings(max_examples=8, deadline=None)
 @given(text=TEXT)
 def test_reports(report, text):

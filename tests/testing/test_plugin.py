@@ -132,6 +132,7 @@ def _peak(place):
     return jaxresid.inspect(namespace["loss"], on=place)(*namespace["inputs"]()).peak
 
 
+@pytest.mark.integration
 def test_places_of_marks_calls_and_the_configuration(project):
     result = project(
         """
@@ -264,6 +265,7 @@ def test_unknown_verdict(residuals):
 """
 
 
+@pytest.mark.integration
 def test_helpers(project):
     result = project(HELPERS)
     text = result.stdout.str()
@@ -302,6 +304,7 @@ def test_snap(residuals, batch):
 """
 
 
+@pytest.mark.integration
 def test_snapshots(project, pytester):
     folder = pytester.path / "tests" / "__residuals__" / "test_model"
     missing = project(SNAPSHOTS)
@@ -322,6 +325,7 @@ def test_snapshots(project, pytester):
     project(SNAPSHOTS).assert_outcomes(passed=2)
 
 
+@pytest.mark.integration
 def test_a_snapshot_that_differs(project, pytester):
     project(SNAPSHOTS, "--update-residuals")
     file = pytester.path / "tests" / "__residuals__" / "test_model" / "test_snap[8].txt"
@@ -405,6 +409,7 @@ def test_it_loads_nothing_but_pytest():
 FIXTURE = ROOT / "fixtures" / "budgets"
 
 
+@pytest.mark.integration
 def test_the_example_of_the_page(pytester, monkeypatch):
     monkeypatch.syspath_prepend(pytester.path)
     monkeypatch.delitem(sys.modules, "model", raising=False)

@@ -90,6 +90,7 @@ def compiled(file):
     return file.read_text().split() if file.exists() else []
 
 
+@pytest.mark.integration
 def test_what_fits_is_compiled_twice_and_answered_once(tmp_path):
     lines = tmp_path / "lines"
     jobs = [

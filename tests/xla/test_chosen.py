@@ -112,6 +112,7 @@ def test_an_answer_that_cannot_be_read_is_none(monkeypatch, said):
     assert chosen._asked() is None
 
 
+@pytest.mark.integration
 def test_this_process_starts_no_backend():
     code = (
         "import jax; from jaxresid import jax_compat;"

@@ -75,6 +75,7 @@ def test_an_interrupt_that_python_drops_ends_it(tmp_path):
     assert not compilers()
 
 
+@pytest.mark.integration
 def test_each_has_its_index():
     found = dict(run(jobs(5), workers=3))
     assert sizes(found) == {i: i + 1 for i in range(5)}
@@ -99,6 +100,7 @@ def test_equal_jobs_are_compiled_once(tmp_path):
     assert sorted(compiled.read_text().split()) == ["1", "2"]
 
 
+@pytest.mark.integration
 def test_a_job_that_equals_one_that_is_done_is_not_compiled(tmp_path):
     compiled = tmp_path / "lines"
     a, b, c = jobs(3, compiled)
@@ -108,6 +110,7 @@ def test_a_job_that_equals_one_that_is_done_is_not_compiled(tmp_path):
     assert sorted(compiled.read_text().split()) == ["1", "2", "3"]
 
 
+@pytest.mark.integration
 def test_what_is_known_is_not_compiled(tmp_path):
     lines, cache = tmp_path / "lines", CompileCache(tmp_path / "cache")
     first = dict(run(jobs(2, lines), "counts", cache=cache))
@@ -118,6 +121,7 @@ def test_what_is_known_is_not_compiled(tmp_path):
     assert sizes(again) == {0: 1, 1: 2, 2: 3}
 
 
+@pytest.mark.integration
 def test_a_cache_that_fails_loses_nothing(tmp_path):
     (tmp_path / "file").write_text("")
     cache = CompileCache(tmp_path / "file")
@@ -125,6 +129,7 @@ def test_a_cache_that_fails_loses_nothing(tmp_path):
     assert len(cache.warnings) == 1
 
 
+@pytest.mark.integration
 def test_what_fails_fails_alone(tmp_path):
     cache = CompileCache(tmp_path / "cache")
     big = job(b"x" * 2000, tmp_path / "pid", timeout_s=1)
@@ -136,6 +141,7 @@ def test_what_fails_fails_alone(tmp_path):
     assert cache.get(job(b"x")) is not None
 
 
+@pytest.mark.integration
 def test_jobs_are_made_while_others_compile():
     made = []
 
@@ -199,6 +205,7 @@ def test_progress_of_who_knows_how_many():
     assert said[-1].startswith("compiled cpu, 2 done, ")
 
 
+@pytest.mark.integration
 def test_leaving_early_leaves_nothing(tmp_path):
     pids = [tmp_path / "a", tmp_path / "b"]
     some = [job(), job(b"x" * 2000, pids[0]), job(b"y" * 2000, pids[1])]
@@ -268,6 +275,7 @@ def test_no_child_is_left(number, where, tmp_path):
         parent.kill()
 
 
+@pytest.mark.integration
 def test_in_threads_of_someone_else(tmp_path):
     pid = tmp_path / "pid"
     some = [job(), job(b"x" * 2000, pid)]
@@ -279,6 +287,7 @@ def test_in_threads_of_someone_else(tmp_path):
         assert sizes(dict(run(jobs(3), executor=executor))) == {0: 1, 1: 2, 2: 3}
 
 
+@pytest.mark.integration
 def test_a_process_pool_that_loses_a_worker(tmp_path):
     pid = tmp_path / "pid"
     some = [*jobs(2, pid), job(b"x" * 2000, pid), *(job(b"x" * n, pid) for n in (3, 4, 5))]
@@ -358,6 +367,7 @@ def test_what_an_executor_loses_is_a_result(how, error):
     assert (found[1].error, found[1].transient) == (error, True)
 
 
+@pytest.mark.integration
 def test_an_executor_that_was_shut_down():
     executor = ThreadPoolExecutor(1)
     executor.shutdown()
@@ -381,6 +391,7 @@ class Breaking(Losing):
         return future
 
 
+@pytest.mark.integration
 def test_an_executor_that_breaks():
     executor = Breaking(None)
     found = dict(run(jobs(4), executor=executor))
@@ -390,6 +401,7 @@ def test_an_executor_that_breaks():
     assert executor.taken <= 3
 
 
+@pytest.mark.integration
 def test_what_another_machine_says_of_itself_is_not_kept(tmp_path):
     """Nor asked of the cache: the memory of this machine is not that of the other."""
     cache, remote = CompileCache(tmp_path), Losing(None)
@@ -400,6 +412,7 @@ def test_what_another_machine_says_of_itself_is_not_kept(tmp_path):
     assert cache.get(job(b"x")) is None
 
 
+@pytest.mark.integration
 def test_no_more_than_that_at_once(tmp_path):
     most = []
 

@@ -159,6 +159,7 @@ main()
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("module", ["jax", "jaxlib", "jax._src.core", "jax.numpy"])
 def test_an_interrupt_while_jax_is_loaded(module):
     done = subprocess.run(

@@ -310,6 +310,7 @@ def parts(value):
             yield from mentioned(hint)
 
 
+@pytest.mark.integration
 def test_what_signatures_mention_is_exported():
     exported = [getattr(jaxresid, name) for name in jaxresid.__all__]
     wanted = [v for v in exported if inspect.isfunction(v)]

@@ -101,6 +101,7 @@ def test_what_alike_lines_are_worth_is_what_each_taken_away_says(chain, monkeypa
     assert jaxresid.inspect(fun, on=on)(*args).checkpoints == expected
 
 
+@pytest.mark.integration
 def test_a_change_that_is_moved_wrongly_is_found_out(chain, monkeypatch):
     fun, args = chain(same_layers(12))
     expected = one_by_one(monkeypatch, fun, args, "tpu:v5p")
@@ -111,6 +112,7 @@ def test_a_change_that_is_moved_wrongly_is_found_out(chain, monkeypatch):
     assert len(sites) == 12
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("figure", ["kept_nbytes", "cost"])
 def test_alike_lines_whose_residuals_or_cost_differ_are_each_taken_away(chain, monkeypatch, figure):
     fun, args = chain(same_layers(12))

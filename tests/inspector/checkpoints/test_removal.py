@@ -242,6 +242,7 @@ def test_a_step_that_makes_others_each_time_is_not_judged():
     assert "each time" in site.reason
 
 
+@pytest.mark.integration
 def test_what_nobody_reads_is_not_recomputed():
     """Without the checkpoints of a scan around a scan JAX hands over more than it reads."""
 
@@ -268,6 +269,7 @@ def returning(wrap, number):
     return loss
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("number", [2.0, 3])
 def test_one_that_does_nothing_recomputes_nothing(number):
     def loss(h, w):
@@ -335,6 +337,7 @@ def test_one_that_only_the_backward_pass_shows_stands_where_it_is_called():
     assert found["body"].location.line == loss.__code__.co_firstlineno + 1
 
 
+@pytest.mark.integration
 def test_one_that_spares_work_recomputes_nothing():
     """The checkpoints of a gradient that the function takes stay in every variant; differentiated
     again they recompute less inside another one."""

@@ -141,6 +141,7 @@ def test_accumulation_in_a_scan():
     assert site.recompute_flops == pytest.approx(4 * of_loss.recompute_flops, rel=0.02)
 
 
+@pytest.mark.integration
 def test_an_inner_checkpoint_of_a_step_moves_into_the_outer_ones_recomputation():
     layer = jax.checkpoint(block(jnp.sin))
 

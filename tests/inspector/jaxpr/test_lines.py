@@ -144,6 +144,7 @@ def both(user):
 
 
 class TestCheckpoints:
+    @pytest.mark.integration
     def test_are_of_the_modules_that_a_library_wrapped_at_one_line(self, user):
         for report in both(user):
             dense, norm = sorted(report.checkpoints, key=lambda c: c.function)

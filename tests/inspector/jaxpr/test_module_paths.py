@@ -221,6 +221,7 @@ def last_named(scope):
     return scope.rpartition("/")[2].removeprefix("model").removesuffix(".act")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("fun", "model"), PROGRAMS)
 def test_paths_are_those_that_the_modules_say(fun, model):
     said, found = (scopes(report_of(fun, model, names)) for names in (True, False))

@@ -171,6 +171,7 @@ def test_what_jax_exports_is_in_the_table():
     assert names - PRIMITIVES.keys() <= {"call", "remat2"}
 
 
+@pytest.mark.integration
 def test_what_functions_trace_to_is_in_the_table(eqns):
     assert {jax_compat.primitive_name(eqn) for eqn in eqns} <= PRIMITIVES.keys()
 

@@ -342,6 +342,7 @@ def long_program(layers):
     return lower(program(loss, ((4 * layers,), F32)), GPU)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("most", [200, 300, 400])
 def test_small_values_are_added_up(most):
     lowered = long_program(100)

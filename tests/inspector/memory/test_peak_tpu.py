@@ -344,6 +344,7 @@ def test_weight_gradients_are_the_last_kernels_of_a_trip():
     assert [op.results[0].shape for op in backward.ops][-1] == (WIDTH, WIDTH)
 
 
+@pytest.mark.integration
 def test_a_gradient_that_is_added_to_later_is_made_where_its_dot_is():
     """Sums over microbatches and optimizers add to all gradients after the backward pass."""
 

@@ -94,6 +94,7 @@ def test_compiles_what_nnx_jit_compiles(name):
     assert row.alias_nbytes == pytest.approx(expected.alias_size_in_bytes, rel=0.01)
 
 
+@pytest.mark.integration
 def test_a_loss_that_changes_statistics_is_a_function():
     found = inspected("loss")
     assert found.report.target.mode == "function"
@@ -115,6 +116,7 @@ def test_a_loss_that_changes_statistics_is_a_function():
     assert len(found.report.residuals) == len(kept)
 
 
+@pytest.mark.integration
 def test_what_comes_back_unchanged_is_no_change():
     changed = inspected("train_step_frozen").trace.outputs
     assert not any("blocks[0].up" in path or "rngs.key" in path for path in changed)
@@ -388,6 +390,7 @@ def test_commands(command, capsys):
     assert "earns its keep" not in done.out
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["train_step", "train_step_functional", "train_step_evaluated"])
 def test_a_step_is_not_split(name, capsys):
     assert run(["split", f"{FILE}:{name}"]) == 2
@@ -397,6 +400,7 @@ def test_a_step_is_not_split(name, capsys):
     assert "split the loss function" in said
 
 
+@pytest.mark.integration
 def test_its_loss_is_split():
     assert run(["split", f"{FILE}:loss"]) == 0
 
@@ -431,6 +435,7 @@ def mean_square(model, x):
     return jnp.mean(model(x) ** 2)
 
 
+@pytest.mark.integration
 def test_a_variable_that_a_module_gains_is_a_change():
     model = Sowing(nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)

@@ -143,6 +143,7 @@ def test_jmp():
     assert found == expected(params, state, rest=scale)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("make", [from_function, from_concrete])
 def test_equinox_state(make):
     eqx = pytest.importorskip("equinox")

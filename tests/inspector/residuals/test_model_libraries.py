@@ -131,6 +131,7 @@ def test_every_row_is_in_the_users_model_and_not_in_a_library(library, loss):
         assert source[origin.location.line - 1].strip() == origin.location.code
 
 
+@pytest.mark.integration
 @every_loss
 def test_consumers_are_in_the_users_model_too(library, loss):
     for residual in report(library, loss).residuals:

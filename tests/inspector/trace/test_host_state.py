@@ -62,6 +62,7 @@ def test_arguments_are_what_the_formulas_say(name, width, jax_version):
     assert report.findings == ()
 
 
+@pytest.mark.integration
 def test_only_the_state_leaves_the_device(jax_version):
     moved, stays = (report_of(n, 64, jax_version) for n in ("host_state_step", "donated_step"))
     assert moved.totals == stays.totals
@@ -70,6 +71,7 @@ def test_only_the_state_leaves_the_device(jax_version):
     assert moved.target.differentiated == stays.target.differentiated
 
 
+@pytest.mark.integration
 def test_the_text(jax_version, capsys):
     report_of("host_state_step", 7168, jax_version).print(verbose=True)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.split("\n")]
@@ -118,6 +120,7 @@ def test_a_tpu_counts_as_we_do(name, jax_version):
         assert stats.get(what, 0) == pytest.approx(on_host, abs=4096)
 
 
+@pytest.mark.integration
 def test_the_step_runs(jax_version):
     """The fixture is a step that JAX accepts, not only one that traces."""
     if jax_version < (0, 7, 2):

@@ -137,6 +137,7 @@ def test_is_what_it_is_called():
     }
 
 
+@pytest.mark.integration
 def test_nothing_is_written():
     before = [ref[...] for ref in (PARAMETERS, MOMENTUM)]
     found(global_step, lambda: (batch(),))
@@ -157,6 +158,7 @@ def test_compiles_what_jit_compiles(fun, inputs):
     assert row.alias_nbytes == expected.alias_size_in_bytes > 0
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(
     bool(getattr(jax.config, "jax_remat3", False)) and jax.__version_info__ < (0, 11),
     reason="compare finds no checkpoint of this step with jax_remat3 there, functional or not",
@@ -290,6 +292,7 @@ def test_an_equinox_module_holds_a_ref():
     assert "model.count" in inspected.trace.outputs
 
 
+@pytest.mark.integration
 def test_nnx_variables_hold_refs():
     nnx, optax = pytest.importorskip("flax.nnx"), pytest.importorskip("optax")
     if not hasattr(nnx, "var_defaults"):

@@ -92,6 +92,7 @@ def test_cudnn_attention(fun):
         jax.make_jaxpr(fun)(LAYERS, X)
 
 
+@pytest.mark.integration
 def test_its_checkpoint_is_judged():
     (site,) = jaxresid.inspect(checkpointed)(LAYERS, X).checkpoints
     assert site.kept_without_nbytes == computed(jaxresid.inspect(plain)(LAYERS, X))

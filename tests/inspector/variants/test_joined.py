@@ -339,12 +339,14 @@ def test_what_cannot_be_joined_is_traced_anew(make, monkeypatch):
     assert joined >= anew
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("loss", [batched, looping], ids=lambda loss: loss.__name__)
 @pytest.mark.parametrize("make", [plain, over_microbatches], ids=lambda make: make.__name__)
 def test_losses(make, loss, monkeypatch):
     same_as_traced_anew(make, loss, monkeypatch)
 
 
+@pytest.mark.integration
 def test_effects_are_traced_anew(monkeypatch):
     def printing(ws, x):
         jax.debug.print("{}", x[0, 0])

@@ -312,6 +312,7 @@ def test_each_loss_of_a_step_has_its_own_places():
     assert plain.kept_nbytes > one.kept_nbytes > both.kept_nbytes
 
 
+@pytest.mark.integration
 def test_a_gradient_inside_a_loss_is_part_of_it():
     def energy(x, ws):
         for w in ws:
@@ -357,6 +358,7 @@ def test_a_loss_that_prints_has_no_places_of_calls():
     assert not [p for p in variants(plainly(loss), WS, X).places() if p.kind == "whole"]
 
 
+@pytest.mark.integration
 def test_gradients_stay_what_they_are():
     step = plainly(with_head(no_checkpoint))
     rng = np.random.default_rng(0)

@@ -158,6 +158,7 @@ def figures_of_checkpointed(policy=None):
     return figures(subject(Question(fun, FOLDED, on="gpu:h100")).variants().variant({}))
 
 
+@pytest.mark.integration
 def test_layers_that_differ_in_what_they_fold_into_keys_share_a_body(monkeypatch):
     bodies = []
     made = jax_compat.as_remat
@@ -173,6 +174,7 @@ def test_layers_that_differ_in_what_they_fold_into_keys_share_a_body(monkeypatch
     assert figures(variant) == figures_of_checkpointed()
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(
     bool(jax_compat.flags().get("jax_remat3")), reason="JAX differentiates each there"
 )
@@ -188,6 +190,7 @@ def test_checkpoints_that_differ_in_what_they_fold_into_keys_share_a_body(policy
     assert figures(found.measured(traced)) == figures_of_checkpointed(policy)
 
 
+@pytest.mark.integration
 def test_layers_without_their_checkpoints_are_those_without():
     found = subject(Question(checkpointed_step, FOLDED, on="gpu:h100")).variants()
     place = next(p for p in found.places() if p.kind == "checkpoint")

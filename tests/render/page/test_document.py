@@ -111,6 +111,7 @@ def test_there_are_pages_of_some_results_only(tmp_path):
     assert report(lifetimes=False).to_page().startswith("<!doctype html>")
 
 
+@pytest.mark.integration
 def test_ten_thousand_values_are_less_than_three_megabytes():
     html = page(replace(report(), lifetimes=(lifetimes(10_000),)))
     assert len(html.encode()) < 3_000_000

@@ -63,6 +63,7 @@ Options, as those of `jaxresid report`:
     --mode MODE              auto, function or step
     --argnums N,...          the positional arguments to differentiate
     --has-aux                the function returns (output, aux)
+    --trips N                how often a loop runs whose number of trips the program decides
     --compile                ask XLA as well
     --memory-fraction SHARE  how much of a GPU's memory JAX takes
     --margin SIZE            how much memory of each device to leave free
@@ -98,6 +99,7 @@ class _Call:
 @click.option("--mode", type=click.Choice(get_args(Mode)), default="auto")
 @click.option("--argnums", metavar="N,...")
 @click.option("--has-aux", is_flag=True)
+@click.option("--trips", type=click.IntRange(min=1))
 @click.option("--compile", is_flag=True)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def _options(**given: Any) -> dict[str, Any]:
@@ -254,6 +256,7 @@ def _reported(call: _Call, given: Mapping[str, Any]) -> Report:
         has_aux=given["has_aux"],
         mode=given["mode"],
         on=place,
+        trips=given["trips"],
         compile=given["compile"],
         lifetimes=has_estimate(place),
     )(*call.args, **call.kwargs)

@@ -21,6 +21,8 @@ params = [jax.ShapeDtypeStruct((64, 64), "float32")] * 3
 x = jax.ShapeDtypeStruct((32, 64), "float32")
 def aux(params, x):
     return loss(params, x), x
+def looped(w, x):
+    return w * jax.lax.while_loop(lambda y: y < 1, lambda y: 2 * y, x).sum()
 def bad():
     raise ValueError(chr(27) + "[31m")
 """
@@ -80,6 +82,8 @@ def test_options(line):
     assert line("loss(params, x) --argnums 1").target.differentiated == ("x",)
     assert line("aux(params, x) --has-aux").totals == line("loss(params, x)").totals
     assert line("jax.grad(loss)(params, x) --mode step").target.mode == "step"
+    looped = line("looped(1.0, 1.0) --argnums 0 --trips 9")
+    assert looped.cost.forward.notes == ("while: counted with 9 trips, as --trips says",)
     whole = line("loss params x --on gpu:h100").place.memory_nbytes
     assert line("loss params x --on gpu:h100 --margin 1GiB").place.memory_nbytes == whole - 2**30
     assert line("loss params x --on gpu:h100 --memory-fraction 0.5").place.memory_nbytes < whole

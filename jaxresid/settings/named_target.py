@@ -115,6 +115,12 @@ def _sizes(key: str, value: object) -> str:
     return _numbers(key, value, "8, or [8, 16] for sweep", 1)
 
 
+def _count(key: str, value: object) -> str:
+    if isinstance(value, list):
+        raise ConfigError(f"`{key}` is a list; write {key} = 100")
+    return _numbers(key, value, "100", 1)
+
+
 def _numbers(key: str, value: object, example: str, least: int | None = None) -> str:
     """Return a whole number, or a list of some, as text with commas."""
     numbers = value if isinstance(value, list) else [value]
@@ -169,6 +175,7 @@ _KEYS: Mapping[str, tuple[str, Callable[[str, object], str | bool | tuple[str, .
     "mesh-mode": ("--mesh-mode", _word(get_args(MeshMode))),
     "on": ("--on", _text('"gpu:h100"')),
     "batch": ("--batch", _sizes),
+    "trips": ("--trips", _count),
     "loss": ("--loss", _text('"cross-entropy"')),
     "optimizer": ("--optimizer", _text('"adamw(1e-3)"')),
     "budget": ("--budget", _budget),

@@ -90,6 +90,7 @@ def sweep(
     has_aux: bool = False,
     mode: Mode = "auto",
     mesh: Any = None,
+    trips: int | None = None,
 ) -> Callable[..., Sweep]:
     """Return a function that compiles `fun` under each policy, at each batch size, for each place.
 
@@ -118,6 +119,8 @@ def sweep(
       has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
       mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
       mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
+      trips: How often while loops run whose number of trips the program decides, for the FLOPs, as
+        for `jaxresid.inspect`.
 
     Returns:
       A function of the arguments of `fun`, or of the function that makes them, that returns a
@@ -128,7 +131,15 @@ def sweep(
         be written. What cannot be compiled is an error in its row.
     """
     places = places_of(on)
-    question = Question(fun, argnums=argnums, has_aux=has_aux, mode=mode, on=places[0], mesh=mesh)
+    question = Question(
+        fun,
+        argnums=argnums,
+        has_aux=has_aux,
+        mode=mode,
+        on=places[0],
+        mesh=mesh,
+        trips=trips,
+    )
     if batches is not None and not len(batches):
         raise InputsError("a sweep needs at least one batch size")
     if not policies:
@@ -383,11 +394,11 @@ class _SweepRun:
                 self._ready.append(failed)
 
     def _is_known(self, row: SweepRow) -> bool:
-        """Return whether the file already has a row; if so, that row is taken."""
+        """Return whether the file has what the compiler said of a row; if so, that is taken."""
         known = self._results.rows.get(row.key) if self._results is not None else None
         if known is None or known.transient:
             return False
-        self._ready.append(known)
+        self._ready.append(replace(row, compiled=known.compiled, error=known.error, resumed=True))
         return True
 
 

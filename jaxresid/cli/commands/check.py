@@ -32,6 +32,7 @@ from jaxresid.cli.options.inputs import (
     own_options,
     provide_devices,
     target_options,
+    trips_option,
 )
 from jaxresid.cli.options.limits import limit_options, taken_growth, taken_limits
 from jaxresid.cli.options.named_targets import every_target, optional_target
@@ -106,6 +107,7 @@ class CheckedTarget(NamedTuple):
 )
 @optional_target
 @target_options
+@trips_option
 @limit_options
 @selecting_options
 @showing_options

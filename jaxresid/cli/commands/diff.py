@@ -9,7 +9,7 @@ import click
 from jaxresid.cli.completion import values
 from jaxresid.cli.help import command, option
 from jaxresid.cli.main import EXIT_FAILED, showing_progress, tell
-from jaxresid.cli.options.inputs import input_options, mode_option
+from jaxresid.cli.options.inputs import input_options, mode_option, trips_option
 from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import place_options
 from jaxresid.cli.options.sides import AskedSides, label_of, sides_of, traced
@@ -70,6 +70,7 @@ from jaxresid.errors import JaxresidError
 @mode_option
 @place_options
 @input_options
+@trips_option
 @output_options(("text", "json", "html", "markdown"))
 def diff(
     output: Output,

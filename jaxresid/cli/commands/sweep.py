@@ -16,7 +16,7 @@ from jaxresid.cli.options.compiling import (
     compiling_options,
     settings,
 )
-from jaxresid.cli.options.inputs import TargetOptions, requested, target_options
+from jaxresid.cli.options.inputs import TargetOptions, requested, target_options, trips_option
 from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import placed
 from jaxresid.cli.options.policies import at_option, policy_option
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     )
 )
 @target_options
+@trips_option
 @output_options(("text", "json-lines"))
 @policy_option(
     "none, as-written, dots_saveable, dots_with_no_batch_dims_saveable, nothing_saveable"

@@ -32,5 +32,6 @@ def _typed(parameter: click.Parameter, value: Any) -> list[str]:
         return [f"{flag}={each}" for each in value]
     if isinstance(value, tuple):
         return [f"{flag}={','.join(map(str, value))}"]
-    # The only whole number is a size, which has been read as bytes.
-    return [f"{flag}={value}B" if isinstance(value, int) else f"{flag}={value}"]
+    # A whole number is a size, which has been read as bytes, unless the option is one of numbers.
+    is_size = isinstance(value, int) and not isinstance(parameter.type, click.types.IntParamType)
+    return [f"{flag}={value}{'B' if is_size else ''}"]

@@ -11,7 +11,7 @@ from jaxresid.inspector.checkpoints.batched import (
     saving_as_well,
 )
 from jaxresid.inspector.checkpoints.policies import description
-from jaxresid.inspector.findings.proposals import WORTH_SAYING, rewrite_effect
+from jaxresid.inspector.findings.proposals import WORTH_SAYING, peak_change, rewrite_effect
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.variants.rewrites import Figures, Rewrites
@@ -64,7 +64,6 @@ def _finding(
     hidden, fewer = len(found.matmuls), before - figures.cost.flops
     kept, peak = report.totals.computed_nbytes, report.peak.nbytes
     _, measured = rewrite_effect(report, rewrites, figures)
-    rises = "rises" if figures.peak_nbytes > peak else "falls"
     return Finding(
         "defeated-policy",
         f"the policy {description(site.policy)} of the checkpoint of `{site.function}` does not"
@@ -72,8 +71,7 @@ def _finding(
         f" the vmap{f' at {where}' if where else ''} did not give them a batch dimension"
         f" (of {found.size}). Saved, {format_flops(fewer)} less are computed"
         f" ({fewer / before:.1%}), {format_bytes(figures.kept_nbytes)} are kept"
-        f" instead of {format_bytes(kept)}, and the estimated peak {rises} from"
-        f" {format_bytes(peak)} to {format_bytes(figures.peak_nbytes)}",
+        f" instead of {format_bytes(kept)}, and the {peak_change(peak, figures.peak_nbytes)}",
         site.source,
         help="name what is to be saved, `checkpoint_name(x @ w, 'up')`, with the policy"
         " save_only_these_names('up'): a name is saved whatever a vmap adds. If the memory matters"

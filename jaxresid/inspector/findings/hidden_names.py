@@ -11,7 +11,7 @@ from jaxresid.inspector.checkpoints.hidden_names import (
     with_names_in_sight,
 )
 from jaxresid.inspector.checkpoints.policies import description
-from jaxresid.inspector.findings.proposals import WORTH_SAYING, rewrite_effect
+from jaxresid.inspector.findings.proposals import WORTH_SAYING, peak_change, rewrite_effect
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.variants.rewrites import Figures, Rewrites
@@ -54,7 +54,6 @@ def _finding(
     fewer = before - figures.cost.flops
     _, measured = rewrite_effect(report, rewrites, figures)
     does = "calls a custom_vjp function for" if found.is_called_by_rule else "does not give"
-    rises = "rises" if figures.peak_nbytes > peak else "falls"
     policy = description(found.site.policy)
     where = Source(frames.innermost_user(frames.of(found.names[0]).frames))
     return Finding(
@@ -64,8 +63,7 @@ def _finding(
         f" {'it' if len(names) == 1 else 'them'}. With the names in the rule,"
         f" {format_flops(fewer)} less are computed ({fewer / before:.1%}),"
         f" {format_bytes(figures.kept_nbytes)} are kept instead of {format_bytes(kept)}, and the"
-        f" estimated peak {rises} from {format_bytes(peak)} to"
-        f" {format_bytes(figures.peak_nbytes)}",
+        f" {peak_change(peak, figures.peak_nbytes)}",
         where,
         help="give the names in the forward rule, and let it call the plain implementation, not"
         " the custom_vjp function",

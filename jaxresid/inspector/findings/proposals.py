@@ -86,6 +86,19 @@ class PeakEffect:
         return found
 
 
+def peak_change(before: int, after: int) -> str:
+    """Return what becomes of an estimated peak, in words: `estimated peak falls from ...`.
+
+    Args:
+      before: the peak in bytes as the program is.
+      after: that of the changed one. Where both read the same, the peak `stays at` it.
+    """
+    shown, changed = format_bytes(before), format_bytes(after)
+    if shown == changed:
+        return f"estimated peak stays at {shown}"
+    return f"estimated peak {'rises' if after > before else 'falls'} from {shown} to {changed}"
+
+
 def rewrite_effect(
     report: Report, rewrites: Rewrites, figures: Figures
 ) -> tuple[str, dict[str, object]]:
@@ -103,7 +116,7 @@ def rewrite_effect(
     before = rewrites.cost().flops
     more = figures.cost.flops - before
     peak_after, kept_after = figures.peak_nbytes, figures.kept_nbytes
-    text = f"estimated peak falls from {format_bytes(peak)} to {format_bytes(peak_after)}"
+    text = peak_change(peak, peak_after)
     if kept_after != kept:
         text += f", and {format_bytes(kept_after)} are kept instead of {format_bytes(kept)}"
     if more > 0:

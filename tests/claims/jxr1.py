@@ -56,6 +56,22 @@ def _same_temp_before_arithmetic(_):
     assert flops(whole, w, x) > 1.2 * flops(plain, w, x)
 
 
+def _same_temp_in_training(_):
+    """The same for the steps of a scan, whose gradients go into the parameters."""
+    w, x = jnp.full((256, 256), 0.01), jnp.full((8, 512, 256), 0.5)
+
+    def train(loss):
+        def step(w, x):
+            value, gradient = jax.value_and_grad(loss)(w, x)
+            return w - 0.1 * gradient, value
+
+        return lambda w, x: jax.lax.scan(step, w, x)
+
+    whole, plain = train(jax.checkpoint(_layers)), train(_layers)
+    assert temp_nbytes(whole, w, x) > 0.8 * temp_nbytes(plain, w, x)
+    assert flops(whole, w, x) > 1.2 * flops(plain, w, x)
+
+
 def _applied(namespace, _, x):
     parameters = namespace["Net"]().init(jax.random.key(0), x)
     return namespace["step"](parameters, x, x)
@@ -378,6 +394,7 @@ CLAIMS = {
             bad=12,
         ),
         Claim(_same_temp_before_arithmetic, since=(0, 12)),
+        Claim(_same_temp_in_training, source="", since=(0, 12)),
     ),
     "JXR102": (
         Claim(_last_stage),

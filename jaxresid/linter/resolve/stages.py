@@ -6,10 +6,12 @@ Shared by the placement rules (JXR1).
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.resolve import results
 from jaxresid.linter.resolve.names import External, FunctionNode
+from jaxresid.linter.text.trees import walk
 from jaxresid.violations import Related
 
 if TYPE_CHECKING:
@@ -20,14 +22,17 @@ _HANDING_ON = frozenset({"jit", "vmap", "partial", "instance", "made"})
 _MAX_CHAIN = 5
 _MAX_CALLS = 4
 _KEEPS_CLOSURE = ("vjp", "linearize")
+# What has a value beside the derivative: the first of two results.
+_WITH_VALUE = ("value_and_grad", *_KEEPS_CLOSURE)
 
 
 def outermost(facts: Facts, derivative: ast.AST) -> bool:
     """Return whether nothing around a derivative could give a checkpoint under it a purpose.
 
     What could is another derivative, a staged loop or map, another checkpoint or a custom rule, or
-    a closure over the derivative's residuals that lives on somewhere else. Only visible code is
-    considered.
+    a closure over the derivative's residuals that lives on somewhere else. A loop of training steps
+    is none of these: it keeps the parameters that an optimizer made of the gradient. Only visible
+    code is considered.
     """
     places = [derivative]
     parent = facts.names.parents.get(derivative)
@@ -46,11 +51,89 @@ def outermost(facts: Facts, derivative: ast.AST) -> bool:
             places.append(use.node)
     for place in places:
         context = facts.context(place)
-        if context.reverse or context.loop or context.checkpoint or context.rule:
+        if context.reverse or context.checkpoint or context.rule:
+            return False
+        if context.loop and not _trains(facts, place):
             return False
         if context.forward or isinstance(facts.names.parents.get(place), ast.UnaryOp):
             return False  # a negated gradient is a force, and forces are trained on
     return not _closure_escapes(facts, derivative)
+
+
+def _trains(facts: Facts, place: ast.AST, depth: int = 0) -> bool:
+    """Return whether an optimizer gets the gradient that a call computes, as far as is certain.
+
+    The gradient is followed through the statements of its function, and to the callers of one that
+    returns it.
+    """
+    function = facts.names.function(place)
+    if not isinstance(place, ast.Call) or function is None or depth > _MAX_CHAIN:
+        return False
+    statement, order = facts.names.statement(place), facts.names.order
+    gradients = {t.id for t in _gradient_targets(facts, statement, place)}
+    returned = False
+    later = [n for n in results.own_nodes(function) if order.get(n, -1) >= order[statement]]
+    for node in sorted(later, key=order.__getitem__):
+        match node:
+            case ast.Call() if any(_mentions(g, gradients, place) for g in _optimized(node)):
+                return True
+            case ast.Assign(targets=targets, value=value) if node is not statement:
+                if _mentions(value, gradients, place):
+                    gradients |= {t.id for target in targets for t in _stored(target)}
+            case ast.Return(value=ast.expr() as value):
+                returned |= _mentions(value, gradients, place)
+    calls = [u for u in facts.uses(function) if u.kind != "returned"] if returned else []
+    return bool(calls) and all(
+        u.kind == "call" and _trains(facts, u.node, depth + 1) for u in calls
+    )
+
+
+def _gradient_targets(facts: Facts, statement: ast.stmt, place: ast.Call) -> list[ast.Name]:
+    """Return the names that a statement gives the gradient of a call in it, without the value's."""
+    if not isinstance(statement, ast.Assign):
+        return []
+    roles = [r for r in facts.roles(place.func) if r.kind == "derivative"]
+    maker = facts.names.single_origin(place.func)
+    if isinstance(maker, ast.Call):
+        roles += [r for r in facts.roles(maker.func) if r.kind == "derivative"]
+    valued = any(r.qualname.endswith(_WITH_VALUE) for r in roles)
+    found = []
+    for target in statement.targets:
+        parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+        skipped = 1 if valued and len(parts) > 1 and statement.value is place else 0
+        found += [name for part in parts[skipped:] for name in _stored(part)]
+    return found
+
+
+def _stored(target: ast.expr) -> Iterator[ast.Name]:
+    """Yield the names that an assignment to a target binds or changes."""
+    match target:
+        case ast.Name():
+            yield target
+        case ast.Tuple(elts=elements) | ast.List(elts=elements):
+            for element in elements:
+                yield from _stored(element)
+        case ast.Starred(value=inner) | ast.Subscript(value=inner):
+            yield from _stored(inner)
+
+
+def _optimized(call: ast.Call) -> list[ast.expr]:
+    """Return what a call hands an optimizer as gradients; nothing where it calls none.
+
+    That are `tx.update(grads, state)` of optax and what has its interface (`dict.update` takes one
+    argument by position), and `state.apply_gradients(grads=grads)` of Flax.
+    """
+    match call:
+        case ast.Call(func=ast.Attribute(attr="update"), args=[first, _, *_]):
+            return [first]
+        case ast.Call(func=ast.Attribute(attr="apply_gradients"), args=args, keywords=keywords):
+            return [*args, *(k.value for k in keywords if k.arg == "grads")]
+    return []
+
+
+def _mentions(value: ast.AST, names: set[str], place: ast.AST) -> bool:
+    """Return whether an expression contains a call, or reads one of some names."""
+    return any(n is place or (isinstance(n, ast.Name) and n.id in names) for n in walk(value))
 
 
 def _closure_escapes(facts: Facts, derivative: ast.AST) -> bool:

@@ -29,7 +29,8 @@ class CheckpointedLastStage(Rule):
     Leave the last stage plain and checkpoint the stages before it.
 
     ## When is this fine?
-    With a policy. Where the function is itself a part of a larger one, a loop's body or mapped.
+    With a policy. Where the function is itself a part of a larger one, a loop's body or mapped. A
+    gradient taken in a loop counts only where an optimizer gets it (`tx.update(grads, state)`).
 
     ## Is the fix safe?
     No: values stay the same, memory and time may change.
@@ -163,6 +164,73 @@ class CheckpointedLastStage(Rule):
 
                 def step(self, w, x):
                     return jax.value_and_grad(self.loss)(w, x)
+            """,
+        ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+            import optax
+
+
+            class Trainer:
+                def make_loss(self, network, static):
+                    def loss(w, x):
+                        w = {**static, "w": jnp.tanh(w)}
+
+                        @jax.checkpoint  # !
+                        def run(w, x):
+                            return network(w, x)
+
+                        return jnp.mean(run(w, x))
+
+                    return loss
+
+                def make_step(self, network, tx, static):
+                    loss = self.make_loss(network, static)
+
+                    def step(carry, x):
+                        w, state = carry
+                        value, gradient = jax.value_and_grad(lambda w: loss(w, x))(w)
+                        updates, state = tx.update(gradient, state, w)
+                        return (optax.apply_updates(w, updates), state), value
+
+                    return step
+
+                def train(self, network, tx, carry, xs):
+                    return jax.lax.scan(self.make_step(network, tx, {}), carry, xs)
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+            import optax
+
+
+            class Trainer:
+                def make_loss(self, network, static):
+                    def loss(w, x):
+                        w = {**static, "w": jnp.tanh(w)}
+
+                        def run(w, x):
+                            return network(w, x)
+
+                        return jnp.mean(run(w, x))
+
+                    return loss
+
+                def make_step(self, network, tx, static):
+                    loss = self.make_loss(network, static)
+
+                    def step(carry, x):
+                        w, state = carry
+                        value, gradient = jax.value_and_grad(lambda w: loss(w, x))(w)
+                        updates, state = tx.update(gradient, state, w)
+                        return (optax.apply_updates(w, updates), state), value
+
+                    return step
+
+                def train(self, network, tx, carry, xs):
+                    return jax.lax.scan(self.make_step(network, tx, {}), carry, xs)
             """,
         ),
     )

@@ -36,7 +36,8 @@ class CheckpointedLoss(Rule):
 
     ## When is this fine?
     With a policy. Inside a staged loop, a `lax.map` or another derivative, where the function is
-    one of many; in a rule of `custom_vjp`. The compiler's scheduling can still move the peak by
+    one of many; in a rule of `custom_vjp`. In a loop of gradients that is differentiated itself: the
+    rule speaks in a loop only where an optimizer gets the gradient (`tx.update(grads, state)`). The compiler's scheduling can still move the peak by
     some 10 %, and on sharded models the barrier also keeps gathered weights from being shared
     between the passes: measure before you remove it there.
 
@@ -473,8 +474,190 @@ class CheckpointedLoss(Rule):
                 return jax.value_and_grad(loss)(w)
             """,
         ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+            import optax
+
+            tx = optax.adam(1e-3)
+
+
+            def loss(w, x):
+                for _ in range(3):
+                    x = jnp.tanh(x @ w)
+                return x.sum()
+
+
+            def train(w, state, batches):
+                def step(carry, batch):
+                    w, state = carry
+                    value, gradient = jax.value_and_grad(jax.checkpoint(loss))(w, batch)  # !
+                    scaled = jax.tree.map(lambda g: g / 8, gradient)
+                    updates, state = tx.update(scaled, state, w)
+                    return (optax.apply_updates(w, updates), state), value
+
+                return jax.lax.scan(step, (w, state), batches)
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+            import optax
+
+            tx = optax.adam(1e-3)
+
+
+            def loss(w, x):
+                for _ in range(3):
+                    x = jnp.tanh(x @ w)
+                return x.sum()
+
+
+            def train(w, state, batches):
+                def step(carry, batch):
+                    w, state = carry
+                    value, gradient = jax.value_and_grad(loss)(w, batch)
+                    scaled = jax.tree.map(lambda g: g / 8, gradient)
+                    updates, state = tx.update(scaled, state, w)
+                    return (optax.apply_updates(w, updates), state), value
+
+                return jax.lax.scan(step, (w, state), batches)
+            """,
+        ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def loss(w, x):
+                for _ in range(3):
+                    x = jnp.tanh(x @ w)
+                return x.sum()
+
+
+            def gradient_of(w, batch):
+                value, gradient = jax.value_and_grad(jax.checkpoint(loss))(w, batch)  # !
+                return gradient, value
+
+
+            def train(state, batches):
+                def step(i, state):
+                    gradient, value = gradient_of(state.params, batches[i])
+                    return state.apply_gradients(grads=gradient)
+
+                return jax.lax.fori_loop(0, 100, step, state)
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def loss(w, x):
+                for _ in range(3):
+                    x = jnp.tanh(x @ w)
+                return x.sum()
+
+
+            def gradient_of(w, batch):
+                value, gradient = jax.value_and_grad(loss)(w, batch)
+                return gradient, value
+
+
+            def train(state, batches):
+                def step(i, state):
+                    gradient, value = gradient_of(state.params, batches[i])
+                    return state.apply_gradients(grads=gradient)
+
+                return jax.lax.fori_loop(0, 100, step, state)
+            """,
+        ),
     )
     good = (
+        Example(  # a loop that may be differentiated
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def energy(x):
+                return jnp.sum(jnp.tanh(x) ** 2)
+
+
+            def relax(x):
+                def step(x, _):
+                    return x - 0.1 * jax.grad(jax.checkpoint(energy))(x), None
+
+                return jax.lax.scan(step, x, length=100)[0]
+            """
+        ),
+        Example(  # what is no optimizer
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def energy(x):
+                return jnp.sum(jnp.tanh(x) ** 2)
+
+
+            def relax(x, log):
+                def step(x, _):
+                    value, force = jax.value_and_grad(jax.checkpoint(energy))(x)
+                    log.update(value, 1)
+                    log.update({"force": force})
+                    return x - 0.1 * force, None
+
+                return jax.lax.scan(step, x, length=100)[0]
+            """
+        ),
+        Example(  # training that is differentiated
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def loss(w, x):
+                return jnp.sum(jnp.tanh(x @ w) ** 2)
+
+
+            def meta_loss(rate, w, tx, state, batches):
+                def step(carry, batch):
+                    w, state = carry
+                    gradient = jax.grad(jax.checkpoint(loss))(w, batch)
+                    updates, state = tx.update(gradient, state)
+                    return (w + rate * updates, state), None
+
+                (w, _), _ = jax.lax.scan(step, (w, state), batches)
+                return loss(w, batches[0])
+
+
+            tune = jax.grad(meta_loss)
+            """
+        ),
+        Example(  # one of two calls is no training
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def energy(x):
+                return jnp.sum(jnp.tanh(x) ** 2)
+
+
+            def slope_of(x):
+                return jax.grad(jax.checkpoint(energy))(x)
+
+
+            def simulate(tx, x, state):
+                def step(carry, _):
+                    x, state = carry
+                    updates, state = tx.update(slope_of(x), state)
+                    return (x + updates, state), slope_of(x)
+
+                return jax.lax.scan(step, (x, state), length=100)
+            """
+        ),
         Example(
             """
             import jax

@@ -8,20 +8,21 @@ vmap and another checkpoint are not.
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns.unrolling import is_unrolled
 from jaxresid.linter.resolve import alternatives
-from jaxresid.linter.resolve.uses import RemoteUse
+from jaxresid.linter.resolve.uses import PLAIN, RemoteAround, RemoteCheckpoint
 from jaxresid.violations import Fix
 
 if TYPE_CHECKING:
+    from jaxresid.linter.resolve.context import Around
     from jaxresid.linter.resolve.facts import Facts, Loop, Site, Use
 
-_MAX_CALLERS = 8
-# What a value may go through without the rule losing sight of it.
-PLAIN = frozenset({"jit", "vmap", "partial", "element", "iterated", "class", "instance"})
+# About how many functions and classes other modules are asked for one checkpoint.
+_MAX_ASKED = 32
 
 
 def false_prevent_cse(facts: Facts, site: Site) -> ast.expr | None:
@@ -148,63 +149,70 @@ def _loop_uses(facts: Facts, use: Use) -> tuple[Use | None, ...]:
     return tuple(u if u.kind == "loop" and PLAIN.issuperset(u.through) else None for u in uses)
 
 
-def enclosing_checkpoint(facts: Facts, site: Site) -> Site | RemoteUse | None:
+def enclosing_checkpoint(facts: Facts, site: Site) -> Site | RemoteCheckpoint | None:
     """Return the checkpoint whose body contains every call of a site's function.
 
     It may stand in another module, which checkpoints the function or the class that the calls are
-    in. None is returned where a staged loop or a branch is in between, or where a call is or may be
-    elsewhere.
+    in, or one that calls these. None is returned where a staged loop or a branch is in between, or
+    where a call is or may be elsewhere.
     """
-    found: Site | RemoteUse | None = None
+    found: Site | RemoteCheckpoint | None = None
     for use in facts.site_uses(site):
-        outer = _enclosing_of_use(facts, use, 0)
-        if outer is None or outer is site or not _may_both(facts, site, outer):
+        around = facts.around(use)
+        if around is None or site in around.sites:
             return None
-        found = found or outer
+        outers: list[Site | RemoteCheckpoint] = [*around.sites]
+        if not _ask(facts, around, facts.path, outers, set()):
+            return None
+        if not outers or not all(_may_both(facts, site, outer) for outer in outers):
+            return None
+        found = found or outers[0]
     return found
 
 
-def _enclosing_of_use(facts: Facts, use: Use, depth: int) -> Site | RemoteUse | None:
-    """Return the checkpoint that a call runs in, None where there is none for sure."""
-    if use.kind != "call" or not PLAIN.issuperset(use.through) or depth > _MAX_CALLERS:
-        return None
-    function = facts.names.function(use.node)
-    if function is None:
-        return None
-    uses, elsewhere = facts.uses(function), facts.remote_uses(function)
-    owner = facts.names.class_of(function)
-    if owner is not None and getattr(function, "name", "") == "__call__":
-        uses, elsewhere = (*uses, *facts.uses(owner)), facts.remote_uses(owner)
-    found: Site | RemoteUse | None = None
-    for outer_use in uses:
-        if alternatives.replaces_checkpoint(
-            facts, outer_use.node, lambda t: t is not None and t in (function, owner)
-        ):
+def _ask(
+    facts: Facts,
+    around: Around | RemoteAround,
+    home: Path | None,
+    found: list[Site | RemoteCheckpoint],
+    seen: set[str],
+) -> bool:
+    """Find the checkpoints that other modules have around what contains a call.
+
+    False is returned where one of these uses is or may be outside a checkpoint, and where a
+    function or a class that its own module does not use is used nowhere.
+
+    Args:
+      facts: the facts of the module that is linted.
+      around: what contains the call.
+      home: the file that it is in.
+      found: where the checkpoints are added.
+      seen: the names that were asked about before.
+    """
+    for name in around.names:
+        if name in seen:
             continue
-        outer: Site | RemoteUse | None
-        if outer_use.kind == "checkpoint" and PLAIN.issuperset(outer_use.through):
-            outer = facts.site_of(outer_use.node)
-            outer = outer if outer is not None and not outer.api.loop else None
-        else:
-            outer = _enclosing_of_use(facts, outer_use, depth + 1)
-        if outer is None:
-            return None
-        found = found or outer
-    for remote in elsewhere:
-        if remote.replaces_checkpoint:
-            continue
-        if remote.kind != "checkpoint" or not PLAIN.issuperset(remote.through):
-            return None
-        found = found or remote
-    return found
+        seen.add(name)
+        elsewhere = facts.project.remote_uses(name, home) if facts.project is not None else ()
+        uses = [use for use in elsewhere if not use.replaces_checkpoint]
+        if len(seen) > _MAX_ASKED or (name in around.unused and not uses):
+            return False
+        for use in uses:
+            if use.kind == "checkpoint" and PLAIN.issuperset(use.through):
+                found.append(use.checkpoint)
+            elif use.around is None or not _ask(facts, use.around, use.around.home, found, seen):
+                return False
+            elif use.around.checkpoint is not None:
+                found.append(use.around.checkpoint)
+    return True
 
 
-def _may_both(facts: Facts, inner: Site, outer: Site | RemoteUse) -> bool:
+def _may_both(facts: Facts, inner: Site, outer: Site | RemoteCheckpoint) -> bool:
     """Return whether no flag decides between two checkpoints, as far as is certain."""
     one = _condition(facts, inner.node)
     if one is None:
         return True
-    if isinstance(outer, RemoteUse):
+    if isinstance(outer, RemoteCheckpoint):
         return False
     other = _condition(facts, outer.node)
     return other is None or one == other

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+from jaxresid.linter.resolve import alternatives
 from jaxresid.linter.resolve.callees import ImportIndex
 from jaxresid.linter.resolve.names import Definition, FunctionNode
-from jaxresid.linter.resolve.uses import RemoteUse, Use, UseResolver
+from jaxresid.linter.resolve.sites import Site
+from jaxresid.linter.resolve.uses import PLAIN, RemoteUse, Use, UseResolver
 
 # How many callers, or functions around one another, are followed up; beyond them is unknown.
 _MAX_CALLERS = 50
+# How many functions and classes around a call other modules are asked about.
+_MAX_NAMES = 8
+# Where a class makes what its other methods call.
+_SET_UP = frozenset({"setup", "__init__"})
 
 
 @dataclass(slots=True)
@@ -44,6 +50,23 @@ class Context:
     python_loop: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What runs a call, where this module shows nothing around it but functions and checkpoints.
+
+    Attributes:
+      sites: one of the checkpoints of the functions or classes that contain the call; empty where
+        only other modules may have one.
+      names: the functions and classes that contain it, by their dotted names, which other modules
+        may use.
+      unused: those among them that this module does not use: only others can run the call.
+    """
+
+    sites: tuple[Site, ...] = ()
+    names: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+
 class Callers(ImportIndex, Protocol):
     """An index of what other modules do with the functions of one."""
 
@@ -57,6 +80,7 @@ class ContextResolver(UseResolver):
     project: Callers | None
     remote: bool
     _contexts: dict[ast.AST, Context]
+    _arounds: dict[FunctionNode, Around | None]
     _depth = 0
 
     def context(self, node: ast.AST) -> Context:
@@ -170,6 +194,69 @@ class ContextResolver(UseResolver):
             if use.in_reverse:
                 context.reverse = True
 
+    def around(self, use: Use) -> Around | None:
+        """Return what runs a call, None where that is or may be more than a checkpoint.
+
+        An instance that a class makes in its `setup` is called where its methods call it.
+        """
+        if use.kind != "call" or not PLAIN.issuperset(use.through):
+            return None
+        function = self.names.function(use.node)
+        if getattr(function, "name", "") in _SET_UP and _makes_instance(use.node):
+            functions = [
+                self.names.function(u.node)
+                if u.kind == "call" and PLAIN.issuperset(u.through)
+                else None
+                for u in self.uses(use.node)
+            ]
+            if not functions or function in functions:
+                return None
+        else:
+            functions = [function]
+        return _together(
+            self._around_function(f) if f is not None else None for f in dict.fromkeys(functions)
+        )
+
+    def _around_function(self, function: FunctionNode) -> Around | None:
+        if function not in self._arounds:
+            self._arounds[function] = None  # what a cycle sees
+            if self._depth < _MAX_CALLERS:
+                self._depth += 1
+                try:
+                    self._arounds[function] = self._find_around(function)
+                finally:
+                    self._depth -= 1
+        return self._arounds[function]
+
+    def _find_around(self, function: FunctionNode) -> Around | None:
+        uses, owner = self.uses(function), self.names.class_of(function)
+        called = owner is not None and getattr(function, "name", "") == "__call__"
+        if owner is not None and called:
+            uses = (*uses, *self.uses(owner))
+        shared: Definition | None = owner if called else function if owner is None else None
+        name = self.names.qualname(shared) if shared is not None else None
+        names = (name,) if name is not None else ()
+        uses = tuple(
+            use
+            for use in uses
+            if not alternatives.replaces_checkpoint(
+                self, use.node, lambda t: t is not None and t in (function, owner)
+            )
+        )
+        if not uses:
+            return Around((), names, names) if names else None
+        found: list[Around | None] = [Around((), names)]
+        for use in uses:
+            if use.kind == "checkpoint" and PLAIN.issuperset(use.through):
+                site = self.site_of(use.node)
+                inside = Around((site,)) if site and not site.api.loop else None
+                if site is not None and site.definition is function:
+                    return inside  # whoever calls it
+                found.append(inside)
+            else:
+                found.append(self.around(use))
+        return _together(found)
+
     def remote_uses(self, definition: Definition) -> tuple[RemoteUse, ...]:
         """Return what the other modules of the project do with a definition of this one."""
         if self.project is None or self.remote or self.names.class_of(definition) is not None:
@@ -222,6 +309,26 @@ def is_rule(use: Use, context: Context) -> bool:
       context: the context of the place where it is used.
     """
     return use.kind == "rule" or "custom" in use.through or context.only_rule
+
+
+def _makes_instance(node: ast.AST) -> bool:
+    """Return whether a call is one of a class, as far as its spelling tells."""
+    func = node.func if isinstance(node, ast.Call) else None
+    name = getattr(func, "attr", getattr(func, "id", ""))
+    return isinstance(name, str) and name[:1].isupper()
+
+
+def _together(parts: Iterable[Around | None]) -> Around | None:
+    """Return what is around each of some calls, None where that is not known of one of them."""
+    known = []
+    for part in parts:
+        if part is None:
+            return None
+        known.append(part)
+    sites = tuple(site for part in known for site in part.sites)
+    names = tuple(dict.fromkeys(name for part in known for name in part.names))
+    unused = tuple(dict.fromkeys(name for part in known for name in part.unused))
+    return Around(sites[:1], names, unused) if len(names) <= _MAX_NAMES else None
 
 
 def _merge(context: Context, other: Context) -> None:

@@ -103,6 +103,7 @@ class Facts(ContextResolver):
         self._known_roles = {}
         self._uses: dict[tuple[ast.AST, int], tuple[Use, ...]] = {}
         self._contexts: dict[ast.AST, Context] = {}
+        self._arounds = {}
 
     def jax_is(self, at_least: tuple[int, int], below: tuple[int, int] | None = None) -> bool:
         """Return whether the targeted jax is in a range of versions; no target means the newest.

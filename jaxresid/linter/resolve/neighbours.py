@@ -21,8 +21,8 @@ from jaxresid.linter.resolve.context import is_rule
 from jaxresid.linter.resolve.facts import Facts
 from jaxresid.linter.resolve.names import External, Names, Origin
 from jaxresid.linter.resolve.project_module import ProjectModule
-from jaxresid.linter.resolve.stages import derivative_name
-from jaxresid.linter.resolve.uses import RemoteUse
+from jaxresid.linter.resolve.stages import callee_text, derivative_name
+from jaxresid.linter.resolve.uses import RemoteAround, RemoteCheckpoint, RemoteUse, Use
 from jaxresid.linter.text.source import SourceText
 from jaxresid.linter.text.trees import walk
 
@@ -224,9 +224,21 @@ def _write_use(uses: dict[str, tuple[RemoteUse, ...]], facts: Facts, qualname: s
                     is_rule(use, context),
                     use.through,
                     replaces_checkpoint(facts, use.node, is_it),
+                    _remote_around(facts, use),
                 )
             )
     uses[qualname] = tuple(found)
+
+
+def _remote_around(facts: Facts, use: Use) -> RemoteAround | None:
+    around = facts.around(use)
+    if around is None or facts.path is None:
+        return None
+    places = [
+        RemoteCheckpoint(callee_text(site), facts.source.path, facts.source.span(site.node))
+        for site in around.sites
+    ]
+    return RemoteAround(places[0] if places else None, around.names, around.unused, facts.path)
 
 
 def _is_loop(api: LoopApi | None) -> bool:

@@ -273,7 +273,7 @@ def site_text(facts: Facts, site: Site) -> str:
 
     For example: `jax.checkpoint(loss)`, or `@jax.checkpoint` on `loss`.
     """
-    callee = ast.unparse(_callee(site.node))
+    callee = callee_text(site)
     if site.definition is not None:
         return f"`@{callee}` on `{site.definition.name}`"
     what = "..."
@@ -285,6 +285,11 @@ def site_text(facts: Facts, site: Site) -> str:
         case ast.Call(func=func):
             what = f"{ast.unparse(func)}(...)"
     return f"`{callee}({what})`"
+
+
+def callee_text(site: Site) -> str:
+    """Return the checkpoint of a site as the user spells it: `nn.remat`."""
+    return ast.unparse(_callee(site.node))
 
 
 def _callee(node: ast.expr) -> ast.expr:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from jaxresid.linter.resolve import apis
@@ -57,6 +58,43 @@ class Use:
     through: tuple[str, ...] = ()
 
 
+# What a value may go through without anything but calls of it becoming of it.
+PLAIN = frozenset({"jit", "vmap", "partial", "element", "iterated", "class", "instance"})
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteCheckpoint:
+    """A checkpoint in another module.
+
+    Attributes:
+      callee: how that module spells it: `nn.remat`.
+      path: the file of the other module.
+      span: the place in that file.
+    """
+
+    callee: str
+    path: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteAround:
+    """What runs a call in another module, as far as that module shows: checkpointed functions.
+
+    Attributes:
+      checkpoint: one of the checkpoints, None where there is none in that module.
+      names: the functions and classes that contain the call, by their dotted names, which further
+        modules may use.
+      unused: those among them that that module does not use itself.
+      home: the file of that module.
+    """
+
+    checkpoint: RemoteCheckpoint | None
+    names: tuple[str, ...]
+    unused: tuple[str, ...]
+    home: Path
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteUse:
     """A use that another module makes of a function.
@@ -73,6 +111,8 @@ class RemoteUse:
         does not differentiate.
       through: what the function went through on the way, as in `Use`.
       replaces_checkpoint: whether it is a call in the place of one of the checkpointed function.
+      around: what runs it, if it is a call that nothing but checkpoints is around, or may be; else
+        None.
     """
 
     kind: UseKind
@@ -85,6 +125,12 @@ class RemoteUse:
     in_rule: bool
     through: tuple[str, ...]
     replaces_checkpoint: bool
+    around: RemoteAround | None = None
+
+    @property
+    def checkpoint(self) -> RemoteCheckpoint:
+        """The use as a checkpoint, of the kind of that name."""
+        return RemoteCheckpoint(self.callee, self.path, self.span)
 
 
 class UseResolver(SiteFinder):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter.patterns import cse
 from jaxresid.linter.resolve import stages
-from jaxresid.linter.resolve.uses import RemoteUse
+from jaxresid.linter.resolve.uses import RemoteCheckpoint
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Related, Violation
 
@@ -18,7 +18,8 @@ class CseAllowedInNestedCheckpoint(Rule):
 
     ## What it does
     Finds a literal `prevent_cse=False` whose function is called in a function or a module that is
-    checkpointed itself, in any file of the project, with no staged loop or branch in between.
+    checkpointed itself, or called in one that is, in any files of the project, with no staged loop
+    or branch in between.
 
     ## Why is this bad?
     The backward pass of the outer function recomputes its forward pass, inner functions included,
@@ -294,8 +295,477 @@ class CseAllowedInNestedCheckpoint(Rule):
             """
             },
         ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def pair(ws, x):
+                inner = jax.checkpoint(layer, prevent_cse=False)  # !
+                return inner(ws[1], inner(ws[0], x))
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def pair(ws, x):
+                inner = jax.checkpoint(layer)
+                return inner(ws[1], inner(ws[0], x))
+            """,
+            files={
+                "net.py": """
+                import jax
+                from module import pair
+
+
+                @jax.checkpoint
+                def stage(ws, x):
+                    return pair(ws[2:], pair(ws[:2], x))
+
+
+                def loss(ws, xs):
+                    x, _ = jax.lax.scan(lambda x, _: (stage(ws, x), None), xs[0], xs)
+                    return jax.checkpoint(lambda x: pair(ws, x))(x).sum()
+                """,
+                "run.py": """
+                import jax
+                from net import stage
+
+
+                def rows(ws, xs):
+                    return jax.lax.map(lambda x: stage(ws, x), xs)
+                """,
+            },
+        ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def pair(ws, x):
+                inner = jax.checkpoint(layer, prevent_cse=False)  # !
+                return inner(ws[1], inner(ws[0], x))
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def pair(ws, x):
+                inner = jax.checkpoint(layer)
+                return inner(ws[1], inner(ws[0], x))
+            """,
+            files={
+                "stages.py": """
+                from module import pair
+
+
+                def stage(ws, x):
+                    return pair(ws[2:], pair(ws[:2], x))
+                """,
+                "net.py": """
+                import jax
+                from stages import stage
+
+
+                def loss(ws, x):
+                    for _ in range(4):
+                        x = jax.checkpoint(stage)(ws, x)
+                    return x.sum()
+                """,
+            },
+        ),
+        Example(
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                cfg: dict
+
+                def setup(self):
+                    self.mlp = nn.remat(nn.MLP, prevent_cse=False)(self.cfg)  # !
+
+                def __call__(self, x):
+                    return x + self.mlp(x)
+            """,
+            fixed="""
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                cfg: dict
+
+                def setup(self):
+                    self.mlp = nn.remat(nn.MLP)(self.cfg)
+
+                def __call__(self, x):
+                    return x + self.mlp(x)
+            """,
+            files={
+                "stages.py": """
+                import flax.linen as nn
+                from module import Block
+
+
+                class Stage(nn.Module):
+                    cfg: dict
+
+                    def setup(self):
+                        self.blocks = [Block(self.cfg) for _ in range(4)]
+
+                    def __call__(self, x):
+                        for block in self.blocks:
+                            x = block(x)
+                        return x
+                """,
+                "net.py": """
+                import flax.linen as nn
+                from stages import Stage
+
+
+                class Net(nn.Module):
+                    cfg: dict
+
+                    @nn.compact
+                    def __call__(self, x):
+                        for _ in range(4):
+                            x = nn.remat(Stage)(self.cfg)(x)
+                        return x
+                """,
+            },
+        ),
     )
     good = (
+        Example(  # a loop of another module in between
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def pair(ws, x):
+                inner = jax.checkpoint(layer, prevent_cse=False)
+                return inner(ws[1], inner(ws[0], x))
+            """,
+            files={
+                "net.py": """
+                import jax
+                from module import pair
+
+
+                @jax.checkpoint
+                def stage(ws, x):
+                    return jax.lax.scan(lambda x, ws: (pair(ws, x), None), x, ws)[0]
+                """,
+            },
+        ),
+        Example(  # outside the checkpoint of another module as well
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def pair(ws, x):
+                inner = jax.checkpoint(layer, prevent_cse=False)
+                return inner(ws[1], inner(ws[0], x))
+            """,
+            files={
+                "net.py": """
+                import jax
+                from module import pair
+
+
+                @jax.checkpoint
+                def stage(ws, x):
+                    return pair(ws, x)
+
+
+                def both(ws, x):
+                    return jax.lax.map(lambda x: pair(ws, x), stage(ws, x))
+                """,
+            },
+        ),
+        Example(  # a third module calls its caller without a checkpoint
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def pair(ws, x):
+                inner = jax.checkpoint(layer, prevent_cse=False)
+                return inner(ws[1], inner(ws[0], x))
+            """,
+            files={
+                "stages.py": """
+                from module import pair
+
+
+                def stage(ws, x):
+                    return pair(ws[2:], pair(ws[:2], x))
+                """,
+                "net.py": """
+                import jax
+                from stages import stage
+
+
+                def loss(ws, x):
+                    for _ in range(4):
+                        x = jax.checkpoint(stage)(ws, x)
+                    return x.sum()
+                """,
+                "other.py": """
+                import jax
+                from stages import stage
+
+
+                def run(ws, xs):
+                    return jax.lax.map(lambda x: stage(ws, x), xs)
+                """,
+            },
+        ),
+        Example(  # no checkpoint anywhere
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def pair(ws, x):
+                inner = jax.checkpoint(layer, prevent_cse=False)
+                return inner(ws[1], inner(ws[0], x))
+            """,
+            files={
+                "stages.py": """
+                from module import pair
+
+
+                def stage(ws, x):
+                    return pair(ws[2:], pair(ws[:2], x))
+                """,
+            },
+        ),
+        Example(  # one of two ways leads to no checkpoint
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def pair(ws, x):
+                inner = jax.checkpoint(layer, prevent_cse=False)
+                return inner(ws[1], inner(ws[0], x))
+            """,
+            files={
+                "stages.py": """
+                from module import pair
+
+
+                def stage(ws, x):
+                    return pair(ws[2:], pair(ws[:2], x))
+
+
+                def rows(ws, xs):
+                    return [stage(ws, x) for x in xs]
+                """,
+                "net.py": """
+                import jax
+                from stages import stage
+
+
+                def loss(ws, x):
+                    for _ in range(4):
+                        x = jax.checkpoint(stage)(ws, x)
+                    return x.sum()
+                """,
+            },
+        ),
+        Example(  # handed to what is not visible
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                cfg: dict
+
+                def setup(self):
+                    self.mlp = nn.remat(nn.MLP, prevent_cse=False)(self.cfg)
+
+                def __call__(self, x):
+                    return x + self.mlp(x)
+            """,
+            files={
+                "stages.py": """
+                import flax.linen as nn
+                from module import Block
+
+
+                class Stage(nn.Module):
+                    cfg: dict
+
+                    def setup(self):
+                        self.blocks = [Block(self.cfg) for _ in range(4)]
+
+                    def __call__(self, x):
+                        return self.run(self.blocks, self.blocks[0](x))
+                """,
+                "net.py": """
+                import flax.linen as nn
+                from stages import Stage
+
+
+                class Net(nn.Module):
+                    cfg: dict
+
+                    @nn.compact
+                    def __call__(self, x):
+                        for _ in range(4):
+                            x = nn.remat(Stage)(self.cfg)(x)
+                        return x
+                """,
+            },
+        ),
+        Example(  # a scan in between
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                cfg: dict
+
+                def setup(self):
+                    self.mlp = nn.remat(nn.MLP, prevent_cse=False)(self.cfg)
+
+                def __call__(self, x):
+                    return x + self.mlp(x)
+            """,
+            files={
+                "stages.py": """
+                import flax.linen as nn
+                from module import Block
+
+
+                class Stage(nn.Module):
+                    cfg: dict
+
+                    def setup(self):
+                        self.blocks = [nn.scan(Block, length=4)(self.cfg)]
+
+                    def __call__(self, x):
+                        for block in self.blocks:
+                            x = block(x)
+                        return x
+                """,
+                "net.py": """
+                import flax.linen as nn
+                from stages import Stage
+
+
+                class Net(nn.Module):
+                    cfg: dict
+
+                    @nn.compact
+                    def __call__(self, x):
+                        for _ in range(4):
+                            x = nn.remat(Stage)(self.cfg)(x)
+                        return x
+                """,
+            },
+        ),
+        Example(  # run where the instance is made
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def shift(w, x):
+                by = jax.checkpoint(layer, prevent_cse=False)(w, x)
+                return lambda x: x + by
+            """,
+            files={
+                "net.py": """
+                import jax
+                from module import shift
+
+
+                class Stage:
+                    def __init__(self, w, x):
+                        self.shift = shift(w, x)
+
+                    @jax.checkpoint
+                    def __call__(self, x):
+                        return self.shift(x)
+
+
+                def run(w, x):
+                    return Stage(w, x)(x)
+                """,
+            },
+        ),
+        Example(  # whoever calls it in the other place
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(w, x):
+                return jnp.sin(jnp.tanh(x @ w) @ w)
+
+
+            def pair(ws, x):
+                inner = jax.checkpoint(layer, prevent_cse=False)
+                return inner(ws[1], inner(ws[0], x))
+
+
+            @jax.checkpoint
+            def stage(ws, x):
+                return pair(ws, x)
+
+
+            def plain(ws, x):
+                return pair(ws, x)
+            """,
+        ),
         Example(  # another module uses it without a checkpoint as well
             """
             import flax.linen as nn
@@ -625,7 +1095,7 @@ class CseAllowedInNestedCheckpoint(Rule):
             if value is None or outer is None:
                 continue
             note = "the outer checkpoint"
-            if isinstance(outer, RemoteUse):
+            if isinstance(outer, RemoteCheckpoint):
                 related: tuple[Related, ...] = (Related(note, outer.path, outer.span),)
                 where = f"what `{outer.callee}` wraps in {outer.path}"
             else:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import cse
 from jaxresid.linter.resolve import stages
+from jaxresid.linter.resolve.uses import PLAIN
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Fix, Violation
 
@@ -540,7 +541,7 @@ def _unprotected(facts: Facts, site: Site) -> Use | None:
     """
     found = None
     for use in facts.site_uses(site):
-        if use.kind != "call" or not cse.PLAIN.issuperset(use.through):
+        if use.kind != "call" or not PLAIN.issuperset(use.through):
             return None
         context = facts.context(use.node)
         if context.loop or context.branch or context.rule or context.unknown:

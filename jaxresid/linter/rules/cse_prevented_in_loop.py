@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import cse, unrolling
 from jaxresid.linter.resolve import stages
+from jaxresid.linter.resolve.uses import PLAIN
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Fix, Violation
 
@@ -511,7 +512,7 @@ def _loop(facts: Facts, site: Site) -> Loop | None:
             return None
         if unroll is not None and not isinstance(unroll, ast.Constant):
             return None
-        if not cse.PLAIN.issuperset(use.through):
+        if not PLAIN.issuperset(use.through):
             return None
         found = found or loop
     return found

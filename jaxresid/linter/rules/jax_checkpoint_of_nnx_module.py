@@ -4,10 +4,10 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.patterns import cse
 from jaxresid.linter.patterns import nn_modules as modules
 from jaxresid.linter.resolve import apis, stages
 from jaxresid.linter.resolve.names import FunctionNode
+from jaxresid.linter.resolve.uses import PLAIN
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
 
@@ -607,7 +607,7 @@ def _class_of_argument(
         call = use.node
         if use.kind != "call" or not isinstance(call, ast.Call) or "vmap" in use.through:
             return None
-        if not cse.PLAIN.issuperset(use.through) or len(call.args) <= index:
+        if not PLAIN.issuperset(use.through) or len(call.args) <= index:
             return None
         found.add(modules.instance_class(facts, call.args[index]))
     return found.pop() if len(found) == 1 else None

@@ -229,6 +229,21 @@ def _linear(namespace):
     assert saved(project, W, X) == saved(lambda w, x: x @ w, W, X) == []
 
 
+def _copies_are_stacked(_):
+    """Where the rule is silent: a scan stacks what a product makes of its weights."""
+    ws, x = jnp.full((5, 2, 8, 8), 0.1), X
+
+    def nstacked(layer):
+        def loss(ws, x):
+            return jax.lax.scan(lambda x, w: (jnp.tanh(layer(x, w)), None), x, ws)[0].sum()
+
+        return sum(shape == (5, 8, 8) for _, shape in saved(loss, ws, x))
+
+    layers = (lambda x, w: x @ w[0], lambda x, w: x @ w[0].T, lambda x, w: jnp.dot(x, w[1] * 1.0))
+    for layer in layers:
+        assert nstacked(jax.checkpoint(layer, prevent_cse=False)) < nstacked(layer)
+
+
 def _layers_keep(build):
     """The checkpoint drops nothing, except scalars and a pool's counts of one image."""
 
@@ -410,6 +425,7 @@ CLAIMS = {
     "JXR107": (
         Claim(_trivial),
         Claim(_linear, bad=1),
+        Claim(_copies_are_stacked, source=""),
         Claim(_layers_keep(_lookups), bad=7),
         Claim(_layers_keep(_linen_layers), bad=9, needs=("flax",)),
         Claim(_layers_keep(_nnx_layers), bad=10, needs=("flax",)),

@@ -40,6 +40,7 @@ _PRODUCTS = frozenset(
     """.split()
 )
 _RESHAPING = frozenset("astype reshape transpose swapaxes squeeze ravel flatten".split())
+_VIEWS = frozenset({"T", "mT", "real", "imag"})
 _MAX_NODES = 100
 _MAX_CLASSES = 3
 _MODULES = ("jax.numpy.", "jax.lax.", "jax.nn.", "flax.linen.", "flax.nnx.")
@@ -63,7 +64,8 @@ class TrivialCheckpoint(Rule):
     Checkpoint a whole block, so that the values computed inside it can be dropped.
 
     ## When is this fine?
-    Around what has intermediate values to drop, such as `gelu`, a normalization or two layers: the
+    Around what has intermediate values to drop, such as `gelu`, a normalization or two layers, and
+    around a product of what is sliced, transposed or cast there, a copy that a loop would stack: the
     rule is silent there. Around a layer that computes in a narrower type (`dtype=`), a checkpoint
     drops the cast of the weights, and keeps the input in the wide one. Where the barrier itself is
     wanted.
@@ -315,8 +317,53 @@ class TrivialCheckpoint(Rule):
                     return nnx.gelu(call(self.mix, x))
             """,
         ),
+        Example(
+            """
+            import jax
+
+
+            def layer(params, x):
+                apply = jax.checkpoint(lambda p, x: x @ p["w"])  # !
+                filtered = jax.checkpoint(  # !
+                    lambda p, x: jax.lax.conv(x, p.kernel, (1, 1), "SAME")
+                )
+                return jax.nn.gelu(filtered(params, apply(params, x)))
+            """,
+            fixed="""
+            import jax
+
+
+            def layer(params, x):
+                apply = lambda p, x: x @ p["w"]
+                filtered = lambda p, x: jax.lax.conv(x, p.kernel, (1, 1), "SAME")
+                return jax.nn.gelu(filtered(params, apply(params, x)))
+            """,
+        ),
     )
     good = (
+        Example(  # each makes a copy of the weights, which the scan would stack
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def run(ws, x):
+                turned = jax.checkpoint(lambda x, w: (x @ w.T), prevent_cse=False)
+                taken = jax.checkpoint(lambda x, w: x @ w[0], prevent_cse=False)
+                cast = jax.checkpoint(lambda x, w: x @ w.astype(x.dtype), prevent_cse=False)
+                shaped = jax.checkpoint(
+                    lambda x, w: jnp.einsum("bi,ij->bj", x, w.reshape(8, 8)), prevent_cse=False
+                )
+
+                def step(x, w):
+                    x = jnp.tanh(turned(x, w["a"]))
+                    x = jnp.tanh(taken(x, w["b"]))
+                    x = jnp.tanh(cast(x, w["c"]))
+                    return jnp.tanh(shaped(x, w["d"])), None
+
+                return jax.lax.scan(step, x, ws)
+            """
+        ),
         Example(
             """
             from flax import nnx
@@ -680,6 +727,24 @@ def _is_leaf(node: ast.expr) -> bool:
     return False
 
 
+def _is_given(node: ast.expr) -> bool:
+    """Return whether a factor is an array that the function gets, and not made of one.
+
+    A product keeps a slice, a transpose or a cast beside the array that it is made of: a loop
+    stacks them.
+    """
+    match node:
+        case ast.Name() | ast.Constant():
+            return True
+        case ast.Attribute(value=inner, attr=attr):
+            return attr not in _VIEWS and _is_given(inner)
+        case ast.Subscript(value=inner, slice=ast.Constant(value=str())):
+            return _is_given(inner)
+        case ast.Tuple(elts=elements):
+            return all(isinstance(e, ast.Constant) for e in elements)
+    return False
+
+
 def _is_product(facts: Facts, node: ast.AST) -> bool:
     """Whether something multiplies arrays, whose second factor would have to be kept."""
     match node:
@@ -697,7 +762,7 @@ def _is_linear(facts: Facts, node: ast.expr) -> bool:
     """
     match node:
         case ast.BinOp(op=ast.MatMult(), left=left, right=right):
-            return _is_leaf(left) and _is_leaf(right)
+            return _is_given(left) and _is_given(right)
         case ast.BinOp(op=ast.Add() | ast.Sub(), left=left, right=right):
             return _is_linear(facts, left) and _is_linear(facts, right)
         case ast.UnaryOp(op=ast.USub(), operand=inner):
@@ -706,6 +771,6 @@ def _is_linear(facts: Facts, node: ast.expr) -> bool:
             if not _operation_of(facts, node).startswith("a linear"):
                 return False
             if _is_product(facts, node):
-                return all(_is_leaf(a) for a in _inputs(node))
+                return all(_is_given(a) for a in _inputs(node))
             return all(_is_linear(facts, a) for a in _inputs(node))
     return _is_leaf(node)

@@ -54,6 +54,7 @@ ALLOWED = {
         *("documents", "errors", "home", "interrupts", "model", "settings", "targets"),
     },
     "render": {"model", "option_types", "text", "urls", "violations"},
+    "server": {"_version", "errors", "linter", "render", "settings", "violations"},
     "cli": {
         *(
             "_version",
@@ -66,7 +67,7 @@ ALLOWED = {
             "inspector",
         ),
         *("interrupts", "jax_compat", "linter", "model", "option_types", "progress", "render"),
-        *("settings", "targets", "text", "text_files", "violations", "xla"),
+        *("server", "settings", "targets", "text", "text_files", "violations", "xla"),
     },
     "testing": {"advice", "model", "option_types", "settings", "text", "text_files", "xla"},
     "pytest_plugin": {"testing"},
@@ -90,6 +91,10 @@ ROOMS = {
     ),
     "linter": ("text", "resolve", "fixes", "patterns", "rule", "rules", "run"),
     "advice": ("diff", "timing", "compile", "compare", "plan", "check", "sweep", "oom"),
+    "server": (
+        *("places", "buffers", "documents", "analysis", "answers", "linting", "session"),
+        *("protocol", "serve"),
+    ),
     "xla": (
         "gpus",
         "places",
@@ -119,6 +124,7 @@ OUTSIDE = {
     "render": {"rich"},
     "inspector": {"jax", "jaxlib", "numpy"},
     "jax_compat": {"jax", "jaxlib", "numpy"},
+    "server": {"lsprotocol", "pygls"},
     "cli": {"click", "rich"},
     "testing": {"pytest"},
     "pytest_plugin": {"pytest"},

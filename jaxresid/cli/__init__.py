@@ -34,8 +34,9 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "explain": "what a rule of lint or check finds, and why it matters",
         "rules": "list these rules",
     },
-    "Your shell": {
+    "Your shell and editor": {
         "completion": "complete commands, targets and options in bash, zsh, fish",
+        "server": "what lint finds, in editors, by the Language Server Protocol",
     },
 }
 COMMANDS = tuple(name for commands in SECTIONS.values() for name in commands)

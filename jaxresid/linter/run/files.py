@@ -46,6 +46,8 @@ class LintRun:
         their files is nowhere.
       overlay: contents that replace files.
       ignore_noqa: whether to report what comments silence as well.
+      folders: where files may be read: the project of a file in one of them does not begin above
+        it, and any other file is linted on its own, by `config`. None for anywhere.
 
     Attributes:
       found_nothing: whether the last `run` had no file to lint.
@@ -59,12 +61,14 @@ class LintRun:
         complete: Sequence[Path] = (),
         overlay: dict[Path, bytes] | None = None,
         ignore_noqa: bool = False,
+        folders: Sequence[Path] | None = None,
     ) -> None:
         self.config = config
         self.nearest = nearest
         self.complete = tuple(complete)
         self.overlay = overlay or {}
         self.ignore_noqa = ignore_noqa
+        self.folders = None if folders is None else tuple(folders)
         self.found_nothing = False
         self._projects: dict[Path, Project] = {}
         self._listed: dict[Path, tuple[FoundFile, ...]] = {}
@@ -82,7 +86,7 @@ class LintRun:
         Raises:
           ConfigError: It is not understood, or names a rule that does not exist.
         """
-        if self.nearest is None:
+        if self.nearest is None or self.is_alone(directory):
             return self.config
         if directory not in self._configs:
             self._configs[directory] = load(directory, self.nearest, known=self._known)
@@ -150,8 +154,14 @@ class LintRun:
         """Return the directory of the project that a file belongs to."""
         directory = path.parent
         if directory not in self._roots:
-            self._roots[directory] = project_root(path)
+            around = [f for f in self.folders or () if directory.is_relative_to(f)]
+            # All of them are prefixes of one path.
+            self._roots[directory] = max([project_root(path), *around])
         return self._roots[directory]
+
+    def is_alone(self, path: Path) -> bool:
+        """Return whether no other file may be read for one."""
+        return self.folders is not None and not any(map(path.is_relative_to, self.folders))
 
     def project_files(self, root: Path) -> tuple[FoundFile, ...]:
         """Return the project's Python files."""
@@ -222,12 +232,31 @@ class LintRun:
         from jaxresid.linter.run.engine import INVALID_SYNTAX, broken, lint_bytes
         from jaxresid.violations import Linted
 
-        project = self.project(self.root(absolute)).view()
-        self._notes[absolute] = project.notes
+        project = None if self.is_alone(absolute) else self.project(self.root(absolute)).view()
+        if project is not None:
+            self._notes[absolute] = project.notes
         try:
             return lint_bytes(raw, path, self.settings(absolute), project=project, file=absolute)
         except RecursionError:
             return Linted(path, (broken(path, INVALID_SYNTAX, "too deeply nested to be linted"),))
+
+    def replacing(self, overlay: dict[Path, bytes]) -> LintRun:
+        """Return a run with other contents in place of files.
+
+        The files of projects are not listed, nor is their configuration read again.
+        """
+        run = LintRun(
+            self.config,
+            nearest=self.nearest,
+            complete=self.complete,
+            overlay=overlay,
+            ignore_noqa=self.ignore_noqa,
+            folders=self.folders,
+        )
+        run._listed, run._configs, run._known = self._listed, self._configs, self._known
+        run._roots, run._named = self._roots, self._named
+        run._entries, run._markers = self._entries, self._markers
+        return run
 
     def dependencies(self, absolute: Path) -> Dependencies:
         """Return what the result of a file that was linted depends on."""
@@ -237,17 +266,11 @@ class LintRun:
         """Fix bytes as the content of a file."""
         from jaxresid.linter.run.engine import FixResult, fix_bytes
 
-        root = self.root(absolute)
-
-        def project(now: bytes) -> ProjectView:
-            lint = LintRun(
-                self.config,
-                nearest=self.nearest,
-                complete=self.complete,
-                overlay={absolute: now},
-            )
-            lint._listed, lint._configs = self._listed, self._configs
-            return lint.project(root).view()
+        def project(now: bytes) -> ProjectView | None:
+            if self.is_alone(absolute):
+                return None
+            root = self.root(absolute)
+            return self.replacing({**self.overlay, absolute: now}).project(root).view()
 
         try:
             return fix_bytes(raw, path, self.settings(absolute), project=project, file=absolute)

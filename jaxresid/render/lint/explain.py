@@ -47,6 +47,20 @@ def explain(rule: RuleInfo, format: str, *, color: bool = False, width: int = 80
     return "\n".join(lines) + "\n"
 
 
+def explain_in_markdown(rule: RuleInfo) -> str:
+    """Return what `explain` says of one rule, as Markdown for a window of an editor."""
+    pointer = f"  # <-- {rule.code}"
+    facts = [f"{key} {fact}" for key, fact in _fact_table(rule).items()]
+    parts = [f"**{rule.code}** `{rule.name}`", rule.summary, f"*{' · '.join(facts)}*"]
+    for heading, body in rule.sections.items():
+        parts += [f"### {heading}", body]
+    for heading, sources in (("Bad", rule.bad), ("Good", rule.good)):
+        if sources:
+            source = _MARK.sub(pointer, sources[0].strip("\n"))
+            parts += [f"### {heading}", f"```python\n{source}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
 def rule_table(rules: Sequence[RuleInfo], format: str, *, width: int = 80) -> str:
     """Return all rules in the order given, as a table or as a JSON array.
 
@@ -90,16 +104,20 @@ def _cells(rule: RuleInfo) -> tuple[str, ...]:
 
 
 def _facts(rule: RuleInfo, paint: Paint, width: int) -> list[str]:
+    facts = _fact_table(rule) | {"severity": paint(rule.severity, rule.severity)}
+    return [f"{paint('dim', f'{key}:'.ljust(10))}{fact}" for key, fact in facts.items()]
+
+
+def _fact_table(rule: RuleInfo) -> dict[str, str]:
     fix = f"sometimes, {rule.fix}" if rule.fix else "none"
-    facts = {
-        "severity": paint(rule.severity, rule.severity),
+    return {
+        "severity": rule.severity,
         "default": "on" if rule.default else f"off; --extend-select {rule.code} turns it on",
         "fix": fix,
         "since": f"jaxresid {rule.since}",
         "jax": rule.jax or "every version",
         "needs": _needs(rule),
     }
-    return [f"{paint('dim', f'{key}:'.ljust(10))}{fact}" for key, fact in facts.items()]
 
 
 def _needs(rule: RuleInfo) -> str:

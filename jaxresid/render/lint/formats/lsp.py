@@ -7,12 +7,13 @@ cell that `data` names.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 from jaxresid.render.lint.run import Run, page, plain, utf16_column, why_and_help
 from jaxresid.render.lint.uris import file_uri
 from jaxresid.text.safe_text import json_text
-from jaxresid.violations import Related, Span, Violation
+from jaxresid.violations import Edit, Related, Span, Violation
 
 _SEVERITIES = {"error": 1, "warning": 2, "info": 3}
 _UNNECESSARY = 1
@@ -25,16 +26,46 @@ def render(run: Run) -> str:
     """
     found: dict[str, list[Violation]] = {linted.path: [] for linted in run.results}
     found |= run.by_file()
+    place = _OfRun(run)
     files = [
-        {"uri": file_uri(run, path), "diagnostics": [_diagnostic(run, v) for v in found[path]]}
+        {"uri": file_uri(run, path), "diagnostics": [diagnostic(v, place) for v in found[path]]}
         for path in sorted(found)
     ]
     return json_text(files) + "\n"
 
 
-def _diagnostic(run: Run, v: Violation) -> dict[str, Any]:
+class Place(Protocol):
+    """What says where in a document something is."""
+
+    def uri(self, path: str, cell: int | None) -> str:
+        """Return the URI of a file, or of the document that is a cell of it."""
+
+    def character(self, path: str, cell: int | None, row: int, column: int) -> int:
+        """Return the units of the protocol before a column, which counts code points."""
+
+
+class _OfRun:
+    """Places in the files of a run, in UTF-16 units."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def uri(self, path: str, cell: int | None) -> str:
+        return file_uri(self._run, path)
+
+    def character(self, path: str, cell: int | None, row: int, column: int) -> int:
+        return utf16_column(self._run.line(path, cell, row), column)
+
+
+def diagnostic(v: Violation, place: Place) -> dict[str, Any]:
+    """Return a violation as a diagnostic of the protocol.
+
+    Args:
+      v: the violation.
+      place: says where its positions are.
+    """
     diagnostic: dict[str, Any] = {
-        "range": _range(run, v.path, v.cell, v.span),
+        "range": range_at(place, v.path, v.cell, v.span),
         "severity": _SEVERITIES[v.severity],
         "code": v.code,
         "source": "jaxresid",
@@ -46,14 +77,14 @@ def _diagnostic(run: Run, v: Violation) -> dict[str, Any]:
     if v.severity == "warning":  # what it marks saves no memory: editors fade it
         diagnostic["tags"] = [_UNNECESSARY]
     if v.related:
-        diagnostic["relatedInformation"] = [_related(run, r) for r in v.related]
-    data = _data(run, v)
+        diagnostic["relatedInformation"] = [_related(place, r) for r in v.related]
+    data = _data(place, v)
     if data:
         diagnostic["data"] = data
     return diagnostic
 
 
-def _data(run: Run, v: Violation) -> dict[str, Any]:
+def _data(place: Place, v: Violation) -> dict[str, Any]:
     data: dict[str, Any] = {}
     if v.cell is not None:
         data["cell"] = v.cell
@@ -62,30 +93,35 @@ def _data(run: Run, v: Violation) -> dict[str, Any]:
     if v.fix is not None:
         data |= {
             "title": v.fix.title,
-            "edits": [
-                {"range": _range(run, v.path, v.cell, edit.span), "newText": edit.text}
-                for edit in v.fix.edits
-            ],
+            "edits": edits_at(place, v.path, v.cell, v.fix.edits),
             "applicability": v.fix.applicability,
             "is_preferred": v.fix.applicability == "safe",
         }
     return data
 
 
-def _related(run: Run, related: Related) -> dict[str, Any]:
-    place = _range(run, related.path, related.cell, related.span)
+def edits_at(
+    place: Place, path: str, cell: int | None, edits: Iterable[Edit]
+) -> list[dict[str, Any]]:
+    """Return edits of a file, or of one of its cells, as text edits of the protocol."""
+    return [{"range": range_at(place, path, cell, e.span), "newText": e.text} for e in edits]
+
+
+def _related(place: Place, related: Related) -> dict[str, Any]:
+    where = range_at(place, related.path, related.cell, related.span)
     return {
-        "location": {"uri": file_uri(run, related.path), "range": place},
+        "location": {"uri": place.uri(related.path, related.cell), "range": where},
         "message": related.message,
     }
 
 
-def _range(run: Run, path: str, cell: int | None, span: Span) -> dict[str, Any]:
+def range_at(place: Place, path: str, cell: int | None, span: Span) -> dict[str, Any]:
+    """Return a span of a file, or of one of its cells, as a range of the protocol."""
+
+    def position(row: int, column: int) -> dict[str, int]:
+        return {"line": row - 1, "character": place.character(path, cell, row, column)}
+
     return {
-        "start": _position(run, path, cell, span.row, span.column),
-        "end": _position(run, path, cell, span.end_row, span.end_column),
+        "start": position(span.row, span.column),
+        "end": position(span.end_row, span.end_column),
     }
-
-
-def _position(run: Run, path: str, cell: int | None, row: int, column: int) -> dict[str, int]:
-    return {"line": row - 1, "character": utf16_column(run.line(path, cell, row), column)}

@@ -1,0 +1,55 @@
+"""Start the server, over standard input and output and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from jaxresid.errors import JaxresidError
+
+
+def serve() -> int:
+    """Serve one client until it leaves.
+
+    Returns:
+      0 if the client shut the server down before it left, else 1.
+
+    Raises:
+      JaxresidError: The libraries of the extra `server` are not installed.
+    """
+    try:
+        import lsprotocol  # noqa: F401
+        import pygls  # noqa: F401
+    except ImportError:
+        raise JaxresidError(
+            "`jaxresid server` needs pygls and lsprotocol: pip install 'jaxresid[server]'"
+        ) from None
+    from lsprotocol import types
+    from pygls.lsp.server import LanguageServer
+
+    from jaxresid._version import __version__
+    from jaxresid.server.answers import KINDS
+    from jaxresid.server.protocol import Protocol
+    from jaxresid.server.session import Session
+
+    logging.getLogger("pygls").setLevel(logging.CRITICAL)
+    language = types.NotebookCellLanguage(language="python")
+    every = types.NotebookDocumentFilterWithNotebook(notebook="*", cells=[language])
+    notebooks = types.NotebookDocumentSyncOptions([every], save=True)
+    server = LanguageServer(
+        "jaxresid", __version__, notebook_document_sync=notebooks, protocol_cls=Protocol
+    )
+    options = {
+        types.TEXT_DOCUMENT_CODE_ACTION: types.CodeActionOptions(code_action_kinds=list(KINDS)),
+        types.TEXT_DOCUMENT_DIAGNOSTIC: types.DiagnosticOptions(
+            identifier="jaxresid", inter_file_dependencies=True, workspace_diagnostics=False
+        ),
+        types.TEXT_DOCUMENT_DID_SAVE: types.SaveOptions(include_text=False),
+    }
+    for name, handler in Session(server).handlers().items():
+        server.feature(name, options.get(name))(handler)
+    # What a library prints must not come between messages.
+    with os.fdopen(os.dup(1), "wb") as messages:
+        os.dup2(2, 1)
+        server.start_io(stdout=messages)
+    return 0 if server.protocol.has_shut_down else 1

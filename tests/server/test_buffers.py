@@ -1,0 +1,104 @@
+"""Texts that are edited in an editor: positions in every encoding, and what is found in them."""
+
+import random
+import re
+
+import pytest
+
+from jaxresid.linter.run.files import LintRun
+from jaxresid.server.analysis import Analysis
+from jaxresid.server.buffers import ENCODINGS, Buffer, Change, Position
+from jaxresid.settings.config import Options, load
+from tests.server import texts
+from tests.where import ROOT
+
+# Form feeds and U+2028 end no line; \r alone does.
+ALPHABET = ["a", "\n", "\r\n", "\r", "\f", "\u2028", "é", "€", "😀", "", "x = 1\n"]
+FIXTURE = ROOT / "fixtures" / "lint"
+
+
+def random_edit(rng, text, pieces):
+    """(start, end, new text); neither end is in the middle of a line end."""
+    cuts = [i for i in range(len(text) + 1) if text[i - 1 : i + 1] != "\r\n"]
+    start, end = sorted(rng.choices(cuts, k=2))
+    end = min(end, start + rng.randrange(12))
+    while end not in cuts:
+        end += 1
+    return start, end, "".join(rng.choices(pieces, k=rng.randrange(4)))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_random_edits_leave_the_text_of_the_editor(encoding):
+    rng = random.Random(7)
+    expected, buffer = "", Buffer("", 0)
+    for version in range(1, 1000):
+        start, end, new = random_edit(rng, expected, ALPHABET)
+        places = [Position(*texts.position(expected, at, encoding)) for at in (start, end)]
+        expected = expected[:start] + new + expected[end:]
+        buffer = buffer.changed([Change(*places, new)], version, encoding)
+        assert (buffer.text, buffer.version) == (expected, version)
+        if len(expected) > 200:
+            expected, buffer = "", buffer.changed([Change(None, None, "")], version, encoding)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_positions_outside_are_moved_inside(encoding):
+    buffer = Buffer("aé\r\n😀b", 1)
+    units = {"utf-8": 4, "utf-16": 2, "utf-32": 1}[encoding]
+    assert buffer.offset(Position(0, 99), encoding) == 2
+    assert buffer.offset(Position(9, 0), encoding) == len(buffer.text)
+    assert buffer.offset(Position(1, units), encoding) == 5
+    # In the middle of a character.
+    assert buffer.offset(Position(1, units - 1), encoding) == 4
+    assert buffer.character(2, 2, encoding) == units + 1
+
+
+def test_content_is_what_the_file_would_hold():
+    assert Buffer("# coding: latin-1\né = 1\n", 1).content == b"# coding: latin-1\n\xe9 = 1\n"
+    assert Buffer("# coding: latin-1\n€\n", 1).content == b"# coding: latin-1\n?\n"
+    assert Buffer("# coding: none-such\né\n", 1).content == "# coding: none-such\né\n".encode()
+    assert Buffer("\ud800é", 1).content == b"?\xc3\xa9"
+
+
+def test_edits_to_another_text_make_it():
+    rng = random.Random(3)
+    for _ in range(200):
+        old, new = ("".join(rng.choices(ALPHABET, k=12)) for _ in range(2))
+        if rng.random() < 0.5:
+            new = old[:5] + new[5:]
+        buffer = Buffer(old, 1)
+        result = buffer._source.edited(buffer.edits_to(new))
+        assert result == new
+
+
+def fresh(path, raw, folder):
+    """What a run of the command line finds that knows nothing."""
+    run = LintRun(load(folder, Options()), nearest=Options(), overlay={path: raw})
+    return run.content(raw, str(path), path).violations
+
+
+def test_random_edits_are_linted_as_the_same_text_at_once(tmp_path):
+    """Through one analysis, which remembers; what is typed are lines and tokens of a project."""
+    (tmp_path / "pyproject.toml").touch()
+    sources = {p.name: p.read_text() for p in sorted(FIXTURE.glob("*.py"))}
+    for name, text in sources.items():
+        (tmp_path / name).write_text(text)
+    everything = "".join(sources.values())
+    rows, tokens = everything.splitlines(keepends=True), re.findall(r"\S+|\n *", everything)
+    name, text = max(sources.items(), key=lambda item: len(item[1]))
+    path, rng, seen = tmp_path / name, random.Random(11), set()
+    analysis, buffer = Analysis([tmp_path]), Buffer(text, 0)
+    for version in range(1, 100):
+        if rng.random() < 0.3:
+            start, end, new = random_edit(rng, buffer.text, tokens)
+        else:  # a line comes, goes or becomes another: what is left may parse
+            start, end = rng.choice([m.span() for m in re.finditer(r"(?m)^.*\n?", buffer.text)])
+            new = rng.choice([*rows, ""])
+        at = [Position(*texts.position(buffer.text, i, "utf-16")) for i in (start, end)]
+        buffer = buffer.changed([Change(*at, new)], version, "utf-16")
+        found = analysis.lint(path, {path: buffer.content}).violations
+        assert found == fresh(path, buffer.content, tmp_path)
+        seen.add(tuple(v.code for v in found))
+        if version % 4 == 0:
+            buffer = Buffer(text, version)
+    assert len(seen) > 2

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from jaxresid import jax_compat
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.cost.jaxpr_cost import passes_cost
-from jaxresid.inspector.jaxpr.nesting import Nest, eqns_in, nests
-from jaxresid.inspector.jaxpr.repeats import (
+from jaxresid.inspector.jaxpr.alike.repeats import (
     BEFORE,
     LAST,
     Layer,
@@ -19,6 +18,7 @@ from jaxresid.inspector.jaxpr.repeats import (
     has_layer,
     layers_of,
 )
+from jaxresid.inspector.jaxpr.nesting import Nest, eqns_in, nests
 from jaxresid.inspector.memory.lowered import Lowered, lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile

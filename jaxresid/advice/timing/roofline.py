@@ -34,7 +34,7 @@ from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.cost.traffic import ADDS, PUTS, TAKES
 from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.jaxpr.primitives import COLLECTIVES
-from jaxresid.inspector.jaxpr.trips import TRIPS_UNKNOWN, WhileTrips
+from jaxresid.inspector.jaxpr.while_loops.trips import TRIPS_UNKNOWN, WhileTrips
 from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.memory.rules.fusion import LIBRARY, MULTIPLIED

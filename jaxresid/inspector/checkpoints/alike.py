@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jaxresid import jax_compat
 from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.checkpoints.sites import CheckpointSite
-from jaxresid.inspector.jaxpr import structural_key
+from jaxresid.inspector.jaxpr.alike import structural_key
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 

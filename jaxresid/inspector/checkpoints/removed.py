@@ -18,11 +18,11 @@ from jaxresid.errors import JaxresidError
 from jaxresid.inspector.checkpoints.removal import Removal, with_bodies
 from jaxresid.inspector.checkpoints.sites import CheckpointSite, is_derived, sites
 from jaxresid.inspector.few_layers import FewLayers, can_leave_out_layers, few_layers
+from jaxresid.inspector.jaxpr.alike.repeats import shortened
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import without
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
-from jaxresid.inspector.jaxpr.repeats import shortened
 from jaxresid.inspector.trace.function import Trace, TracedFunction, retrace
 from jaxresid.jaxpr_types import Jaxpr
 

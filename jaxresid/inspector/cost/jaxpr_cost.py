@@ -22,7 +22,7 @@ from jaxresid.inspector.cost.traffic import traffic
 from jaxresid.inspector.jaxpr.extents import nbytes, size
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.primitives import COLLECTIVES
-from jaxresid.inspector.jaxpr.trips import TRIPS_UNKNOWN, Trips, WhileTrips
+from jaxresid.inspector.jaxpr.while_loops.trips import TRIPS_UNKNOWN, Trips, WhileTrips
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Cost

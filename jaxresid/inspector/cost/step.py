@@ -17,7 +17,7 @@ from jaxresid.inspector.jaxpr.phases import (
     Passes,
     phase_of,
 )
-from jaxresid.inspector.jaxpr.trips import WhileTrips
+from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Cost, Phases

@@ -13,10 +13,10 @@ from jaxresid.inspector.findings.proposals import WORTH_SAYING, rewrite_effect
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.variants.attention import attention_in, is_score_matmul
-from jaxresid.inspector.variants.logits import EXPONENTIALS, Logits
-from jaxresid.inspector.variants.rewrites import Rewrites
-from jaxresid.inspector.variants.token_axes import shape_of
+from jaxresid.inspector.variants.rewrites.attention import attention_in, is_score_matmul
+from jaxresid.inspector.variants.rewrites.effects import Rewrites
+from jaxresid.inspector.variants.rewrites.logits import EXPONENTIALS, Logits
+from jaxresid.inspector.variants.rewrites.token_axes import shape_of
 from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Finding, LiveValue, Report, Source
 from jaxresid.text.layer_paths import folded_scopes

@@ -7,8 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from jaxresid.inspector.findings.proposals import WORTH_SAYING, rewrite_effect
-from jaxresid.inspector.variants.derived_values import Derived, Kind, derived_in, made_again, plain
-from jaxresid.inspector.variants.rewrites import Figures, Rewrites
+from jaxresid.inspector.variants.rewrites.derived_values import (
+    Derived,
+    Kind,
+    derived_in,
+    made_again,
+    plain,
+)
+from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
 from jaxresid.model import Computed, Finding, Location, Mark, Report, Residual, Source
 from jaxresid.text.units import format_bytes
 

@@ -14,7 +14,7 @@ from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.findings.proposals import WORTH_SAYING, peak_change, rewrite_effect
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.rewrite import rewritten
-from jaxresid.inspector.variants.rewrites import Figures, Rewrites
+from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
 from jaxresid.model import Finding, Report, Source
 from jaxresid.text.units import format_bytes, format_flops
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from jaxresid.inspector.findings.proposals import WORTH_SAYING, rewrite_effect
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.variants.chunked_logits import with_chunks
-from jaxresid.inspector.variants.logits import Logits, logits_in
-from jaxresid.inspector.variants.rewrites import Figures, Rewrites
+from jaxresid.inspector.variants.rewrites.chunked_logits import with_chunks
+from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
+from jaxresid.inspector.variants.rewrites.logits import Logits, logits_in
 from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Finding, LiveValue, Report
 from jaxresid.text.units import format_bytes

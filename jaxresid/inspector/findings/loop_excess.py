@@ -10,8 +10,8 @@ from jaxresid.inspector.findings.proposals import WORTH_SAYING, rewrite_effect
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.program.avals import aval_of
-from jaxresid.inspector.variants.loop_excess import Excess, excesses_in, without_excess
-from jaxresid.inspector.variants.rewrites import Figures, Rewrites
+from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
+from jaxresid.inspector.variants.rewrites.loop_excess import Excess, excesses_in, without_excess
 from jaxresid.jaxpr_types import Jaxpr, Var
 from jaxresid.model import Finding, Report, Source
 from jaxresid.text.units import format_bytes

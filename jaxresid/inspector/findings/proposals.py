@@ -8,7 +8,7 @@ from typing import Literal
 
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.inspector.variants.rewrites import Figures, Rewrites
+from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
 from jaxresid.model import Interval, Report
 from jaxresid.text.units import format_bytes, format_flops
 

@@ -12,8 +12,8 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.alike.repeats import BEFORE, LAST, Layer, Run, has_layer, layers_of
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE
-from jaxresid.inspector.jaxpr.repeats import BEFORE, LAST, Layer, Run, has_layer, layers_of
 from jaxresid.inspector.memory.lowered import Lowered, Whole
 from jaxresid.inspector.memory.rules.kernels import Kernel, Kernels
 from jaxresid.inspector.program.build import Program

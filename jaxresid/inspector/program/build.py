@@ -19,7 +19,7 @@ from jaxresid.inspector.call.splits import Split
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE, phase_of
 from jaxresid.inspector.jaxpr.primitives import COLLECTIVES, MARKS, SHARDINGS
-from jaxresid.inspector.jaxpr.trips import WhileTrips
+from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.program.collectives import written
 from jaxresid.inspector.program.ops import Block, InlineContext, Op, Value
 from jaxresid.inspector.program.per_device import per_device

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxresid.inspector.cost.jaxpr_cost import flat_cost, loop_cost
-from jaxresid.inspector.jaxpr.trips import WhileTrips
+from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.program.ops import Block, Op
 from jaxresid.model import Cost
 

@@ -32,7 +32,7 @@ from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import Variants
-from jaxresid.inspector.variants.rewrites import Rewrites
+from jaxresid.inspector.variants.rewrites.effects import Rewrites
 from jaxresid.model import (
     Finding,
     Interval,

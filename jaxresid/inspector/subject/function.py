@@ -18,7 +18,7 @@ from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.variants.function import FunctionVariants
-from jaxresid.inspector.variants.rewrites import FunctionRewrites
+from jaxresid.inspector.variants.rewrites.effects import FunctionRewrites
 from jaxresid.model import Finding, Mesh, Report, Residual, Split, Target
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.subject.base import Subject, dead_gradients
 from jaxresid.inspector.trace import step as steps
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.inspector.variants.rewrites import StepRewrites
+from jaxresid.inspector.variants.rewrites.effects import StepRewrites
 from jaxresid.inspector.variants.step import StepVariants
 from jaxresid.model import Finding, Report, Residual, Split, Target
 

@@ -24,7 +24,7 @@ from jaxresid.inspector.jaxpr.callsites import contains_remat, may_hold_checkpoi
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import flattened
 from jaxresid.inspector.jaxpr.level import Level
-from jaxresid.inspector.jaxpr.trips import WhileTrips
+from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.trace.traced import Lowerable, Traced
 from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr, Var
 

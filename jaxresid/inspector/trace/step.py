@@ -19,7 +19,7 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.jaxpr.phases import BACKWARD, Passes
-from jaxresid.inspector.jaxpr.trips import WhileTrips
+from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.trace.changes import (
     changes,
     changes_by_step,

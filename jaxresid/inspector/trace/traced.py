@@ -13,7 +13,7 @@ from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
-from jaxresid.inspector.jaxpr.trips import WhileTrips
+from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.jaxpr_types import Jaxpr
 
 

@@ -18,13 +18,13 @@ from jaxresid.inspector.checkpoints.removed import Removed
 from jaxresid.inspector.checkpoints.sites import CheckpointSite, has_rule, is_derived
 from jaxresid.inspector.cost.jaxpr_cost import passes_cost
 from jaxresid.inspector.few_layers import can_leave_out_layers, few_layers, whole_figures
-from jaxresid.inspector.jaxpr import structural_key as alike
+from jaxresid.inspector.jaxpr.alike import structural_key as alike
+from jaxresid.inspector.jaxpr.alike.repeats import Shortened, shortened
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import Inlining, flattened, without
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.phases import UPDATE, phase_of
-from jaxresid.inspector.jaxpr.repeats import Shortened, shortened
 from jaxresid.inspector.jaxpr.rewrite import Regroup, Replace, rewritten
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes

@@ -16,9 +16,9 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.jaxpr.bindings import intercept_bind
-from jaxresid.inspector.jaxpr.checkpointed_loops import backward_of
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
-from jaxresid.inspector.jaxpr.online_checkpoints import MOST_STEPS, iterations
+from jaxresid.inspector.jaxpr.while_loops.checkpointed_loops import backward_of
+from jaxresid.inspector.jaxpr.while_loops.online_checkpoints import MOST_STEPS, iterations
 from jaxresid.inspector.trace.traced import Traced
 
 _MODULE, _FUNCTION = "equinox.internal._loop.loop", "checkpointed_while_loop"

@@ -17,7 +17,7 @@ from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.checkpoints.policies import answers, description
 from jaxresid.inspector.checkpoints.sites import Body, CheckpointSite, prevents_cse, sites
 from jaxresid.inspector.cost.jaxpr_cost import Costs
-from jaxresid.inspector.jaxpr import structural_key
+from jaxresid.inspector.jaxpr.alike import structural_key
 from jaxresid.inspector.jaxpr.bindings import (
     Handler,
     checkpoint_binding,
@@ -30,7 +30,7 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import without
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.inspector.jaxpr.trips import WhileTrips
+from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile

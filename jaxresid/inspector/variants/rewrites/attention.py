@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jaxresid import jax_compat
-from jaxresid.inspector.variants.logits import (
+from jaxresid.inspector.variants.rewrites.logits import (
     Flat,
     Logits,
     flattened,
@@ -18,7 +18,7 @@ from jaxresid.inspector.variants.logits import (
     scores_made_by,
     summed_widths,
 )
-from jaxresid.inspector.variants.token_axes import Axes, shape_of, size_of
+from jaxresid.inspector.variants.rewrites.token_axes import Axes, shape_of, size_of
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 
 # Of the scores' bytes; with more in what is made of them, there are few keys for each query.

@@ -15,8 +15,8 @@ from jaxresid.advice.timing.roofline import seconds
 from jaxresid.errors import InputsError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.inspector.jaxpr.online_checkpoints import iterations
-from jaxresid.inspector.jaxpr.trips import TRIPS_UNKNOWN, WhileTrips
+from jaxresid.inspector.jaxpr.while_loops.online_checkpoints import iterations
+from jaxresid.inspector.jaxpr.while_loops.trips import TRIPS_UNKNOWN, WhileTrips
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.profile import TPU
 from jaxresid.inspector.program.op_cost import block_cost

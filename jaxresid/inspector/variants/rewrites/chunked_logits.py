@@ -11,8 +11,8 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.rewrite import with_inner
-from jaxresid.inspector.variants.logits import Logits
-from jaxresid.inspector.variants.token_axes import Axes, params_for, shape_of
+from jaxresid.inspector.variants.rewrites.logits import Logits
+from jaxresid.inspector.variants.rewrites.token_axes import Axes, params_for, shape_of
 from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
 
 

@@ -12,12 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxresid import jax_compat
-from jaxresid.inspector.jaxpr import ranges
-from jaxresid.inspector.jaxpr.checkpointed_loops import CheckpointedBackward, backward_of
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
-from jaxresid.inspector.jaxpr.online_checkpoints import MOST_STEPS, iterations
-from jaxresid.inspector.jaxpr.ranges import UNKNOWN, Range
-from jaxresid.inspector.jaxpr.while_bounds import bound_of, counters
+from jaxresid.inspector.jaxpr.while_loops import ranges
+from jaxresid.inspector.jaxpr.while_loops.checkpointed_loops import (
+    CheckpointedBackward,
+    backward_of,
+)
+from jaxresid.inspector.jaxpr.while_loops.online_checkpoints import MOST_STEPS, iterations
+from jaxresid.inspector.jaxpr.while_loops.ranges import UNKNOWN, Range
+from jaxresid.inspector.jaxpr.while_loops.while_bounds import bound_of, counters
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 
 TRIPS_UNKNOWN = "while: trips unknown, counted once; --trips says how many"

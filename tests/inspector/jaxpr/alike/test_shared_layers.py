@@ -8,10 +8,10 @@ from jax import lax
 
 from jaxresid import jax_compat
 from jaxresid.inspector.call.question import Question
-from jaxresid.inspector.jaxpr.shared_layers import with_shared_layers
+from jaxresid.inspector.jaxpr.alike.shared_layers import with_shared_layers
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.variants import rewrites
-from jaxresid.inspector.variants.rewrites import FunctionRewrites
+from jaxresid.inspector.variants.rewrites import effects as rewrites
+from jaxresid.inspector.variants.rewrites.effects import FunctionRewrites
 
 WIDTH, ROWS, DEPTH = 64, 32, 4
 

@@ -6,7 +6,7 @@ import pytest
 
 from jaxresid import jax_compat
 from jaxresid.inspector.call.question import Question
-from jaxresid.inspector.jaxpr import structural_key as alike
+from jaxresid.inspector.jaxpr.alike import structural_key as alike
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.variants.choices import Choice, everywhere
 

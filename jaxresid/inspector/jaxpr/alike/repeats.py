@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from jaxresid import jax_compat
-from jaxresid.inspector.jaxpr import structural_key
+from jaxresid.inspector.jaxpr.alike import structural_key
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 
 # How many layers of a run are kept at its beginning and at its end.

@@ -10,10 +10,10 @@ from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.cost.jaxpr_cost import Costs, passes_cost
 from jaxresid.inspector.few_layers import can_leave_out_layers, few_layers, whole_figures
+from jaxresid.inspector.jaxpr.alike.repeats import shortened
+from jaxresid.inspector.jaxpr.alike.shared_layers import with_shared_layers
 from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
-from jaxresid.inspector.jaxpr.repeats import shortened
-from jaxresid.inspector.jaxpr.shared_layers import with_shared_layers
-from jaxresid.inspector.jaxpr.trips import WhileTrips
+from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile

@@ -7,8 +7,8 @@ import pytest
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.inspector.variants.chunked_logits import with_chunks
-from jaxresid.inspector.variants.logits import logits_in
+from jaxresid.inspector.variants.rewrites.chunked_logits import with_chunks
+from jaxresid.inspector.variants.rewrites.logits import logits_in
 
 B, T, D, V = 2, 8, 16, 64
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.extents import nbytes
 from jaxresid.inspector.jaxpr.nesting import Nest
-from jaxresid.inspector.jaxpr.ranges import literal
-from jaxresid.inspector.jaxpr.while_bounds import Scope
+from jaxresid.inspector.jaxpr.while_loops.ranges import literal
+from jaxresid.inspector.jaxpr.while_loops.while_bounds import Scope
 from jaxresid.jaxpr_types import Eqn, Var
 
 _NAME = "checkpointed-bwd"

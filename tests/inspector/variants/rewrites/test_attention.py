@@ -7,9 +7,9 @@ import pytest
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.inspector.variants.attention import attention_in
-from jaxresid.inspector.variants.chunked_logits import with_chunks
-from jaxresid.inspector.variants.logits import logits_in
+from jaxresid.inspector.variants.rewrites.attention import attention_in
+from jaxresid.inspector.variants.rewrites.chunked_logits import with_chunks
+from jaxresid.inspector.variants.rewrites.logits import logits_in
 
 B, N, M, H, D = 2, 8, 12, 4, 3
 MASK = jnp.tril(jnp.ones((N, M), bool))

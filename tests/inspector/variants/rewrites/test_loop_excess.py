@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxresid import jax_compat
-from jaxresid.inspector.variants.loop_excess import excesses_in, without_excess
+from jaxresid.inspector.variants.rewrites.loop_excess import excesses_in, without_excess
 
 L, B, D = 4, 3, 5
 

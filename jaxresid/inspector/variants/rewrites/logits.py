@@ -14,7 +14,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.inline import substituted, with_substitutes
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.program.avals import aval_of
-from jaxresid.inspector.variants.token_axes import (
+from jaxresid.inspector.variants.rewrites.token_axes import (
     Axes,
     backwards,
     forwards,

@@ -7,9 +7,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from jaxresid import jax_compat
-from jaxresid.inspector.jaxpr import structural_key
+from jaxresid.inspector.jaxpr.alike import structural_key
+from jaxresid.inspector.jaxpr.alike.repeats import periodic
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.inspector.jaxpr.repeats import periodic
 from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
 
 _FEWEST_LAYERS = 3

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxresid import jax_compat
-from jaxresid.inspector.variants.derived_values import derived_in, made_again, plain
+from jaxresid.inspector.variants.rewrites.derived_values import derived_in, made_again, plain
 
 L, B, D = 4, 6, 8
 BF16 = jnp.bfloat16

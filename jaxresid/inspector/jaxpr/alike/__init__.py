@@ -1,0 +1,1 @@
+"""Find what a jaxpr has more than once: equal jaxprs, layers that are alike."""

@@ -1,0 +1,1 @@
+"""Tell how often while loops run, and what checkpointed ones run again."""

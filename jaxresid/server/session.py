@@ -143,7 +143,7 @@ class Session:
         if self._files.remove(uri) is not None:
             for shown in self._shown.pop(uri, set()):
                 self._send(shown, None, [])
-            self._linting.changed()
+            self._linting.look_again()  # from now on it is what the disk has
 
     def _did_open_notebook(self, params: Any) -> None:
         it = params.notebook_document

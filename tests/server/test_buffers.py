@@ -71,34 +71,37 @@ def test_edits_to_another_text_make_it():
         assert result == new
 
 
-def fresh(path, raw, folder):
-    """What a run of the command line finds that knows nothing."""
-    run = LintRun(load(folder, Options()), nearest=Options(), overlay={path: raw})
-    return run.content(raw, str(path), path).violations
+def fresh(path, contents, folder):
+    """What a run finds that knows nothing."""
+    run = LintRun(load(folder, Options()), nearest=Options(), overlay=dict(contents))
+    return run.content(contents[path], str(path), path).violations
 
 
-def test_random_edits_are_linted_as_the_same_text_at_once(tmp_path):
+def test_random_edits_are_linted_as_the_same_texts_at_once(tmp_path):
     """Through one analysis, which remembers; what is typed are lines and tokens of a project."""
     (tmp_path / "pyproject.toml").touch()
-    sources = {p.name: p.read_text() for p in sorted(FIXTURE.glob("*.py"))}
-    for name, text in sources.items():
-        (tmp_path / name).write_text(text)
+    sources = {tmp_path / p.name: p.read_text() for p in sorted(FIXTURE.glob("*.py"))}
+    for path, text in sources.items():
+        path.write_text(text)
     everything = "".join(sources.values())
     rows, tokens = everything.splitlines(keepends=True), re.findall(r"\S+|\n *", everything)
-    name, text = max(sources.items(), key=lambda item: len(item[1]))
-    path, rng, seen = tmp_path / name, random.Random(11), set()
-    analysis, buffer = Analysis([tmp_path]), Buffer(text, 0)
+    rng, seen, analysis = random.Random(11), set(), Analysis([tmp_path])
+    buffers = {path: Buffer(text, 0) for path, text in sources.items()}
     for version in range(1, 100):
+        edited = rng.choice([*sources])
+        buffer = buffers[edited]
         if rng.random() < 0.3:
             start, end, new = random_edit(rng, buffer.text, tokens)
         else:  # a line comes, goes or becomes another: what is left may parse
             start, end = rng.choice([m.span() for m in re.finditer(r"(?m)^.*\n?", buffer.text)])
             new = rng.choice([*rows, ""])
         at = [Position(*texts.position(buffer.text, i, "utf-16")) for i in (start, end)]
-        buffer = buffer.changed([Change(*at, new)], version, "utf-16")
-        found = analysis.lint(path, {path: buffer.content}).violations
-        assert found == fresh(path, buffer.content, tmp_path)
-        seen.add(tuple(v.code for v in found))
+        buffers[edited] = buffer.changed([Change(*at, new)], version, "utf-16")
+        contents = {path: buffer.content for path, buffer in buffers.items()}
+        for path in sources:
+            found = analysis.lint(path, contents).violations
+            assert found == fresh(path, contents, tmp_path)
+            seen.add((path, *(v.code for v in found)))
         if version % 4 == 0:
-            buffer = Buffer(text, version)
-    assert len(seen) > 2
+            buffers = {path: Buffer(text, version) for path, text in sources.items()}
+    assert len(seen) > 6

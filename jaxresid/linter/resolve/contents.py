@@ -149,11 +149,19 @@ class Contents:
     Args:
       paths: the files, in the order of the answers.
       known: bytes of files that were read before, or that replace what is in the file.
+      remembered: what is known of files from before, which are not read again; what is learned is
+        added.
     """
 
-    def __init__(self, paths: Sequence[Path], known: Mapping[Path, bytes]) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        known: Mapping[Path, bytes],
+        remembered: dict[Path, FileWords] | None = None,
+    ) -> None:
         self._paths = paths
         self._known = known
+        self._remembered = {} if remembered is None else remembered
         self._words: dict[Path, FileWords] = {}
         self._digests: dict[Path, str] = {}
         self._importers: dict[bytes, list[Path]] | None = None
@@ -165,12 +173,15 @@ class Contents:
         """Return the words of a file; none where it cannot be read."""
         if path not in self._words:
             content = self._known.get(path)
-            if content is None:
-                try:
-                    content = path.read_bytes()
-                except OSError:
-                    content = b""
-            self._words[path] = FileWords(content)
+            words = self._remembered.get(path)
+            if words is None or content not in (None, words.content):
+                if content is None:
+                    try:
+                        content = path.read_bytes()
+                    except OSError:
+                        content = b""
+                words = self._remembered[path] = FileWords(content)
+            self._words[path] = words
         return self._words[path]
 
     def content(self, path: Path) -> bytes:

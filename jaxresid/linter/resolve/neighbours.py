@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 
 from jaxresid.linter.resolve.alternatives import replaces_checkpoint
 from jaxresid.linter.resolve.apis import LoopApi
+from jaxresid.linter.resolve.contents import FileWords
 from jaxresid.linter.resolve.context import is_rule
 from jaxresid.linter.resolve.facts import Facts
 from jaxresid.linter.resolve.names import External, Names, Origin
@@ -51,6 +52,33 @@ class ParsedModule:
     def names(self) -> Names:
         """Its names."""
         return Names(self.tree, self.module.name, self.module.is_package)
+
+
+@dataclass(slots=True)
+class Remembered:
+    """What is known of files by their content alone, from one run of a process to the next.
+
+    Attributes:
+      words: their words.
+      parsed: their trees and names, with the content that they are of, the last used last.
+    """
+
+    words: dict[Path, FileWords] = field(default_factory=dict)
+    parsed: dict[Path, tuple[bytes, ParsedModule]] = field(default_factory=dict)
+
+    def find(self, path: Path, content: bytes) -> ParsedModule | None:
+        """Return what a file with this content was parsed to, None if it was not."""
+        known = self.parsed.pop(path, None)
+        if known is None or known[0] != content:
+            return None
+        self.parsed[path] = known
+        return known[1]
+
+    def keep(self, path: Path, content: bytes, parsed: ParsedModule) -> None:
+        """Keep what a file was parsed to, and let others go where that is too much."""
+        self.parsed[path] = content, parsed
+        while sum(len(c) for c, _ in self.parsed.values()) > _MAX_KEPT and len(self.parsed) > 1:
+            del self.parsed[next(iter(self.parsed))]
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from jaxresid.linter.resolve.contents import Contents, Question
 from jaxresid.linter.resolve.facts import Facts
 from jaxresid.linter.resolve.module_names import ModuleNames, is_library
 from jaxresid.linter.resolve.names import Binding, Definition, imported_from
-from jaxresid.linter.resolve.neighbours import Neighbours, ParsedModule
+from jaxresid.linter.resolve.neighbours import Neighbours, ParsedModule, Remembered
 from jaxresid.linter.resolve.notes import Dependencies, Notes
 from jaxresid.linter.resolve.project_module import ProjectModule
 from jaxresid.linter.resolve.uses import RemoteUse
@@ -41,6 +41,7 @@ class Project:
         an editor's buffer.
       target_jax: the jax that the code is written for; None for the newest.
       display_paths: how the path of a file is shown to the user.
+      remembered: what is known of files from a run before this one.
     """
 
     def __init__(
@@ -51,11 +52,13 @@ class Project:
         contents: dict[Path, bytes] | None = None,
         target_jax: tuple[int, int] | None = None,
         display_paths: dict[Path, str] | None = None,
+        remembered: Remembered | None = None,
     ) -> None:
         self._list = modules
         self._complete = complete
         self._known = contents or {}
         self._shown = display_paths or {}
+        self._remembered = remembered
         self._target_jax = target_jax
         self._neighbours = Neighbours(self._parse, self._facts, lambda: self.names.askable)
         self._notes: dict[Path, Notes] = {}
@@ -70,7 +73,8 @@ class Project:
     @cached_property
     def contents(self) -> Contents:
         """The bytes of the modules."""
-        return Contents([m.path for m in self.modules], self._known)
+        words = self._remembered.words if self._remembered is not None else None
+        return Contents([m.path for m in self.modules], self._known, words)
 
     @cached_property
     def names(self) -> ModuleNames:
@@ -92,12 +96,19 @@ class Project:
     # -- the modules as others see them ------------------------------------------------------
 
     def _parse(self, path: Path) -> ParsedModule | None:
+        content = self.contents.content(path)
+        found = self._remembered.find(path, content) if self._remembered is not None else None
+        if found is not None:
+            return found
         shown = self._shown.get(path, str(path))
         try:
-            source = SourceText.decode(self.contents.content(path), shown)
-            return ParsedModule(source, parse(source), self.names.by_path[path])
+            source = SourceText.decode(content, shown)
+            parsed = ParsedModule(source, parse(source), self.names.by_path[path])
         except (UndecodableError, UnparsableError):
             return None
+        if self._remembered is not None:
+            self._remembered.keep(path, content, parsed)
+        return parsed
 
     def _tree(self, path: Path) -> ast.Module | None:
         parsed = self._neighbours.parsed(path)

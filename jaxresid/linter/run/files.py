@@ -23,6 +23,7 @@ from jaxresid.linter.text import prefilter as funnel
 from jaxresid.settings.config import Config, Options, load, matches
 
 if TYPE_CHECKING:
+    from jaxresid.linter.resolve.neighbours import Remembered
     from jaxresid.linter.resolve.notes import Dependencies, Notes
     from jaxresid.linter.resolve.project import Project, ProjectView
     from jaxresid.linter.resolve.project_module import ProjectModule
@@ -79,6 +80,7 @@ class LintRun:
         self._roots: dict[Path, Path] = {}
         self._named: dict[Path, tuple[ProjectModule, ...]] = {}
         self._notes: dict[Path, Notes] = {}
+        self._remembered: Remembered | None = None
 
     def config_in(self, directory: Path) -> Config:
         """Return the configuration for the files of a directory.
@@ -182,6 +184,7 @@ class LintRun:
                 complete=self._is_complete(root),
                 contents=self.overlay,
                 target_jax=self.config_in(root).target_jax,
+                remembered=self._remembered,
             )
         return self._projects[root]
 
@@ -243,8 +246,13 @@ class LintRun:
     def replacing(self, overlay: dict[Path, bytes]) -> LintRun:
         """Return a run with other contents in place of files.
 
-        The files of projects are not listed, nor is their configuration read again.
+        The files of projects are not listed again, nor are those that are not replaced read, nor
+        is the configuration.
         """
+        from jaxresid.linter.resolve.neighbours import Remembered
+
+        if self._remembered is None:
+            self._remembered = Remembered()
         run = LintRun(
             self.config,
             nearest=self.nearest,
@@ -256,6 +264,7 @@ class LintRun:
         run._listed, run._configs, run._known = self._listed, self._configs, self._known
         run._roots, run._named = self._roots, self._named
         run._entries, run._markers = self._entries, self._markers
+        run._remembered = self._remembered
         return run
 
     def dependencies(self, absolute: Path) -> Dependencies:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 # at 0.4 MB).
 _POOL_NBYTES = 500_000
 _CHUNKS_PER_JOB = 4
+# Trees are made of many small objects, nearly all of which live until their file is done: to look
+# for cycles after every 700 of them takes a quarter of the time on this repository, a tenth on jax.
+_OBJECTS_PER_COLLECTION = 50_000
 
 
 class CandidateFile(NamedTuple):
@@ -68,7 +73,8 @@ def lint_files(
     alone = workers < 2 or "jax" in sys.modules
     if alone or sum(len(c.raw) for c in candidates) < _POOL_NBYTES:
         worker = Worker(lint, names)
-        return [worker.lint(candidate) for candidate in candidates]
+        with collecting_rarely():
+            return [worker.lint(candidate) for candidate in candidates]
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import active_children
@@ -91,6 +97,23 @@ def lint_files(
                     "a linting process was killed (out of memory?); --jobs 1 uses only one"
                 ) from None
             raise
+
+
+@contextmanager
+def collecting_rarely() -> Iterator[None]:
+    """Let Python look for garbage in cycles only now and then, until the block ends."""
+    before = gc.get_threshold()
+    _collect_rarely()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def _collect_rarely() -> None:
+    often, *older = gc.get_threshold()
+    if often:  # 0 is never
+        gc.set_threshold(max(often, _OBJECTS_PER_COLLECTION), *older)
 
 
 def available_cpus() -> int:
@@ -134,6 +157,7 @@ _worker: Worker | None = None
 def _start(another: Callable[[], FileLinter], names: FileNames | None) -> None:
     global _worker  # noqa: PLW0603
     _worker = Worker(another(), names)
+    _collect_rarely()  # in this process for good
 
 
 def _in_worker(file: CandidateFile) -> tuple[Linted, Learned | None]:

@@ -1,0 +1,50 @@
+"""Python's garbage collector while files are linted: it runs rarely, and as before afterwards."""
+
+import gc
+from pathlib import Path
+
+import pytest
+
+from jaxresid.linter.run.workers import CandidateFile, lint_files
+from jaxresid.violations import Linted
+
+FILES = [CandidateFile("a.py", Path("/a.py"), b"")]
+
+
+@pytest.fixture(autouse=True)
+def _thresholds():
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+class Recorder:
+    """What notes the threshold in place of linting, and may fail."""
+
+    def __init__(self, error=None):
+        self.thresholds, self.error = [], error
+
+    def content(self, raw, path, absolute):
+        self.thresholds.append(gc.get_threshold())
+        if self.error is not None:
+            raise self.error
+        return Linted(path, ())
+
+
+@pytest.mark.parametrize(
+    ("before", "during"),
+    [((700, 10, 5), (50_000, 10, 5)), ((80_000, 10, 10), (80_000, 10, 10)), ((0, 3, 4), (0, 3, 4))],
+)
+def test_cycles_are_looked_for_rarely_while_files_are_linted(before, during):
+    lint = Recorder()
+    gc.set_threshold(*before)
+    assert lint_files(FILES, 1, None, lint, Recorder) == [(Linted("a.py", ()), None)]
+    assert lint.thresholds == [during]
+    assert gc.get_threshold() == before
+
+
+def test_an_error_leaves_it_as_it_was():
+    gc.set_threshold(700, 10, 5)
+    with pytest.raises(ZeroDivisionError):
+        lint_files(FILES, 1, None, Recorder(ZeroDivisionError()), Recorder)
+    assert gc.get_threshold() == (700, 10, 5)

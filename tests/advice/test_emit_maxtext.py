@@ -83,7 +83,8 @@ def test_layers_that_differ_are_treated_alike():
 def test_segments_are_not_said():
     cut = site("segments", TEXT, "scan(", "body", PlannedPart(1, True, None, (), (2,)))
     assert settings(part(), more=(cut,)).unsaid == (
-        "MaxText does not cut the loop at model.py:1 (body) into segments",
+        "MaxText has no setting for this: the loop at model.py:1 (body) is cut into segments of 2"
+        " iterations",
     )
     with pytest.raises(InputsError, match="the plan has no checkpoint of layers"):
         maxtext_settings(plan(cut))

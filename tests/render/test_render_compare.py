@@ -664,6 +664,7 @@ def test_json_of_a_plan():
         "selections": 30,
         "known_selections": 30,
         "segments": 0,
+        "checkpoints": [],
     }
     assert (floor["nbytes"], floor["held_nbytes"]) == (13 * GIB // 8, 3 * GIB // 2)
     assert floor["parts"][2] == {
@@ -699,6 +700,7 @@ def test_json_of_a_plan():
         "policy": None,
         "values": [],
         "segments": [],
+        "checkpoints": None,
     }
     qkv, _, ctx = sites[0]["parts"][0]["values"]
     assert qkv == {

@@ -260,6 +260,8 @@ def description(combination: Combination) -> str:
 def _option_text(option: Option) -> str:
     if option.choice is None:
         return "no checkpoint"
+    if option.checkpoints is not None:
+        return f"checkpoints={option.checkpoints}"
     made = option.policy or "checkpoint"
     if option.segments:
         return f"{made} around segments of {' of '.join(map(str, option.segments))}"

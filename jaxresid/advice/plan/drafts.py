@@ -245,7 +245,12 @@ def _site(place: CheckpointPlace, runs: Runs, variants: Variants) -> PlannedSite
         trips=place.trips,
         parts=tuple(
             PlannedPart(
-                count, option.choice is not None, option.policy, option.values, option.segments
+                count,
+                option.choice is not None,
+                option.policy,
+                option.values,
+                option.segments,
+                option.checkpoints,
             )
             for option, count in runs
         ),
@@ -257,7 +262,7 @@ def _site(place: CheckpointPlace, runs: Runs, variants: Variants) -> PlannedSite
 
 def _library(place: CheckpointPlace, variants: Variants) -> str | None:
     """Return the installed package that a place's function belongs to; None for the user's own."""
-    if place.kind in ("whole", "groups"):
+    if place.kind in ("whole", "groups", "solver"):
         return None
     if place.kind == "call":
         return library_of(place.defined.file) if place.defined else None

@@ -18,6 +18,7 @@ from jaxresid.advice.plan.search.objective import Objective
 from jaxresid.advice.plan.search.peaks import ESTIMATE, GUIDE, Peaks
 from jaxresid.advice.plan.search.search import Search
 from jaxresid.advice.plan.search.tried import is_proven, tried_places
+from jaxresid.advice.plan.solver_loops import solver_of, variants_of
 from jaxresid.advice.plan.source.file_edits import FileEdit
 from jaxresid.advice.plan.source.snippets import code
 from jaxresid.advice.plan.verification import Check, without_checkpoints
@@ -165,7 +166,7 @@ class Planning:
         self.subject, self.budget_nbytes, self.progress = subject, budget_nbytes, progress
         self.chip, self.offload = chip, offload
         self.aim: Aim = aim or ("time" if offload else "recompute")
-        self.variants = subject.variants()
+        self.variants = variants_of(subject)
         self.plain = without_checkpoints(self.variants)
         self.by_time = offload or self.aim in ("time", "throughput")
         self.objective = Objective(
@@ -185,6 +186,7 @@ class Planning:
             # The lowest peak is that of a search for which everything is too big.
             1 if self.aim == "memory" else budget_nbytes,
             nests=self.variants.nests(),
+            solver=solver_of(self.variants),
             peaks=self.peaks,
             slack=self.objective.slack,
             may_pay=self.by_time,
@@ -250,6 +252,9 @@ class Planning:
 
     def _drafts(self, check: Check | None) -> Drafts:
         places = [*(nest.place for nest in self.variants.nests()), *self.menus.places]
+        solver = solver_of(self.variants)
+        if solver is not None:
+            places.append(solver.place)
         return Drafts(self.subject, self.variants, places, self.plain, check, self.progress)
 
     def _decided(self, drafts: Drafts, compiles: LimitedCompiles | None, said: list[str]) -> Draft:

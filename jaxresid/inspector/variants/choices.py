@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from jaxresid.errors import JaxresidError
 from jaxresid.inspector.few_layers import FewLayers
 from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.program.build import Program
@@ -61,11 +62,13 @@ class Choice:
       names: expressions of its body whose values are given a name first, with the names.
       segments: for a loop that is cut into checkpointed segments: how many iterations each has, by
         level, the outermost first.
+      checkpoints: for a solver's loop: how many carries it keeps.
     """
 
     policy: Any = None
     names: tuple[tuple[Expression, str], ...] = ()
     segments: tuple[int, ...] = ()
+    checkpoints: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,3 +210,18 @@ class Variants(Protocol):
 def everywhere(place: CheckpointPlace, choice: Choice | None) -> tuple[Choice | None, ...]:
     """Return the same choice for every call of a place."""
     return (choice,) * place.calls
+
+
+def same_places(one: Variants, other: Variants) -> dict[CheckpointPlace, CheckpointPlace]:
+    """Return for each place, and each loop that may be cut, that in another trace of the function.
+
+    Raises:
+      JaxresidError: The traces have different places.
+    """
+    places, others = (
+        [*each.places(), *(nest.place for nest in each.nests())] for each in (one, other)
+    )
+    known = [(p.kind, p.function, p.location, p.calls) for p in places]
+    if known != [(p.kind, p.function, p.location, p.calls) for p in others]:
+        raise JaxresidError("with the change there are other places")
+    return dict(zip(places, others, strict=True))

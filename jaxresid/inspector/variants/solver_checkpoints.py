@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,11 @@ def biggest_loop(traced: Traced) -> CheckpointedLoop | None:
     return max(found, key=lambda loop: loop.nbytes, default=None)
 
 
+def has_loops() -> bool:
+    """Return whether equinox is loaded, and has loops whose checkpoints can be changed."""
+    return hasattr(sys.modules.get(_MODULE), _FUNCTION)
+
+
 @contextlib.contextmanager
 def keeping(now: int, wanted: int) -> Iterator[None]:
     """Trace loops that keep so many carries as if another number of them was asked for.
@@ -82,6 +87,29 @@ def keeping(now: int, wanted: int) -> Iterator[None]:
     Raises:
       JaxresidError: this equinox has no such loops.
     """
+    with _checkpoints_by(lambda kept: wanted if kept == now else None):
+        yield
+
+
+@contextlib.contextmanager
+def watching(kept: int, seen: Callable[[], None]) -> Iterator[None]:
+    """Call a function, where they are called, for each loop that keeps so many carries.
+
+    Raises:
+      JaxresidError: this equinox has no such loops.
+    """
+
+    def watched(now: int | None) -> None:
+        if now == kept:
+            seen()
+
+    with _checkpoints_by(watched):
+        yield
+
+
+@contextlib.contextmanager
+def _checkpoints_by(chosen: Callable[[int | None], int | None]) -> Iterator[None]:
+    """Trace loops with the numbers of checkpoints that a function of theirs returns, if it does."""
     module = sys.modules.get(_MODULE)
     plain = getattr(module, _FUNCTION, None)
     if module is None or plain is None:
@@ -90,8 +118,9 @@ def keeping(now: int, wanted: int) -> Iterator[None]:
     def changed(
         *args: Any, checkpoints: int | None = None, max_steps: int | None = None, **options: Any
     ) -> Any:
-        if _kept(checkpoints, max_steps) == now:
-            checkpoints = wanted
+        other = chosen(_kept(checkpoints, max_steps))
+        if other is not None:
+            checkpoints = other
         return plain(*args, checkpoints=checkpoints, max_steps=max_steps, **options)
 
     # In a context of its own, or what is jitted would not be traced again.

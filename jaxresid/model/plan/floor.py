@@ -122,6 +122,7 @@ class TriedPlace(Shown):
       known_selections: how many there are that no other beats in both bytes and cost; more than
         were tried where the search left some out. None where they were not worked out.
       segments: how many ways to cut the loop there into segments were tried.
+      checkpoints: with which numbers of checkpoints a solver's loop there was tried.
     """
 
     place: str
@@ -129,3 +130,4 @@ class TriedPlace(Shown):
     selections: int = 0
     known_selections: int | None = None
     segments: int = 0
+    checkpoints: tuple[int, ...] = ()

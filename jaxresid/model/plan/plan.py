@@ -77,6 +77,7 @@ class PlannedPart(Shown):
       values: the values that the policy saves and offloads, where the plan chose by value.
       segments: how many iterations the segments have that a loop is cut into, each in a checkpoint,
         by level, the outermost first; what is left of the loop follows as it is.
+      checkpoints: how many carries a solver's loop keeps; None where it is none.
     """
 
     calls: int
@@ -84,6 +85,7 @@ class PlannedPart(Shown):
     policy: str | None = None
     values: tuple[PlannedValue, ...] = ()
     segments: tuple[int, ...] = ()
+    checkpoints: int | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -94,7 +96,7 @@ class PlannedSite(Shown):
       kind: `checkpoint` for one that is in the code, `scan` for the body of a loop, `call` for
         calls of a function, `block` for the iterations of a Python loop, `whole` for the target
         itself or the loss of a step, `segments` for stretches of a loop's iterations, `groups` for
-        those of a Python loop.
+        those of a Python loop, `solver` for the checkpointed while loop of Equinox or Diffrax.
       function: the function that is (to be) checkpointed.
       location: where it is called.
       calls: how many times the program holds it, unrolled; `parts` add up to it.
@@ -105,7 +107,7 @@ class PlannedSite(Shown):
       defined: where the function is defined; None where it is not known.
     """
 
-    kind: OneOf["checkpoint", "scan", "call", "block", "whole", "segments", "groups"]
+    kind: OneOf["checkpoint", "scan", "call", "block", "whole", "segments", "groups", "solver"]
     function: str
     location: Location | None
     calls: int

@@ -104,6 +104,8 @@ def _tried_text(tried: TriedPlace) -> str:
         parts.append(f"{count} selection{'s' * many} of values")
     if tried.segments:
         parts.append(f"{tried.segments} way{'s' * (tried.segments > 1)} to cut it into segments")
+    if tried.checkpoints:
+        parts.append(f"checkpoints={' '.join(map(str, tried.checkpoints))}")
     return ", ".join(parts)
 
 

@@ -35,6 +35,7 @@ _KINDS = {
     "whole": "whole function",
     "segments": "loop",
     "groups": "Python loop",
+    "solver": "solver's loop",
 }
 
 
@@ -287,6 +288,8 @@ def _treatment(part: PlannedPart, length: int, cut: str) -> str:
     """
     if not part.checkpointed:
         return "no checkpoint"
+    if part.checkpoints is not None:
+        return f"checkpoints={part.checkpoints}"
     if part.segments:
         return _segments(part, length, cut)
     if part.policy is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jaxresid.advice.plan.emit.jax_policies import Policy, jax_policy, saved_and_offloaded
-from jaxresid.advice.plan.emit.treatments import CUT, place_text
+from jaxresid.advice.plan.emit.treatments import CUT, loop_text, place_text
 from jaxresid.advice.plan.source.snippets import merged, treatment
 from jaxresid.advice.plan.verification import PlanFigures, figures, without_checkpoints
 from jaxresid.errors import InputsError
@@ -54,9 +54,11 @@ def maxtext_settings(plan: Plan) -> MaxTextSettings:
     if not sites:
         raise InputsError("the plan has no checkpoint of layers, and MaxText has no other")
     unsaid = [
-        f"MaxText does not cut the loop at {place_text(site)} into segments"
+        f"MaxText has no setting for this: the loop at {place_text(site)} {loop_text(part)}"
         for site in plan.sites
         if site.kind in CUT
+        for part in site.parts
+        if part.checkpointed
     ]
     wanted = dict.fromkeys(treatment(p) for site in sites for p in merged(site.parts))
     checkpointed, policy = min(wanted, key=lambda each: each != (True, None))

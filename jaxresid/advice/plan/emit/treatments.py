@@ -10,8 +10,8 @@ from jaxresid.advice.plan.source.snippets import merged, treatment
 from jaxresid.errors import InputsError
 from jaxresid.model import Plan, PlannedPart, PlannedSite, PlannedValue
 
-# The kinds of places that are stretches of a loop.
-CUT = frozenset({"segments", "groups"})
+# The kinds of places that are loops, of which no policy says anything.
+CUT = frozenset({"segments", "groups", "solver"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,8 @@ class Treated:
       checkpointed: Whether there is a checkpoint.
       policy: Its policy, as `PlannedPart.policy`.
       values: The values that the policy saves and offloads, of all these places.
-      cuts: In words, which loops there are cut into checkpointed stretches, which no policy does.
+      cuts: In words, which loops there are cut into checkpointed stretches or keep another number
+        of carries, which no policy does.
     """
 
     checkpointed: bool
@@ -96,13 +97,19 @@ def place_text(site: PlannedSite) -> str:
 
 def _cuts(sites: Sequence[PlannedSite]) -> list[str]:
     return [
-        f"the loop at {place_text(site)} is cut into segments of"
-        f" {' of '.join(map(str, part.segments))} iterations"
+        f"the loop at {place_text(site)} {loop_text(part)}"
         for site in sites
         if site.kind in CUT
-        for part in merged(site.parts)
-        if part.segments
+        for part in site.parts
+        if part.checkpointed
     ]
+
+
+def loop_text(part: PlannedPart) -> str:
+    """Return what a plan does with a loop in words: `is cut into segments of 9 iterations`."""
+    if part.checkpoints is not None:
+        return f"has checkpoints={part.checkpoints}"
+    return f"is cut into segments of {' of '.join(map(str, part.segments))} iterations"
 
 
 def _parts(site: PlannedSite, call: int | None) -> tuple[PlannedPart, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,11 +21,12 @@ from jaxresid.advice.plan.floor.accumulation import AccumulatedTrace, accumulate
 from jaxresid.advice.plan.floor.host_state import HostState, with_host_state
 from jaxresid.advice.plan.floor.offloads import best_offload
 from jaxresid.advice.plan.floor.parts import argument_name
-from jaxresid.advice.plan.floor.solvers import change_text, most_that_fit
+from jaxresid.advice.plan.floor.solvers import change_text
 from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.advice.plan.search.menus import Menus
 from jaxresid.advice.plan.search.search import choices
-from jaxresid.errors import NOT_CAUGHT, JaxresidError
+from jaxresid.advice.plan.search.solver_counts import most_that_fit
+from jaxresid.errors import NOT_CAUGHT
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.call.leaves import is_array, is_inexact, like
 from jaxresid.inspector.few_layers import lowered_whole
@@ -45,8 +46,9 @@ from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.inspector.variants.choices import CheckpointPlace, Choices, Variants
+from jaxresid.inspector.variants.choices import Choices, Variants, same_places
 from jaxresid.inspector.variants.solver_checkpoints import biggest_loop, keeping
+from jaxresid.inspector.variants.solver_variants import SolverVariants
 from jaxresid.inspector.variants.step import StepVariants
 from jaxresid.model import Answer, Relief, answer
 from jaxresid.model.plan.floor import ReliefKind
@@ -107,11 +109,20 @@ class Reliefs:
         self.left_out: tuple[str, ...] = ()
         self._menus, self._shown = menus, shown
         self._compiles, self._needed = compiles, needed_nbytes
+        self._every_variant = variants
         self._subject, self._variants, self._budget = subject, variants, budget_nbytes
         self._trace, self._peak = shown.variant.trace, shown.variant.peak_nbytes
         self._few = shown.variant.few
         is_written = not shown.changes
         self._choices: Choices = {} if is_written else choices(shown.combination)
+        self._tracing: Callable[[], contextlib.AbstractContextManager[None]]
+        self._tracing = contextlib.nullcontext
+        self._chooses_solver = isinstance(variants, SolverVariants)
+        if isinstance(variants, SolverVariants):
+            # What is traced with a change has the plan's number of checkpoints, too.
+            count, self._choices = variants.divided(self._choices)
+            self._tracing = functools.partial(variants.keeping, count)
+            self._variants = variants.plain
         self._call = subject.trace.arguments
         self._roles = _roles(subject)
         self._batch = batch_of(subject)
@@ -155,6 +166,8 @@ class Reliefs:
     def _with_fewer_checkpoints(self) -> Iterator[Relief]:
         """Yield fewer checkpoints in the solver's loop that keeps most."""
         loop = biggest_loop(self._trace)
+        if self._chooses_solver:
+            return
         if loop is None or loop.checkpoints < 2 or loop.nbytes <= _WORTH_SAYING * self._peak:
             return
         made: dict[int, tuple[Traced, Program]] = {}
@@ -209,7 +222,7 @@ class Reliefs:
         """Yield the move of one value of a checkpointed body to host memory, and back."""
         if self._menus is None:
             return
-        found = best_offload(self._variants, self._menus, self._shown)
+        found = best_offload(self._every_variant, self._menus, self._shown)
         if found is not None:
             yield from self._told("offload", found.text, found.variant.lowered)
 
@@ -378,12 +391,16 @@ class Reliefs:
         Raises:
           Exception: Whatever the function raises.
         """
+        with self._tracing():
+            return self._traced_so(leaves)
+
+    def _traced_so(self, leaves: Sequence[Any]) -> Traced:
         if isinstance(self._variants, StepVariants):
             step = self._variants.trace_of(leaves, self._choices)
             if step is not None:
                 return step
         variants = self._subject.traced_with(leaves).variants()
-        same = _same_places(self._variants, variants) if self._choices else {}
+        same = same_places(self._variants, variants) if self._choices else {}
         return variants.trace({same[place]: made for place, made in self._choices.items()})
 
 
@@ -437,21 +454,6 @@ def _has_rows(leaf: Any, least: int) -> bool:
     jax = jax_compat.import_jax()
     is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return not is_key and not (str(leaf.dtype) == "uint32" and leaf.shape == (2,))
-
-
-def _same_places(one: Variants, other: Variants) -> dict[CheckpointPlace, CheckpointPlace]:
-    """Return for each place, and each loop that may be cut, that in another trace of the function.
-
-    Raises:
-      JaxresidError: The traces have different places.
-    """
-    places, others = (
-        [*each.places(), *(nest.place for nest in each.nests())] for each in (one, other)
-    )
-    known = [(p.kind, p.function, p.location, p.calls) for p in places]
-    if known != [(p.kind, p.function, p.location, p.calls) for p in others]:
-        raise JaxresidError("with the change there are other places")
-    return dict(zip(places, others, strict=True))
 
 
 def _split_leaves(

@@ -54,6 +54,11 @@ class Option:
         """The iterations of each segment that a loop is cut into, by level; else none."""
         return () if self.choice is None else self.choice.segments
 
+    @property
+    def checkpoints(self) -> int | None:
+        """How many carries a solver's loop keeps; None where it is not one, or as written."""
+        return None if self.choice is None else self.choice.checkpoints
+
 
 # No checkpoint where none is written.
 UNTOUCHED = Option(None, changed=False, cost=0.0)

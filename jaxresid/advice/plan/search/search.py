@@ -17,11 +17,13 @@ from jaxresid.advice.plan.search.nesting import NestSearch
 from jaxresid.advice.plan.search.options import UNTOUCHED, Menu, Option
 from jaxresid.advice.plan.search.peaks import Peaks
 from jaxresid.advice.plan.search.solver import combine_options
+from jaxresid.advice.plan.search.solver_counts import try_counts
 from jaxresid.advice.plan.search.splits import try_splits
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choices, Nest, Variant, Variants
+from jaxresid.inspector.variants.solver_variants import Solver
 
 # Fronts up to so many options are tried one by one, longer ones by bisection: 0.05 s each for a
 # program of few ops, as loops are, a second for dozens of unrolled layers. With several places each
@@ -51,6 +53,7 @@ class Search:
       cost: Returns the cost of a variant.
       budget: Bytes of peak memory.
       nests: The loops that may be cut into segments.
+      solver: The solver's loop whose checkpoints may be fewer; None: there is none.
       peaks: What the peaks of variants are taken to be.
       slack: A difference in cost that does not justify a name in the code.
       may_pay: Whether a checkpoint may cost less than none, as where time is minimised.
@@ -58,6 +61,7 @@ class Search:
 
     Attributes:
       nested: The places of the loops that may be cut.
+      solver: The solver's loop.
       cost: Returns the cost of a variant.
     """
 
@@ -71,6 +75,7 @@ class Search:
         budget: int,
         *,
         nests: Sequence[Nest],
+        solver: Solver | None = None,
         peaks: Peaks,
         slack: float,
         may_pay: bool,
@@ -79,6 +84,7 @@ class Search:
         self._variants = variants
         self._nests = [NestSearch(self, nest) for nest in nests]
         self.nested = tuple(nest.place for nest in nests)
+        self.solver = solver
         self.menus = tuple(menus)
         self._fronts: Callable[[], Sequence[Menu]] | None = fronts
         self.cost = cost
@@ -148,6 +154,8 @@ class Search:
         try_splits(self)
         for nest in self._nests:
             nest.run()
+        if self.solver is not None:
+            try_counts(self, self.solver)
         self._simplify()
 
     def _simplify(self) -> None:
@@ -197,7 +205,7 @@ class Search:
         for menu in self.menus:
             made = chosen.get(menu.place, menu.plain)
             runs[menu.place] = ((made, menu.place.calls),) if isinstance(made, Option) else made
-        for place in self.nested:
+        for place in (*self.nested, *([self.solver.place] if self.solver else [])):
             made = chosen.get(place, UNTOUCHED)
             runs[place] = ((made, place.calls),) if isinstance(made, Option) else made
         return runs
@@ -410,7 +418,15 @@ def _key(runs: Combination) -> Hashable:
 def _effect(runs: Combination) -> Hashable:
     """Return a key for what a combination makes of the program, whether or not it is a change."""
     return tuple(
-        (place, option.segments, option.choice is None, option.policy, option.values, count)
+        (
+            place,
+            option.segments,
+            option.checkpoints,
+            option.choice is None,
+            option.policy,
+            option.values,
+            count,
+        )
         for place, each in runs.items()
         for option, count in each
     )

@@ -14,7 +14,7 @@ NO_POLICY = "no policy"
 
 
 def tried_places(search: Search) -> tuple[TriedPlace, ...]:
-    """Return what was tried at each place where a checkpoint was, and of each loop that was cut."""
+    """Return what was tried at each place where a checkpoint was, and of the loops changed."""
     found = []
     for menu in search.menus:
         written = _written_at(menu, search.tried)
@@ -34,6 +34,12 @@ def tried_places(search: Search) -> tuple[TriedPlace, ...]:
         ways = {o for t in search.tried for o, _ in t.combination.get(place, ()) if o.segments}
         if ways:
             found.append(TriedPlace(str(place), (), segments=len(ways)))
+    if search.solver is not None:
+        place = search.solver.place
+        options = (o for t in search.tried for o, _ in t.combination[place])
+        kept = {o.checkpoints for o in options if o.checkpoints is not None}
+        if kept:
+            found.append(TriedPlace(str(place), (), checkpoints=tuple(sorted(kept))))
     return tuple(found)
 
 
@@ -57,6 +63,8 @@ def is_proven(search: Search, shown: TracedVariant, figures: Container[TracedVar
         return shown is best
     searched = [menu for menu in search.menus if menu.front]
     if figures or len(searched) != 1 or not search.every_front:
+        return False
+    if search.solver is not None:  # between the numbers that were tried are others
         return False
     (only,) = searched
     if only.place.calls > 1 and only.place.can_split:

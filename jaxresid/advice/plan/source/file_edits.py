@@ -120,6 +120,10 @@ class FileRewrite:
         if edit not in self.edits:
             self.edits.append(edit)
 
+    def replace(self, node: ast.expr, text: str) -> None:
+        """Put text in the place of an expression."""
+        self.edit(Edit(self.source.span(node), text))
+
     def text(self, node: ast.expr) -> str:
         """Return an expression as written."""
         return self.source.segment(self.source.span(node))

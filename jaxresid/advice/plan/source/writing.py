@@ -31,6 +31,7 @@ from jaxresid.advice.plan.source.new import (
 )
 from jaxresid.advice.plan.source.observed_calls import ObservedCalls
 from jaxresid.advice.plan.source.snippets import merged, treatment
+from jaxresid.advice.plan.source.solver_checkpoints import write_checkpoints
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.call.jitted_by import definition
 from jaxresid.inspector.subject.base import Subject
@@ -99,6 +100,8 @@ def plan_edits(
         try:
             if site.kind == "checkpoint":
                 _gather(files, site, checkpoints)
+            elif site.kind == "solver":
+                write_checkpoints(files, site)
             elif site.changed and site.kind not in ("segments", "groups"):
                 write(files, site, subject, seen or ObservedCalls())
         except UnwritableError as e:

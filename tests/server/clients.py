@@ -5,6 +5,7 @@ import contextlib
 import os
 import sys
 
+import attrs
 from lsprotocol import types
 from pygls.lsp.client import LanguageClient
 
@@ -18,6 +19,9 @@ class Client(LanguageClient):
 
     def __init__(self):
         super().__init__("test", "1")
+        # lsprotocol reads no selector of notebooks without their type, which ruff sends.
+        kind = attrs.fields(types.NotebookDocumentFilterWithCells).notebook.type
+        self.protocol._converter.register_structure_hook(kind, lambda value, _: value)
         self.published = []
         self.messages = []
         self.registered = []
@@ -94,17 +98,14 @@ class Client(LanguageClient):
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-async def start(**given):
-    """A client whose server has not been initialized."""
-    client = Client()
-    await client.start_io(sys.executable, "-m", "jaxresid", "server", env=ENVIRONMENT, **given)
-    return client
+SERVER = (sys.executable, "-m", "jaxresid", "server")
 
 
 @contextlib.asynccontextmanager
-async def connected(*folders, pull=False, encodings=None, versions=True, notebooks=False):
+async def connected(*folders, pull=False, encodings=None, versions=True, argv=SERVER):
     """A client with a server that knows its folders; it leaves as a client should."""
-    client = await start()
+    client = Client()
+    await client.start_io(*argv, env=ENVIRONMENT)
     capabilities = types.ClientCapabilities(
         general=types.GeneralClientCapabilities(position_encodings=encodings),
         workspace=types.WorkspaceClientCapabilities(

@@ -53,6 +53,31 @@ def test_positions_outside_are_moved_inside(encoding):
     assert buffer.character(2, 2, encoding) == units + 1
 
 
+def test_a_byte_order_mark_is_in_the_text_alone():
+    """The linter does not see it, so its columns of the first line are one too small."""
+    text = "\ufeffimport jax; jax.checkpoint()\n"
+    buffer = Buffer(text, 1)
+    assert buffer.content.startswith(b"\xef\xbb\xbfimport")
+    assert buffer.seen[0] == "import jax; jax.checkpoint()"
+    assert [buffer.character(1, 12, e) for e in ENCODINGS] == [15, 13, 13]
+    assert buffer.character(2, 0, "utf-8") == 0
+
+
+def test_a_project_ends_at_the_folder_that_is_open(tmp_path):
+    """And what is above it is not read."""
+    (tmp_path / "pyproject.toml").touch()
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    model = b"import jax\n\n\n@jax.checkpoint\ndef loss(w):\n    return w.sum()\n"
+    (inner / "model.py").write_bytes(model)
+    use = "import jax\nfrom inner.model import loss\nstep = jax.grad(loss)\n"
+    (tmp_path / "use.py").write_text(use)
+    (tmp_path / "inner" / "__init__.py").touch()
+    path = inner / "model.py"
+    found = [Analysis([at]).lint(path, {path: model}).violations for at in (tmp_path, inner)]
+    assert [[v.code for v in each] for each in found] == [["JXR101"], []]
+
+
 def test_content_is_what_the_file_would_hold():
     assert Buffer("# coding: latin-1\né = 1\n", 1).content == b"# coding: latin-1\n\xe9 = 1\n"
     assert Buffer("# coding: latin-1\n€\n", 1).content == b"# coding: latin-1\n?\n"
@@ -77,6 +102,7 @@ def fresh(path, contents, folder):
     return run.content(contents[path], str(path), path).violations
 
 
+@pytest.mark.integration
 def test_random_edits_are_linted_as_the_same_texts_at_once(tmp_path):
     """Through one analysis, which remembers; what is typed are lines and tokens of a project."""
     (tmp_path / "pyproject.toml").touch()

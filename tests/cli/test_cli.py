@@ -41,6 +41,10 @@ def repeat(x, n, mode="a", *, scale=1.0):
         x = jnp.sin(x) if mode == "a" else jnp.cos(x)
     return (x * scale).sum()
 
+
+def layered(x, layer=repeat, more=(object(),)):
+    return layer(x, 2)
+
 def kept_inputs():
     return jnp.ones(3), 2, "b"
 
@@ -229,6 +233,7 @@ SPEC3 = ("--arg", "f32[3]")
         (["nosuch:f"], "no module named 'nosuch'"),
         (["zebu:plane"], "has no attribute 'plane'; did you mean plain"),
         (["zebu:repeat"], r"no inputs for repeat\(x, n, mode='a', \*, scale=1.0\)\n.*--arg"),
+        (["zebu:layered"], r"no inputs for layered\(x, layer=repeat, more=\.\.\.\)\n.*--arg"),
         (["zebu:plain", "--arg", "f32[3"], r"expected '\]'.*\n  f32\[3\n       \^"),
         (["zebu:plain", "--arg", "f32[-3]"], "at least 0, not -3"),
         (["zebu:plain", "--arg", "f32[inf]"], "at least 0, not inf"),

@@ -27,6 +27,7 @@ from jaxresid.targets.targets import (
     load_module,
     load_reference,
 )
+from jaxresid.text.short_repr import printable
 
 if TYPE_CHECKING:
     from jaxresid.cli.options.chosen_target import TargetOptions
@@ -239,9 +240,34 @@ def _required(fun: Callable[..., Any]) -> list[str]:
     ]
 
 
-def _missing(target: str, loaded: Loaded) -> str:
+class _Default:
+    """A default as one writes it: a function or a class by its name, other objects as `...`."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __repr__(self) -> str:
+        if self._value is None or isinstance(self._value, str | int | float | complex | bytes):
+            return printable(repr(self._value))
+        return str(getattr(self._value, "__name__", "..."))
+
+
+def _call_of(loaded: Loaded) -> str:
+    """Return how a function is called, without the annotations and without addresses."""
     signature = _signature(loaded.fun)
-    shown = f"{loaded.attribute}{signature}" if signature else f"{loaded.attribute}(...)"
+    if signature is None:
+        return f"{loaded.attribute}(...)"
+    parameters = [
+        p.replace(
+            annotation=p.empty, default=p.empty if p.default is p.empty else _Default(p.default)
+        )
+        for p in signature.parameters.values()
+    ]
+    return f"{loaded.attribute}{inspect.Signature(parameters)}"
+
+
+def _missing(target: str, loaded: Loaded) -> str:
+    shown = _call_of(loaded)
     each = " ".join("--arg 'f32[...]'" for _ in _required(loaded.fun)) or "--arg 'f32[...]'"
     name = loaded.attribute.rpartition(".")[2]
     return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxresid.cli.help import command
 
 
-@command(examples=(("as Neovim starts it: vim.lsp.start { cmd = { ... } }", "jaxresid server"),))
+@command(examples=(("as editors start it, which then write and read messages", "jaxresid server"),))
 def server() -> int:
     """Serve an editor that speaks the Language Server Protocol, over standard input and output.
 

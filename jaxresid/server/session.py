@@ -210,7 +210,6 @@ class Session:
         """Return the findings of the document that has a text, and which text that is."""
         findings = await self._linting.findings(uri)
         part = findings.document.part(uri) if findings is not None else None
-        cell = None
         if findings is None or part is None:
             return None
         cell, _ = part

@@ -13,7 +13,7 @@ from jaxresid.server.documents import OpenFiles, TextFile
 from jaxresid.server.linting import Linting
 from jaxresid.violations import Linted
 
-URI = "file:///work/a.py"
+URI = "file:///project/a.py"
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ class Slow:
 
 
 def opened(version):
-    return TextFile(URI, Path("/work/a.py"), "python", Buffer(f"# {version}", version))
+    return TextFile(URI, Path("/project/a.py"), "python", Buffer(f"# {version}", version))
 
 
 async def until(true):
@@ -102,7 +102,7 @@ def test_a_text_that_was_closed_meanwhile(published, told):
     ("error", "expected"),
     [
         (JaxresidError("no such rule"), "jaxresid: no such rule"),
-        (ValueError("odd"), "jaxresid: internal error: ValueError: odd (/work/a.py)"),
+        (ValueError("odd"), "jaxresid: internal error: ValueError: odd (/project/a.py)"),
     ],
 )
 def test_what_goes_wrong_is_told_once_and_is_no_end(published, told, error, expected):

@@ -465,3 +465,35 @@ def test_without_the_extra_it_is_one_line():
         "jaxresid: error: `jaxresid server` needs pygls and lsprotocol:"
         " pip install 'jaxresid[server]'\n"
     )
+
+
+PRINTING = """
+from jaxresid.server import linting
+from jaxresid.server.serve import serve
+
+use = linting.Linting.use
+linting.Linting.use = lambda *args: (print("noise", flush=True), use(*args))
+raise SystemExit(serve())
+"""
+
+
+def test_what_a_library_prints_is_no_message(folder):
+    asked = [
+        {"id": 1, "method": "initialize", "params": {"processId": None, "capabilities": {}}},
+        {"id": 2, "method": "shutdown"},
+        {"method": "exit"},
+    ]
+    bodies = [json.dumps({"jsonrpc": "2.0", **message}) for message in asked]
+    sent = "".join(f"Content-Length: {len(body)}\r\n\r\n{body}" for body in bodies)
+    done = subprocess.run(
+        [sys.executable, "-c", PRINTING],
+        env=clients.ENVIRONMENT,
+        cwd=folder,
+        input=sent.encode(),
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.startswith(b"Content-Length: ")
+    assert b"noise" not in done.stdout
+    assert b"noise" in done.stderr

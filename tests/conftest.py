@@ -49,6 +49,15 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture(autouse=True)
+def _own_search_path():
+    """A target's folder is put before all else; there a test may have a json.py of its own, which
+    every process that a later test spawns would import."""
+    before = sys.path[:]
+    yield
+    sys.path[:] = before
+
+
 @pytest.fixture(scope="session")
 def jax_version():
     """`(0, 12, 0)`, to key what legitimately differs between versions of JAX."""

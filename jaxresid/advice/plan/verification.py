@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from jaxresid.inspector.jaxpr.bindings import intercept_bind
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.variants.choices import Variant, Variants, everywhere
+from jaxresid.inspector.variants.joined import Gradients, leaving_out
 
 if TYPE_CHECKING:
     from jaxresid.advice.plan.source.file_edits import FileEdit
@@ -143,10 +145,11 @@ def in_process_check(
 def retrace(subject: Subject) -> None:
     """Run the user's code once more while JAX traces it, so that its calls can be watched.
 
-    What it raises is ignored.
+    A step's gradients are left out where they can be: for these JAX calls more functions than the
+    user's code does, each of which is watched. What it raises is ignored.
     """
-    try:
-        with intercept_bind({}):
+    for gradients in (leaving_out(Gradients()), contextlib.nullcontext()):
+        # Strings among the auxiliary outputs cannot be returned.
+        with contextlib.suppress(Exception), intercept_bind({}), gradients:
             subject.trace.run_again(subject.fun)
-    except Exception:  # strings among the auxiliary outputs cannot be returned
-        return
+            return

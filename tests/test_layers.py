@@ -15,7 +15,10 @@ PACKAGE = Path(__file__).parent.parent / "jaxresid"
 ALLOWED = {
     "_version": set(),
     "decoding": set(),
-    "documents": {"decoding", "errors", "model", "text", "text_files"},
+    "documents": {
+        *("decoding", "errors", "model", "regular_files", "text", "text_files", "user_cache"),
+        "violations",
+    },
     "errors": set(),
     "home": set(),
     "interrupts": set(),
@@ -23,6 +26,7 @@ ALLOWED = {
     "text": set(),
     "text_files": {"errors"},
     "urls": set(),
+    "user_cache": set(),
     "violations": {"text"},
     "option_types": set(),
     "progress": set(),
@@ -37,7 +41,7 @@ ALLOWED = {
     },
     "xla": {
         *("decoding", "errors", "home", "interrupts", "jax_compat", "jaxpr_types", "model"),
-        *("progress", "regular_files", "text"),
+        *("progress", "regular_files", "text", "user_cache"),
     },
     "inspector": {
         *("errors", "home", "interrupts", "jax_compat", "jaxpr_types", "model", "option_types"),
@@ -54,7 +58,10 @@ ALLOWED = {
         *("documents", "errors", "home", "interrupts", "model", "settings", "targets"),
     },
     "render": {"model", "option_types", "text", "urls", "violations"},
-    "server": {"_version", "errors", "linter", "render", "settings", "violations"},
+    "server": {
+        *("_version", "documents", "errors", "linter", "model", "regular_files", "render"),
+        *("settings", "user_cache", "violations"),
+    },
     "cli": {
         *(
             "_version",
@@ -92,8 +99,8 @@ ROOMS = {
     "linter": ("text", "resolve", "fixes", "patterns", "rule", "rules", "run"),
     "advice": ("diff", "timing", "compile", "compare", "plan", "check", "sweep", "oom"),
     "server": (
-        *("places", "buffers", "documents", "analysis", "answers", "linting", "session"),
-        *("protocol", "serve"),
+        *("places", "buffers", "documents", "analysis", "answers", "linting", "traced"),
+        *("session", "protocol", "serve"),
     ),
     "xla": (
         "gpus",

@@ -20,6 +20,10 @@ FIX_ALL = "source.fixAll.jaxresid"
 _QUICK_FIX = "quickfix"
 # Kinds of actions are a tree: who asks for `source` asks for all below it.
 KINDS = (_QUICK_FIX, FIX_ALL)
+# The source of what a trace found; what the linter finds is of `jaxresid`.
+CHECK = "jaxresid check"
+# Two pages of a hover.
+BETWEEN = "\n---\n\n"
 
 Json = dict[str, Any]
 
@@ -33,12 +37,14 @@ class Findings:
       violations: the violations.
       neighbours: the other open documents, by the paths under which related places are.
       encoding: what positions count.
+      traced: what `check` found in it, at the lines where that is now.
     """
 
     document: Document
     violations: tuple[Violation, ...]
     neighbours: Mapping[str, OpenFile]
     encoding: str
+    traced: tuple[Violation, ...] = ()
 
     def uri(self, path: str, cell: int | None) -> str:
         """Return the URI of a file or of a cell, as the client named it where it is open."""
@@ -62,7 +68,14 @@ class Findings:
 
     def diagnostics(self, cell: int | None) -> list[Json]:
         """Return the diagnostics of one text of the document."""
-        return [diagnostic(v, self) for v in self._of(cell)]
+        return [self._diagnostic(v) for v in (*self._of(cell), *self._traced_in(cell))]
+
+    def _diagnostic(self, violation: Violation) -> Json:
+        shown = diagnostic(violation, self)
+        return {**shown, "source": CHECK} if violation in self.traced else shown
+
+    def _traced_in(self, cell: int | None) -> tuple[Violation, ...]:
+        return self.traced if cell is None else ()  # nothing traces a notebook
 
     def _of(self, cell: int | None) -> list[Violation]:
         # A notebook that cannot be read has them outside of all cells: at its first.
@@ -82,10 +95,10 @@ class Findings:
           last: the last line.
         """
         buffer = self.document.parts[cell].buffer
-        for violation in self._of(cell):
+        for violation in (*self._of(cell), *self._traced_in(cell)):
             if violation.span.row - 1 > last or violation.span.end_row - 1 < first:
                 continue
-            shown = [diagnostic(violation, self)]
+            shown = [self._diagnostic(violation)]
             if violation.fix is not None:
                 is_safe = violation.fix.applicability == "safe"
                 yield {
@@ -150,7 +163,7 @@ class Findings:
         if not pages:
             return None
         kind = "markdown" if markdown else "plaintext"
-        between = "\n---\n\n" if markdown else "\n"
+        between = BETWEEN if markdown else "\n"
         return {
             "contents": {"kind": kind, "value": between.join(pages.values())},
             "range": where[0],

@@ -23,6 +23,7 @@ from jaxresid.server.buffers import Buffer, Change, Position
 from jaxresid.server.documents import Cell, NotebookFile, OpenFiles, TextFile
 from jaxresid.server.linting import Linting
 from jaxresid.server.places import path_of
+from jaxresid.server.traced.traces import Traces
 
 # What decides what is found, besides what is open: sources, and all that the settings come from.
 _WATCHED = ("**/*.{py,pyi,ipynb}", "**/*.{toml,lock,txt,cfg,ini,yml,yaml}", "**/.gitignore")
@@ -63,6 +64,8 @@ class Session:
             types.TEXT_DOCUMENT_DIAGNOSTIC: self._diagnostic,
             types.TEXT_DOCUMENT_CODE_ACTION: self._code_action,
             types.TEXT_DOCUMENT_HOVER: self._hover,
+            types.TEXT_DOCUMENT_INLAY_HINT: self._inlay_hint,
+            types.TEXT_DOCUMENT_CODE_LENS: self._code_lens,
         }
         # pygls writes on what it is given, and methods cannot be written on.
         return {name: functools.partial(handler) for name, handler in named.items()}
@@ -75,6 +78,8 @@ class Session:
         self._can = {
             "pull": "diagnostic" in text,
             "refresh": _flag(workspace, "diagnostics", "refreshSupport"),
+            "hints": _flag(workspace, "inlayHint", "refreshSupport"),
+            "lenses": _flag(workspace, "codeLens", "refreshSupport"),
             "watch": _flag(workspace, "didChangeWatchedFiles", "dynamicRegistration"),
             "versions": _flag(workspace, "workspaceEdit", "documentChanges"),
             "markdown": "markdown" in text.get("hover", {}).get("contentFormat", ()),
@@ -86,6 +91,9 @@ class Session:
         self._linting = Linting(self._files, encoding, self._executor, self._publish, self._tell)
         self._units = encoding
         self._linting.use(tuple(self._folders.values()))
+        self._traces = Traces(
+            self._files, lambda: tuple(self._folders.values()), self._traces_changed
+        )
 
     def _encoding(self) -> Any:
         return self._server.workspace.position_encoding or "utf-16"
@@ -97,6 +105,7 @@ class Session:
             name = types.WORKSPACE_DID_CHANGE_WATCHED_FILES
             registration = types.Registration(id=name, method=name, register_options=options)
             self._server.client_register_capability(types.RegistrationParams([registration]))
+        self._traces.start()
 
     def _did_change_folders(self, params: Any) -> None:
         for folder in params.event.removed:
@@ -104,14 +113,25 @@ class Session:
         self._folders |= _paths(folder.uri for folder in params.event.added)
         self._linting.use(tuple(self._folders.values()))
         self._refresh()
+        self._traces_changed(False)
 
     def _did_change_files(self, params: Any) -> None:
         self._linting.look_again()
         self._refresh()
+        self._traces.edited()
 
     def _refresh(self) -> None:
         if self._can["pull"] and self._can["refresh"]:
             self._server.workspace_diagnostic_refresh(None)
+
+    def _traces_changed(self, has_new: bool) -> None:
+        if has_new:
+            self._linting.changed()
+            self._refresh()
+        if self._can["hints"]:
+            self._server.workspace_inlay_hint_refresh(None)
+        if self._can["lenses"]:
+            self._server.workspace_code_lens_refresh(None)
 
     def _tell(self, text: str) -> None:
         kind = types.MessageType.Error
@@ -135,6 +155,7 @@ class Session:
             now = file.changed(which.uri, map(_change, changes), which.version, self._units)
             self._files.put(now)
             self._linting.changed(file.uri)
+            self._traces.edited()
 
     def _did_close(self, params: Any) -> None:
         self._close(params.text_document.uri)
@@ -144,6 +165,7 @@ class Session:
             for shown in self._shown.pop(uri, set()):
                 self._send(shown, None, [])
             self._linting.look_again()  # from now on it is what the disk has
+            self._traces.edited()
 
     def _did_open_notebook(self, params: Any) -> None:
         it = params.notebook_document
@@ -186,6 +208,7 @@ class Session:
     def _publish(self, findings: Findings) -> None:
         if self._can["pull"]:
             return
+        findings = self._traces.added_to(findings)
         document = findings.document
         now = {part.uri for part in document.parts.values()}
         for gone in self._shown.get(document.uri, set()) - now:
@@ -213,7 +236,7 @@ class Session:
         if findings is None or part is None:
             return None
         cell, _ = part
-        return findings, cell
+        return self._traces.added_to(findings), cell
 
     async def _code_action(self, params: Any) -> Any:
         uri = params.text_document.uri
@@ -236,12 +259,20 @@ class Session:
         return action if self._can["versions"] else {**action, "edit": without_versions(edit)}
 
     async def _hover(self, params: Any) -> Any:
-        found = await self._at(params.text_document.uri)
+        uri, at, markdown = params.text_document.uri, params.position, self._can["markdown"]
+        found = await self._at(uri)
         if found is None:
             return None
         findings, cell = found
-        at = params.position
-        return findings.hover(cell, at.line, at.character, markdown=self._can["markdown"])
+        page = findings.hover(cell, at.line, at.character, markdown=markdown)
+        return await self._traces.hover(uri, at.line, page, markdown=markdown)
+
+    async def _inlay_hint(self, params: Any) -> Any:
+        first, last = params.range.start.line, params.range.end.line
+        return await self._traces.hints(params.text_document.uri, first, last, self._units)
+
+    async def _code_lens(self, params: Any) -> Any:
+        return await self._traces.lenses(params.text_document.uri)
 
 
 def _flag(capabilities: Any, *keys: str) -> bool:

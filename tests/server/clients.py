@@ -26,6 +26,8 @@ class Client(LanguageClient):
         self.messages = []
         self.registered = []
         self.refreshed = 0
+        self.refreshed_hints = 0
+        self.refreshed_lenses = 0
         self.news = asyncio.Condition()
 
         @self.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
@@ -46,6 +48,16 @@ class Client(LanguageClient):
         @self.feature(types.WORKSPACE_DIAGNOSTIC_REFRESH)
         async def _refreshed(params):
             self.refreshed += 1
+            await self._wake()
+
+        @self.feature(types.WORKSPACE_INLAY_HINT_REFRESH)
+        async def _refreshed_hints(params):
+            self.refreshed_hints += 1
+            await self._wake()
+
+        @self.feature(types.WORKSPACE_CODE_LENS_REFRESH)
+        async def _refreshed_lenses(params):
+            self.refreshed_lenses += 1
             await self._wake()
 
     async def _wake(self):
@@ -90,6 +102,19 @@ class Client(LanguageClient):
         params = types.HoverParams(where, types.Position(line, character))
         return await asyncio.wait_for(self.text_document_hover_async(params), TIMEOUT_S)
 
+    async def hints(self, uri, first=0, last=10_000):
+        """The hints, as lines from 1 -> texts; each is behind the end of its line."""
+        span = types.Range(types.Position(first, 0), types.Position(last, 0))
+        params = types.InlayHintParams(types.TextDocumentIdentifier(uri), span)
+        found = await asyncio.wait_for(self.text_document_inlay_hint_async(params), TIMEOUT_S)
+        return {hint.position.line + 1: hint.label for hint in found}
+
+    async def lenses(self, uri):
+        """The lenses, as pairs of a line from 1 and a command, the topmost first."""
+        params = types.CodeLensParams(types.TextDocumentIdentifier(uri))
+        found = await asyncio.wait_for(self.text_document_code_lens_async(params), TIMEOUT_S)
+        return sorted(((a.range.start.line + 1, a.command) for a in found), key=lambda x: x[0])
+
     async def pull(self, uri):
         params = types.DocumentDiagnosticParams(types.TextDocumentIdentifier(uri))
         return await asyncio.wait_for(self.text_document_diagnostic_async(params), TIMEOUT_S)
@@ -102,10 +127,12 @@ SERVER = (sys.executable, "-m", "jaxresid", "server")
 
 
 @contextlib.asynccontextmanager
-async def connected(*folders, pull=False, encodings=None, versions=True, argv=SERVER):
+async def connected(
+    *folders, pull=False, encodings=None, versions=True, argv=SERVER, env=ENVIRONMENT, options=None
+):
     """A client with a server that knows its folders; it leaves as a client should."""
     client = Client()
-    await client.start_io(*argv, env=ENVIRONMENT)
+    await client.start_io(*argv, env=env)
     capabilities = types.ClientCapabilities(
         general=types.GeneralClientCapabilities(position_encodings=encodings),
         workspace=types.WorkspaceClientCapabilities(
@@ -114,6 +141,8 @@ async def connected(*folders, pull=False, encodings=None, versions=True, argv=SE
                 dynamic_registration=True
             ),
             diagnostics=types.DiagnosticWorkspaceClientCapabilities(refresh_support=True),
+            inlay_hint=types.InlayHintWorkspaceClientCapabilities(refresh_support=True),
+            code_lens=types.CodeLensWorkspaceClientCapabilities(refresh_support=True),
         ),
         text_document=types.TextDocumentClientCapabilities(
             hover=types.HoverClientCapabilities(content_format=[types.MarkupKind.Markdown]),
@@ -124,7 +153,9 @@ async def connected(*folders, pull=False, encodings=None, versions=True, argv=SE
         ),
     )
     known = [types.WorkspaceFolder(folder.as_uri(), folder.name) for folder in folders]
-    params = types.InitializeParams(capabilities, workspace_folders=known or None)
+    params = types.InitializeParams(
+        capabilities, workspace_folders=known or None, initialization_options=options
+    )
     client.answer = await client.initialize_async(params)
     client.initialized(types.InitializedParams())
     try:

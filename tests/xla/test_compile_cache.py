@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxresid import user_cache
 from jaxresid.xla.job import (
     CollectiveOp,
     Compilation,
@@ -216,7 +217,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
 
     cache = CompileCache(tmp_path)
     cache.put(JOB, FULL)
-    monkeypatch.setattr(cache_module.os, "replace", full)
+    monkeypatch.setattr(user_cache.os, "replace", full)
     other = dataclasses.replace(JOB, flags=())
     cache.put(other, FULL)
     cache.put(other, FULL)
@@ -232,7 +233,7 @@ def test_a_full_disk_that_is_one(tmp_path, monkeypatch):
     """/dev/full takes no byte; a file system that does not is seldom at hand."""
     cache = CompileCache(tmp_path)
     with open("/dev/full", "wb") as full:
-        monkeypatch.setattr(cache_module, "open", lambda *_: full, raising=False)
+        monkeypatch.setattr(user_cache, "open", lambda *_: full, raising=False)
         cache.put(JOB, FULL)
     assert "No space left on device" in cache.warnings[0]
     assert cache.get(JOB) is None

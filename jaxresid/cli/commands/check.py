@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from jaxresid.cli.help import command
+from jaxresid.cli.keep_result import keep_result
 from jaxresid.cli.main import EXIT_FAILED, showing_progress, tell
 from jaxresid.cli.options.baselines import (
     GrowingTarget,
@@ -126,6 +128,7 @@ def check(
     on these are XLA's. Exits 0 if there are only infos, 1 if there are findings, 2 if something
     went wrong.
     """
+    since = time.time()
     limits, growth = taken_limits(given), taken_growth(given)
     names = {f.name for f in fields(Options)}
     overriding = Options(**{k: v for k, v in given.items() if k in names})
@@ -163,7 +166,11 @@ def check(
             say(Stage(f"tracing {name}"))
             try:
                 held_against = earlier.get(name)
-                done.append(_checked(each, held_against, lock, run, compile_, compiling, say))
+                one = _checked(each, held_against, lock, run, compile_, compiling, say)
+                done.append(one)
+                findings = [v for linted in one.results for v in linted.violations]
+                report = one.found.report
+                keep_result("check", each.options, report, since=since, findings=findings)
             except JaxresidError as e:
                 if is_one:
                     raise

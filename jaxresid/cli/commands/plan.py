@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from dataclasses import replace
 from typing import get_args
 
@@ -10,6 +11,7 @@ import click
 
 from jaxresid.cli.emit_plan import emitted
 from jaxresid.cli.help import command, option
+from jaxresid.cli.keep_result import keep_result
 from jaxresid.cli.main import EXIT_INTERRUPTED, showing_progress, tell
 from jaxresid.cli.options import batches
 from jaxresid.cli.options.compiling import CompilingOptions, compile_options, limit_s, settings
@@ -119,6 +121,7 @@ def plan(
     if something went wrong. Ctrl-C ends the search: the best plan found so far is printed, nothing
     is written, and the exit code is 130.
     """
+    since = time.time()
     if minimize and maximize:
         raise click.UsageError("--minimize and --maximize cannot be combined: use one of them")
     if diff_ and write_:
@@ -171,6 +174,10 @@ def plan(
             lifetimes=output.format == "perfetto"
             or (output.format == "html" and not asks_compiler([place])),
         )
+        if not result.interrupted:
+            can_apply = result.is_within and not write_
+            can_apply = can_apply and not (result.unwritten or result.is_untraced)
+            keep_result("plan", options, result, since=since, edits=edits if can_apply else ())
         chosen = result.selection.configuration
         if result.interrupted or not (result.is_within and (diff_ or write_)):
             edits = ()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import time
 from typing import get_args
 
 import click
 
 from jaxresid.cli.help import command, option
+from jaxresid.cli.keep_result import keep_result
 from jaxresid.cli.main import EXIT_FAILED, showing_progress
 from jaxresid.cli.options.compiling import (
     CompilingOptions,
@@ -108,6 +110,7 @@ def report(
     checkpoints that drop most: the verdicts on these are then XLA's. On a CPU, where peaks are not
     estimated, XLA's figures are there anyway. Exits 0, or 2 if something went wrong.
     """
+    since = time.time()
     if (compile_ or compiling.given()) and output.format == "jax":
         raise click.UsageError("-f jax prints only JAX's own lines; compile with -f text or json")
     if verbose and show:
@@ -149,6 +152,7 @@ def report(
                 found, settings(compiling), say, checkpoints=compile_, limit_s=limit_s(compiling)
             )
         result = found.report
+        keep_result("report", options, result, since=since)
         if output.format == "jax":
             from jaxresid.inspector.trace.saved_lines import saved_residual_lines
 

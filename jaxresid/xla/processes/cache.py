@@ -14,23 +14,16 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
-import sys
-import time
-import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from jaxresid import regular_files
+from jaxresid import regular_files, user_cache
 from jaxresid.decoding import decoded
 from jaxresid.home import FOLDER
 from jaxresid.xla.job import Compilation, Job
 
 LIMIT_NBYTES = 256 << 20
-_ABANDONED_S = 3600
-_ENTRY = re.compile(r"[0-9a-f]{64}\.json")
-_TEMPORARY = re.compile(r"[0-9a-f]{64}\..*\.tmp")
 _COMPILERS = (
     *("jax", "jaxlib", "libtpu"),
     *("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-cuda12-pjrt", "nvidia-cuda-nvcc-cu12"),
@@ -38,34 +31,13 @@ _COMPILERS = (
 # They change what XLA does, whoever starts it.
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
-_TAG = """Signature: 8a477f597d28d172789f06886806bc55
-# This directory was made by jaxresid. See https://bford.info/cachedir/
-"""
-
 
 def default_directory() -> Path:
     """Return the folder of the compile cache.
 
     It is `compiled` in `$JAXRESID_CACHE_DIR`, else in the platform's folder for a user's caches.
     """
-    return _base() / "compiled"
-
-
-def _base() -> Path:
-    given = os.environ.get("JAXRESID_CACHE_DIR")
-    if given:
-        return Path(given).expanduser()
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA")
-        return Path(base) / "jaxresid" if base else Path(".jaxresid_cache")
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(base):  # as the specification has it: a relative one is ignored
-        return Path(base) / "jaxresid"
-    try:
-        home = Path.home()
-    except RuntimeError:  # a user without a home, as in many containers
-        return Path(".jaxresid_cache")
-    return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "jaxresid"
+    return user_cache.folder() / "compiled"
 
 
 def key(job: Job) -> str:
@@ -152,9 +124,9 @@ class CompileCache:
             return
         name = key(job)
         try:
-            self._prepare()
-            self._write(name, _encoded(compilation, name))
-            self._drop_oldest()
+            user_cache.prepare(self.directory)
+            user_cache.write(self._file(name), _encoded(compilation, name))
+            user_cache.drop_oldest(self.directory, self._limit_nbytes)
         except OSError as e:
             self._fail("written", e)
 
@@ -167,47 +139,6 @@ class CompileCache:
             f"the compile cache cannot be {what} ({reason}: {self.directory}); continuing without"
             " it"
         )
-
-    def _prepare(self) -> None:
-        """Make the directory one that git and backups skip, unless it holds something else."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        tag = self.directory / "CACHEDIR.TAG"
-        if tag.exists() or any(self.directory.iterdir()):
-            return
-        for file, text in ((self.directory / ".gitignore", "*\n"), (tag, _TAG)):
-            with suppress(FileExistsError), file.open("x", encoding="ascii") as new:
-                new.write(text)
-
-    def _write(self, name: str, data: bytes) -> None:
-        # Not by tempfile, whose files are for nobody else to read: a team may share a directory.
-        temporary = self.directory / f"{name}.{uuid.uuid4().hex}.tmp"
-        try:
-            with open(temporary, "xb") as file:
-                file.write(data)
-            os.replace(temporary, self._file(name))
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
-
-    def _drop_oldest(self) -> None:
-        entries = []
-        abandoned = time.time() - _ABANDONED_S
-        with os.scandir(self.directory) as found:
-            for entry in found:
-                with suppress(FileNotFoundError):  # another process drops it, too
-                    stat = entry.stat()
-                    if _ENTRY.fullmatch(entry.name):
-                        entries.append((stat.st_mtime_ns, stat.st_size, entry.path))
-                    elif _TEMPORARY.fullmatch(entry.name) and stat.st_mtime < abandoned:
-                        os.unlink(entry.path)
-        excess = sum(nbytes for _, nbytes, _ in entries) - self._limit_nbytes
-        for _, nbytes, path in sorted(entries):
-            if excess <= 0:
-                return
-            with suppress(FileNotFoundError):
-                os.unlink(path)
-            excess -= nbytes
 
 
 def _encoded(compilation: Compilation, name: str) -> bytes:

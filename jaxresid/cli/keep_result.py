@@ -1,0 +1,72 @@
+"""Keep the last result of a named target, for editors."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jaxresid.advice.plan.source.file_edits import FileEdit
+    from jaxresid.cli.options.chosen_target import TargetOptions
+    from jaxresid.documents.latest import Command
+    from jaxresid.model import Plan, Report
+    from jaxresid.violations import Violation
+
+
+def keep_result(
+    command: Command,
+    options: TargetOptions,
+    result: Report | Plan,
+    *,
+    since: float,
+    findings: Sequence[Violation] = (),
+    edits: Sequence[FileEdit] = (),
+) -> None:
+    """Keep a result where the configuration names its target; of any other nothing is kept.
+
+    Args:
+      command: the command that made it.
+      options: the target, as it was given.
+      result: the result.
+      since: when the command began, in seconds since 1970.
+      findings: what `check` found.
+      edits: what the plan changes.
+    """
+    if options.name is None or options.folder is None:
+        return
+    from jaxresid.documents import latest
+    from jaxresid.documents.source_digests import digest_of
+    from jaxresid.linter.text.source import SourceText
+
+    latest.keep(
+        command,
+        options.name.partition(" ")[0],  # `check` names one of several batch sizes as well
+        options.folder,
+        options.words,
+        replace(result, lifetimes=()),  # which are long, and no editor shows
+        since=since,
+        now=time.time(),
+        loaded=(*_modules_below(options.folder), os.path.join(options.folder, "pyproject.toml")),
+        findings=findings,
+        edits=[
+            latest.KeptEdit(
+                os.path.abspath(edit.path),
+                digest_of(edit.old),
+                SourceText.decode(edit.new, edit.display_path).text,
+            )
+            for edit in edits
+        ],
+    )
+
+
+def _modules_below(folder: str) -> Iterator[str]:
+    """Yield the files of modules that are loaded from a folder, installed packages left out."""
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    for file in files:
+        if isinstance(file, str) and file.startswith(folder + os.sep) and file.endswith(".py"):
+            is_installed = "site-packages" in file or "dist-packages" in file
+            yield from [] if is_installed else [file]

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, get_args
 
@@ -564,7 +565,7 @@ def _toml(text: str, file: Path) -> dict[str, object]:
     import tomllib
 
     try:
-        return tomllib.loads(text)
+        return _loaded(text)
     except tomllib.TOMLDecodeError as error:
         reason = str(error)
         place = re.search(r" \(at line (\d+), column (\d+)\)$", reason)
@@ -573,6 +574,14 @@ def _toml(text: str, file: Path) -> dict[str, object]:
         raise ConfigError(f"{where}: not valid TOML: {reason}") from None
     except RecursionError:
         raise ConfigError(f"{display_path(file)}: not valid TOML: nested too deeply") from None
+
+
+@lru_cache(maxsize=8)
+def _loaded(text: str) -> dict[str, object]:
+    """Return the tables of a file, which every directory below it asks for; nobody changes them."""
+    import tomllib
+
+    return tomllib.loads(text)
 
 
 _STRINGS = ("select", "ignore", "extend-select", "extend-ignore", "fixable", "unfixable")

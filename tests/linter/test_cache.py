@@ -144,7 +144,7 @@ def test_old_caches_are_removed_and_nothing_else(tmp_path, source):
 
 
 def damages():
-    head = {"jaxresid-cache": 2, "key": KEY}
+    head = {"jaxresid-cache": 3, "key": KEY}
     yield "empty", lambda data: b""
     yield "truncated", lambda data: data[: len(data) // 2]
     yield "head only", lambda data: data.partition(b"\n")[0]
@@ -152,7 +152,7 @@ def damages():
     yield "binary", lambda data: bytes(range(256))
     yield "other json", lambda data: b'{"a": 1}'
     yield "a list", lambda data: b"[]\n[]"
-    yield "other format", lambda data: data.replace(b'"jaxresid-cache": 2', b'"jaxresid-cache": 0')
+    yield "other format", lambda data: data.replace(b'"jaxresid-cache": 3', b'"jaxresid-cache": 0')
     yield "other key", lambda data: data.replace(KEY.encode(), b"0" * 32)
     yield "nested", lambda data: json.dumps(head).encode() + b"\n" + b"[" * 100_000
     yield "nested head", lambda data: b"[" * 100_000

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxresid.linter.resolve.contents import Contents, Question
 from jaxresid.linter.run import file_states
 from jaxresid.linter.run.file_states import FileStates
 from jaxresid.linter.run.files import LintRun
@@ -158,6 +159,103 @@ def test_an_edit_lints_the_file_and_those_that_asked_about_it(tmp_path, monkeypa
         assert anew == expected
 
 
+def test_an_edit_asks_the_cache_what_other_files_mention(tmp_path, monkeypatch, anew):
+    project(tmp_path, monkeypatch, **TWO)
+    expected = linted(True)
+    asked = []
+    answer = Contents._asked
+    monkeypatch.setattr(
+        Contents, "_asked", lambda self, question: asked.append(question) or answer(self, question)
+    )
+    Path("model.py").write_text(f"{MODEL}\n")
+    assert [r.violations for r in linted(True)] == [r.violations for r in expected]
+    assert anew == ["model.py", "other.py", "model.py"]
+    assert asked == []
+    Path("model.py").write_text(f"{MODEL}\n\n@jax.checkpoint\ndef another(x):\n    return x\n")
+    assert linted(True) == linted(False)
+    assert Question("another", "model") in asked
+
+
+def test_what_concerns_no_rule_is_not_read_again_until_it_changes(tmp_path, monkeypatch, anew):
+    monkeypatch.setattr(file_states, "GRANULARITY_NS", 0)
+    home = project(tmp_path, monkeypatch, **TWO)
+    read = []
+    candidate = LintRun._candidate
+    monkeypatch.setattr(
+        LintRun, "_candidate", lambda self, found: read.append(found.path) or candidate(self, found)
+    )
+
+    def now_read():
+        del read[:]
+        linted(True)
+        return read
+
+    assert now_read() == ["apart.py", "model.py", "other.py", "train.py"]
+    assert now_read() == ["model.py", "other.py"]
+    Path("apart.py").write_text(MODEL)
+    del anew[:]
+    assert now_read() == ["apart.py", "model.py", "other.py"]
+    assert anew == ["apart.py"]
+    Path("apart.py").write_text("import sys\n")
+    assert now_read() == ["apart.py", "model.py", "other.py"]
+    assert now_read() == ["model.py", "other.py"]
+    # What the rules look for counts as well.
+    Path("below").mkdir()
+    Path("below/pyproject.toml").write_text('[tool.jaxresid]\nselect = ["JXR2"]\n')
+    Path("below/loop.py").write_text("import jax\n\njax.lax.scan(f, x, y)\n")
+    assert now_read() == ["below/loop.py", "model.py", "other.py"]
+    assert now_read() == ["model.py", "other.py"]
+    Path("below/pyproject.toml").write_text('[tool.jaxresid]\nselect = ["ALL"]\n')
+    assert now_read() == ["below/loop.py", "model.py", "other.py"]
+    # In another checkout only the content counts.
+    copy = tmp_path / "copy"
+    shutil.copytree(home, copy)
+    for file in copy.rglob("*.py"):
+        os.utime(file, ns=(1, 1))
+    monkeypatch.chdir(copy)
+    assert now_read() == ["below/loop.py", "model.py", "other.py"]
+
+
+def test_what_changes_while_it_is_read_is_read_again(tmp_path, monkeypatch, anew):
+    project(tmp_path, monkeypatch, **TWO)
+    candidate = LintRun._candidate
+
+    def edited(self, found):
+        outcome = candidate(self, found)
+        Path("apart.py").write_text(MODEL)
+        return outcome
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LintRun, "_candidate", edited)
+        linted(True)
+    del anew[:]
+    linted(True)
+    assert anew == ["apart.py"]
+
+
+def test_states_know_what_is_new(tmp_path):
+    files = {name: tmp_path / name for name in ("b.py", "a.py")}
+    for file in files.values():
+        file.write_text("x")
+    future = 10**20  # so that all edits were long ago
+    question = Question("x")
+    states = FileStates(files, None, future)
+    states.add({question: frozenset(files)})
+    assert states.answer(question) == (files["b.py"], files["a.py"])  # as they are in the project
+    assert states.answer(Question("y")) is None
+    stored = states.as_json({question})
+    assert not states.is_as_stored
+    assert FileStates(files, stored, future).is_as_stored
+    assert FileStates(files, stored, future).answer(question) == states.answer(question)
+    assert not FileStates({"a.py": files["a.py"]}, stored, future).is_as_stored
+    known = FileStates(files, stored, future)
+    known.add_irrelevant("a.py", "remat")
+    assert known.is_irrelevant("a.py", "remat")
+    assert not known.is_as_stored
+    files["b.py"].write_text("y")
+    assert not FileStates(files, stored, future).is_as_stored
+
+
 def test_another_checkout_has_nothing_to_lint(tmp_path, monkeypatch, anew):
     home = project(tmp_path, monkeypatch, **TWO)
     first = linted(True)
@@ -201,6 +299,7 @@ def test_what_changes_while_it_is_linted_is_not_kept(tmp_path, monkeypatch):
         3,
         {},
         {"files": {"a.py": 3}, "answers": []},
+        {"files": {"a.py": [None, "digest"]}, "answers": []},
         {"files": {}, "answers": [[1, 2, 3], None]},
     ],
 )

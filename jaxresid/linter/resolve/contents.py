@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,6 +49,10 @@ class Question(NamedTuple):
 
     word: str
     parent: str | None = None
+
+
+# Returns the files in the answer to a question, in the order of the project's; None if not known.
+Answered = Callable[[Question], "tuple[Path, ...] | None"]
 
 
 class FileWords:
@@ -151,6 +155,7 @@ class Contents:
       known: bytes of files that were read before, or that replace what is in the file.
       remembered: what is known of files from before, which are not read again; what is learned is
         added.
+      answered: returns the answer to a question that is known from before, None where it is not.
     """
 
     def __init__(
@@ -158,8 +163,10 @@ class Contents:
         paths: Sequence[Path],
         known: Mapping[Path, bytes],
         remembered: dict[Path, FileWords] | None = None,
+        answered: Answered = lambda _: None,
     ) -> None:
         self._paths = paths
+        self._answered = answered
         self._known = known
         self._remembered = {} if remembered is None else remembered
         self._words: dict[Path, FileWords] = {}
@@ -197,13 +204,15 @@ class Contents:
     def answer(self, question: Question) -> tuple[Path, ...]:
         """Return the files that could answer a question."""
         if question not in self._answers:
-            files: Iterable[Path] = self._paths
-            if question.parent is not None:
-                files = self._around(question.word, question.parent)
-            self._answers[question] = tuple(
-                path for path in files if self.words(path).could_answer(question)
-            )
+            known = self._answered(question)
+            self._answers[question] = self._asked(question) if known is None else known
         return self._answers[question]
+
+    def _asked(self, question: Question) -> tuple[Path, ...]:
+        files: Iterable[Path] = self._paths
+        if question.parent is not None:
+            files = self._around(question.word, question.parent)
+        return tuple(path for path in files if self.words(path).could_answer(question))
 
     def _around(self, word: str, parent: str) -> Iterable[Path]:
         """Return the files that import one of two words, or spell the second before a dot."""

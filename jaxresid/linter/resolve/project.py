@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from jaxresid.linter.resolve.contents import Contents, Question
+from jaxresid.linter.resolve.contents import Answered, Contents, Question
 from jaxresid.linter.resolve.facts import Facts
 from jaxresid.linter.resolve.module_names import ModuleNames, is_library
 from jaxresid.linter.resolve.names import Binding, Definition, imported_from
@@ -42,6 +42,7 @@ class Project:
       target_jax: the jax that the code is written for; None for the newest.
       display_paths: how the path of a file is shown to the user.
       remembered: what is known of files from a run before this one.
+      answered: the answers that are known from a run before this one, as for `Contents`.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class Project:
         target_jax: tuple[int, int] | None = None,
         display_paths: dict[Path, str] | None = None,
         remembered: Remembered | None = None,
+        answered: Answered = lambda _: None,
     ) -> None:
         self._list = modules
         self._complete = complete
         self._known = contents or {}
         self._shown = display_paths or {}
         self._remembered = remembered
+        self._answered = answered
         self._target_jax = target_jax
         self._neighbours = Neighbours(self._parse, self._facts, lambda: self.names.askable)
         self._notes: dict[Path, Notes] = {}
@@ -74,7 +77,7 @@ class Project:
     def contents(self) -> Contents:
         """The bytes of the modules."""
         words = self._remembered.words if self._remembered is not None else None
-        return Contents([m.path for m in self.modules], self._known, words)
+        return Contents([m.path for m in self.modules], self._known, words, self._answered)
 
     @cached_property
     def names(self) -> ModuleNames:

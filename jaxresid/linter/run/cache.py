@@ -20,7 +20,7 @@ from typing import Any
 
 from jaxresid import regular_files
 
-_FORMAT = 2
+_FORMAT = 3
 _UNUSED_NS = 30 * 24 * 3600 * 10**9
 _ABANDONED_NS = 3600 * 10**9
 _LOCK_WAIT_S = 1.0

@@ -144,34 +144,31 @@ def _walk(
             continue
         if respect_gitignore:
             ignores = ignores.entering(place.real, {entry.name for entry in entries})
+        above, above_real = os.path.join(place.absolute, ""), os.path.join(place.real, "")
         for entry in entries:
             name = entry.name
             is_directory = entry.is_dir(follow_symlinks=False)
             if not is_directory and not name.endswith(SUFFIXES):
                 continue
-            inner = _Directory(
-                os.path.join(place.prefix, name, ""),
-                os.path.join(place.absolute, name),
-                os.path.join(place.real, name),
-            )
-            if excluded(inner.absolute, name) or ignores.match(inner.real, name, is_directory):
+            absolute, real = f"{above}{name}", f"{above_real}{name}"
+            if excluded(absolute, name) or ignores.match(real, name, is_directory):
                 continue
             if is_directory:
+                inner = _Directory(f"{place.prefix}{name}{os.sep}", absolute, real)
                 todo.append((inner, ignores))
             else:
-                yield from _file(entry, inner)
+                yield from _file(entry, f"{place.prefix}{name}", absolute, real)
 
 
 def _file(
-    entry: os.DirEntry[str], place: _Directory
+    entry: os.DirEntry[str], shown: str, absolute: str, real: str
 ) -> Iterator[tuple[str, FoundFile | UnreadablePath]]:
     """Yield what an entry that is not a directory is; nothing for a link to a directory."""
-    shown, real = place.prefix[: -len(os.sep)], place.real
     try:
         if entry.is_symlink():
-            real = os.path.realpath(place.absolute, strict=True)
+            real = os.path.realpath(absolute, strict=True)
         if entry.is_file():
-            yield real, FoundFile(shown, Path(place.absolute), explicit=False)
+            yield real, FoundFile(shown, Path(absolute), explicit=False)
         elif not entry.is_dir():  # reading a pipe would not end
             yield real, UnreadablePath(shown, "it is not a regular file")
     except OSError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Set
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,20 +37,25 @@ class FileStates:
         self._digests: dict[tuple[Question, bool], str] = {}
         self.digests: dict[str, str] = {}
         self._signatures: dict[str, list[int] | None] = {}
+        self._irrelevant: dict[str, str] = {}
         before, answers = _decoded(stored)
         changed: dict[str, FileWords] = {}
+        self._is_as_stored = before.keys() == paths.keys()
         for name, path in paths.items():
             signature = _signature(path)
             known = before.get(name)
             if known is not None and signature is not None and known[0] == signature:
                 digest = known[1]
             else:
+                self._is_as_stored = False
                 content = _read(path)
                 digest = content_digest(content)
                 if known is None or known[1] != digest:
                     changed[name] = FileWords(content)
             self.digests[name] = digest
             self._signatures[name] = signature
+            if known is not None and known[2] and known[1] == digest:
+                self._irrelevant[name] = known[2]
         if len(changed) > max(_FEW, _MAX_CHANGED * len(paths)):
             answers = {}
         self.answers = {
@@ -77,9 +83,37 @@ class FileStates:
                 return self._digests.get(key) == digest
         return False
 
+    def answer(self, question: Question) -> tuple[Path, ...] | None:
+        """Return the files in the answer to a question, in their order; None if it is not known."""
+        names = self.answers.get(question)
+        if names is None:
+            return None
+        return tuple(self._paths[name] for name in sorted(names, key=self._order.__getitem__))
+
+    @cached_property
+    def _order(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self._paths)}
+
     def add(self, answers: Mapping[Question, Set[str]]) -> None:
         """Take over answers that were found in this run."""
+        self._is_as_stored = False
         self.answers.update({question: set(names) for question, names in answers.items()})
+
+    def is_irrelevant(self, name: str, markers: str) -> bool:
+        """Return whether it is known that a file concerns no rule with these markers."""
+        return self._irrelevant.get(name) == markers
+
+    def add_irrelevant(self, name: str, markers: str) -> None:
+        """Take over that a file that was read in this run concerns no rule with these markers."""
+        # It may have been read before its digest was taken.
+        if self._is_settled(self._signatures.get(name)) and not self.is_irrelevant(name, markers):
+            self._is_as_stored = False
+            self._irrelevant[name] = markers
+
+    @property
+    def is_as_stored(self) -> bool:
+        """Return whether nothing is known that the last run did not know."""
+        return self._is_as_stored
 
     def are_current(self) -> bool:
         """Return whether no file has changed since."""
@@ -106,7 +140,11 @@ class FileStates:
         """
         return {
             "files": {
-                name: [signature if self._is_settled(signature) else None, self.digests[name]]
+                name: [
+                    signature if self._is_settled(signature) else None,
+                    self.digests[name],
+                    self._irrelevant.get(name, ""),
+                ]
                 for name, signature in self._signatures.items()
             },
             "answers": [
@@ -142,7 +180,7 @@ def _decoded(stored: object) -> tuple[dict[str, list[Any]], dict[Question, list[
             case [str() as word, (str() | None) as parent, list() as names]:
                 found[Question(word, parent)] = names
     # What an answer says of a file is worth as much as what is known of the file.
-    known = {n: f for n, f in files.items() if isinstance(f, list) and len(f) == 2}
+    known = {n: f for n, f in files.items() if isinstance(f, list) and len(f) == 3}
     return (known, found) if len(known) == len(files) else ({}, {})
 
 

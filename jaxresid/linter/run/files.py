@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jaxresid.linter.resolve.project_module import ProjectModule
     from jaxresid.linter.run.cache import LintCache
     from jaxresid.linter.run.engine import FixResult, LintSettings
-    from jaxresid.linter.run.known_results import FileNames, Learned, ProjectFacts
+    from jaxresid.linter.run.known_results import FileNames, KnownResults, Learned, ProjectFacts
     from jaxresid.settings.requirements.in_use import Directory
     from jaxresid.violations import Linted
 
@@ -77,10 +77,12 @@ class LintRun:
         self._known: dict[Path, Directory] = {}
         self._entries: dict[Config, tuple[RuleEntry, ...]] = {}
         self._markers: dict[Config, frozenset[bytes]] = {}
-        self._roots: dict[Path, Path] = {}
+        self._markers_in: dict[str, tuple[frozenset[bytes], str]] = {}
+        self._roots: dict[str, Path] = {}
         self._named: dict[Path, tuple[ProjectModule, ...]] = {}
         self._notes: dict[Path, Notes] = {}
         self._remembered: Remembered | None = None
+        self._results: KnownResults | None = None
 
     def config_in(self, directory: Path) -> Config:
         """Return the configuration for the files of a directory.
@@ -144,6 +146,8 @@ class LintRun:
             absolute = Path(os.path.abspath(path))
             directory = absolute if absolute.is_dir() else absolute.parent
             groups.setdefault(self.config_in(directory), []).append(path)
+        if len(groups) == 1:
+            return discover(paths, *groups)
         found: dict[str, FoundFile | UnreadablePath] = {}
         for config, group in groups.items():
             for item in discover(group, config):
@@ -154,12 +158,13 @@ class LintRun:
 
     def root(self, path: Path) -> Path:
         """Return the directory of the project that a file belongs to."""
-        directory = path.parent
-        if directory not in self._roots:
-            around = [f for f in self.folders or () if directory.is_relative_to(f)]
+        directory = os.path.dirname(path)
+        known = self._roots.get(directory)
+        if known is None:
+            around = [f for f in self.folders or () if path.parent.is_relative_to(f)]
             # All of them are prefixes of one path.
-            self._roots[directory] = max([project_root(path), *around])
-        return self._roots[directory]
+            known = self._roots[directory] = max([project_root(path), *around])
+        return known
 
     def is_alone(self, path: Path) -> bool:
         """Return whether no other file may be read for one."""
@@ -179,12 +184,14 @@ class LintRun:
         from jaxresid.linter.resolve.project import Project
 
         if root not in self._projects:
+            known = self._results
             self._projects[root] = Project(
                 lambda: self._modules(root),
                 complete=self._is_complete(root),
                 contents=self.overlay,
                 target_jax=self.config_in(root).target_jax,
                 remembered=self._remembered,
+                answered=(lambda _: None) if known is None else partial(known.answer, root),
             )
         return self._projects[root]
 
@@ -193,16 +200,16 @@ class LintRun:
 
         if root not in self._named:
             packages: dict[Path, bool] = {}
-            inside: dict[Path, str | None] = {}
+            inside: dict[str, str | None] = {}
             found = []
             for path in (file.absolute for file in self.project_files(root)):
-                directory = path.parent
+                directory, file_name = os.path.split(path)
                 if directory not in inside:
-                    inside[directory] = module_name(directory / "x.py", root, packages)
+                    inside[directory] = module_name(path.with_name("x.py"), root, packages)
                 prefix = inside[directory]
                 if prefix is None:
                     continue
-                stem = path.stem
+                stem = os.path.splitext(file_name)[0]
                 name = prefix[:-2] if stem == "__init__" else f"{prefix[:-1]}{stem}"
                 if name and stem.isidentifier():
                     found.append(ProjectModule(path, name))
@@ -344,16 +351,26 @@ class LintRun:
         results: list[Linted] = [
             _unreadable(f.path, f.reason) for f in found if isinstance(f, UnreadablePath)
         ]
+        known = None
+        # Elsewhere to list the files of a project takes longer than to read those that were named.
+        if cache and self._listed and self.config.cache_dir.is_dir():
+            known = self._known_results(before_reading)
         candidates: list[CandidateFile] = []
+        irrelevant: list[FoundFile] = []
         for item in found:
             if isinstance(item, FoundFile):
+                if known is not None and self._is_known_irrelevant(item, known):
+                    continue
                 outcome = self._candidate(item)
                 if isinstance(outcome, CandidateFile):
                     candidates.append(outcome)
                 elif outcome is not None:
                     results.append(outcome)
+                elif self._listed:
+                    irrelevant.append(item)
         if cache and candidates:
-            results += self._cached(candidates, jobs, before_reading)
+            known = known or self._known_results(before_reading)
+            results += self._cached(candidates, irrelevant, jobs, known)
         else:
             results += (linted for linted, _ in self._lint(candidates, jobs, None))
         return tuple(sorted((r for r in results if r.violations), key=lambda r: r.path))
@@ -365,9 +382,23 @@ class LintRun:
         except OSError as e:
             return _unreadable(found.path, e.strerror or str(e))
         concerns = funnel.mentions if found.path.endswith(".ipynb") else funnel.mentions_in_code
-        if not concerns(raw, self.markers(self.config_in(found.absolute.parent))):
+        if not concerns(raw, self._markers_for(found.absolute)[0]):
             return None
         return CandidateFile(found.path, found.absolute, raw)
+
+    def _markers_for(self, path: Path) -> tuple[frozenset[bytes], str]:
+        """Return the words to look for in a file, and the same as one text."""
+        directory = os.path.dirname(path)
+        known = self._markers_in.get(directory)
+        if known is None:
+            markers = self.markers(self.config_in(path.parent))
+            text = b" ".join(sorted(markers)).decode("ascii")
+            known = self._markers_in[directory] = markers, text
+        return known
+
+    def _is_known_irrelevant(self, found: FoundFile, known: KnownResults) -> bool:
+        path = found.absolute
+        return known.is_irrelevant(path, self.root(path), self._markers_for(path)[1])
 
     def _lint(
         self, candidates: Sequence[CandidateFile], jobs: int | None, names: FileNames | None
@@ -394,14 +425,22 @@ class LintRun:
         key = cache_key(__version__, rules, self.config.fingerprint(), place)
         return LintCache.open(folder, key, since_ns=before_reading)
 
-    def _cached(
-        self, candidates: Sequence[CandidateFile], jobs: int | None, before_reading: int
-    ) -> Iterable[Linted]:
+    def _known_results(self, before_reading: int) -> KnownResults:
         from jaxresid.linter.run.known_results import FileNames, KnownResults
 
-        names = FileNames(self.config.root)
-        cache = self._open_cache(before_reading)
-        known = KnownResults(cache, names, self._project_facts)
+        names, cache = FileNames(self.config.root), self._open_cache(before_reading)
+        self._results = KnownResults(cache, names, self._project_facts)
+        return self._results
+
+    def _cached(
+        self,
+        candidates: Sequence[CandidateFile],
+        irrelevant: Sequence[FoundFile],
+        jobs: int | None,
+        known: KnownResults,
+    ) -> Iterable[Linted]:
+        for absolute in (found.absolute for found in irrelevant):
+            known.add_irrelevant(absolute, self.root(absolute), self._markers_for(absolute)[1])
         results: list[Linted] = []
         missed: list[CandidateFile] = []
 
@@ -416,7 +455,7 @@ class LintRun:
                 missed.append(candidate)
             else:
                 results.append(found)
-        linted = {result.path: (result, on) for result, on in self._lint(missed, jobs, names)}
+        linted = {result.path: (result, on) for result, on in self._lint(missed, jobs, known.names)}
         for candidate in missed:
             result, learned = linted[candidate.path]
             results.append(result)

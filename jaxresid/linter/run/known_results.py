@@ -48,25 +48,28 @@ class FileNames:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._directories: dict[Path, str] = {}
+        self._directories: dict[str, str] = {}
 
-    def __call__(self, path: Path) -> str:
-        """Return the name of a file."""
-        return f"{self.directory(path.parent)}/{path.name}"
+    def __call__(self, path: str | Path) -> str:
+        """Return the name of a file, given by its absolute path."""
+        directory, name = os.path.split(path)
+        return f"{self.directory(directory)}/{name}"
 
-    def directory(self, path: Path) -> str:
+    def directory(self, path: str | Path) -> str:
         """Return the name of a directory."""
-        if path not in self._directories:
+        path = os.fspath(path)
+        known = self._directories.get(path)
+        if known is None:
             try:
                 found = os.path.relpath(path, self.root)
             except ValueError:  # another drive
-                found = str(path)
-            self._directories[path] = found.replace(os.sep, "/")
-        return self._directories[path]
+                found = path
+            known = self._directories[path] = found.replace(os.sep, "/")
+        return known
 
     def shown(self, path: str) -> str:
         """Return the name of a file that is shown by a path."""
-        return self(Path(os.path.abspath(path)))
+        return self(os.path.abspath(path))
 
     def shown_as(self, name: str) -> str:
         """Return how a file is shown that nobody named, by its name."""
@@ -127,6 +130,9 @@ class KnownResults:
       cache: the cache.
       names: the names of files.
       facts_of: what is known of the project in a directory.
+
+    Attributes:
+      names: as given.
     """
 
     def __init__(
@@ -136,7 +142,7 @@ class KnownResults:
         facts_of: Callable[[Path], ProjectFacts],
     ) -> None:
         self._cache = cache
-        self._names = names
+        self.names = names
         self._facts_of = facts_of
         self._states: dict[Path, tuple[FileStates, str]] = {}
 
@@ -144,9 +150,9 @@ class KnownResults:
         """Return the files of a project, and a digest of which there are."""
         if root not in self._states:
             modules, settings = self._facts_of(root)
-            named = {self._names(module.path): module for module in modules}
+            named = {self.names(module.path): module for module in modules}
             paths = {name: module.path for name, module in named.items()}
-            stored = self._cache.project(self._names.directory(root))
+            stored = self._cache.project(self.names.directory(root))
             states = FileStates(paths, stored, self._cache.opened_ns)
             which = [(name, module.name) for name, module in named.items()]
             text = repr((settings, which)).encode("utf-8", "surrogateescape")
@@ -164,14 +170,26 @@ class KnownResults:
           config: the fingerprint of its configuration.
         """
         states, which = self._state(root)
-        stored = self._cache.get(self._names(absolute), raw, depends=f"{which} {config}")
+        stored = self._cache.get(self.names(absolute), raw, depends=f"{which} {config}")
         match stored:
             case {"result": result, "dependencies": dependencies} if states.holds(dependencies):
                 try:
-                    return from_json(result, path, self._names.shown_as)
+                    return from_json(result, path, self.names.shown_as)
                 except (ValueError, RecursionError):  # someone else wrote it
                     return None
         return None
+
+    def is_irrelevant(self, absolute: Path, root: Path, markers: str) -> bool:
+        """Return whether a file is known to concern no rule with these markers."""
+        return self._state(root)[0].is_irrelevant(self.names(absolute), markers)
+
+    def add_irrelevant(self, absolute: Path, root: Path, markers: str) -> None:
+        """Take over that a file that was read in this run concerns no rule with these markers."""
+        self._state(root)[0].add_irrelevant(self.names(absolute), markers)
+
+    def answer(self, root: Path, question: Question) -> tuple[Path, ...] | None:
+        """Return the files that could answer a question about a project, None if unknown yet."""
+        return self._state(root)[0].answer(question)
 
     def keep(
         self, absolute: Path, raw: bytes, root: Path, config: str, linted: Linted, learned: Learned
@@ -179,18 +197,21 @@ class KnownResults:
         """Keep a result, for `find` with the same arguments."""
         states, which = self._state(root)
         states.add(learned.answers)
-        result = as_json(linted, self._names.shown)
+        result = as_json(linted, self.names.shown)
         payload = {"result": result, "dependencies": learned.dependencies}
-        self._cache.put(self._names(absolute), raw, payload, depends=f"{which} {config}")
+        self._cache.put(self.names(absolute), raw, payload, depends=f"{which} {config}")
 
     def save(self) -> None:
         """Write the cache, unless a file changed in the meantime."""
-        if not all(states.are_current() for states, _ in self._states.values()):
+        changed = {
+            root: states for root, (states, _) in self._states.items() if not states.is_as_stored
+        }
+        if not all(states.are_current() for states in changed.values()):
             return
-        asked = set(_questions(self._cache.payloads()))
-        for root, (states, _) in self._states.items():
-            self._cache.put_project(self._names.directory(root), states.as_json(asked))
-        self._cache.save(self._names.root)
+        asked = set(_questions(self._cache.payloads())) if changed else set()
+        for root, states in changed.items():
+            self._cache.put_project(self.names.directory(root), states.as_json(asked))
+        self._cache.save(self.names.root)
 
 
 def _questions(payloads: Iterable[object]) -> Iterable[Question]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from jaxresid.inspector.next_step import next_step
 from jaxresid.inspector.subject.base import Inspection
-from jaxresid.model import KeptBeyondPeak, Mark, Report
+from jaxresid.model import Finding, KeptBeyondPeak, Mark, Report
 from jaxresid.xla.places import why_unavailable
 
 
@@ -18,7 +18,12 @@ def concluded(inspection: Inspection, words: tuple[str, ...]) -> Inspection:
       words: the words of the command line that ask about the function, as `NextStep` has them.
     """
     subject, report = inspection.subject, inspection.report
-    found = () if subject.is_dead else subject.findings(report, inspection.proposed)
+    found: tuple[Finding, ...] = ()
+    if not subject.is_dead:
+        if inspection.proposals is None:
+            inspection = replace(inspection, proposals=tuple(subject.proposals(report)))
+        assert inspection.proposals is not None
+        found = subject.findings(report, inspection.proposals, inspection.donating)
     report = replace(report, findings=(*inspection.host_findings, *found))
     following = next_step(
         report,

@@ -59,6 +59,7 @@ from jaxresid.model.plan.plan import PlannedPart as PlannedPart
 from jaxresid.model.plan.plan import PlannedSite as PlannedSite
 from jaxresid.model.plan.plan import PlannedValue as PlannedValue
 from jaxresid.model.report.checkpoint import Checkpoint as Checkpoint
+from jaxresid.model.report.checkpoint import CompiledChange as CompiledChange
 from jaxresid.model.report.checkpoint import EstimatedVerdict as EstimatedVerdict
 from jaxresid.model.report.checkpoint import Finding as Finding
 from jaxresid.model.report.checkpoint import Verdict as Verdict

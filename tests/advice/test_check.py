@@ -435,7 +435,7 @@ def test_a_loop_is_worth_a_word_where_it_makes_the_peak(changed, is_found):
     found = inspection(Question(functools.partial(scanned, body), (WS, X)))
     peak = dataclasses.replace(found.report.peak, **changed)
     report = dataclasses.replace(found.report, peak=peak)
-    said = [f.name for f in found.subject.findings(report, {})]
+    said = [f.name for f in found.subject.findings(report)]
     assert said == ["unwrapped-loop-body"] * is_found
 
 

@@ -94,7 +94,7 @@ def test_it_is_worth_a_word_from_3_percent_on(share):
     least = violation.measured["peak_nbytes"]
     peak = dataclasses.replace(seen.report.peak, nbytes=int(least / (1 - share)))
     report = dataclasses.replace(seen.report, peak=peak)
-    said = [f.name for f in seen.subject.findings(report, {})]
+    said = [each.finding.name for each in seen.subject.proposals(report)]
     assert ("logits-at-peak" in said) == (share > 0.03)
 
 

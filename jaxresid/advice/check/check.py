@@ -64,7 +64,8 @@ def check(
       mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
       on: The place that the figures are for, as for `jaxresid.inspect`.
       mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
-      compile: Whether the verdicts are to be XLA's, as for `jaxresid.inspect`.
+      compile: Whether the verdicts are to be XLA's, and the changes that findings propose confirmed
+        or refuted by it, as for `jaxresid.inspect`.
       compile_time: Seconds that compiling may take, as for `jaxresid.inspect`.
       max_peak: The bytes that the peak may have, such as `12GiB`. The estimate decides, or XLA's
         figure with `compile` and on a CPU.

@@ -12,11 +12,11 @@ from jaxresid.advice.compile.ahead_of_time import (
     program_as_written,
     warnings_of,
 )
+from jaxresid.advice.compile.changes import changed_programs, with_changes_judged
 from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
 from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.checkpoints.judging import JudgedCheckpoint
 from jaxresid.inspector.conclusions import concluded
-from jaxresid.inspector.findings.proposals import Proposal
 from jaxresid.inspector.memory.compilers import has_estimate
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.subject.base import Inspection
@@ -67,7 +67,8 @@ def inspect(
         device's. Where the mesh's axes are not explicit, XLA:CPU compiles the forward pass to see
         how the residuals are split.
       compile: also compile `fun` for that place, as `jaxresid.compile` does, and `fun` without each
-        of the ten checkpoints that drop most; the verdicts on these are then XLA's.
+        of the ten checkpoints that drop most; the verdicts on these are then XLA's. So it is with
+        each change that a finding proposes, made in the trace, which XLA confirms or refutes.
       compile_time: seconds that compiling may take, all together; a checkpoint that has no verdict
         of XLA then says so.
       trips: how often while loops run whose number of trips the program decides, for FLOPs and
@@ -115,7 +116,7 @@ def confirmed(
     """Return an inspection with what XLA says at its place, of its checkpoints too.
 
     The function or step is compiled, and so it is without each of those checkpoints that drop most,
-    and with what findings propose.
+    and with each of the changes that findings propose.
 
     Args:
       inspection: The inspection.
@@ -132,16 +133,14 @@ def confirmed(
     asked, others = asked[:MOST_CHECKPOINTS], asked[MOST_CHECKPOINTS:]
     late = f"took longer than {limit_s:g} s, which is all the time that compiling may take"
     compiles = LimitedCompiles(subject.place, settings, limit_s=limit_s, progress=progress)
-    proposals = subject.proposals if checkpoints else ()
+    changes = changed_programs(inspection) if checkpoints else ()
     row, *rows = compiles.compiled(
-        [program_as_written(subject), *map(_without, asked), *map(_proposed, proposals)]
+        [program_as_written(subject), *map(_without, asked), *(each.program for each in changes)]
     )
     verdicts = {
         id(each): _judged_by(each, row, without, late)
         for each, without in zip(asked, rows[: len(asked)], strict=True)
     }
-    changed = zip(proposals, rows[len(asked) :], strict=True)
-    proposed = {each.finding: None if made is None else made.peak_nbytes for each, made in changed}
     for each in others:
         reason = f"only the {MOST_CHECKPOINTS} that drop most are compiled"
         verdicts[id(each)] = each.unconfirmed(reason)
@@ -152,7 +151,10 @@ def confirmed(
         warnings=(*report.warnings, *warnings_of(settings)),
     )
     words = () if report.next_step is None else report.next_step.words
-    return concluded(replace(inspection, report=made, proposed=proposed), words)
+    found = replace(inspection, report=made)
+    if checkpoints:
+        found = with_changes_judged(found, changes, row, rows[len(asked) :], late)
+    return concluded(found, words)
 
 
 def _without(judged: JudgedCheckpoint) -> PolicyProgram:
@@ -162,13 +164,6 @@ def _without(judged: JudgedCheckpoint) -> PolicyProgram:
     where = checkpoint.location
     name = f"without {checkpoint.function}" + (f" at {where.file}:{where.line}" if where else "")
     return PolicyProgram(name, without.trace, without.program, asks_fit=False)
-
-
-def _proposed(proposal: Proposal) -> PolicyProgram:
-    """Return the program with the change that a finding proposes."""
-    return PolicyProgram(
-        f"without {proposal.finding}", proposal.trace, proposal.program, asks_fit=False
-    )
 
 
 def _judged_by(

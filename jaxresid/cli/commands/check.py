@@ -125,7 +125,8 @@ def check(
     about. The linter's configuration and comments silence them too, but infos are shown by default,
     and what is over --max-peak or --max-kept is always a finding. With --compile TARGET is compiled
     for the place of --on, also without each of the ten checkpoints that drop most, and the verdicts
-    on these are XLA's. Exits 0 if there are only infos, 1 if there are findings, 2 if something
+    on these are XLA's; and with each change that a finding proposes, made in the trace, which XLA
+    confirms or refutes. Exits 0 if there are only infos, 1 if there are findings, 2 if something
     went wrong.
     """
     since = time.time()

@@ -9,7 +9,12 @@ from dataclasses import replace
 
 from jaxresid import jax_compat
 from jaxresid.inspector.findings.logits import Chunked, chunked, may_be_in_vector_memory
-from jaxresid.inspector.findings.proposals import WORTH_SAYING, rewrite_effect
+from jaxresid.inspector.findings.proposals import (
+    WORTH_SAYING,
+    Proposal,
+    proposal,
+    rewrite_effect,
+)
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.memory.profile import Profile
@@ -30,7 +35,7 @@ def attention_at_peak(
     jaxprs: Sequence[Jaxpr],
     profile: Profile,
     rewrites: Callable[[], Rewrites | None],
-) -> Iterator[Finding]:
+) -> Iterator[Proposal]:
     """Yield the findings of attention scores that are live at the peak, one for each line.
 
     Args:
@@ -66,7 +71,9 @@ def attention_at_peak(
             if found is not None:
                 scope = folded_scopes(source.scope for _, source in group)
                 source = replace(group[0][1], scope=scope)
-                yield _finding(report, made, each, found, source, held)
+                yield proposal(
+                    _finding(report, made, each, found, source, held), made, number, found.jaxpr
+                )
 
 
 def _exponential_shapes(jaxprs: Iterable[Jaxpr]) -> set[tuple[int, ...]]:

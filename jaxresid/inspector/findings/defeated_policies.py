@@ -11,7 +11,13 @@ from jaxresid.inspector.checkpoints.batched import (
     saving_as_well,
 )
 from jaxresid.inspector.checkpoints.policies import description
-from jaxresid.inspector.findings.proposals import WORTH_SAYING, peak_change, rewrite_effect
+from jaxresid.inspector.findings.proposals import (
+    WORTH_SAYING,
+    Proposal,
+    peak_change,
+    proposal,
+    rewrite_effect,
+)
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
@@ -22,7 +28,7 @@ from jaxresid.text.units import format_bytes, format_flops
 
 def defeated_policies(
     report: Report, levels: Levels, rewrites: Rewrites, run_again: Callable[[], object]
-) -> Iterator[Finding]:
+) -> Iterator[Proposal]:
     """Yield the findings of policies that save less than they would without a vmap.
 
     Args:
@@ -38,11 +44,13 @@ def defeated_policies(
             continue
         for each in found:
             try:
-                figures = rewrites.figures(number, _as_meant(jaxpr, each))
+                changed = _as_meant(jaxpr, each)
+                figures = rewrites.figures(number, changed)
             except Exception:  # there is nothing to say of a program that is not there
                 continue
             if rewrites.cost().flops - figures.cost.flops >= WORTH_SAYING * rewrites.cost().flops:
-                yield _finding(report, rewrites, each, figures)
+                finding = _finding(report, rewrites, each, figures)
+                yield proposal(finding, rewrites, number, changed, gain="flops")
 
 
 def _as_meant(jaxpr: Jaxpr, found: BatchedMatmuls) -> Jaxpr:

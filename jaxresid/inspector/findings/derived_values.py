@@ -6,7 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from jaxresid.inspector.findings.proposals import WORTH_SAYING, rewrite_effect
+from jaxresid.inspector.findings.proposals import (
+    WORTH_SAYING,
+    Proposal,
+    proposal,
+    rewrite_effect,
+)
 from jaxresid.inspector.variants.rewrites.derived_values import (
     Derived,
     Kind,
@@ -47,7 +52,7 @@ class _Group:
         return sum(r.nbytes for r in self.residuals)
 
 
-def derived_values(report: Report, rewrites: Rewrites) -> Iterator[Finding]:
+def derived_values(report: Report, rewrites: Rewrites) -> Iterator[Proposal]:
     """Yield the findings of residuals of loops that are cheap to make again.
 
     There is one at most of what is made of arguments, of keys and of integers.
@@ -76,11 +81,13 @@ def derived_values(report: Report, rewrites: Rewrites) -> Iterator[Finding]:
             if group.nbytes < least:
                 continue
             try:
-                figures = rewrites.figures(number, made_again(flat, list(group.values.values())))
+                changed = made_again(flat, list(group.values.values()))
+                figures = rewrites.figures(number, changed)
             except Exception:  # there is nothing to say of a program that is not there
                 continue
             if report.peak.nbytes - figures.peak_nbytes >= least:
-                yield _finding(report, rewrites, made_of, group, figures)
+                finding = _finding(report, rewrites, made_of, group, figures)
+                yield proposal(finding, rewrites, number, changed)
 
 
 def _is_stacked(residual: Residual) -> bool:

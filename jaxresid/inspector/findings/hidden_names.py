@@ -11,7 +11,13 @@ from jaxresid.inspector.checkpoints.hidden_names import (
     with_names_in_sight,
 )
 from jaxresid.inspector.checkpoints.policies import description
-from jaxresid.inspector.findings.proposals import WORTH_SAYING, peak_change, rewrite_effect
+from jaxresid.inspector.findings.proposals import (
+    WORTH_SAYING,
+    Proposal,
+    peak_change,
+    proposal,
+    rewrite_effect,
+)
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
@@ -19,7 +25,7 @@ from jaxresid.model import Finding, Report, Source
 from jaxresid.text.units import format_bytes, format_flops
 
 
-def names_hidden_by_rules(report: Report, levels: Levels, rewrites: Rewrites) -> Iterator[Finding]:
+def names_hidden_by_rules(report: Report, levels: Levels, rewrites: Rewrites) -> Iterator[Proposal]:
     """Yield the findings of names that policies want and that forward rules do not give.
 
     Args:
@@ -36,11 +42,13 @@ def names_hidden_by_rules(report: Report, levels: Levels, rewrites: Rewrites) ->
         for each in found:
             changes = {id(call): with_names_in_sight for call in each.calls}
             try:
-                figures = rewrites.figures(number, rewritten(jaxpr, changes))
+                changed = rewritten(jaxpr, changes)
+                figures = rewrites.figures(number, changed)
             except Exception:  # there is nothing to say of a program that is not there
                 continue
             if before - figures.cost.flops >= WORTH_SAYING * before:
-                yield _finding(report, levels, rewrites, each, figures)
+                finding = _finding(report, levels, rewrites, each, figures)
+                yield proposal(finding, rewrites, number, changed, gain="flops")
 
 
 def _finding(

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from jaxresid.inspector.findings.proposals import WORTH_SAYING, rewrite_effect
+from jaxresid.inspector.findings.proposals import (
+    WORTH_SAYING,
+    Proposal,
+    proposal,
+    rewrite_effect,
+)
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.variants.rewrites.chunked_logits import with_chunks
@@ -29,10 +34,12 @@ class Chunked:
 
     Attributes:
       chunks: how many parts the tokens are in.
+      jaxpr: the rewritten open jaxpr.
       figures: the figures of the program.
     """
 
     chunks: int
+    jaxpr: Jaxpr
     figures: Figures
 
 
@@ -47,7 +54,7 @@ def logits_at_peak(
     levels: Levels,
     profile: Profile,
     rewrites: Callable[[], Rewrites | None],
-) -> Iterator[Finding]:
+) -> Iterator[Proposal]:
     """Yield the findings of logits that are live at the peak; on a mesh there are none.
 
     Args:
@@ -74,7 +81,8 @@ def logits_at_peak(
                 assert made is not None
                 found = chunked(made, number, jaxpr, [logits], peak, held)
                 if found is not None:
-                    yield _finding(report, levels, made, jaxpr, logits, found, biggest)
+                    finding = _finding(report, levels, made, jaxpr, logits, found, biggest)
+                    yield proposal(finding, made, number, found.jaxpr)
 
 
 def _live_nbytes(logits: Logits, live: Sequence[LiveValue]) -> int:
@@ -119,21 +127,21 @@ def chunked(
     chunks = [n for n in range(2, count + 1) if count % n == 0 and count // n * each >= fewest]
     if not chunks:
         return None
-    known: dict[int, Figures] = {}
+    known: dict[int, Chunked] = {}
 
-    def figures(n: int) -> Figures:
+    def made(n: int) -> Chunked:
         if n not in known:
-            known[n] = rewrites.figures(number, with_chunks(jaxpr, scores, n))
+            changed = with_chunks(jaxpr, scores, n)
+            known[n] = Chunked(n, changed, rewrites.figures(number, changed))
         return known[n]
 
     try:
-        least = figures(chunks[-1]).peak_nbytes
+        least = made(chunks[-1]).figures.peak_nbytes
         if peak - least < WORTH_SAYING * peak:
             return None
         more = int(_NOTHING * (peak - least))
         likely = [n for n in chunks if held // n - held // chunks[-1] <= more]
-        most = next(n for n in likely if figures(n).peak_nbytes <= least + more)
-        return Chunked(most, figures(most))
+        return next(made(n) for n in likely if made(n).figures.peak_nbytes <= least + more)
     except Exception:  # whatever it is, there is nothing to say of a program that is not there
         return None
 

@@ -6,7 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from jaxresid import jax_compat
-from jaxresid.inspector.findings.proposals import WORTH_SAYING, rewrite_effect
+from jaxresid.inspector.findings.proposals import (
+    WORTH_SAYING,
+    Proposal,
+    proposal,
+    rewrite_effect,
+)
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.program.avals import aval_of
@@ -22,7 +27,7 @@ def holds_loop(*jaxprs: Jaxpr) -> bool:
     return any(jax_compat.primitive_name(eqn) == "scan" for j in jaxprs for eqn in eqns_in(j))
 
 
-def loop_excess(report: Report, levels: Levels, rewrites: Rewrites) -> Iterator[Finding]:
+def loop_excess(report: Report, levels: Levels, rewrites: Rewrites) -> Iterator[Proposal]:
     """Yield the findings of what loops stack or carry in vain, one for each line with loops.
 
     Args:
@@ -42,11 +47,13 @@ def loop_excess(report: Report, levels: Levels, rewrites: Rewrites) -> Iterator[
             if 2 * sum(each.nbytes for each in found) < least:
                 continue
             try:
-                figures = rewrites.figures(number, without_excess(jaxpr, found))
+                changed = without_excess(jaxpr, found)
+                figures = rewrites.figures(number, changed)
             except Exception:  # there is nothing to say of a program that is not there
                 continue
             if report.peak.nbytes - figures.peak_nbytes >= least:
-                yield _finding(report, rewrites, source, found, figures)
+                finding = _finding(report, rewrites, source, found, figures)
+                yield proposal(finding, rewrites, number, changed)
 
 
 def _finding(

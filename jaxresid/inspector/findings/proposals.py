@@ -2,33 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
-from jaxresid.model import Interval, Report
+from jaxresid.jaxpr_types import Jaxpr
+from jaxresid.model import CompiledChange, Finding, Interval, Report
 from jaxresid.text.units import format_bytes, format_flops
 
 # Of the peak; a change that takes less off it is not told of.
 WORTH_SAYING = 0.03
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """The program with the change that a finding proposes, for a compiler to be asked about.
+# What a change is for: a lower peak, or fewer FLOPs, which may take memory.
+Gain = Literal["memory", "flops"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Changed:
+    """The program with a change, for a compiler to be asked about.
 
     Attributes:
-      finding: the name of the rule.
       trace: the trace with the change.
       program: the program of it.
     """
 
-    finding: str
     trace: Traced
     program: Program
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposal:
+    """A finding with the change that it proposes.
+
+    Attributes:
+      finding: the finding.
+      changed: returns the whole program with the change made.
+      gain: what the change is for.
+    """
+
+    finding: Finding
+    changed: Callable[[], Changed]
+    gain: Gain = "memory"
+
+
+def proposal(
+    finding: Finding, rewrites: Rewrites, number: int, jaxpr: Jaxpr, gain: Gain = "memory"
+) -> Proposal:
+    """Return a finding with the rewrite that it proposes.
+
+    Args:
+      finding: the finding.
+      rewrites: what is differentiated.
+      number: the number of what is rewritten among that.
+      jaxpr: the rewritten open jaxpr.
+      gain: what the rewrite is for.
+    """
+    return Proposal(finding, lambda: Changed(*rewrites.program(number, jaxpr)), gain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +119,18 @@ class PeakEffect:
         return found
 
 
-def peak_change(before: int, after: int) -> str:
-    """Return what becomes of an estimated peak, in words: `estimated peak falls from ...`.
+def peak_change(before: int, after: int, called: str = "estimated peak") -> str:
+    """Return what becomes of a peak, in words: `estimated peak falls from ...`.
 
     Args:
       before: the peak in bytes as the program is.
       after: that of the changed one. Where both read the same, the peak `stays at` it.
+      called: what the peak is called.
     """
     shown, changed = format_bytes(before), format_bytes(after)
     if shown == changed:
-        return f"estimated peak stays at {shown}"
-    return f"estimated peak {'rises' if after > before else 'falls'} from {shown} to {changed}"
+        return f"{called} stays at {shown}"
+    return f"{called} {'rises' if after > before else 'falls'} from {shown} to {changed}"
 
 
 def rewrite_effect(
@@ -130,18 +164,48 @@ def rewrite_effect(
     }
 
 
-def effect_by_xla(
-    finding: str, report: Report, proposed: Mapping[str, int | None]
-) -> PeakEffect | None:
-    """Return the effect of a change by the compiler's figures; None where these are not known.
+def compiled_change(
+    on: str, before: int | None, after: int | None, reason: str, gain: Gain = "memory"
+) -> CompiledChange:
+    """Return what a compiler says of a change.
+
+    It refutes a change for the peak that takes less off its peak than a finding has to be worth.
+    It counts no FLOPs, so that a change for these is not confirmed; its peaks are told all the
+    same.
 
     Args:
-      finding: the name of the rule that proposes it.
-      report: the report, with what the compiler says of the program as it is.
-      proposed: the compiler's peak, in bytes, of the program with the change of each finding.
+      on: the place that it compiles for.
+      before: its peak of the program as it is, in bytes; None where there is none.
+      after: its peak of the changed program, in bytes; None where there is none.
+      reason: why there is none, of either.
+      gain: what the change is for.
     """
-    before = next((c.peak_nbytes for c in report.compiled), None)
-    after = proposed.get(finding)
     if before is None or after is None:
-        return None
-    return PeakEffect(before, after, "xla")
+        return CompiledChange(on, "unconfirmed", before, after, reason)
+    if gain == "flops":
+        return CompiledChange(on, "unconfirmed", before, after, "compilers do not count FLOPs")
+    is_worth_it = PeakEffect(before, after, "xla").is_worth_saying
+    return CompiledChange(on, "confirmed" if is_worth_it else "refuted", before, after)
+
+
+def with_compiled(finding: Finding, said: CompiledChange) -> Finding:
+    """Return a finding with what a compiler says of the change that it proposes.
+
+    One that the compiler refutes says so before all else, and has no remedy.
+    """
+    message, help = finding.message, finding.help
+    measured = {**finding.measured, "compiler_verdict": said.verdict}
+    if said.reason:
+        measured["unconfirmed"] = said.reason
+    before, after = said.peak_before_nbytes, said.peak_nbytes
+    if before is not None and after is not None:
+        measured["compiler_peak_before_nbytes"] = before
+        measured["compiler_peak_nbytes"] = after
+        change = peak_change(before, after, "peak")
+        if said.verdict == "refuted":
+            message = f"refuted by XLA for {said.on}, whose {change}. By the estimate: {message}"
+            help = ""
+        elif finding.measured.get("by") != "xla":
+            agrees = " agrees" if said.verdict == "confirmed" else ""
+            message = f"{message}. XLA for {said.on}{agrees}: its {change}"
+    return replace(finding, message=message, help=help, measured=measured, compiled=said)

@@ -6,8 +6,8 @@ import contextlib
 import functools
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
@@ -20,7 +20,7 @@ from jaxresid.inspector.findings.derived_values import derived_values
 from jaxresid.inspector.findings.hidden_names import names_hidden_by_rules
 from jaxresid.inspector.findings.logits import logits_at_peak
 from jaxresid.inspector.findings.loop_excess import holds_loop, loop_excess
-from jaxresid.inspector.findings.proposals import Proposal
+from jaxresid.inspector.findings.proposals import Changed, Proposal
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.compilers import has_estimate, place_info, profile_of
 from jaxresid.inspector.memory.intervals import interval_of_program
@@ -34,6 +34,7 @@ from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import Variants
 from jaxresid.inspector.variants.rewrites.effects import Rewrites
 from jaxresid.model import (
+    CompiledChange,
     Finding,
     Interval,
     JaxInfo,
@@ -151,12 +152,16 @@ class Subject(ABC):
         return lower(self.program, self.profile)
 
     @property
-    def proposals(self) -> tuple[Proposal, ...]:
-        """The changes of the whole program that findings may propose, for a compiler to judge."""
-        return ()
+    def donating(self) -> Changed | None:
+        """The program with what it could give away donated; None where there is nothing."""
+        return None
 
-    def _rewrite_findings(self, report: Report) -> Iterator[Finding]:
-        """Yield the findings whose worth is that of a rewrite; on a mesh there are none."""
+    def proposals(self, report: Report) -> Iterator[Proposal]:
+        """Yield the findings whose worth is that of a rewrite; on a mesh there are none.
+
+        Args:
+          report: its report.
+        """
         levels = self.trace.levels
         yield from logits_at_peak(report, self.live, levels, self.profile, lambda: self.rewrites)
         if report.peak is None or report.mesh is not None:
@@ -248,15 +253,20 @@ class Subject(ABC):
         """
 
     @abstractmethod
-    def findings(self, report: Report, proposed: Mapping[str, int | None]) -> tuple[Finding, ...]:
+    def findings(
+        self,
+        report: Report,
+        proposals: Sequence[Proposal] = (),
+        donating: CompiledChange | None = None,
+    ) -> tuple[Finding, ...]:
         """Return what else there is to say of it, given its report.
 
         What is about host memory, or about one of its checkpoints, is not in it.
 
         Args:
           report: its report.
-          proposed: the compiler's peak, in bytes, with the change that each finding proposes, by
-            its name, as far as it was asked.
+          proposals: what `proposals` yields for that.
+          donating: what the compiler says of `donating`; None where it was not asked.
         """
 
     @abstractmethod
@@ -282,14 +292,16 @@ class Inspection:
       report: the report.
       judged: the checkpoints of the report, with what their verdicts are made of.
       host_findings: the findings about host memory.
-      proposed: as `Subject.findings` is given it.
+      proposals: the findings whose worth is that of a rewrite; None before they are looked for.
+      donating: as `Subject.findings` is given it.
     """
 
     subject: Subject
     report: Report
     judged: tuple[JudgedCheckpoint, ...] = ()
     host_findings: tuple[Finding, ...] = ()
-    proposed: Mapping[str, int | None] = field(default_factory=dict, hash=False)
+    proposals: tuple[Proposal, ...] | None = None
+    donating: CompiledChange | None = None
 
     @property
     def trace(self) -> Traced:

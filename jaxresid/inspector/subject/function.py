@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from jaxresid.errors import JaxresidError
 from jaxresid.inspector.checkpoints.function import evaluate_checkpoints
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.findings.collect import function_findings
+from jaxresid.inspector.findings.proposals import Proposal
 from jaxresid.inspector.program.build import Program, value_and_gradients
 from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.residuals.listing import listed
@@ -19,7 +20,7 @@ from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.variants.function import FunctionVariants
 from jaxresid.inspector.variants.rewrites.effects import FunctionRewrites
-from jaxresid.model import Finding, Mesh, Report, Residual, Split, Target
+from jaxresid.model import CompiledChange, Finding, Mesh, Report, Residual, Split, Target
 
 if TYPE_CHECKING:
     from jaxresid.xla.processes.cache import CompileCache
@@ -87,9 +88,14 @@ class FunctionSubject(Subject):
         """Return its variants, made by rewriting its primal jaxpr."""
         return FunctionVariants(self.trace, self.profile, self.name)
 
-    def findings(self, report: Report, proposed: Mapping[str, int | None]) -> tuple[Finding, ...]:
-        """Return what else there is to say of it."""
-        return (*function_findings(report, self.trace), *self._rewrite_findings(report))
+    def findings(
+        self,
+        report: Report,
+        proposals: Sequence[Proposal] = (),
+        donating: CompiledChange | None = None,
+    ) -> tuple[Finding, ...]:
+        """Return what else there is to say of it; see `Subject.findings`."""
+        return (*function_findings(report, self.trace), *(each.finding for each in proposals))
 
     def split(self, report: Report, *, max_eqns: int, depth: int) -> Split:
         """Return its forward and backward pass, listed; see `Subject.split`."""

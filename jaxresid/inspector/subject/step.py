@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,15 +13,15 @@ from jaxresid.inspector.checkpoints.step import evaluate_step_checkpoints
 from jaxresid.inspector.cost.step import step_cost
 from jaxresid.inspector.findings.collect import step_findings
 from jaxresid.inspector.findings.donation import (
-    MISSING,
     missing_donation_findings,
     unusable_donation_findings,
 )
 from jaxresid.inspector.findings.proposals import (
     WORTH_SAYING,
+    Changed,
     PeakEffect,
     Proposal,
-    effect_by_xla,
+    with_compiled,
 )
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import Program
@@ -34,7 +34,7 @@ from jaxresid.inspector.trace import step as steps
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.variants.rewrites.effects import StepRewrites
 from jaxresid.inspector.variants.step import StepVariants
-from jaxresid.model import Finding, Report, Residual, Split, Target
+from jaxresid.model import CompiledChange, Finding, Report, Residual, Split, Target
 
 
 @dataclass(frozen=True)
@@ -104,22 +104,26 @@ class StepSubject(Subject):
         return missing_donation(self.trace, self.program, least)
 
     @property
-    def proposals(self) -> tuple[Proposal, ...]:
-        """The changes that findings may propose; see `Subject.proposals`."""
+    def donating(self) -> Changed | None:
+        """The step with what it could give away donated; see `Subject.donating`."""
         found = None if self.is_dead else self.missing_donation
-        return () if found is None else (Proposal(MISSING, found.step, found.program),)
+        return None if found is None else Changed(found.step, found.program)
 
-    def findings(self, report: Report, proposed: Mapping[str, int | None]) -> tuple[Finding, ...]:
+    def findings(
+        self,
+        report: Report,
+        proposals: Sequence[Proposal] = (),
+        donating: CompiledChange | None = None,
+    ) -> tuple[Finding, ...]:
         """Return what else there is to say of it; widened residuals are not looked for."""
-        donation = self._donation_findings(report, proposed)
         return (
             *step_findings(report, self.trace),
-            *self._rewrite_findings(report),
-            *donation,
+            *(each.finding for each in proposals),
+            *self._donation_findings(report, donating),
         )
 
     def _donation_findings(
-        self, report: Report, proposed: Mapping[str, int | None]
+        self, report: Report, donating: CompiledChange | None
     ) -> Iterator[Finding]:
         peak = next((c.peak_nbytes for c in report.compiled), None) or (
             None if self.peak is None else self.peak.nbytes
@@ -130,9 +134,16 @@ class StepSubject(Subject):
         found = self.missing_donation
         if found is None:
             return
-        effect = effect_by_xla(MISSING, report, proposed) or self._effect(found.program)
-        if effect is not None:
-            yield from missing_donation_findings(self.fun, self.trace, found, effect)
+        effect = self._effect(found.program)
+        if donating is not None and donating.verdict == "confirmed":
+            before, after = donating.peak_before_nbytes, donating.peak_nbytes
+            assert before is not None
+            assert after is not None
+            effect = PeakEffect(before, after, "xla")
+        if effect is None:
+            return
+        for finding in missing_donation_findings(self.fun, self.trace, found, effect):
+            yield finding if donating is None else with_compiled(finding, donating)
 
     def _effect(self, program: Program) -> PeakEffect | None:
         """Return what a program with the same kernels does to the estimated peak, if there is one.

@@ -24,6 +24,26 @@ class Verdict(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class CompiledChange(Shown):
+    """What a compiler says of the change that a finding proposes, with the change really made.
+
+    Attributes:
+      on: the place that it compiles for.
+      verdict: `confirmed` where its peak falls by as much as a finding has to be worth, `refuted`
+        where it does not, and `unconfirmed` where that is not known.
+      peak_before_nbytes: its peak of the program as it is; None where there is none.
+      peak_nbytes: its peak of the program with the change; None where there is none.
+      reason: why it is unconfirmed; else ''.
+    """
+
+    on: str
+    verdict: OneOf["confirmed", "refuted", "unconfirmed"]
+    peak_before_nbytes: int | None = None
+    peak_nbytes: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Finding(Shown):
     """Something that only a trace can tell.
 
@@ -33,6 +53,7 @@ class Finding(Shown):
       source: where it is, in the user's code and in a library's.
       help: the remedy.
       measured: the figures, by name; bytes in keys that end in `nbytes`.
+      compiled: what a compiler says of the change that it proposes; None where none was asked.
     """
 
     name: str
@@ -40,6 +61,7 @@ class Finding(Shown):
     source: Source
     help: str = ""
     measured: Mapping[str, object] = field(default_factory=dict, hash=False)
+    compiled: CompiledChange | None = None
 
     @property
     def location(self) -> Location | None:

@@ -17,13 +17,14 @@ from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.program.build import JaxprReader, value_and_gradients
+from jaxresid.inspector.program.build import JaxprReader, Program, value_and_gradients
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.program.step_roles import Roles
 from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
 from jaxresid.inspector.residuals.step import step_kept_nbytes
 from jaxresid.inspector.trace.function import Trace, retrace
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
+from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.joined import Gradients, joined, leaving_out
 from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr
 from jaxresid.model import Cost
@@ -67,6 +68,9 @@ class Rewrites(Protocol):
           Exception: whatever JAX raises where it cannot differentiate that.
         """
 
+    def program(self, number: int, jaxpr: Jaxpr) -> tuple[Traced, Program]:
+        """Return the trace and the whole program with another jaxpr, as for `figures`."""
+
 
 class FunctionRewrites:
     """The rewrites of a function; see `Rewrites`."""
@@ -86,11 +90,15 @@ class FunctionRewrites:
             few = whole_figures(few_layers(self._traced, short), self._profile)
             if few is not None:
                 return Figures(few.peak_nbytes, few.kept_nbytes, sum(few.passes, Cost()))
-        made = self.trace(number, with_shared_layers(jaxpr))
-        program = value_and_gradients(made)
+        made, program = self.program(number, with_shared_layers(jaxpr))
         kept, _ = kept_nbytes(kept_by(made, program))
         peak = peak_nbytes(lower(program, self._profile))
         return Figures(peak, kept, sum(passes_cost(made), Cost()))
+
+    def program(self, number: int, jaxpr: Jaxpr) -> tuple[Trace, Program]:
+        """Return the trace and the whole program; see `Rewrites.program`."""
+        made = self.trace(number, jaxpr)
+        return made, value_and_gradients(made)
 
     def trace(self, number: int, jaxpr: Jaxpr) -> Trace:
         """Return the trace with another primal jaxpr."""
@@ -134,11 +142,15 @@ class StepRewrites:
 
     def figures(self, number: int, jaxpr: Jaxpr) -> Figures:
         """Return the figures with another loss; see `Rewrites.figures`."""
-        made = self.trace(number, with_shared_layers(jaxpr))
-        program = step_program(made, self._roles_of(made), self._reader)
+        made, program = self.program(number, with_shared_layers(jaxpr))
         peak = peak_nbytes(lower(program, self._profile))
         kept, _ = step_kept_nbytes(made, program)
         return Figures(peak, kept, self._costs.of_program(made.jaxpr))
+
+    def program(self, number: int, jaxpr: Jaxpr) -> tuple[StepTrace, Program]:
+        """Return the trace and the whole program; see `Rewrites.program`."""
+        made = self.trace(number, jaxpr)
+        return made, step_program(made, self._roles_of(made), self._reader)
 
     def _roles_of(self, made: StepTrace) -> Roles | None:
         """Return the roles of the step as it is written; None where its inputs are others."""

@@ -58,7 +58,9 @@ def _of_code(report: Report) -> Iterator[FindingLines]:
 def _finding_lines(name: str, finding: Finding) -> FindingLines:
     where = [place_text(finding.location)] if finding.location is not None else []
     texts = [finding.message] + [f"help: {finding.help}"] * bool(finding.help)
-    return FindingLines(name, "bold yellow", (*where, *source_notes(finding.source)), tuple(texts))
+    is_refuted = finding.compiled is not None and finding.compiled.verdict == "refuted"
+    style = "dim" if is_refuted else "bold yellow"
+    return FindingLines(name, style, (*where, *source_notes(finding.source)), tuple(texts))
 
 
 def render_findings(found: Sequence[FindingLines]) -> Iterator[RenderableType]:

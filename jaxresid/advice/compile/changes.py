@@ -1,0 +1,102 @@
+"""Ask a compiler about the changes that findings propose: each is made, and compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from jaxresid.advice.compile.ahead_of_time import PolicyProgram
+from jaxresid.inspector.findings.donation import MISSING
+from jaxresid.inspector.findings.proposals import (
+    Changed,
+    Proposal,
+    compiled_change,
+    with_compiled,
+)
+from jaxresid.inspector.subject.base import Inspection, gc_paused
+from jaxresid.model import Compiled, CompiledChange
+
+# So many rewrites are compiled, at most.
+MOST_REWRITES = 10
+_ONLY_SOME = f"only {MOST_REWRITES} changes are compiled"
+_REFUSED = "JAX cannot differentiate the whole program with the change"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChangedProgram:
+    """The program with the change of a finding.
+
+    Attributes:
+      proposal: the finding; None: that of what a step does not donate.
+      program: the program.
+    """
+
+    proposal: Proposal | None
+    program: PolicyProgram
+
+
+def changed_programs(inspection: Inspection) -> tuple[ChangedProgram, ...]:
+    """Return the program with each of the changes that findings propose, as far as JAX makes it.
+
+    Args:
+      inspection: the inspection, with its findings.
+    """
+    subject, found = inspection.subject, list[ChangedProgram]()
+    if subject.is_dead:
+        return ()
+    with gc_paused(), subject.tracing():
+        for proposal in (inspection.proposals or ())[:MOST_REWRITES]:
+            try:
+                changed = proposal.changed()
+            except Exception:  # the finding's own figures may be those of a few layers
+                continue
+            found.append(ChangedProgram(proposal, _program(proposal.finding.name, changed)))
+    if subject.donating is not None:
+        found.append(ChangedProgram(None, _program(MISSING, subject.donating)))
+    return tuple(found)
+
+
+def with_changes_judged(
+    inspection: Inspection,
+    changes: Sequence[ChangedProgram],
+    row: Compiled | None,
+    rows: Sequence[Compiled | None],
+    late: str,
+) -> Inspection:
+    """Return an inspection whose findings say what a compiler says of the changes they propose.
+
+    Args:
+      inspection: the inspection, with its findings.
+      changes: the changes that the compiler was asked about.
+      row: what it says of the program as it is; None where there was no time for that.
+      rows: what it says of each change; None where there was no time for that.
+      late: what to say where there was no time.
+    """
+    on = inspection.subject.place.text
+    said = {
+        change.proposal: _judged(on, change.proposal, row, changed, late)
+        for change, changed in zip(changes, rows, strict=True)
+    }
+    proposals = []
+    for number, proposal in enumerate(inspection.proposals or ()):
+        reason = _REFUSED if number < MOST_REWRITES else _ONLY_SOME
+        judged = said.get(proposal, CompiledChange(on, "unconfirmed", reason=reason))
+        proposals.append(replace(proposal, finding=with_compiled(proposal.finding, judged)))
+    return replace(inspection, proposals=tuple(proposals), donating=said.get(None))
+
+
+def _program(finding: str, changed: Changed) -> PolicyProgram:
+    return PolicyProgram(f"without {finding}", changed.trace, changed.program, asks_fit=False)
+
+
+def _judged(
+    on: str, proposal: Proposal | None, row: Compiled | None, changed: Compiled | None, late: str
+) -> CompiledChange:
+    """Return what a compiler says of a change, or the reason why it says nothing."""
+    before = None if row is None else row.peak_nbytes
+    after = None if changed is None else changed.peak_nbytes
+    found, which = (row, "as it is") if before is None else (changed, "with the change")
+    why = late if found is None else found.error or "XLA reports no peak"
+    gain = "memory" if proposal is None else proposal.gain
+    reason = f"the program {which} was not compiled: {why}"
+    return compiled_change(on, before, after, reason, gain)

@@ -1,0 +1,253 @@
+"""What findings propose is made and compiled: what is compiled, and what is said of it."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from peaks_by_xla import peak_by_xla
+
+import jaxresid
+from jaxresid.advice.check.check import checked
+from jaxresid.advice.compile import changes
+from jaxresid.advice.compile import report as module
+from jaxresid.advice.compile.ahead_of_time import CompileSettings
+from jaxresid.advice.compile.report import confirmed
+from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.findings.proposals import compiled_change, with_compiled
+from jaxresid.inspector.report import inspection
+from jaxresid.linter.run.files import LintRun
+from jaxresid.model import NOWHERE, Compiled, CompiledChange, Finding
+from jaxresid.render.report.overview.findings import finding_lines
+from jaxresid.settings.config import Options, load
+from jaxresid.xla.places import parse_place
+from tests import donation_steps as steps
+
+MIB = 2**20
+
+
+def f32(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def logits(w, x, labels):
+    scores = jax.nn.log_softmax(x @ w)
+    return -jnp.mean(jnp.take_along_axis(scores, labels[:, None], 1))
+
+
+def training_step(w, x, labels):
+    value, gradient = jax.value_and_grad(logits)(w, x, labels)
+    return w - 0.1 * gradient, value
+
+
+def casts(weights, x):
+    def layer(x, w):
+        return jnp.tanh(x @ w.astype(jnp.bfloat16)), None
+
+    x, _ = jax.lax.scan(layer, x, weights)
+    return jnp.sum(x.astype(jnp.float32))
+
+
+LOGITS = f32(32, 4096), f32(1024, 32), jax.ShapeDtypeStruct((1024,), jnp.int32)
+CASTS = f32(16, 128, 128), jax.ShapeDtypeStruct((128, 128), jnp.bfloat16)
+PROGRAMS = {
+    "logits-at-peak": (training_step, LOGITS),
+    "derived-residual": (casts, CASTS),
+}
+
+
+def inspected(fun, args, on="gpu:h100"):
+    return inspection(Question(fun, args, on=parse_place(on)))
+
+
+def values_of(shape, key):
+    if shape.dtype == jnp.int32:
+        return jax.random.randint(key, shape.shape, 0, 4096)
+    return jax.random.normal(key, shape.shape, shape.dtype) * 0.1
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("name", "program"), PROGRAMS.items())
+def test_what_is_compiled_computes_the_same(name, program):
+    fun, args = program
+    (proposal,) = inspected(fun, args).proposals
+    assert proposal.finding.name == name
+    made = proposal.changed().trace.lowerable()
+    given = [values_of(x, jax.random.key(i)) for i, x in enumerate(args)]
+    if fun is training_step:
+        expected = jax.tree.leaves(fun(*given))
+    else:
+        inexact = tuple(i for i, x in enumerate(args) if x.dtype != jnp.int32)
+        value, gradients = jax.value_and_grad(fun, inexact)(*given)
+        expected = jax.tree.leaves((value, gradients))
+    found = jax.jit(lambda *each: list(made.run(each)))(*given)
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(
+            np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=0.05, atol=2e-3
+        )
+
+
+@pytest.mark.parametrize(("name", "program"), PROGRAMS.items())
+def test_what_is_compiled_is_what_the_figures_are_of(name, program):
+    found = inspected(*program)
+    (change,) = changes.changed_programs(found)[:1]
+    assert change.proposal.finding.name == name
+    peak = change.program.estimate_nbytes(found.subject.place)
+    assert peak == pytest.approx(change.proposal.finding.measured["peak_nbytes"], rel=0.001)
+
+
+class Asked:
+    """What stands for the compiles of one answer.
+
+    Args:
+      before: the peak of the program as it is.
+      after: that with the change of each finding, by its name; an error; or None where it was not
+        asked.
+    """
+
+    def __init__(self, before, after):
+        self.before, self.after = before, after
+
+    def __call__(self, place, settings, **options):
+        return self
+
+    def compiled(self, programs):
+        assert programs[0].policy == "as-written"
+        names = [program.policy.removeprefix("without ") for program in programs[1:]]
+        return Compiled("gpu:h100", peak_nbytes=self.before), *map(self.row, names)
+
+    def row(self, name):
+        found = self.after[name]
+        if found is None:
+            return None
+        known = {"error": found} if isinstance(found, str) else {"peak_nbytes": found}
+        return Compiled("gpu:h100", name, **known)
+
+
+@pytest.fixture
+def confirm(monkeypatch):
+    def made(fun, args, before, **after):
+        named = {name.replace("_", "-"): nbytes for name, nbytes in after.items()}
+        monkeypatch.setattr(module, "LimitedCompiles", Asked(before, named))
+        return confirmed(inspected(fun, args), CompileSettings(), limit_s=7)
+
+    return made
+
+
+def only(found, name):
+    (finding,) = (each for each in found.report.findings if each.name == name)
+    return finding
+
+
+def violation(found, name):
+    linted = checked(found, LintRun(load(Path(), Options()), nearest=Options()))
+    (one,) = (v for each in linted for v in each.violations if v.name == name)
+    return one
+
+
+def test_xla_confirms(confirm):
+    before = only(inspected(training_step, LOGITS), "logits-at-peak")
+    found = confirm(training_step, LOGITS, 100 * MIB, logits_at_peak=90 * MIB)
+    after = only(found, "logits-at-peak")
+    says = "XLA for gpu:h100 agrees: its peak falls from 100.00 MiB to 90.00 MiB"
+    assert (after.message, after.help) == (f"{before.message}. {says}", before.help)
+    assert after.compiled == CompiledChange("gpu:h100", "confirmed", 100 * MIB, 90 * MIB)
+    assert after.measured == {
+        **before.measured,
+        "compiler_verdict": "confirmed",
+        "compiler_peak_before_nbytes": 100 * MIB,
+        "compiler_peak_nbytes": 90 * MIB,
+    }
+
+
+@pytest.mark.parametrize("left", [98, 100, 120])
+def test_xla_refutes_what_takes_less_than_3_percent_off(confirm, left):
+    before = only(inspected(casts, CASTS), "derived-residual")
+    found = confirm(casts, CASTS, 100 * MIB, derived_residual=left * MIB)
+    after = only(found, "derived-residual")
+    assert after.message.startswith("refuted by XLA for gpu:h100, whose peak ")
+    assert after.message.endswith(f" By the estimate: {before.message}")
+    assert f"{left}.00 MiB. By" in after.message
+    assert (after.help, after.compiled.verdict) == ("", "refuted")
+    assert after.compiled.peak_nbytes == left * MIB
+    shown = violation(found, "derived-residual")
+    assert (shown.severity, shown.help) == ("info", "")
+    assert shown.measured["compiler_verdict"] == "refuted"
+    styles = {line.head: line.style for line in finding_lines(found.report)}
+    assert styles["derived-residual"] == "dim"
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ("no libtpu", "no libtpu"),
+        (None, "took longer than 7 s, which is all the time that compiling may take"),
+    ],
+)
+def test_what_was_not_compiled_stays_an_estimate(confirm, answer, why):
+    before = only(inspected(casts, CASTS), "derived-residual")
+    after = only(confirm(casts, CASTS, 100 * MIB, derived_residual=answer), "derived-residual")
+    reason = f"the program with the change was not compiled: {why}"
+    assert (after.message, after.help) == (before.message, before.help)
+    assert after.compiled == CompiledChange("gpu:h100", "unconfirmed", 100 * MIB, None, reason)
+    assert after.measured["unconfirmed"] == reason
+
+
+def test_only_some_are_compiled(confirm, monkeypatch):
+    monkeypatch.setattr(changes, "MOST_REWRITES", 0)
+    after = only(confirm(casts, CASTS, 100 * MIB), "derived-residual")
+    assert after.compiled.reason.startswith("only ")
+
+
+def test_what_jax_cannot_differentiate_whole_is_unconfirmed():
+    def fails():
+        raise TypeError("no")
+
+    found = inspected(casts, CASTS)
+    (proposal,) = found.proposals
+    found = dataclasses.replace(found, proposals=(dataclasses.replace(proposal, changed=fails),))
+    assert changes.changed_programs(found) == ()
+    judged = changes.with_changes_judged(found, (), None, (), "")
+    assert judged.proposals[0].finding.compiled.verdict == "unconfirmed"
+
+
+def test_of_flops_compilers_say_nothing():
+    said = compiled_change("gpu:h100", 90 * MIB, 100 * MIB, "", "flops")
+    assert (said.verdict, said.reason) == ("unconfirmed", "compilers do not count FLOPs")
+    found = with_compiled(Finding("defeated-policy", "It is", NOWHERE, "name it"), said)
+    says = "XLA for gpu:h100: its peak rises from 90.00 MiB to 100.00 MiB"
+    assert (found.message, found.help) == (f"It is. {says}", "name it")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("after", [60, 100])
+def test_a_missing_donation(confirm, after):
+    args = steps.plain_inputs()
+    found = confirm(steps.plain(), args, 100 * MIB, missing_donation=after * MIB)
+    said = violation(found, "missing-donation")
+    verdict = "confirmed" if after == 60 else "refuted"
+    assert said.measured["compiler_verdict"] == verdict
+    assert said.message.startswith("refuted by XLA") == (verdict == "refuted")
+    assert ("XLA's peak falls by 40.00 MiB" in said.message) == (verdict == "confirmed")
+
+
+@pytest.mark.gpu
+@pytest.mark.integration
+def test_xla_s_figures_are_those_of_the_program_written_so():
+    """Held against the loss written in as many parts, for a GPU that need not be here."""
+    args = f32(128, 8192), f32(4096, 128), jax.ShapeDtypeStruct((4096,), jnp.int32)
+    found = jaxresid.check(logits, on="gpu:h100", compile=True, compile_time=300)(*args)
+    (measured,) = [v.measured for v in found if v.code == "JXR830"]
+
+    def in_parts(w, x, labels):
+        parts = x.reshape(measured["chunks"], -1, 128), labels.reshape(measured["chunks"], -1)
+        one = jax.checkpoint(lambda part: logits(w, *part), prevent_cse=False)
+        return jnp.mean(jax.lax.map(one, parts))
+
+    assert measured["compiler_verdict"] == "confirmed"
+    assert measured["compiler_peak_before_nbytes"] == peak_by_xla(logits, args, "gpu:h100")
+    by_hand = peak_by_xla(in_parts, args, "gpu:h100")
+    assert measured["compiler_peak_nbytes"] == pytest.approx(by_hand, rel=0.05)

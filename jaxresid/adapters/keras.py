@@ -6,9 +6,11 @@ loss of the request's it is a function of its variables, as the models of other 
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxresid import jax_compat
@@ -27,6 +29,11 @@ def adapt(request: ModelRequest) -> Adapted:
     backend = keras.config.backend()
     if backend != "jax":
         raise TargetError(f"keras: its backend is {backend} here: set KERAS_BACKEND=jax")
+    with _numbered_again():
+        return _adapted(request, keras)
+
+
+def _adapted(request: ModelRequest, keras: Any) -> Adapted:
     model = _model(request, keras.Model)
     if request.has_loss or not model.compiled:
         return _with_loss(request, keras, model)
@@ -38,8 +45,27 @@ def adapt(request: ModelRequest) -> Adapted:
     return _as_compiled(request, model)
 
 
+@contextlib.contextmanager
+def _numbered_again() -> Iterator[None]:
+    """Have what is made afterwards called as what is made in the context.
+
+    Keras numbers layers through the whole process, and each command may make a model repeatedly.
+    """
+    found = importlib.import_module("keras.src.backend.common.global_state")
+    numbers = found.get_global_attribute("object_name_uids")
+    before = {} if numbers is None else dict(numbers)
+    yield
+    numbers = found.get_global_attribute("object_name_uids")
+    if numbers is not None:
+        numbers.clear()
+        numbers.update(before)
+
+
 def _model(request: ModelRequest, kind: type) -> Any:
-    """Return the model, made abstractly unless that fails, as where it loads weights."""
+    """Return the model, made abstractly unless that fails, as where it loads weights.
+
+    Nor where a layer computes a constant of its own when it is made, as `Normalization` does.
+    """
     jax = jax_compat.import_jax()
     made: list[Any] = []
     try:
@@ -47,6 +73,9 @@ def _model(request: ModelRequest, kind: type) -> Any:
     except NOT_CAUGHT:
         raise
     except Exception:
+        return request.made(kind, "keras.Model")
+    held = (each for layer in made[0]._flatten_layers() for each in vars(layer).values())
+    if any(isinstance(each, jax.core.Tracer) for each in held):
         return request.made(kind, "keras.Model")
     return made[0]
 

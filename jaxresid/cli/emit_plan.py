@@ -46,7 +46,7 @@ def emitted(plan: Plan, library: Framework, options: TargetOptions) -> Shown:
     if library == "maxtext":
         return _as_configuration(plan, _subject(options, count))
     if library == "keras":
-        return _as_scope(plan, _subject(options, count))
+        return _as_scope(plan, _subject(options, count), options)
     from jaxresid.advice.plan.emit.emitted import on_modules
     from jaxresid.advice.plan.source.snippets import code
 
@@ -68,11 +68,15 @@ def _as_configuration(plan: Plan, subject: Subject) -> Shown:
     return _shown(plan, made.text, found, made.unsaid, (remark,))
 
 
-def _as_scope(plan: Plan, subject: Subject) -> Shown:
-    from jaxresid.advice.plan.emit.keras import figures_with_layers, keras_settings
+def _as_scope(plan: Plan, subject: Subject, options: TargetOptions) -> Shown:
+    from jaxresid.advice.plan.emit.keras import keras_settings
 
     made = keras_settings(plan, subject)
-    found = figures_with_layers(made, subject)
+    count = plan.selection.configuration.microbatches
+    found = figures_of_edited((), options, count, plan.plain_flops, made.names)
+    if isinstance(found, str):
+        reasons = "\n  ".join((found, *made.unsaid))
+        raise InputsError(f"the model with these layers cannot be traced: {reasons}")
     remark = "these are the names that the layers have now; Keras numbers them as they are made"
     return _shown(plan, made.text, found, made.unsaid, (remark,))
 

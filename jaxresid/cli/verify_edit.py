@@ -88,7 +88,11 @@ def _shown(name: str, figure: int) -> str:
 
 
 def figures_of_edited(
-    edits: Sequence[FileEdit], options: TargetOptions, microbatches: int, plain_flops: int
+    edits: Sequence[FileEdit],
+    options: TargetOptions,
+    microbatches: int,
+    plain_flops: int,
+    layers: Sequence[str] = (),
 ) -> PlanFigures | str:
     """Return the figures of the target after the edits; text says what went wrong.
 
@@ -97,6 +101,7 @@ def figures_of_edited(
       options: The target and its inputs.
       microbatches: In how many microbatches the batch goes through.
       plain_flops: The FLOPs of the code without any checkpoint.
+      layers: The names of the layers of Keras that are made to be computed again.
     """
     from jaxresid.advice.plan.verification import PlanFigures
 
@@ -106,6 +111,7 @@ def figures_of_edited(
         "options": dataclasses.asdict(options),
         "microbatches": microbatches,
         "plain_flops": plain_flops,
+        "layers": layers,
         "sources": {os.path.realpath(e.path): base64.b64encode(e.new).decode() for e in edits},
     }
     done = subprocess.run(
@@ -147,9 +153,22 @@ def _figures(request: Mapping[str, Any]) -> Mapping[str, int]:
         name: tuple(value) if isinstance(value, list) else value  # JSON has no tuples
         for name, value in request["options"].items()
     }
-    edited = subject_of(TargetOptions(**options))[0]
+    with _recomputing(request["layers"]):
+        edited = subject_of(TargetOptions(**options))[0]
     if request["microbatches"] > 1:
         from jaxresid.advice.plan.joint.microbatches import in_microbatches
 
         edited = in_microbatches(edited, request["microbatches"])
     return dataclasses.asdict(figures_of(edited, request["plain_flops"]))
+
+
+def _recomputing(layers: Sequence[str]) -> contextlib.AbstractContextManager[None]:
+    """Return the context in which Keras makes layers of these names to be computed again."""
+    if not layers:
+        return contextlib.nullcontext()
+    from jaxresid.adapters.libraries import imported
+    from jaxresid.adapters.registry import prepare
+
+    prepare("keras")
+    keras: Any = imported("keras", "plan --emit keras")
+    return keras.RematScope(mode="list_of_layers", layer_names=list(layers))  # type: ignore[no-any-return]

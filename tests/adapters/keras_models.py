@@ -24,6 +24,46 @@ def build():
     return model
 
 
+class Block(layers.Layer):
+    def __init__(self, width):
+        super().__init__()
+        self.up = layers.Dense(4 * width, activation="gelu")
+        self.down = layers.Dense(width)
+
+    def call(self, x):
+        return x + self.down(self.up(x))
+
+
+def functional():
+    x = inputs = keras.Input((64,))
+    for _ in range(3):
+        x = Block(64)(x)
+    return keras.Model(inputs, layers.Dense(3)(x))
+
+
+def sequential():
+    dense = [layers.Dense(256, activation="gelu") for _ in range(4)]
+    return keras.Sequential([*dense, layers.Dense(3)])
+
+
+def models_in_a_model():
+    x = inputs = keras.Input((64,))
+    for i in range(3):
+        inner = [layers.Dense(256, activation="gelu"), layers.Dense(64)]
+        x = keras.Sequential([keras.Input((64,)), *inner], name=f"part_{i}")(x)
+    return keras.Model(inputs, layers.Dense(3)(x))
+
+
+def with_state():
+    names = [layers.Dense(64), layers.BatchNormalization(), layers.Dropout(0.1)]
+    return keras.Sequential([*names, layers.Dense(3)])
+
+
+def normalized():
+    norm = layers.Normalization(mean=0.5, variance=2.0)
+    return keras.Sequential([keras.Input((8,)), norm, layers.Dense(3)])
+
+
 def own_loss(model, x, y):
     return abs(model(x, training=True) - y).sum()
 

@@ -1,6 +1,9 @@
 """`keras:` targets, held against the step of Keras that a person jits without them."""
 
 import os
+import re
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +70,44 @@ def test_a_model_that_is_not_compiled(report):
 def test_a_class_of_keras(report):
     found = report("keras:Sequential([layers.Dense(3)])", *X)
     assert found["cost"]["forward_flops"] >= 2 * 4 * 8 * 3
+
+
+def test_a_layer_with_constants_of_its_own(report):
+    found = report(f"keras:{FILE}:normalized", *X)
+    assert found["cost"]["forward_flops"] >= 2 * 4 * 8 * 3
+
+
+_KEPT = r"traced with these settings: kept ([\d.]+) MiB, peak about ([\d.]+) MiB.*, as planned"
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("model", "budget"),
+    [("functional", "13MiB"), ("sequential", "17MiB"), ("models_in_a_model", "10MiB")],
+)
+def test_the_promise_holds(call, report, tmp_path, model, budget):
+    pytest.importorskip("optax")
+    words = ("--arg", "f32[2048,64]", "--optimizer", "sgd(1e-3)", "--on", "tpu:v5e")
+    plan = ("plan", f"keras:{FILE}:{model}", *words, "--budget", budget, "--emit", "keras")
+    _, out, err = call(*plan)
+    kept, peak = map(float, re.search(_KEPT, err).groups())
+    scope = out.splitlines()[0]
+    shutil.copy(Path(__file__).parent / FILE, tmp_path / FILE)
+    again = tmp_path / f"again_{model}.py"
+    again.write_text(
+        f"import keras\nimport keras_models\n\n\ndef build():\n    {scope}\n"
+        f"        return keras_models.{model}()\n"
+    )
+    found = report(f"keras:{again}:build", *words)
+    assert found["totals"]["computed_nbytes"] / 2**20 == pytest.approx(kept, abs=0.006)
+    assert found["peak"]["nbytes"] / 2**20 == pytest.approx(peak, abs=0.006)
+
+
+def test_layers_with_state_are_not_planned(call):
+    words = ("--arg", "f32[2048,64]", "--on", "tpu:v5e", "--budget", "1MiB", "--emit", "keras")
+    code, _, err = call("plan", f"keras:{FILE}:with_state", *words)
+    assert code == 1
+    assert "the lowest peak found is about 1.54 MiB" in err
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-import jaxresid
-from jaxresid.advice.plan.emit.keras import figures_with_layers, keras_settings, layer_names
+from jaxresid.advice.plan.emit.keras import keras_settings, watched_layers
 from jaxresid.errors import InputsError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
@@ -22,6 +21,32 @@ class Layer:
 
     def __init__(self, name):
         self.name = name
+
+
+class Variable:
+    __module__ = "keras.src.backend.common.variables"
+
+    def assign(self, value):
+        self.value = value
+
+
+class Norm(Layer):
+    def __init__(self, name):
+        super().__init__(name)
+        self.mean = Variable()
+
+    def call(self, x):
+        self.mean.assign(x.mean())
+        return jnp.sin(x) - x.mean()
+
+
+class Outer(Layer):
+    def __init__(self, name):
+        super().__init__(name)
+        self.norm = Norm("inner")
+
+    def call(self, x):
+        return jnp.tanh(self.norm.call(x))
 
 
 class Block(Layer):
@@ -45,12 +70,6 @@ def loss(x, ws):
     return Plain().call(three(two(one(x, ws[0]), ws[1]), ws[2])).sum()  # one line, as for Keras
 
 
-def loss_again(x, ws, names):
-    for block, w in zip(BLOCKS, ws, strict=True):
-        x = (jax.checkpoint(block.call) if block.name in names else block.call)(x, w)
-    return x.sum()
-
-
 @pytest.fixture(scope="module")
 def traced():
     return subject(Question(loss).of(ARGS, {}))
@@ -72,13 +91,9 @@ def planned(traced, *parts, kind="call", function=None):
         ((PlannedPart(1, False), PlannedPart(2, True)), ("block_1", "block_2")),
     ],
 )
-def test_the_layers_and_what_they_keep(traced, parts, names):
+def test_the_layers(traced, parts, names):
     made = keras_settings(planned(traced, *parts), traced)
     assert (made.names, made.unsaid) == (names, ())
-    found = figures_with_layers(made, traced)
-    report = jaxresid.inspect(lambda *args: loss_again(*args, names), argnums=(0, 1))(*ARGS)
-    assert found.kept_nbytes == report.totals.computed_nbytes
-    assert found.recompute_flops == report.cost.recompute.flops
 
 
 def test_the_scope(traced):
@@ -105,9 +120,23 @@ def test_where_no_layer_is_planned_all_are_computed_again(traced):
 
 def test_a_target_without_layers_is_one_line():
     plain = subject(Question(lambda x, ws: jnp.sin(x @ ws[0]).sum()).of(ARGS, {}))
-    with pytest.raises(InputsError, match="the target calls no layer of Keras of its own") as e:
-        keras_settings(SimpleNamespace(sites=()), plain)
+    changed = SimpleNamespace(sites=(SimpleNamespace(changed=True),))
+    with pytest.raises(InputsError, match="the target calls no layer of Keras that") as e:
+        keras_settings(changed, plain)
     assert "\n" not in str(e.value)
+
+
+def test_a_plan_that_changes_nothing_is_one_line(traced):
+    with pytest.raises(InputsError, match=r"^the plan changes nothing$"):
+        keras_settings(SimpleNamespace(sites=()), traced)
+
+
+def test_a_layer_that_changes_its_state_is_left_out():
+    layer = Outer("outer")
+    function = subject(Question(lambda x: layer.call(x).sum()).of(ARGS[:1], {}))
+    changed = SimpleNamespace(sites=(SimpleNamespace(changed=True),))
+    with pytest.raises(InputsError, match="Keras takes no state out of one, as inner has"):
+        keras_settings(changed, function)
 
 
 def test_only_layers_are_seen():
@@ -117,7 +146,12 @@ def test_only_layers_are_seen():
         BLOCKS[0].call(jnp.ones((2, 2)), jnp.ones((2, 2)))
         BLOCKS[1].call(jnp.ones((2, 2)), jnp.ones((2, 2)))
 
-    assert layer_names(run) == {"Block.call": ("block_1", "block")}
+    assert watched_layers(run).names == {"Block.call": ("block_1", "block")}
+
+
+def test_which_layers_change_their_state():
+    seen = watched_layers(lambda: Outer("outer").call(jnp.ones(2)))
+    assert seen.changed == {"outer", "inner"}
 
 
 def test_the_place_of_a_layer_is_by_its_line(traced):

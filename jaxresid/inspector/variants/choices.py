@@ -34,6 +34,10 @@ class CheckpointPlace:
       can_split: whether its calls can be treated differently.
       handle: what the `Variants` that made it finds it by.
       defined: where a checkpointed function is defined; None where it is not known.
+      layers: of each call the name that a framework gives to the layer called, None where it gives
+        none; empty where no calls are known.
+      by_framework: whether a framework makes the calls, so that none but a setting of the framework
+        checkpoints them, which takes no policy.
     """
 
     kind: str
@@ -46,6 +50,8 @@ class CheckpointPlace:
     can_split: bool = False
     handle: Any = None
     defined: Location | None = None
+    layers: tuple[str | None, ...] = ()
+    by_framework: bool = False
 
     def __str__(self) -> str:
         if self.location is None:

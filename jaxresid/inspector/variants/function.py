@@ -96,6 +96,8 @@ class FunctionVariants:
                 can_split=True,
                 handle=r,
                 defined=r.defined,
+                layers=r.layers,
+                by_framework=r.by_framework,
             )
             for r in self._regions().calls
             if not any(

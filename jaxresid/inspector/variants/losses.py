@@ -537,6 +537,8 @@ def _call_place(region: Region, calls: LossCalls, trips: int) -> CheckpointPlace
         can_split=True,
         handle=calls,
         defined=region.defined,
+        layers=region.layers,
+        by_framework=region.by_framework,
     )
 
 

@@ -26,6 +26,7 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.phases import UPDATE, phase_of
 from jaxresid.inspector.program.avals import aval_of
+from jaxresid.inspector.variants.containers import is_container, is_layer, layer_name
 from jaxresid.inspector.variants.nesting import FEWEST
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Location
@@ -81,6 +82,8 @@ class Region:
       defined: where a library's module is defined; None for a function of the user's.
       kind: `call`, or `block` for the iterations of a Python loop, those of all its runs; `groups`
         for those of one run, which may be grouped.
+      layers: of each call the name of the layer that is called; None where it has none.
+      by_framework: whether a framework calls it, from no line of the user's.
     """
 
     function: str
@@ -88,6 +91,8 @@ class Region:
     runs: tuple[EqnRun, ...]
     defined: Location | None = None
     kind: str = "call"
+    layers: tuple[str | None, ...] = ()
+    by_framework: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,12 +121,13 @@ def regions(
 ) -> tuple[Region, ...]:
     """Return the calls of the user's functions that checkpoints could be put around.
 
-    Calls of a library's modules, such as `equinox.nn.MLP`, from the user's code are among them.
+    Calls of a library's modules, such as `equinox.nn.MLP`, from the user's code are among them, and
+    where no such code runs those of the layers that a framework calls itself, see `containers`.
     They are in program order; no two share an eqn. The target itself is looked into, and so is
     what is called once and makes most of its caller's bytes; other calls are taken whole. Left out
     are calls that hold a checkpoint, that are a loop and little else, that are a single operation
-    or all of the program, of modules of a library that are linear, and those whose results nobody
-    reads.
+    or all of the program, of modules of a library that are linear, those whose results nobody
+    reads, and those of a framework's own that hand out state of theirs as well.
 
     Args:
       jaxpr: the primal jaxpr, open.
@@ -188,6 +194,7 @@ class _Call:
       run: the eqns that it left in the jaxpr of its caller.
       body: the same eqns, or those in the jit eqn that it left.
       loop: where the loop begins that this is an iteration of, in the function; None for a call.
+      layer: the name of the layer whose call it is; None where it has none.
     """
 
     code: CodeType
@@ -195,10 +202,19 @@ class _Call:
     run: EqnRun
     body: _Span
     loop: Frame | None = None
+    layer: str | None = None
 
     @property
     def eqns(self) -> Sequence[Eqn]:
         return self.run.jaxpr.eqns[self.run.start : self.run.stop]
+
+    @property
+    def is_by_container(self) -> bool:
+        return bool(self.chain) and is_container(self.chain[-1].code)
+
+    @property
+    def is_of_module(self) -> bool:
+        return _is_module(self.code) or self.is_by_container
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,10 +266,11 @@ class _CallSearch:
         location = self._levels.frames.location(first.chain[-1]) if first.chain else None
         function = _name(first.code)
         defined = None
-        if _is_module(first.code):
+        if first.is_of_module:
             file, line = first.code.co_filename, first.code.co_firstlineno
             defined = Location(file, line, None, function)
-        return Region(function, location, tuple(call.run for call in calls), defined)
+        runs, layers = tuple(call.run for call in calls), tuple(call.layer for call in calls)
+        return Region(function, location, runs, defined, "call", layers, first.is_by_container)
 
     def line(self, call: _Call) -> Hashable:
         """Return the key that calls of one function from one line share."""
@@ -377,10 +394,19 @@ class _CallSearch:
             return False
         if made.nbytes >= NEARLY_ALL * self.total or made.looped >= LOOPED * made.nbytes:
             return False
-        if _is_module(call.code) and all(_is_linear(eqn) for eqn in call.eqns):
+        if call.is_of_module and all(_is_linear(eqn) for eqn in call.eqns):
             return False
-        reads = self._last_reads(call.run.jaxpr)
-        return any(reads.get(v, -1) >= call.run.stop for eqn in call.eqns for v in eqn.outvars)
+        reads, end = self._last_reads(call.run.jaxpr), len(call.run.jaxpr.eqns)
+        last = [
+            at
+            for eqn in call.eqns
+            for v in eqn.outvars
+            if (at := reads.get(v, -1)) >= call.run.stop
+        ]
+        if call.is_by_container and end in last and min(last) < end:
+            # New state, such as running means: a framework cannot take it out of a checkpoint.
+            return False
+        return bool(last)
 
     def _last_reads(self, jaxpr: Jaxpr) -> dict[Var, int]:
         """Return for each variable the index of the last eqn that reads it.
@@ -410,10 +436,10 @@ class _CallSearch:
 
         def close() -> None:
             if stretch and previous is not None:
-                chain, code, depth = previous
+                chain, code, depth, layer = previous
                 for start, stop in self._runs(level, stretch, depth):
                     run, body = EqnRun(jaxpr, start, stop), _Span(level, start, stop, depth)
-                    made.append(self._through_lambda(_Call(code, chain, run, body)))
+                    made.append(self._through_lambda(_Call(code, chain, run, body, layer=layer)))
                 stretch.clear()
 
         for i in range(span.start, span.stop):
@@ -430,8 +456,8 @@ class _CallSearch:
 
     def _entry(
         self, level: Level, i: int, depth: int
-    ) -> tuple[tuple[Frame, ...], CodeType, int] | None:
-        """Return the chain, the code and the depth of the call that an eqn came through.
+    ) -> tuple[tuple[Frame, ...], CodeType, int, str | None] | None:
+        """Return the chain, code, depth and layer of the call that an eqn came through.
 
         None for an eqn that the function itself made, or a derivative of it.
         """
@@ -441,7 +467,8 @@ class _CallSearch:
         callee = path.callee(depth)
         if callee is None:
             return None
-        return path.chain(depth, callee), path.frames[path.users[callee]].code, callee
+        chain, code = path.chain(depth, callee), path.frames[path.users[callee]].code
+        return chain, code, callee, path.layer(callee)
 
     def _jitted(self, level: Level, i: int, depth: int) -> _Call | None:
         """Return the call of a jitted function that an eqn is."""
@@ -492,7 +519,8 @@ class _CallSearch:
         found = self._paths.get(level)
         if found is None:
             found = self._paths[level] = [
-                _Path.of(self._levels.place(level, eqn).frames) for eqn in level.jaxpr.eqns
+                _Path.of(place.frames, place.scope)
+                for place in (self._levels.place(level, eqn) for eqn in level.jaxpr.eqns)
             ]
         return found
 
@@ -557,23 +585,31 @@ def _is_linear(eqn: Eqn) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """The frames of an eqn, outermost first, and which of them are the user's.
+    """The frames and name scopes of an eqn, outermost first, and which frames are the user's.
 
-    Among these are the modules of libraries that the user's code calls.
+    Among these are the modules of libraries that the user's code calls; and where there is no such
+    code, what calls the layers of a model, and the layers.
     """
 
     frames: tuple[Frame, ...]
     users: tuple[int, ...]
+    scopes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, frames: tuple[Frame, ...]) -> _Path:
+    def of(cls, frames: tuple[Frame, ...], scope: str = "") -> _Path:
         users: list[int] = []
         for i, frame in enumerate(frames):
-            if frame.kind == "user" or (
-                users and frames[users[-1]].kind == "user" and _is_module(frame.code)
+            caller = frames[users[-1]] if users else None
+            by_user = caller is not None and caller.kind == "user"
+            by_container = caller is not None and is_container(caller.code)
+            if (
+                frame.kind == "user"
+                or (by_user and _is_module(frame.code))
+                or (by_container and is_layer(frame))
+                or (not by_user and is_container(frame.code))
             ):
                 users.append(i)
-        return cls(frames, tuple(users))
+        return cls(frames, tuple(users), tuple(filter(None, scope.split("/"))))
 
     def callee(self, depth: int) -> int | None:
         """Return the number of the user frame of the function that the one at `depth` called.
@@ -585,6 +621,11 @@ class _Path:
             if code.co_name not in _COMPREHENSIONS and not code.co_flags & inspect.CO_GENERATOR:
                 return at
         return None
+
+    def layer(self, at: int) -> str | None:
+        """Return the name of the layer whose method the user frame at `at` is of."""
+        caller = self.users[at - 1] if at else -1
+        return layer_name(self.frames, caller, self.users[at], self.scopes)
 
     def chain(self, depth: int, callee: int) -> tuple[Frame, ...]:
         return tuple(self.frames[at] for at in self.users[max(depth, 0) : callee])

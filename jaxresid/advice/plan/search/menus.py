@@ -65,7 +65,7 @@ class Menus:
 
     def offloads(self, place: CheckpointPlace) -> list[Option]:
         """Return the options of a place that offload one value and save nothing."""
-        body_graph = self._graph(place)
+        body_graph = None if place.by_framework else self._graph(place)
         if body_graph is None:
             return []
         return offload_options(place, body_graph, self._taken_names, self._subject.frames.cwd)

@@ -129,7 +129,7 @@ def menu(
         known.append(Option(Choice(None)))
     known += [
         Option(Choice(each.policy), each.text)
-        for each in candidates(names)
+        for each in (() if place.by_framework else candidates(names))
         if each.text not in left_out and (transfer is not None or "offload" not in each.text)
     ]
     if graph is None:
@@ -139,6 +139,8 @@ def menu(
     window = 2 * sum(s.cost for s, f in zip(graph.steps, graph.forward, strict=True) if f)
     program = ValueProgram(graph, transfer, window if transfer is not None else 0.0)
     found, complete = program.front(_MOST, step)
+    if place.by_framework:
+        found, complete = (program.choosing(frozenset(), frozenset()),), True
     front_values = set().union(*(f.saved | f.offloaded for f in found))
     largest = _largest(graph) if transfer is not None else ()
     proposals = _proposals(graph, [*sorted(front_values), *largest], taken, cwd)
@@ -152,7 +154,7 @@ def menu(
         made = () if option.choosing is None else _exchanged(program, option.choosing, largest)
         return [_option(place, graph, choosing, proposals) for choosing in made]
 
-    exchange = None if transfer is None else exchanged
+    exchange = None if transfer is None or place.by_framework else exchanged
     return Menu(place, plain, tuple(known), front, complete, reduced, exchange)
 
 

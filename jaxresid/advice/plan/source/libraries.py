@@ -17,7 +17,8 @@ SWITCHES = {
     "haiku": "wrap the module where it is called: haiku.remat(module)(...)",
     "haliax": "give Stacked.init gradient_checkpointing=True",
     "jaxopt": "give the solver implicit_diff=True and unroll=False",
-    "keras": 'make the layers under keras.RematScope(mode="full")',
+    "keras": "make the layers under keras.RematScope; for a keras: target plan --emit keras says"
+    " which",
     "levanter": "set gradient_checkpointing in the model's config",
     "optimistix": "give the solve adjoint=optimistix.ImplicitAdjoint(), or"
     " optimistix.RecursiveCheckpointAdjoint()",

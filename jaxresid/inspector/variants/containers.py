@@ -1,0 +1,61 @@
+"""Tell where a framework itself calls the layers of a model that is put together from them.
+
+No line of the user's calls a layer of a functional or `Sequential` model of Keras: Keras goes
+through the graph that the user made once. What it calls there are the model's own layers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from types import CodeType
+
+from jaxresid.inspector.jaxpr.frames import Frame
+
+# What goes through the graph: the end of its file's path, and the function.
+_FILE = os.path.join(os.sep, "keras", "src", "ops", "function.py")
+_FUNCTION = "Function._run_through_graph"
+# What calls one layer, in a name scope that is called like it.
+_LAYER_FILE = os.path.join(os.sep, "keras", "src", "layers", "layer.py")
+_LAYER_FUNCTION = "Layer.__call__"
+_CALL = "call"  # the method that runs when a layer is called
+# Operations, which are in the graph too and are no layers.
+_OPERATIONS = os.path.join(os.sep, "keras", "src", "ops", "")
+
+
+def is_container(code: CodeType) -> bool:
+    """Return whether code calls the layers of a model by the framework's own structure."""
+    return code.co_qualname == _FUNCTION and code.co_filename.endswith(_FILE)
+
+
+def is_layer(frame: Frame) -> bool:
+    """Return whether a frame below a container is that of a library's layer."""
+    code = frame.code
+    return (
+        frame.kind == "library"
+        and code.co_name == _CALL
+        and code.co_varnames[:1] == ("self",)
+        and _OPERATIONS not in code.co_filename
+    )
+
+
+def layer_name(frames: Sequence[Frame], start: int, stop: int, scopes: Sequence[str]) -> str | None:
+    """Return the name of the layer whose method is called, which no other of its model has.
+
+    Args:
+      frames: those of an operation of the call, outermost first.
+      start: the number of the caller's frame.
+      stop: the number of the method's frame.
+      scopes: the name scopes of the operation, outermost first.
+
+    Returns:
+      The name; None where it is no layer of a framework that names its scopes by them.
+    """
+    opening = [i for i, frame in enumerate(frames[:stop]) if _opens_scope(frame.code)]
+    if not opening or opening[-1] <= start or len(scopes) < len(opening):
+        return None
+    return scopes[len(opening) - 1]
+
+
+def _opens_scope(code: CodeType) -> bool:
+    return code.co_qualname == _LAYER_FUNCTION and code.co_filename.endswith(_LAYER_FILE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,13 +29,13 @@ _AFTER_TEXT = rb"(?=[\"'\\{}!:])"
 _DEFINABLE = re.compile(rb"\b(?:def|class)[ \t]+(\w+)")
 _WORD = re.compile(rb"\w+")
 _DOTTED = re.compile(rb"\w+(?:\.\w+)*")
-_BASE = re.compile(rb"\w+(?=\.)")
 _SPACE = re.compile(rb"[\s\\]+")
 _ATTRIBUTE = re.compile(rb"\.(?:[\s\\]|#[^\n]*)*(\w+)")
 
 
-# To look for so many words, one after the other, takes as long as to list all words before dots.
-_FEW = 40
+# To look for so many words in all files, one after the other, takes as long as to list what files
+# import and what they have after dots.
+_FEW = 8
 
 
 class Question(NamedTuple):
@@ -171,9 +172,7 @@ class Contents:
         self._remembered = {} if remembered is None else remembered
         self._words: dict[Path, FileWords] = {}
         self._digests: dict[Path, str] = {}
-        self._importers: dict[bytes, list[Path]] | None = None
-        self._dotted: dict[bytes, Sequence[Path]] = {}
-        self._bases: dict[bytes, list[Path]] = {}
+        self._nsearched = 0
         self._answers: dict[Question, tuple[Path, ...]] = {}
 
     def words(self, path: Path) -> FileWords:
@@ -209,43 +208,30 @@ class Contents:
         return self._answers[question]
 
     def _asked(self, question: Question) -> tuple[Path, ...]:
-        files: Iterable[Path] = self._paths
-        if question.parent is not None:
-            files = self._around(question.word, question.parent)
-        return tuple(path for path in files if self.words(path).could_answer(question))
+        word = question.word.encode("utf-8", "surrogatepass")
+        places: Iterable[int] = range(len(self._paths))
+        if question.parent is not None and self._nsearched >= _FEW:
+            places = self._mentioning.get(word, ())
+        else:
+            self._nsearched += question.parent is not None
+        return tuple(
+            self._paths[place]
+            for place in places
+            if word in (words := self._all_words[place]).content and words.could_answer(question)
+        )
 
-    def _around(self, word: str, parent: str) -> Iterable[Path]:
-        """Return the files that import one of two words, or spell the second before a dot."""
-        name, home = word.encode("utf-8", "surrogatepass"), parent.encode("utf-8", "surrogatepass")
-        importers = self.importers
-        found = {*importers.get(name, ()), *importers.get(home, ()), *self._before_dots(home)}
-        if len(found) < 2:
-            return found
-        return sorted(found, key=self._order.__getitem__)
+    @cached_property
+    def _all_words(self) -> list[FileWords]:
+        return [self.words(path) for path in self._paths]
 
-    def _before_dots(self, word: bytes) -> Sequence[Path]:
-        """Return the files that have a word before a dot: each looked through, or all at once."""
-        if word not in self._dotted and (len(self._dotted) < _FEW or not word.isascii()):
-            self._dotted[word] = [p for p in self._paths if word + b"." in self.content(p)]
-        elif word not in self._dotted:
-            if not self._bases:
-                for path in self._paths:
-                    for base in set(_BASE.findall(self.content(path))):
-                        self._bases.setdefault(base, []).append(path)
-            self._dotted[word] = self._bases.get(word, [])
-        return self._dotted[word]
-
-    @property
-    def importers(self) -> Mapping[bytes, Sequence[Path]]:
-        """The files whose imports have a word, by word."""
-        if self._importers is None:
-            self._order = {path: index for index, path in enumerate(self._paths)}
-            self._importers = {}
-            for path in self._paths:
-                words = self.words(path)
-                for word in {*words.imported, *words.modules}:
-                    self._importers.setdefault(word, []).append(path)
-        return self._importers
+    @cached_property
+    def _mentioning(self) -> Mapping[bytes, Sequence[int]]:
+        """The places of the files that import a word or have it after a dot, by word."""
+        found: dict[bytes, list[int]] = {}
+        for place, words in enumerate(self._all_words):
+            for word in {*words.imported, *_ATTRIBUTE.findall(words.content)}:
+                found.setdefault(word, []).append(place)
+        return found
 
 
 def _import_statements(content: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from jaxresid.linter.text.source import SourceText
@@ -18,8 +17,7 @@ _BLANKS_AND_COMMENT = re.compile(r"[ \t]*#[^\r\n]*")
 _JOINED_LINES = re.compile(r"\\\r?\n")
 
 
-@dataclass(frozen=True)
-class WrittenArgument:
+class WrittenArgument(NamedTuple):
     """The text of an argument.
 
     Attributes:
@@ -47,8 +45,7 @@ class WrittenArgument:
         return not {"\n", "\r"}.isdisjoint(_JOINED_LINES.sub("", after))
 
 
-@dataclass(frozen=True)
-class ArgumentList:
+class ArgumentList(NamedTuple):
     """The text between the brackets of a call.
 
     Attributes:
@@ -71,22 +68,21 @@ class ArgumentList:
         """Return the list with a keyword at the end, on a line of its own if the last one is."""
         new = f"{name}={value}"
         if not self.arguments:
-            return replace(self, arguments=(WrittenArgument(new, ""),))
+            return self._replace(arguments=(WrittenArgument(new, ""),))
         *others, last = self.arguments
         between = ", "
         if others and last.has_comma and last.ends_line:
             between = _BLANKS_AND_COMMENT.sub("", others[-1].after)
-        return replace(
-            self,
-            arguments=(*others, replace(last, after=between), WrittenArgument(new, last.after)),
+        return self._replace(
+            arguments=(*others, last._replace(after=between), WrittenArgument(new, last.after)),
         )
 
     def without(self, indices: set[int]) -> ArgumentList:
         """Return the list without the arguments at some positions."""
         kept = [a for i, a in enumerate(self.arguments) if i not in indices]
         if kept:
-            kept[-1] = replace(kept[-1], after=self.arguments[-1].after)
-        return replace(self, arguments=tuple(kept))
+            kept[-1] = kept[-1]._replace(after=self.arguments[-1].after)
+        return self._replace(arguments=tuple(kept))
 
 
 def sorted_arguments(call: ast.Call) -> list[ast.expr | ast.keyword]:

@@ -6,7 +6,7 @@ import ast
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxresid.violations import Edit, Span
 
@@ -19,8 +19,7 @@ _Import = ast.Import | ast.ImportFrom
 _FUTURE, _STANDARD, _OTHER = range(3)
 
 
-@dataclass(frozen=True)
-class _InsertionPoint:
+class _InsertionPoint(NamedTuple):
     """The row to insert an import at, and whether an empty line belongs around it."""
 
     row: int

@@ -6,7 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxresid.linter.resolve import apis
 
@@ -101,8 +101,7 @@ def mentions(facts: Facts) -> tuple[Mention | None, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyNames:
+class PolicyNames(NamedTuple):
     """What the policies of one module do with names.
 
     Attributes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from jaxresid.linter.patterns import branches, checkpoint_calls, static_arguments
 from jaxresid.linter.patterns.static_arguments import Signature, VisibleCall
@@ -50,8 +50,7 @@ class TracedFlag:
     by_keyword: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TracedFlags:
+class TracedFlags(NamedTuple):
     """The flags and strings that a site traces.
 
     Attributes:

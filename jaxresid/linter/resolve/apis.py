@@ -5,14 +5,12 @@ Facts on versions and signatures: each was run on jax 0.10.2 and 0.12 or read fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Library = Literal["jax", "linen", "partitioning", "nnx", "haiku", "equinox", "haliax", "keras"]
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointApi:
+class CheckpointApi(NamedTuple):
     """One spelling of checkpoint.
 
     Attributes:
@@ -94,8 +92,7 @@ CHECKPOINTS: dict[str, CheckpointApi] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class LoopApi:
+class LoopApi(NamedTuple):
     """A primitive that stages a function it is given.
 
     Attributes:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from jaxresid.linter.resolve import apis
 from jaxresid.linter.resolve.names import External, Names
@@ -15,8 +14,7 @@ from jaxresid.linter.resolve.names import External, Names
 MAX_DEPTH = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Role:
+class Role(NamedTuple):
     """The entry of one of the families that a callee is.
 
     Attributes:
@@ -32,8 +30,7 @@ class Role:
     bound: tuple[ast.Call, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CallArguments:
+class CallArguments(NamedTuple):
     """The arguments of a call, including those that partials bound before.
 
     Attributes:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from jaxresid.linter.resolve import alternatives
 from jaxresid.linter.resolve.callees import ImportIndex
@@ -50,8 +50,7 @@ class Context:
     python_loop: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Around:
+class Around(NamedTuple):
     """What runs a call, where this module shows nothing around it but functions and checkpoints.
 
     Attributes:

@@ -12,7 +12,7 @@ import ast
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from jaxresid.linter.text.trees import node_fields
 
@@ -36,8 +36,7 @@ _MAX_STEPS = 500
 _MAX_REACHING = 64
 
 
-@dataclass(frozen=True, slots=True)
-class External:
+class External(NamedTuple):
     """Something of another module, by its full dotted name."""
 
     qualname: str

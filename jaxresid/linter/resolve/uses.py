@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from jaxresid.linter.resolve import apis
 from jaxresid.linter.resolve.callees import MAX_DEPTH, Role
@@ -37,8 +36,7 @@ _MAX_ALL_STEPS = 1_000_000  # of all questions about a module
 _VJP_RULES = frozenset({"defvjp", "def_fwd", "def_bwd"})
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(NamedTuple):
     """One place that a function value reaches.
 
     Attributes:
@@ -62,8 +60,7 @@ class Use:
 PLAIN = frozenset({"jit", "vmap", "partial", "element", "iterated", "class", "instance"})
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteCheckpoint:
+class RemoteCheckpoint(NamedTuple):
     """A checkpoint in another module.
 
     Attributes:
@@ -77,8 +74,7 @@ class RemoteCheckpoint:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteAround:
+class RemoteAround(NamedTuple):
     """What runs a call in another module, as far as that module shows: checkpointed functions.
 
     Attributes:
@@ -95,8 +91,7 @@ class RemoteAround:
     home: Path
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteUse:
+class RemoteUse(NamedTuple):
     """A use that another module makes of a function.
 
     Attributes:

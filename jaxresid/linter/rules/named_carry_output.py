@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxresid.linter.patterns.checkpoint_names import saved_names
 from jaxresid.linter.rule import Example, Rule
@@ -378,8 +377,7 @@ class NamedCarryOutput(Rule):
                 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Output:
+class _Output(NamedTuple):
     """A named value that a function returns, and whether it returns it first."""
 
     named: Named

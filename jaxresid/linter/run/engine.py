@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxresid.linter.text import prefilter as funnel
 from jaxresid.linter.text.document import Document, Parsed, read
@@ -191,8 +191,7 @@ def _found_in(
     ]
 
 
-@dataclass(frozen=True)
-class FixResult:
+class FixResult(NamedTuple):
     """The result of fixing one file.
 
     Attributes:

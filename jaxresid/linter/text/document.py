@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxresid.linter.text.source import SourceText, UndecodableError
 from jaxresid.linter.text.syntax import UnparsableError, parse
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from jaxresid.linter.text.notebook import Notebook
 
 
-@dataclass(frozen=True)
-class Parsed:
+class Parsed(NamedTuple):
     """A file with its tree.
 
     Attributes:
@@ -31,8 +30,7 @@ class Parsed:
     errors: tuple[UnparsableError, ...] = ()
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(NamedTuple):
     """Text to lint, and how its positions map to what the user sees.
 
     Attributes:

@@ -7,14 +7,13 @@ error, and takes three times as long.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # What ends a line for Python. str.splitlines knows more: form feeds, U+2028.
 LINE_END = re.compile(r"\r\n|\r|\n")
 
 
-@dataclass(frozen=True, slots=True)
-class Comment:
+class Comment(NamedTuple):
     """A comment, from its `#`; `alone` where its line holds nothing else."""
 
     row: int
@@ -23,8 +22,7 @@ class Comment:
     alone: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(NamedTuple):
     """The comments and lines of a text, found without a full parse.
 
     Attributes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from jaxresid.linter.text.lexer import LINE_END, logical_end
 
@@ -37,8 +37,7 @@ _PROMPTS = (
 _OTHER_LANGUAGE = re.compile(r"\s*%(?:fs|md(?:-sandbox)?|r|scala|sh|sql)\b")
 
 
-@dataclass(frozen=True, slots=True)
-class MaskedCell:
+class MaskedCell(NamedTuple):
     """A cell's text as Python, row for row.
 
     Attributes:

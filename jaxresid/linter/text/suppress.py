@@ -13,8 +13,7 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from jaxresid.linter.text.lexer import LINE_END, Comment, Scan, scan
 from jaxresid.text.nearest import did_you_mean
@@ -27,16 +26,14 @@ UNSUPPRESSABLE = frozenset({"invalid-syntax", "unreadable"})
 Kind = Literal["ignore", "file-ignore", "noqa", "file-noqa", "malformed"]
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(NamedTuple):
     """A code, a prefix of codes or a rule's name inside a suppression."""
 
     text: str
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Suppression:
+class Suppression(NamedTuple):
     """One suppression; a comment can hold several.
 
     Attributes:
@@ -59,8 +56,7 @@ class Suppression:
         return self.kind in {"ignore", "file-ignore"}
 
 
-@dataclass(frozen=True, slots=True)
-class Suppressions:
+class Suppressions(NamedTuple):
     """The suppressions of one module, in source order, and its lines where it has any."""
 
     items: tuple[Suppression, ...] = ()

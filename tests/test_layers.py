@@ -59,8 +59,8 @@ ALLOWED = {
     },
     "render": {"model", "option_types", "text", "urls", "violations"},
     "server": {
-        *("_version", "documents", "errors", "linter", "model", "regular_files", "render"),
-        *("settings", "user_cache", "violations"),
+        *("_version", "documents", "elsewhere", "errors", "home", "linter", "model"),
+        *("regular_files", "render", "settings", "text", "user_cache", "violations"),
     },
     "cli": {
         *(
@@ -100,7 +100,7 @@ ROOMS = {
     "advice": ("diff", "timing", "compile", "compare", "plan", "check", "sweep", "oom"),
     "server": (
         *("places", "buffers", "documents", "analysis", "answers", "linting", "traced"),
-        *("session", "protocol", "serve"),
+        *("commands", "session", "protocol", "serve"),
     ),
     "xla": (
         "gpus",

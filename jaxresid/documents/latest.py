@@ -98,6 +98,18 @@ class Kept:
         """Return the absolute path of a file that the result names."""
         return os.path.normpath(os.path.join(self.head.directory, file))
 
+    @property
+    def report(self) -> Report:
+        """The report of `report` and `check`."""
+        assert isinstance(self.result, Report)
+        return self.result
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of `plan`."""
+        assert isinstance(self.result, Plan)
+        return self.result
+
     @cached_property
     def sources(self) -> dict[str, SourceDigest]:
         """The files that it depends on, by their paths."""

@@ -8,6 +8,8 @@ what it needs besides JAX. The JSON object has:
   first: folders whose modules come before all others.
   hidden: a folder whose modules are not to be found, unless they are installed there; or null.
   flags: flags of JAX that the environment sets, which this JAX must know.
+  attended: whether to end, with all of the process group, as soon as nobody holds the other end of
+    standard input.
   arguments: the arguments of the command.
 """
 
@@ -16,7 +18,9 @@ import importlib.util
 import json
 import os
 import runpy
+import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -45,6 +49,8 @@ class Lent:
 
 def main(given: Mapping[str, Any]) -> None:
     """Run the command line as it is told to, and exit with its code."""
+    if given["attended"]:
+        threading.Thread(target=end_when_alone, daemon=True).start()
     package = given["package"]
     spec = importlib.util.spec_from_file_location(
         "jaxresid",
@@ -69,6 +75,15 @@ def main(given: Mapping[str, Any]) -> None:
         if ended.code in (0, None):
             check_flags(given["flags"])
         raise
+
+
+def end_when_alone() -> None:
+    """Wait until nobody holds the other end of standard input, then end the process group."""
+    while os.read(0, 1024):
+        pass
+    if hasattr(os, "killpg"):
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    os._exit(1)
 
 
 def check_flags(names: Sequence[str]) -> None:

@@ -18,8 +18,12 @@ _LENT = ("click", "packaging", "rich", "pygments", "markdown_it", "mdurl")
 _ASK = "import sys; print('%d %d' % sys.version_info[:2])"
 
 
-def interpreter(text: str) -> str:
+def interpreter(text: str, named: str = "--python") -> str:
     """Return the path of an interpreter: of a file, of an environment's folder or of a command.
+
+    Args:
+      text: what the user wrote.
+      named: what the user wrote it for.
 
     Raises:
       InputsError: it is none, or one that is too old.
@@ -27,7 +31,7 @@ def interpreter(text: str) -> str:
     found = _path(text)
     if found is None:
         raise InputsError(
-            f"--python {text}: no such interpreter; write the path of one, .venv/bin/python"
+            f"{named} {text}: no such interpreter; write the path of one, .venv/bin/python"
         )
     try:
         done = subprocess.run(
@@ -40,11 +44,11 @@ def interpreter(text: str) -> str:
         )
         version = tuple(map(int, done.stdout.split()))
     except (OSError, subprocess.SubprocessError, ValueError) as e:
-        raise InputsError(f"--python {text} does not run as Python") from e
+        raise InputsError(f"{named} {text} does not run as Python") from e
     if version < _LEAST:
         least = ".".join(map(str, _LEAST))
         raise InputsError(
-            f"--python {text} is Python {'.'.join(map(str, version))}; jaxresid needs {least}"
+            f"{named} {text} is Python {'.'.join(map(str, version))}; jaxresid needs {least}"
         )
     return found
 

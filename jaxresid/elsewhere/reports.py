@@ -26,6 +26,7 @@ from jaxresid.targets import references
 _POLL_S = 0.02
 _ERROR = "jaxresid: error: "
 _UNFORESEEN = "jaxresid: internal error: "
+_USAGE, _USAGE_CODE = "\nError: ", 2  # of click
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ class _Running:
         if self.process.returncode == 0:
             return load(self.result, Report)
         said = self.log.read_text(encoding="utf-8", errors="replace")
-        reason = _reason(said, self.process.returncode)
+        reason = reason_of(said, self.process.returncode)
         return JaxresidError(f"{self.job.request.label}: {reason}")
 
 
@@ -191,6 +192,7 @@ def _started(job: _Job, folder: Path, tree: Path | None, result: Path) -> _Runni
         "first": [str(path) for path in _first(folder, tree)],
         "hidden": None if tree is None else str(repository_of(Path.cwd())),
         "flags": [flag.partition("=")[0] for flag in request.flags],
+        "attended": False,
         "arguments": [
             *("report", target, *arguments),
             *("-f", "json", "-o", str(result)),
@@ -296,14 +298,22 @@ def _environment(request: ReportRequest) -> dict[str, str]:
     return found
 
 
-def _reason(said: str, code: int) -> str:
-    """Return why a process made no report, from what it printed."""
+def reason_of(said: str, code: int) -> str:
+    """Return why a process made no result, from what it printed.
+
+    Args:
+      said: what it printed on stderr.
+      code: its exit code.
+    """
     _, found, message = said.rpartition(_ERROR)
     if found:
         return message.strip()
     _, found, message = said.rpartition(_UNFORESEEN)
     if found:
         return message.splitlines()[0]
+    _, found, message = said.rpartition(_USAGE)
+    if found and code == _USAGE_CODE:
+        return message.strip()
     lines = said.strip().splitlines()
     last = lines[-1] if lines else "it printed nothing"
     return f"the process that traces it ended with {code}: {last}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from jaxresid.model import Checkpoint, Computed, LiveValue, Residual
+from jaxresid.model import Checkpoint, Computed, LiveValue, Plan, Report, Residual
 from jaxresid.render.style.words import (
     aval_text,
     computed_text,
@@ -113,6 +113,32 @@ def function_text(lines: Sequence[LineFigures]) -> str:
         return ""
     nbytes = sum(line.kept_nbytes + line.host_nbytes for line in lines)
     return f"keeps {format_bytes(nbytes)}, {percent(share, 1)} of all that is kept"
+
+
+def report_text(report: Report) -> str:
+    """Return the figures of a target: `peak about 1.38 GiB · 176.00 MiB kept · tpu:v5e`."""
+    parts = []
+    if report.compiled and report.compiled[0].peak_nbytes is not None:
+        parts.append(f"peak {format_bytes(report.compiled[0].peak_nbytes)} by XLA")
+    elif report.peak is not None:
+        parts.append(f"peak about {format_bytes(report.peak.nbytes)}")
+    parts.append(f"{format_bytes(report.totals.computed_nbytes)} kept")
+    return " · ".join((*parts, report.place.name))
+
+
+def plan_text(plan: Plan) -> str:
+    """Return what a plan is worth.
+
+    An example is `peak about 2.90 GiB, within 3.00 GiB, 4.9% recomputed`.
+    """
+    whose = "XLA's peak" if plan.confirmed else "peak about"
+    budget = format_bytes(plan.budget_nbytes)
+    if not plan.is_within:
+        lowest = format_bytes(plan.lowest_nbytes)
+        return f"nothing that was tried fits {budget}: the lowest peak is {lowest}"
+    within = "too close to" if plan.answer == "too close" else "within"
+    share = percent(plan.recompute_fraction, 1) or "0%"
+    return f"{whose} {format_bytes(plan.peak_nbytes)}, {within} {budget}, {share} recomputed"
 
 
 def hover_page(title: str, figures: LineFigures) -> str:

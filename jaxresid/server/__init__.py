@@ -1,1 +1,1 @@
-"""The language server: what the linter finds, in editors, over standard input and output."""
+"""The language server: what the linter and traces find, over standard input and output."""

@@ -46,8 +46,11 @@ def serve() -> int:
         ),
         types.TEXT_DOCUMENT_DID_SAVE: types.SaveOptions(include_text=False),
     }
-    for name, handler in Session(server).handlers().items():
+    session = Session(server)
+    for name, handler in session.handlers().items():
         server.feature(name, options.get(name))(handler)
+    for name, handler in session.commands().items():
+        server.command(name)(handler)
     # What a library prints must not come between messages.
     with os.fdopen(os.dup(1), "wb") as messages:
         os.dup2(2, 1)

@@ -20,6 +20,8 @@ from jaxresid.server.answers import (
     without_versions,
 )
 from jaxresid.server.buffers import Buffer, Change, Position
+from jaxresid.server.commands.commands import Commands
+from jaxresid.server.commands.options import server_options
 from jaxresid.server.documents import Cell, NotebookFile, OpenFiles, TextFile
 from jaxresid.server.linting import Linting
 from jaxresid.server.places import path_of
@@ -44,6 +46,15 @@ class Session:
         self._folders: dict[str, Path] = {}
         self._can: dict[str, bool] = {}
         self._shown: dict[str, set[str]] = {}
+        self._traces = Traces(self._files, self._workspace, self._traces_changed)
+        self._commands = Commands(server, self._files, self._workspace, self._traces)
+
+    def commands(self) -> dict[str, Any]:
+        """Return what to call for which command."""
+        return self._commands.handlers()
+
+    def _workspace(self) -> tuple[Path, ...]:
+        return tuple(self._folders.values())
 
     def handlers(self) -> dict[str, Any]:
         """Return what to call for which message."""
@@ -52,7 +63,9 @@ class Session:
             types.INITIALIZED: self._initialized,
             types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS: self._did_change_folders,
             types.WORKSPACE_DID_CHANGE_WATCHED_FILES: self._did_change_files,
-            types.WORKSPACE_DID_CHANGE_CONFIGURATION: lambda params: None,  # there is none
+            types.WORKSPACE_DID_CHANGE_CONFIGURATION: self._did_change_configuration,
+            types.WINDOW_WORK_DONE_PROGRESS_CANCEL: self._cancel_progress,
+            types.SHUTDOWN: self._shutdown,
             types.TEXT_DOCUMENT_DID_OPEN: self._did_open,
             types.TEXT_DOCUMENT_DID_CHANGE: self._did_change,
             types.TEXT_DOCUMENT_DID_SAVE: self._did_change_files,
@@ -90,10 +103,13 @@ class Session:
         encoding = str(getattr(self._encoding(), "value", self._encoding()))
         self._linting = Linting(self._files, encoding, self._executor, self._publish, self._tell)
         self._units = encoding
-        self._linting.use(tuple(self._folders.values()))
-        self._traces = Traces(
-            self._files, lambda: tuple(self._folders.values()), self._traces_changed
-        )
+        self._linting.use(self._workspace())
+        can = {
+            "progress": _flag(asked, "window", "workDoneProgress"),
+            "apply": _flag(workspace, "applyEdit"),
+            "versions": self._can["versions"],
+        }
+        self._commands.start(server_options(params.initialization_options), can, encoding)
 
     def _encoding(self) -> Any:
         return self._server.workspace.position_encoding or "utf-16"
@@ -111,9 +127,20 @@ class Session:
         for folder in params.event.removed:
             self._folders.pop(folder.uri, None)
         self._folders |= _paths(folder.uri for folder in params.event.added)
-        self._linting.use(tuple(self._folders.values()))
+        self._linting.use(self._workspace())
         self._refresh()
         self._traces_changed(False)
+
+    def _did_change_configuration(self, params: Any) -> None:
+        given = self._convert.unstructure(params.settings)
+        self._commands.options = server_options(given, self._commands.options)
+        self._traces_changed(False)
+
+    async def _shutdown(self, params: Any) -> None:
+        await self._commands.stop()
+
+    def _cancel_progress(self, params: Any) -> None:
+        self._commands.cancel_token(params.token)
 
     def _did_change_files(self, params: Any) -> None:
         self._linting.look_again()
@@ -252,7 +279,10 @@ class Session:
             fixed = await self._linting.fixed(uri)
             action = fixed[0].fix_all(fixed[1]) if fixed is not None else None
             actions = itertools.chain(actions, [action] if action is not None else [])
-        return [self._versioned(action) for action in actions]
+        first, last = params.range.start.line, params.range.end.line
+        runs = only is None and self._commands.options.trusted
+        commands = self._traces.actions(findings.document, first, last) if runs else []
+        return [*(self._versioned(action) for action in actions), *commands]
 
     def _versioned(self, action: Any) -> Any:
         edit = action["edit"]
@@ -272,7 +302,8 @@ class Session:
         return await self._traces.hints(params.text_document.uri, first, last, self._units)
 
     async def _code_lens(self, params: Any) -> Any:
-        return await self._traces.lenses(params.text_document.uri)
+        runs = self._commands.options.trusted
+        return await self._traces.lenses(params.text_document.uri, runs=runs)
 
 
 def _flag(capabilities: Any, *keys: str) -> bool:

@@ -28,6 +28,8 @@ class Client(LanguageClient):
         self.refreshed = 0
         self.refreshed_hints = 0
         self.refreshed_lenses = 0
+        self.edits = []
+        self.progress = []
         self.news = asyncio.Condition()
 
         @self.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
@@ -59,6 +61,21 @@ class Client(LanguageClient):
         async def _refreshed_lenses(params):
             self.refreshed_lenses += 1
             await self._wake()
+
+        @self.feature(types.WINDOW_WORK_DONE_PROGRESS_CREATE)
+        async def _created(params):
+            pass
+
+        @self.feature(types.PROGRESS)
+        async def _progressed(params):
+            self.progress.append((params.token, params.value))
+            await self._wake()
+
+        @self.feature(types.WORKSPACE_APPLY_EDIT)
+        async def _applied(params):
+            self.edits.append(params.edit)
+            await self._wake()
+            return types.ApplyWorkspaceEditResult(applied=True)
 
     async def _wake(self):
         async with self.news:
@@ -115,6 +132,10 @@ class Client(LanguageClient):
         found = await asyncio.wait_for(self.text_document_code_lens_async(params), TIMEOUT_S)
         return sorted(((a.range.start.line + 1, a.command) for a in found), key=lambda x: x[0])
 
+    async def execute(self, command, *arguments):
+        params = types.ExecuteCommandParams(command, list(arguments))
+        return await asyncio.wait_for(self.workspace_execute_command_async(params), TIMEOUT_S)
+
     async def pull(self, uri):
         params = types.DocumentDiagnosticParams(types.TextDocumentIdentifier(uri))
         return await asyncio.wait_for(self.text_document_diagnostic_async(params), TIMEOUT_S)
@@ -135,7 +156,9 @@ async def connected(
     await client.start_io(*argv, env=env)
     capabilities = types.ClientCapabilities(
         general=types.GeneralClientCapabilities(position_encodings=encodings),
+        window=types.WindowClientCapabilities(work_done_progress=True),
         workspace=types.WorkspaceClientCapabilities(
+            apply_edit=True,
             workspace_edit=types.WorkspaceEditClientCapabilities(document_changes=versions),
             did_change_watched_files=types.DidChangeWatchedFilesClientCapabilities(
                 dynamic_registration=True

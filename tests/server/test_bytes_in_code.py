@@ -99,6 +99,11 @@ def talk(traced, session, *folders, **options):
     asyncio.run(asyncio.wait_for(talked(), 120))
 
 
+async def texts(client, uri):
+    """The lenses that only say something."""
+    return [(at, c.title) for at, c in await client.lenses(uri) if not c.command]
+
+
 async def opened(client, path):
     await client.open(path.as_uri(), path.read_text())
     return path.as_uri()
@@ -125,9 +130,12 @@ def test_hints_lenses_and_hovers_without_jax(traced):
         assert first.position.character == len(LINES[row("jnp.exp") - 1]) + 1
         assert await client.hints(uri, first=0, last=row("jnp.exp") - 2) == {}
 
-        lenses = [(at, c.title) for at, c in await client.lenses(uri)]
+        lenses = await texts(client, uri)
         of_mlp = "keeps 5.00 MiB, 100.0% of all that is kept"
         assert [t for at, t in lenses if at == row("def mlp")] == [of_mlp]
+        assert [t for at, t in lenses if at == row("def loss(")] == [
+            "train: peak about 8.00 MiB · 5.00 MiB kept · tpu:v5e"
+        ]
         (of_checkpoint,) = [t for at, t in lenses if at == row("(mlp)")]
         assert re.match("(earns its keep|saves nothing): peak ", of_checkpoint)
         page = await client.hover(uri, row("jnp.exp") - 1, 8)
@@ -175,7 +183,7 @@ def test_edits_move_mark_and_drop(traced):
     async def session(client):
         uri = await opened(client, path)
         before = await client.hints(uri)
-        lenses = [(at, c.title) for at, c in await client.lenses(uri)]
+        lenses = await texts(client, uri)
         await client.until(lambda: client.refreshed_hints)
         client.refreshed_hints = client.refreshed_lenses = 0
         # Two lines more in front of all else, and one line that is another.
@@ -185,9 +193,7 @@ def test_edits_move_mark_and_drop(traced):
         expected = {at + 2: t + STALE for at, t in before.items() if at != row("jnp.sin")}
         assert await client.hints(uri) == expected
         assert len(expected) == len(before) - 1
-        assert [(a, c.title) for a, c in await client.lenses(uri)] == [
-            (at + 2, t + STALE) for at, t in lenses
-        ]
+        assert await texts(client, uri) == [(at + 2, t + STALE) for at, t in lenses]
         (one,) = [d for d in found if d.source == "jaxresid check"]
         assert one.range.start.line + 1 == row("(jnp.sum)") + 2
         assert STALE in one.message
@@ -239,7 +245,7 @@ def test_new_results_are_picked_up_and_bad_ones_ignored(traced, tmp_path):
     async def session(client):
         uri = await opened(client, work / "model.py")
         assert await client.hints(uri) == {}
-        assert await client.lenses(uri) == []
+        assert await texts(client, uri) == []
         client.refreshed_hints = client.refreshed_lenses = 0
         for entry in (cache / "results").glob("*.json"):
             data = entry.read_bytes()

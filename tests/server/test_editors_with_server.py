@@ -1,4 +1,4 @@
-"""Editors that run: the set-ups of docs/how-to/editors.md, with findings, and a fix made."""
+"""Editors that run: the set-ups of docs/how-to/editors.md, with findings, a fix and lenses."""
 
 import glob
 import os
@@ -49,6 +49,10 @@ wait(function() return not lines()[9]:find("()", 1, true) end)
 say(lines()[9])
 wait(function() return #vim.diagnostic.get(0) == 1 end)
 say(#vim.diagnostic.get(0))
+local lenses = function() return vim.lsp.codelens.get(0) end
+vim.cmd("doautocmd InsertLeave")
+wait(function() return #lenses() > 0 end)
+for _, lens in ipairs(lenses()) do say(lens.range.start.line + 1, lens.command.title) end
 vim.cmd("qa!")
 """
 EMACS = """
@@ -89,7 +93,8 @@ def said(tmp_path, argv, files):
     work, programs = tmp_path / "work", tmp_path / "bin"
     work.mkdir()
     programs.mkdir()
-    (work / "pyproject.toml").touch()
+    table = '[tool.jaxresid.targets.train]\ntarget = "both.py:loss"\n'
+    (work / "pyproject.toml").write_text(table)
     (work / "both.py").write_text(SOURCE)
     program = programs / "jaxresid"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m jaxresid "$@"\n')
@@ -114,7 +119,9 @@ def said(tmp_path, argv, files):
 def test_neovim(tmp_path):
     files = {"init.lua": block("lua"), "try.lua": NEOVIM}
     argv = ["nvim", "--headless", "-u", "init.lua", "-c", "filetype on", "-c", "luafile try.lua"]
-    assert said(tmp_path, argv, files) == ["8 WARN JXR101", "9 ERROR JXR202", FIXED, "1"]
+    lenses = ["4 Trace train", "4 Plan train"]
+    found = said(tmp_path, argv, files)
+    assert found == ["8 WARN JXR101", "9 ERROR JXR202", FIXED, "1", *lenses]
 
 
 @pytest.mark.skipif(not HAS_EGLOT, reason="needs Emacs with eglot")

@@ -1,4 +1,4 @@
-"""`jaxresid server`: what the linter finds, in editors."""
+"""`jaxresid server`: what the linter and the last traces find, in editors."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from jaxresid.cli.help import command
 def server() -> int:
     """Serve an editor that speaks the Language Server Protocol, over standard input and output.
 
-    It lints files as they are edited, with fixes and the pages of rules. Editors start it; it opens
-    no port, and neither imports nor runs what it reads. Needs the extra `server`: pip install
-    'jaxresid[server]'.
+    It lints files as they are edited, with fixes and the pages of rules, and shows what the last
+    traces of the targets of pyproject.toml found. Editors start it; it opens no port, and neither
+    imports nor runs what it reads, unless its user asks for a trace. Needs the extra `server`: pip
+    install 'jaxresid[server]'.
     """
     from jaxresid.server.serve import serve
 

@@ -10,6 +10,9 @@ from jaxresid.documents.source_digests import SourceDigest, digest_of, line_dige
 from jaxresid.server.documents import Document
 from jaxresid.server.traced.line_map import line_map
 
+# Lines whose digests are remembered between keystrokes.
+_MOST_LINES = 100_000
+
 
 class Contents:
     """Digests of files as they are now, each computed once.
@@ -22,6 +25,7 @@ class Contents:
         self._open_document = open_document
         self._open: dict[str, tuple[bytes, str]] = {}
         self._saved: dict[str, tuple[tuple[int, int], str]] = {}
+        self._lines: dict[bytes, str] = {}
         self._maps: dict[tuple[str, str], tuple[str, Mapping[int, int]]] = {}
 
     def digest(self, path: str) -> str | None:
@@ -54,7 +58,9 @@ class Contents:
         path, digest = str(document.path), self.digest(str(document.path)) or ""
         known = self._maps.get((path, before.digest))
         if known is None or known[0] != digest:
-            now = line_digests(document.content)
+            if len(self._lines) > _MOST_LINES:
+                self._lines.clear()
+            now = line_digests(document.content, self._lines)
             lines = now if before.digest == digest else before.lines
             known = self._maps[path, before.digest] = digest, line_map(lines, now)
         return known[1]

@@ -29,6 +29,14 @@ class KeptResults:
         """The results of all projects, the newest first."""
         return self._all
 
+    def last(self, folder: str, target: str, command: str) -> Kept | None:
+        """Return the last result of a command for a target of a project; None for none."""
+        for kept in self._all:
+            head = kept.head
+            if (head.folder, head.target, head.command) == (folder, target, command):
+                return kept
+        return None
+
     def look(self) -> bool:
         """Read what is new; return whether anything changed."""
         from jaxresid.user_cache import is_entry, results_folder

@@ -1,12 +1,19 @@
-"""The named targets of projects."""
+"""The named targets of projects, and where in their code they are."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from jaxresid.settings.config import find
 from jaxresid.settings.named_target import NamedTarget
 from jaxresid.settings.project import project
 from jaxresid.settings.toml_values import ConfigError
+
+_NAME = re.compile(r"[\w.]+")
+# Of a framework's models: `nnx:train.py:Decoder(512)`.
+_FRAMEWORK = re.compile(r"[a-z]+:(?=[^:]+:)")
 
 
 class NamedTargets:
@@ -30,3 +37,46 @@ class NamedTargets:
                 targets = None
             known = self._known[folder] = changed, targets
         return known[1]
+
+
+def project_folders(paths: Iterable[Path]) -> list[Path]:
+    """Return the folders of the configuration files that hold for some files or folders."""
+    found: dict[Path, None] = {}
+    for path in paths:
+        try:
+            file = find(path).file
+        except ConfigError:
+            continue
+        if file is not None:
+            found[file.parent] = None
+    return list(found)
+
+
+def name_in(target: NamedTarget, folder: Path, path: Path) -> str | None:
+    """Return the name that a target has in a file; None where it is in another one.
+
+    Args:
+      target: the target.
+      folder: the folder of the configuration file that names it.
+      path: the file.
+    """
+    place, _, attribute = _FRAMEWORK.sub("", target.target, count=1).rpartition(":")
+    named = _NAME.match(attribute)
+    if named is None or path not in _files(place, folder):
+        return None
+    return named.group().rpartition(".")[2]
+
+
+def _files(place: str, folder: Path) -> Sequence[Path]:
+    """Return the files that a module may be in, or a file."""
+    if place.endswith(".py"):
+        return (folder / place,)
+    parts = place.split(".")
+    return [
+        file
+        for root in (folder, folder / "src")
+        for file in (
+            root.joinpath(*parts[:-1], f"{parts[-1]}.py"),
+            root.joinpath(*parts, "__init__.py"),
+        )
+    ]

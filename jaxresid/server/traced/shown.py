@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,6 @@ from jaxresid.violations import Span, Violation
 
 if TYPE_CHECKING:
     from jaxresid.documents.latest import Kept
-    from jaxresid.model import Report
     from jaxresid.server.traced.figures import FileFigures
 
 Json = dict[str, Any]
@@ -103,9 +102,40 @@ class Shown:
             for row, found in sorted(texts.items())
         ]
 
-    def lenses(self, document: Document) -> list[Json]:
-        """Return the code lenses of a document: of functions, then of checkpoints."""
-        from jaxresid.render.in_editor import checkpoint_text, function_text
+    def lenses(self, document: Document, *, runs: bool) -> list[Json]:
+        """Return the code lenses of a document: of functions, checkpoints and targets.
+
+        Args:
+          document: the document.
+          runs: whether commands may run.
+        """
+        if None not in document.parts or not self._is_in_workspace(document.path):
+            return []
+        figures = [_lens(row, text) for row, text in self._figure_lenses(document)]
+        found = self.commands(document) if runs else ()
+        return figures + [{**_lens(row, ""), "command": command} for row, command in found]
+
+    def commands(self, document: Document) -> Iterator[tuple[int, Json]]:
+        """Yield what can be done with the targets that a document defines, each with its row."""
+        from jaxresid.server.traced.target_lenses import APPLY_PLAN, PLAN, TRACE, targets_here
+
+        if None not in document.parts or not self._is_in_workspace(document.path):
+            return
+        lines = self._buffer(document).seen
+        for target in targets_here(document.path, lines, self._targets):
+            yield target.row, target.command(TRACE, f"Trace {target.name}")
+            yield target.row, target.command(PLAN, f"Plan {target.name}")
+            plan = self._results.last(str(target.folder), target.name, "plan")
+            if plan is not None and plan.edits and not self.is_stale(plan):
+                from jaxresid.render.in_editor import plan_text
+
+                title = f"Apply the plan of {target.name}: {plan_text(plan.plan)}"
+                yield target.row, target.command(APPLY_PLAN, title)
+
+    def _figure_lenses(self, document: Document) -> list[tuple[int, str]]:
+        """Return the rows and texts of lenses that are figures."""
+        from jaxresid.render.in_editor import checkpoint_text, function_text, report_text
+        from jaxresid.server.traced.target_lenses import targets_here
 
         lines = self._buffer(document).seen
         seen = self.reports(document)
@@ -123,7 +153,13 @@ class Shown:
                 if row in each.rows:
                     text = each.marked(checkpoint_text(checkpoint))
                     found[each.rows[row], name + text] = None
-        return [_lens(row, text) for row, text in found]
+        reports = {(each.kept.head.folder, each.kept.head.target): each for each in seen}
+        for target in targets_here(document.path, lines, self._targets):
+            one = reports.get((str(target.folder), target.name))
+            if one is not None:
+                text = one.marked(report_text(one.kept.report))
+                found[target.row, f"{target.name}: {text}"] = None
+        return list(found)
 
     def hover(self, document: Document, line: int) -> str | None:
         """Return what a line keeps, in Markdown; None where nothing is known of it.
@@ -151,10 +187,13 @@ class Shown:
         path = str(document.path)
         found: dict[Violation, None] = {}
         for kept in self._of_targets(document, ("check",)):
+            here = [v for v in kept.findings if kept.absolute(v.path) == path]
+            if not here:
+                continue
             each = self._seen(kept, document)
-            for violation in kept.findings:
+            for violation in here:
                 moved = _moved(violation, each.rows)
-                if kept.absolute(violation.path) == path and moved is not None:
+                if moved is not None:
                     now = replace(
                         moved,
                         message=each.marked(violation.message),
@@ -216,8 +255,7 @@ class Shown:
         if known is None or known[0] is not kept:
             if len(self._figures) > _MOST_KNOWN:
                 self._figures.clear()
-            report: Report = kept.result  # type: ignore[assignment]  # of `report` and `check`
-            known = self._figures[id(kept), path] = kept, file_figures(kept, report, path)
+            known = self._figures[id(kept), path] = kept, file_figures(kept, kept.report, path)
         return known[1]
 
     @staticmethod

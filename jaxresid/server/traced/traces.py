@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxresid.server.answers import BETWEEN, Findings
 from jaxresid.server.documents import Document, OpenFiles
@@ -15,6 +15,9 @@ from jaxresid.server.traced.contents import Contents
 from jaxresid.server.traced.kept_results import KeptResults
 from jaxresid.server.traced.named_targets import NamedTargets
 from jaxresid.server.traced.shown import Shown
+
+if TYPE_CHECKING:
+    from jaxresid.documents.latest import Kept
 
 _LOOK_S = 1.0
 
@@ -39,8 +42,9 @@ class Traces:
         self._changed = changed
         self._results = KeptResults()
         self._lock = asyncio.Lock()
-        contents = Contents(self._document_at)
-        self._shown = Shown(self._results, contents, NamedTargets(), folders)
+        self._contents = Contents(self.document_at)
+        self.targets = NamedTargets()
+        self._shown = Shown(self._results, self._contents, self.targets, folders)
         self._freshness: tuple[tuple[int, bool], ...] = ()
         self._looking: asyncio.Task[None] | None = None
 
@@ -74,10 +78,22 @@ class Traces:
         document = await self._after_looking(uri)
         return [] if document is None else self._shown.hints(document, first, last, encoding)
 
-    async def lenses(self, uri: str) -> list[Any]:
-        """Return the code lenses of a document."""
+    async def lenses(self, uri: str, *, runs: bool) -> list[Any]:
+        """Return the code lenses of a document, those that run something only where that is on."""
         document = await self._after_looking(uri)
-        return [] if document is None else self._shown.lenses(document)
+        return [] if document is None else self._shown.lenses(document, runs=runs)
+
+    def actions(self, document: Document, first: int, last: int) -> list[Any]:
+        """Return the commands for the targets that some lines define, as actions.
+
+        Args:
+          document: the document.
+          first: the first line, from 0.
+          last: the last one.
+        """
+        found = self._shown.commands(document)
+        here = [command for row, command in found if first <= row - 1 <= last]
+        return [{"title": command["title"], "command": command} for command in here]
 
     async def hover(self, uri: str, line: int, page: Any, *, markdown: bool) -> Any:
         """Return a hover with what a line keeps below what it has already; None for neither.
@@ -112,6 +128,27 @@ class Traces:
         file = self._files.file(uri)
         return file.document if file is not None and file.uri == uri else None
 
-    def _document_at(self, path: Path) -> Document | None:
+    def plan(self, folder: str, target: str) -> Kept | None:
+        """Return the last plan of a target of a project; None for none."""
+        return self._results.last(folder, target, "plan")
+
+    def summary(self, folder: str, target: str, command: str) -> str:
+        """Return the figures of what a command has just found for a target of a project."""
+        from jaxresid.model import Plan
+        from jaxresid.render.in_editor import plan_text, report_text
+
+        kept = self._results.last(folder, target, command)
+        if kept is None:
+            return f"{target}: done, but nothing could be kept in the cache to show"
+        result = kept.result
+        text = plan_text(result) if isinstance(result, Plan) else report_text(result)
+        return f"{target}: {text}"
+
+    def digest(self, path: str) -> str | None:
+        """Return the digest of a file as it is now; None where it cannot be read."""
+        return self._contents.digest(path)
+
+    def document_at(self, path: Path) -> Document | None:
+        """Return the document of a file that is open; None for others."""
         file = self._files.at(path)
         return None if file is None else file.document

@@ -1,0 +1,1 @@
+"""The commands of the server: what runs the user's code, when a person asks for it."""

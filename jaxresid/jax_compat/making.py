@@ -104,11 +104,14 @@ def with_traceback(eqn: Eqn, like: Eqn) -> Eqn:
     return eqn.replace(source_info=source)
 
 
-def new_var_like(var: Var) -> Var:
-    """Return a new variable of the same aval."""
+def new_var_like(var: Var, dtype: Any = None) -> Var:
+    """Return a new variable of the same aval, or of another dtype."""
     import jax.extend
 
-    made: Var = jax.extend.core.Var(var.aval)
+    aval: Any = var.aval
+    if dtype is not None:
+        aval = aval.update(dtype=dtype, weak_type=False)
+    made: Var = jax.extend.core.Var(aval)
     return made
 
 

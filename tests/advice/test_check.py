@@ -454,40 +454,6 @@ def test_loops_of_the_fixtures():
     assert names(offload.offloaded, *offload.offloaded_inputs()) == []
 
 
-def test_widened_residuals_count_what_is_lost():
-    def norm(x):
-        return x / jnp.sqrt(jnp.var(x, axis=-1, keepdims=True) + 1)
-
-    (found,) = jaxresid.check(lambda x: jnp.sum(jnp.sin(norm(x))))(bf16(4096, 256))
-    assert found.code == "JXR806" and "jax's `var`" in found.message
-    assert found.measured["nbytes"] == 2 * found.measured["lost_nbytes"] == 4096 * 256 * 4
-    assert (found.measured["before"], found.measured["dtype"]) == ("bfloat16", "float32")
-
-
-@pytest.mark.parametrize(
-    "fun",
-    [
-        lambda x: jnp.sum(jnp.sin(jnp.cos(x.astype(jnp.float32)))),
-        lambda x: jnp.sum(jnp.sin(jnp.cos(lax.convert_element_type(x, "float32")))),
-        lambda x: jnp.sum(jnp.sin(jnp.cos(x)), dtype=jnp.float32),
-        lambda x: jnp.sum(jnp.sin(jnp.mean(x, axis=0))),
-    ],
-)
-def test_what_is_widened_on_purpose_or_not_kept_is_silent(fun):
-    assert names(fun, bf16(4096, 256)) == []
-
-
-def test_a_widened_value_is_found_through_jit_scan_and_other_types():
-    @jax.jit
-    def body(x, m):
-        y = x * m
-        return jnp.sin(jnp.cos(y)).astype(x.dtype), None
-
-    mask = f32(4, 4096, 256)
-    found = names(functools.partial(scanned, body), mask, bf16(4096, 256))
-    assert ("widened-residual", "info") in found
-
-
 def test_offloading_a_carry_as_it_leaves_moves_nothing():
     def policy(dst):
         return cp.save_and_offload_only_these_names(

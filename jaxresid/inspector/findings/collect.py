@@ -15,7 +15,6 @@ from jaxresid.inspector.findings.loops import (
     unwrapped_bodies,
 )
 from jaxresid.inspector.findings.policies import policy_findings
-from jaxresid.inspector.findings.widening import Widening, widened
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
@@ -31,7 +30,6 @@ def function_findings(report: Report, traced: Trace) -> tuple[Finding, ...]:
     stacking = functools.partial(stacking_loops, report, traced)
     return (
         *_about_code(report, traced, stacking),
-        *_widened_residuals(report, traced),
         *_free_residuals(report),
     )
 
@@ -75,43 +73,6 @@ def _free_residuals(report: Report) -> Iterator[Finding]:
             help="compute it in a checkpointed body, with a policy that saves what is expensive",
             measured={"nbytes": nbytes, "share": nbytes / kept},
         )
-
-
-def _widened_residuals(report: Report, traced: Trace) -> Iterator[Finding]:
-    kept = report.totals.computed_nbytes
-    nbytes: dict[tuple[Widening, str], int] = {}
-    lost: dict[tuple[Widening, str], int] = {}
-    for group in _groups(enumerate(report.residuals), _is_wide):
-        total = sum(r.nbytes for _, r in group)
-        if total < WORTH_SAYING * kept:
-            continue
-        index, residual = group[0]
-        aval = residual.aval
-        made = widened(traced, traced.kept[index])
-        if made is not None:
-            key = made, aval.dtype
-            nbytes[key] = nbytes.get(key, 0) + total
-            lost[key] = lost.get(key, 0) + total - total * made.itemsize // aval.itemsize
-    for (made, dtype), total in nbytes.items():
-        more = lost[made, dtype]
-        yield Finding(
-            "widened-residual",
-            f"{format_bytes(total)} are kept as {dtype} because {made.by} widened {made.dtype}"
-            f" values: {format_bytes(more)} more than in {made.dtype}, {more / kept:.0%} of what"
-            " is kept",
-            made.source,
-            help=f"compute it in {made.dtype}, or checkpoint it so that it is recomputed",
-            measured={
-                "nbytes": total,
-                "lost_nbytes": more,
-                "dtype": dtype,
-                "before": made.dtype,
-            },
-        )
-
-
-def _is_wide(residual: Residual) -> bool:
-    return residual.aval.dtype in ("float32", "float64") and residual.aval.memory == "device"
 
 
 _Numbered = tuple[int, Residual]

@@ -1,4 +1,4 @@
-"""Find residuals that are wider than what they were computed from, without anybody asking for it.
+"""Find what becomes wider without anybody asking for it, and tell what it is worth to keep narrow.
 
 `jnp.var` of a bfloat16 array computes in float32, and so does whatever meets a float32 array. What
 the user's own line casts by name is deliberate, and so is what a model library does.
@@ -6,95 +6,113 @@ the user's own line casts by name is deliberate, and so is what a model library 
 
 from __future__ import annotations
 
-import math
 import re
-from collections import deque
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.findings.proposals import (
+    WORTH_SAYING,
+    Proposal,
+    proposal,
+    rewrite_effect,
+)
 from jaxresid.inspector.jaxpr.levels import Levels
-from jaxresid.inspector.jaxpr.primitives import CONTRACTIONS
-from jaxresid.inspector.trace.function import Trace
-from jaxresid.jaxpr_types import Eqn, Var
-from jaxresid.model import Source
+from jaxresid.inspector.jaxpr.nesting import eqns_in
+from jaxresid.inspector.variants.rewrites.derived_values import plain
+from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
+from jaxresid.inspector.variants.rewrites.narrowing import Cast, casts_in, narrowed
+from jaxresid.jaxpr_types import Jaxpr
+from jaxresid.model import Finding, Report, Source
 
-# How many eqns behind a residual are looked at; a normalisation is some ten long.
-_REACH = 64
-# Where a value of other elements than the operand's begins.
-_NEW_VALUES = CONTRACTIONS | {"gather", "sort", "while", "cond", "pallas_call"}
 _DELIBERATE = re.compile(r"astype|float32|float64|\bf32\b|\bf64\b|convert_element_type|dtype")
 
 
 @dataclass(frozen=True, slots=True)
-class Widening:
-    """The place where a value became wider.
+class _Widening:
+    """A cast to a wider type that no line asks for.
 
     Attributes:
-      dtype: the dtype of the value before.
-      itemsize: the bytes of one element before.
-      by: what widened it, quoted: a function of JAX, or the line's code.
+      cast: the cast.
+      by: what casts, quoted: a function of JAX, or the line's code.
       source: where that is.
     """
 
-    dtype: str
-    itemsize: int
+    cast: Cast
     by: str
     source: Source
 
 
-def widened(traced: Trace, var: Var) -> Widening | None:
-    """Return the place where a residual, an outvar of the forward jaxpr, became as wide as it is.
+def holds_cast(*jaxprs: Jaxpr) -> bool:
+    """Return whether any of some jaxprs holds a cast."""
+    names = (jax_compat.primitive_name(eqn) for j in jaxprs for eqn in eqns_in(j))
+    return "convert_element_type" in names
 
-    None where it was so wide from its argument on, or where somebody asked for it.
+
+def widened_residuals(report: Report, levels: Levels, rewrites: Rewrites) -> Iterator[Proposal]:
+    """Yield the findings of what is widened in vain, one for each two types.
+
+    Args:
+      report: the report of the function or step; it has an estimated peak, and no mesh.
+      levels: the descent into the jaxprs.
+      rewrites: what is differentiated.
     """
-    levels, wide = traced.levels, var.aval.dtype
-    todo = deque([(Level(traced.forward), var)])
-    seen: set[tuple[int, Var]] = set()
-    while todo and len(seen) < _REACH:
-        level, var = todo.popleft()
-        if jax_compat.is_literal(var) or (id(level), var) in seen:
+    assert report.peak is not None
+    least = WORTH_SAYING * report.peak.nbytes
+    for number, jaxpr in enumerate(rewrites.jaxprs):
+        flat = plain(jaxpr)
+        groups: dict[tuple[str, str], list[_Widening]] = {}
+        try:
+            casts = list(casts_in(levels, jaxpr, flat))
+        except ValueError:  # other calls were inlined than are seen here
             continue
-        seen.add((id(level), var))
-        made = levels.producer(level, var)
-        if made is None:
-            outside = _outside(levels, level, var)
-            todo += [outside] if outside is not None else []
-            continue
-        eqn, i = made
-        name = jax_compat.primitive_name(eqn)
-        nests = levels.nests(eqn)
-        if nests and nests[0].kind in ("call", "scan"):
-            inner = nests[0].jaxpr.outvars[nests[0].results.index(i)]
-            todo.append((levels.enter(level, eqn, 0), inner))
-        elif name == "convert_element_type" and _is_narrower(eqn.invars[0].aval.dtype, wide):
-            return _widening_at(levels, level, eqn)
-        elif not nests and name not in _NEW_VALUES:
-            todo += [(level, v) for v in eqn.invars if _is_like(v, var)]
-    return None
+        for cast in casts:
+            found = _widening(levels, cast)
+            if found is not None:
+                groups.setdefault((str(cast.narrow), str(cast.wide)), []).append(found)
+        for group in groups.values():
+            # A wide value may be kept several times, as it and what is made of it.
+            if not any(each.cast.nbytes >= least / 4 for each in group):
+                continue
+            try:
+                changed = narrowed(flat, [each.cast for each in group])
+                figures = rewrites.figures(number, changed)
+            except Exception:  # there is nothing to say of a program that is not there
+                continue
+            if report.peak.nbytes - figures.peak_nbytes >= least:
+                finding = _finding(report, rewrites, group, figures)
+                yield proposal(finding, rewrites, number, changed)
 
 
-def _outside(levels: Levels, level: Level, var: Var) -> tuple[Level, Var] | None:
-    i, nest = levels.invar(level, var), level.nest
-    if i is None or nest is None or level.parent is None or i in nest.carries:
-        return None
-    return level.parent, level.eqn.invars[nest.operands[i]]
+def _finding(
+    report: Report, rewrites: Rewrites, group: Sequence[_Widening], figures: Figures
+) -> Finding:
+    nbytes, by_line = Counter[str](), dict[str, _Widening]()
+    for each in group:
+        where = each.source.location
+        line = "" if where is None else f"{where.file}:{where.line}"
+        nbytes[line] += each.cast.nbytes
+        by_line.setdefault(line, each)
+    ((line, _),) = nbytes.most_common(1)
+    first, others = by_line[line], len(by_line) - 1
+    effect, measured = rewrite_effect(report, rewrites, figures)
+    more = f", as {others} other line{'s do' if others > 1 else ' does'}" if others else ""
+    before, after = str(first.cast.narrow), str(first.cast.wide)
+    return Finding(
+        "widened-residual",
+        f"{first.by} widens {before} to {after}{more}, and what is computed of that is {after}. In"
+        f" {before} the {effect}",
+        first.source,
+        help=f"compute it in {before}: cast the {after} array that it meets, or take statistics"
+        " alone in the wide type; else checkpoint it, so that only what is narrow is kept",
+        measured={"dtype": after, "before": before, "lines": len(by_line), **measured},
+    )
 
 
-def _is_like(var: Var, other: Var) -> bool:
-    a, b = var.aval, other.aval
-    same = getattr(a, "dtype", None) == getattr(b, "dtype", None)
-    return same and math.prod(a.shape) == math.prod(b.shape)
-
-
-def _is_narrower(dtype: Any, wide: Any) -> bool:
-    numpy = jax_compat.import_jax().numpy
-    return bool(numpy.issubdtype(dtype, numpy.floating)) and dtype.itemsize < wide.itemsize
-
-
-def _widening_at(levels: Levels, level: Level, eqn: Eqn) -> Widening | None:
-    frames = levels.place(level, eqn).frames
+def _widening(levels: Levels, cast: Cast) -> _Widening | None:
+    """Return what widens a value; None where somebody asked for it."""
+    frames = levels.place(cast.level, cast.written).frames
     at = levels.frames.innermost_user(frames)
     user = max((i for i, f in enumerate(frames) if f.kind == "user"), default=None)
     if user is None or any(f.kind == "library" for f in frames[user:]):
@@ -102,6 +120,5 @@ def _widening_at(levels: Levels, level: Level, eqn: Eqn) -> Widening | None:
     if at is None or _DELIBERATE.search(at.code):
         return None
     called, _ = levels.frames.library_calls(frames)
-    dtype = eqn.invars[0].aval.dtype
     by = f"`{at.code}`" if called is None or called == at else f"jax's `{called.function}`"
-    return Widening(str(dtype), dtype.itemsize, by, levels.source(level, eqn))
+    return _Widening(cast, by, levels.source(cast.level, cast.written))

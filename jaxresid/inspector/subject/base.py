@@ -21,6 +21,7 @@ from jaxresid.inspector.findings.hidden_names import names_hidden_by_rules
 from jaxresid.inspector.findings.logits import logits_at_peak
 from jaxresid.inspector.findings.loop_excess import holds_loop, loop_excess
 from jaxresid.inspector.findings.proposals import Changed, Proposal
+from jaxresid.inspector.findings.widening import holds_cast, widened_residuals
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.compilers import has_estimate, place_info, profile_of
 from jaxresid.inspector.memory.intervals import interval_of_program
@@ -170,6 +171,8 @@ class Subject(ABC):
         if holds_loop(*jaxprs) and self.rewrites is not None:
             yield from loop_excess(report, levels, self.rewrites)
             yield from derived_values(report, self.rewrites)
+        if holds_cast(*jaxprs) and self.rewrites is not None:
+            yield from widened_residuals(report, levels, self.rewrites)
         yield from attention_at_peak(
             report, self.live, levels, jaxprs, self.profile, lambda: self.rewrites
         )

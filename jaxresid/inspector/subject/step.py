@@ -115,7 +115,7 @@ class StepSubject(Subject):
         proposals: Sequence[Proposal] = (),
         donating: CompiledChange | None = None,
     ) -> tuple[Finding, ...]:
-        """Return what else there is to say of it; widened residuals are not looked for."""
+        """Return what else there is to say of it; see `Subject.findings`."""
         return (
             *step_findings(report, self.trace),
             *(each.finding for each in proposals),

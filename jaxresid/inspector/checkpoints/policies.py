@@ -41,6 +41,8 @@ def description(policy: Any) -> str | None:
     """Return the policy as a user writes it, as far as it can be told; None without a policy."""
     if policy is None:
         return None
+    if policy is False:
+        return "False"
     builtin = _builtins().get(_identity(policy))
     if builtin is not None:
         return builtin
@@ -67,14 +69,15 @@ def wanted_names(policy: Any) -> frozenset[str]:
 
 def means_nothing(policy: Any) -> bool:
     """Return whether saving nothing is the purpose of the policy."""
-    return policy is None or description(policy) == _NOTHING
+    return policy is None or policy is False or description(policy) == _NOTHING
 
 
 def answers(policy: Any, eqns: Iterable[Eqn], site: str) -> Answers:
     """Ask a policy about eqns.
 
     Args:
-      policy: the policy; None saves nothing.
+      policy: the policy; None saves nothing, nor does False, which is what
+        `nothing_saveable()` is.
       eqns: the eqns in the checkpoint, see `nesting.eqns_in`.
       site: the checkpoint, for a message: `model.py:12 block`.
 
@@ -92,7 +95,7 @@ def answers(policy: Any, eqns: Iterable[Eqn], site: str) -> Answers:
             if jax_compat.primitive_name(eqn) == "name"
             else None
         )
-        answer = False if policy is None else _ask(policy, eqn, site)
+        answer = False if policy is None or policy is False else _ask(policy, eqn, site)
         if name is not None:
             names.add(name)
             saved |= {name} if answer else set()

@@ -1,6 +1,7 @@
 """What each checkpoint is worth: the counterfactual against the function without it, the verdicts
 against placements whose worth is known."""
 
+import dataclasses
 import re
 
 import jax
@@ -433,6 +434,23 @@ def test_a_policy_that_is_none_is_named_with_its_site(policy, words):
         jaxresid.inspect(chain(layer))(WS, X)
     assert re.search(r"test_checkpoints\.py:\d+ \(layer\)", str(e.value))
     assert "\n" not in str(e.value)
+
+
+def test_a_policy_that_was_called_saves_nothing():
+    """`nothing_saveable()` is False, for which JAX saves nothing."""
+
+    def model(policy):
+        return chain(jax.checkpoint(block(jnp.sin), policy=policy))
+
+    try:
+        jax.eval_shape(jax.grad(model(cp.nothing_saveable())), WS, X)
+    except TypeError:
+        pytest.skip("this JAX's remat3 calls the policy")  # 0.12.0.1
+    (called,), (right,) = (
+        jaxresid.inspect(model(policy))(WS, X).checkpoints
+        for policy in (cp.nothing_saveable(), cp.nothing_saveable)
+    )
+    assert called == dataclasses.replace(right, policy="False")
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,8 @@ def fresh(path, contents, folder):
 
 
 @pytest.mark.integration
-def test_random_edits_are_linted_as_the_same_texts_at_once(tmp_path):
+@pytest.mark.parametrize("seed", range(10))
+def test_random_edits_are_linted_as_the_same_texts_at_once(seed, tmp_path):
     """Through one analysis, which remembers; what is typed are lines and tokens of a project."""
     (tmp_path / "pyproject.toml").touch()
     sources = {tmp_path / p.name: p.read_text() for p in sorted(FIXTURE.glob("*.py"))}
@@ -111,9 +112,9 @@ def test_random_edits_are_linted_as_the_same_texts_at_once(tmp_path):
         path.write_text(text)
     everything = "".join(sources.values())
     rows, tokens = everything.splitlines(keepends=True), re.findall(r"\S+|\n *", everything)
-    rng, seen, analysis = random.Random(11), set(), Analysis([tmp_path])
+    rng, seen, analysis = random.Random(seed), set(), Analysis([tmp_path])
     buffers = {path: Buffer(text, 0) for path, text in sources.items()}
-    for version in range(1, 100):
+    for version in range(1, 101):
         edited = rng.choice([*sources])
         buffer = buffers[edited]
         if rng.random() < 0.3:
@@ -130,4 +131,4 @@ def test_random_edits_are_linted_as_the_same_texts_at_once(tmp_path):
             seen.add((path, *(v.code for v in found)))
         if version % 4 == 0:
             buffers = {path: Buffer(text, version) for path, text in sources.items()}
-    assert len(seen) > 6
+    assert len(seen) > 4

@@ -257,6 +257,26 @@ def test_what_is_refused_is_one_line(work, tmp_path):
     talk(work, untrusted, options={"trusted": False})
 
 
+@pytest.mark.integration
+def test_the_targets_of_the_workspace(work, tmp_path):
+    """Of its folders, and of the projects that open files are in; of no folder beside it."""
+    for folder in (work / "nested", tmp_path / "beside"):
+        folder.mkdir()
+        (folder / "pyproject.toml").write_text(CONFIG.partition("[tool.jaxresid.targets.slow]")[0])
+        (folder / "model.py").write_text(MODEL)
+
+    async def session(client):
+        mine = [{"name": name, "folder": str(work)} for name in ("deep", "far", "slow")]
+        assert sorted(await client.execute("jaxresid.targets"), key=str) == sorted(mine, key=str)
+        for folder in (work / "nested", tmp_path / "beside"):
+            await client.open((folder / "model.py").as_uri(), MODEL)
+        nested = {"name": "deep", "folder": str(work / "nested")}
+        found = await client.execute("jaxresid.targets")
+        assert sorted(found, key=str) == sorted([*mine, nested], key=str)
+
+    talk(work, session, options={"trusted": False})
+
+
 def test_which_python_traces(tmp_path, monkeypatch):
     target = ProjectTarget("train", tmp_path / "a" / "b", tmp_path / "a")
     target.folder.mkdir(parents=True)

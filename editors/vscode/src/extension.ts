@@ -6,7 +6,7 @@ import { join } from "node:path";
 import * as vscode from "vscode";
 
 import { needsRestart, Server } from "./client";
-import { chosenTarget, plan, trace, type Person } from "./flows";
+import { applyPlan, chosenTarget, plan, trace, type Person } from "./flows";
 import { chosenPython, onOtherPython } from "./python";
 import { run } from "./run";
 
@@ -21,6 +21,7 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
     vscode.commands.registerCommand("jaxresid.showOutput", () => output.show()),
     vscode.commands.registerCommand("jaxresid.traceTarget", () => trace(server, person)),
     vscode.commands.registerCommand("jaxresid.planTarget", () => plan(server, person, place())),
+    vscode.commands.registerCommand("jaxresid.applyTarget", () => applyPlan(server, person)),
     vscode.commands.registerCommand("jaxresid.openPage", () => openPage(server, output)),
     vscode.workspace.onDidGrantWorkspaceTrust(restart),
     vscode.workspace.onDidChangeConfiguration((change) => needsRestart(change) && restart()),
@@ -56,7 +57,7 @@ const person: Person = {
   async write(title, prompt, placeHolder) {
     return vscode.window.showInputBox({ title, prompt, placeHolder });
   },
-  async tell(text, ...offered) {
-    return vscode.window.showInformationMessage(text, ...offered);
+  tell(text) {
+    void vscode.window.showInformationMessage(text);
   },
 };

@@ -7,14 +7,6 @@ export interface Target {
   readonly folder: string;
 }
 
-/** What the server tells of a plan. */
-export interface Planned {
-  /** One line: the peak, what it costs, whether it fits. */
-  readonly text: string;
-  /** Whether there is an edit to apply. */
-  readonly can_apply: boolean;
-}
-
 /** The server's commands; undefined where none runs or where it refused, which was said. */
 export interface Commands {
   execute<T>(command: string, ...args: unknown[]): Promise<T | undefined>;
@@ -24,17 +16,15 @@ export interface Commands {
 export interface Person {
   pick(title: string, items: readonly { label: string; description: string }[]): Promise<number | undefined>;
   write(title: string, prompt: string, example: string): Promise<string | undefined>;
-  tell(text: string, ...offered: string[]): Promise<string | undefined>;
+  tell(text: string): void;
 }
-
-const APPLY = "Apply plan";
 
 /** Return the target that the person chooses. */
 export async function chosenTarget(server: Commands, person: Person): Promise<Target | undefined> {
   const targets = await server.execute<readonly Target[]>("jaxresid.targets");
   if (targets === undefined) return undefined;
   if (targets.length === 0) {
-    await person.tell("No targets: name them in [tool.jaxresid.targets] of pyproject.toml.");
+    person.tell("No targets: name them in [tool.jaxresid.targets] of pyproject.toml.");
     return undefined;
   }
   const items = targets.map(({ name, folder }) => ({ label: name, description: folder }));
@@ -49,7 +39,7 @@ export async function trace(server: Commands, person: Person): Promise<void> {
 }
 
 /**
- * Plan the target that the person chooses, and apply the plan if they say so.
+ * Plan the target that the person chooses; the server says what the plan is.
  *
  * @param place - The accelerator, as `--on` takes it; empty: that of the target.
  */
@@ -58,8 +48,11 @@ export async function plan(server: Commands, person: Person, place: string): Pro
   if (target === undefined) return;
   const budget = await person.write(`Plan to fit: ${target.name}`, "The memory that the peak has to stay within", "12GiB");
   if (!budget) return;
-  const planned = await server.execute<Planned | null>("jaxresid.plan", target.name, budget.trim(), place || null, target.folder);
-  if (!planned) return;
-  const said = await person.tell(planned.text, ...(planned.can_apply ? [APPLY] : []));
-  if (said === APPLY) await server.execute("jaxresid.applyPlan", target.name, target.folder);
+  await server.execute("jaxresid.plan", target.name, budget.trim(), place || null, target.folder);
+}
+
+/** Apply the last plan of the target that the person chooses. */
+export async function applyPlan(server: Commands, person: Person): Promise<void> {
+  const target = await chosenTarget(server, person);
+  if (target !== undefined) await server.execute("jaxresid.applyPlan", target.name, target.folder);
 }

@@ -27,5 +27,5 @@ test("settings that name programs are not taken from a workspace that is not tru
 test("what runs a target is offered in trusted workspaces alone", () => {
   const trusting = manifest.contributes.commands.filter((each: { enablement?: string }) => each.enablement === "isWorkspaceTrusted");
   const named = trusting.map((each: { command: string }) => each.command);
-  assert.deepEqual(named, ["jaxresid.traceTarget", "jaxresid.planTarget", "jaxresid.openPage"]);
+  assert.deepEqual(named, ["jaxresid.traceTarget", "jaxresid.planTarget", "jaxresid.applyTarget", "jaxresid.openPage"]);
 });

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
-import { mkdtempSync, writeFileSync } from "node:fs";
+import { mkdtempSync, readFileSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -10,6 +10,10 @@ import { pathToFileURL } from "node:url";
 import { createMessageConnection, StreamMessageReader, StreamMessageWriter } from "vscode-jsonrpc/node";
 
 import { serverOptions } from "../src/command";
+
+interface Capabilities {
+  readonly executeCommandProvider: { readonly commands: readonly string[] };
+}
 
 const program = process.env.JAXRESID;
 const SOURCE = "import jax\n\nloss = jax.checkpoint(lambda x: x, policy=jax.checkpoint_policies.nothing_saveable())\n";
@@ -24,13 +28,16 @@ test("it starts, finds what is wrong, and ends", { skip: program === undefined }
   });
   connection.listen();
   const rootUri = pathToFileURL(folder).href;
-  await connection.sendRequest("initialize", {
+  const { capabilities } = await connection.sendRequest<{ capabilities: Capabilities }>("initialize", {
     processId: process.pid,
     rootUri,
     workspaceFolders: [{ uri: rootUri, name: "here" }],
     capabilities: {},
     initializationOptions: serverOptions("", undefined, false),
   });
+  const asked = [...readFileSync("src/flows.ts", "utf8").matchAll(/execute(?:<[^(]*>)?\("([^"]+)"/g)].map((found) => found[1]);
+  assert.equal(new Set(asked).size, 4);
+  for (const command of asked) assert.ok(capabilities.executeCommandProvider.commands.includes(command ?? ""), command);
   await connection.sendNotification("initialized", {});
   const uri = pathToFileURL(join(folder, "train.py")).href;
   const textDocument = { uri, languageId: "python", version: 1, text: SOURCE };

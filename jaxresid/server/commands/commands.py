@@ -1,4 +1,4 @@
-"""The commands that a client may send: trace a target, plan for it, apply the plan, stop."""
+"""The commands of a client: name the targets, trace one, plan for it, apply the plan, stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.server.answers import without_versions
 from jaxresid.server.commands.applying import workspace_edit
 from jaxresid.server.commands.options import ServerOptions
-from jaxresid.server.commands.projects import ProjectTarget, project_target, python_of
+from jaxresid.server.commands.projects import ProjectTarget, all_targets, project_target, python_of
 from jaxresid.server.commands.running import run
 from jaxresid.server.documents import OpenFiles
 from jaxresid.server.places import path_of
@@ -25,6 +25,7 @@ from jaxresid.server.traced.traces import Traces
 from jaxresid.text.safe_text import one_line
 
 CANCEL = "jaxresid.cancel"
+TARGETS = "jaxresid.targets"
 
 
 class Commands:
@@ -63,14 +64,19 @@ class Commands:
         self._encoding = encoding
 
     def handlers(self) -> dict[str, Any]:
-        """Return what to call for which command; each returns whether it is done or under way."""
+        """Return what to call for which command.
+
+        Each returns whether it is done or under way, but for the one that returns the targets.
+        """
         named: dict[str, Callable[..., Any]] = {
             TRACE: self._trace,
             PLAN: self._plan,
             APPLY_PLAN: self._apply,
             CANCEL: self._cancel,
         }
-        return {name: self._answering(do) for name, do in named.items()}
+        # pygls writes on what it is given, and methods cannot be written on.
+        targets = functools.partial(self._targets)
+        return {name: self._answering(do) for name, do in named.items()} | {TARGETS: targets}
 
     def _answering(self, do: Callable[..., Any]) -> Callable[..., Any]:
         # pygls makes of arguments what the parameters say: these take all as they are.
@@ -85,6 +91,14 @@ class Commands:
             return True
 
         return answer
+
+    def _targets(self, *_: Any) -> list[dict[str, str]]:
+        """Return the targets of the workspace: of each its `name` and its project's `folder`."""
+        found = all_targets(self._folders(), self._near(), self._traces.targets)
+        return [{"name": name, "folder": str(folder)} for name, folder in found]
+
+    def _near(self) -> list[Path]:
+        return [f.path for f in map(self._files.file, self._files) if f is not None]
 
     # -- what runs ---------------------------------------------------------------------------
 
@@ -214,8 +228,7 @@ class Commands:
             path = path_of(folder) if ":" in folder else Path(folder)
             if path is None or not path.is_absolute():
                 raise InputsError(f"{folder} is no absolute folder of this machine")
-        near = [f.path for f in map(self._files.file, self._files) if f is not None]
-        return project_target(name, path, self._folders(), near, self._traces.targets)
+        return project_target(name, path, self._folders(), self._near(), self._traces.targets)
 
     def _tell(self, text: str, kind: types.MessageType) -> None:
         shown = types.ShowMessageParams(type=kind, message=one_line(text))

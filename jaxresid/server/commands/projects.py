@@ -50,10 +50,9 @@ def project_target(
       InputsError: It is not there, more than once, or not in the workspace.
     """
     known = [folder] if folder is not None else project_folders((*folders, *near))
-    inside = {path: root for path in known if (root := root_of(path, folders)) is not None}
-    if folder is not None and not inside:
+    named = _named(known, folders, targets)
+    if folder is not None and not named:
         raise InputsError(f"{folder} is outside of the workspace: nothing is run there")
-    named = {path: [t.name for t in targets.of(path) or ()] for path in inside}
     found = [path for path, names in named.items() if name in names]
     if not found:
         names = sorted({each for names in named.values() for each in names})
@@ -71,7 +70,34 @@ def project_target(
     place = target.target.rpartition(":")[0].rpartition(":")[2]
     if place.endswith(".py") and root_of(found[0] / place, folders) is None:
         raise InputsError(f"{place} of the target {name!r} is outside of the workspace")
-    return ProjectTarget(name, found[0], inside[found[0]])
+    root = root_of(found[0], folders)
+    assert root is not None
+    return ProjectTarget(name, found[0], root)
+
+
+def all_targets(
+    folders: Sequence[Path], near: Iterable[Path], targets: NamedTargets
+) -> list[tuple[str, Path]]:
+    """Return the names of all targets of the workspace, each with the folder of its project.
+
+    Args:
+      folders: the folders of the workspace.
+      near: files whose projects count as well.
+      targets: the targets of projects.
+    """
+    named = _named(project_folders((*folders, *near)), folders, targets)
+    return [(name, path) for path, names in named.items() for name in names]
+
+
+def _named(
+    known: Iterable[Path], folders: Sequence[Path], targets: NamedTargets
+) -> dict[Path, list[str]]:
+    """Return the names of the targets of those projects that are in the workspace."""
+    return {
+        path: [target.name for target in targets.of(path) or ()]
+        for path in known
+        if root_of(path, folders) is not None
+    }
 
 
 def root_of(path: Path, folders: Sequence[Path]) -> Path | None:

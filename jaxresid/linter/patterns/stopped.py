@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter.resolve import results
 from jaxresid.linter.resolve.names import Binding, External, FunctionNode
+from jaxresid.linter.text.trees import walk
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site, Use
@@ -128,18 +129,18 @@ def _is_closed(facts: Facts, target: object) -> bool:
         return target.qualname.startswith(("jax.numpy.", "jax.nn.", "jax.lax."))
     if not isinstance(target, _FUNCTIONS):
         return False
-    own: set[ast.AST] = {target, *(n for n in ast.walk(target) if isinstance(n, _FUNCTIONS))}
-    for node in results.own_nodes(target):
-        for name in ast.walk(node):
-            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load):
-                for binding in facts.names.bindings(name):
-                    home = facts.names.function(binding.node)
-                    if binding.kind == "param":
-                        home = _function_of_parameter(facts, binding.node)
-                    if home is not None and home not in own:
-                        return False
-                    if name.id == "self":
-                        return False
+    own: set[ast.AST] = {target, *(n for n in walk(target) if isinstance(n, _FUNCTIONS))}
+    body = target.body if isinstance(target.body, list) else [target.body]
+    for name in (n for part in body for n in walk(part)):
+        if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load):
+            for binding in facts.names.bindings(name):
+                home = facts.names.function(binding.node)
+                if binding.kind == "param":
+                    home = _function_of_parameter(facts, binding.node)
+                if home is not None and home not in own:
+                    return False
+                if name.id == "self":
+                    return False
     return True
 
 

@@ -124,6 +124,7 @@ class Neighbours:
         self._parse = parse
         self._make = make
         self._askable = askable
+        self._askable_words: frozenset[str] | None = None
         self._kept: dict[Path, _Kept] = {}
         self._nkept = 0
         self._known: dict[Path, _Known] = {}
@@ -152,7 +153,9 @@ class Neighbours:
         self._nkept -= len(kept.parsed.source.text)
         if kept.facts is not None and known is not None and known.asked and not known.written:
             known.written = True
-            _write_uses(known.uses, kept.facts, self._askable())
+            if self._askable_words is None:
+                self._askable_words = frozenset().union(*self._askable().values())
+            _write_uses(known.uses, kept.facts, self._askable(), self._askable_words)
 
     def parsed(self, path: Path) -> ParsedModule | None:
         """Return a module with its tree, None where it does not parse."""
@@ -217,9 +220,11 @@ def _is_askable(qualname: str, askable: Askable) -> bool:
     return last in askable.get(home, ())
 
 
-def _write_uses(uses: dict[str, tuple[RemoteUse, ...]], facts: Facts, askable: Askable) -> None:
-    """Add what a file does with each thing that may be asked for."""
-    for last in facts.imported_words & set().union(*askable.values()):
+def _write_uses(
+    uses: dict[str, tuple[RemoteUse, ...]], facts: Facts, askable: Askable, words: Set[str]
+) -> None:
+    """Add what a file does with each thing that may be asked for, whose names are the words."""
+    for last in facts.imported_words & words:
         for qualname in facts.external_loads(last):
             if _is_askable(qualname, askable):
                 _write_use(uses, facts, qualname)

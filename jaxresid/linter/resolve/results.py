@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.resolve.names import FunctionNode
+from jaxresid.linter.text.trees import children
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
@@ -209,7 +210,7 @@ def own_nodes(function: FunctionNode) -> Iterator[ast.AST]:
         node = todo.pop()
         yield node
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
-            todo.extend(ast.iter_child_nodes(node))
+            todo += children(node)
 
 
 def is_only(facts: Facts, function: FunctionNode, call: ast.expr) -> bool:

@@ -101,12 +101,16 @@ def confirms(tree: ast.Module, markers: Set[bytes]) -> bool:
     """Return whether the tree uses one of the names as code, not in a comment or a string."""
     wanted = _IDENTIFIERS | {m.decode() for m in markers if m not in CHECKPOINT_MARKERS}
     for node in walk(tree):
-        # An ImportFrom's names are aliases, which are nodes of their own.
-        match node:
-            case ast.Attribute(attr=name) | ast.Name(id=name):
-                if name in wanted:
-                    return True
-            case ast.alias(name=name) | ast.ImportFrom(module=str(name)):
-                if not wanted.isdisjoint(name.split(".")):
-                    return True
+        if isinstance(node, ast.Name):
+            found = node.id in wanted
+        elif isinstance(node, ast.Attribute):
+            found = node.attr in wanted
+        elif isinstance(node, ast.alias):  # those of an ImportFrom are nodes of their own
+            found = not wanted.isdisjoint(node.name.split("."))
+        elif isinstance(node, ast.ImportFrom):
+            found = not wanted.isdisjoint((node.module or "").split("."))
+        else:
+            continue
+        if found:
+            return True
     return False

@@ -11,16 +11,29 @@ _NO_NODES = frozenset(
     ctx op ops id attr arg type_comment kind conversion is_async simple level module asname
     """.split()
 )
-_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {ast.Constant: (), ast.alias: ()}
 
 
-def node_fields(kind: type[ast.AST]) -> tuple[str, ...]:
-    """Return the fields of a kind of node that may hold nodes, the last one first."""
-    known = _FIELDS.get(kind)
-    if known is None:
-        fields = (f for f in reversed(kind._fields) if f not in _NO_NODES)
-        known = _FIELDS[kind] = tuple(fields)
-    return known
+class _NodeFields(dict[type[ast.AST], tuple[str, ...]]):
+    """The fields of each kind of node, found when a node of that kind is first met."""
+
+    def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
+        found = tuple(f for f in reversed(kind._fields) if f not in _NO_NODES)
+        self[kind] = found
+        return found
+
+
+# The fields of a kind of node that may hold nodes, the last one first.
+NODE_FIELDS = _NodeFields({ast.Constant: (), ast.alias: ()})
+
+
+def children(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes directly below a node, in source order; no `Load`, `Add` and the like."""
+    for name in reversed(NODE_FIELDS[type(node)]):
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            yield from (child for child in value if isinstance(child, ast.AST))
+        elif isinstance(value, ast.AST):
+            yield value
 
 
 def walk(tree: ast.AST) -> Iterator[ast.AST]:
@@ -29,7 +42,7 @@ def walk(tree: ast.AST) -> Iterator[ast.AST]:
     while stack:
         node = stack.pop()
         yield node
-        for name in _FIELDS.get(type(node)) or node_fields(type(node)):
+        for name in NODE_FIELDS[type(node)]:
             value = getattr(node, name, None)
             if isinstance(value, list):
                 stack += [child for child in reversed(value) if isinstance(child, ast.AST)]

@@ -17,6 +17,7 @@ from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints, JudgedC
 from jaxresid.inspector.findings.attention import attention_at_peak
 from jaxresid.inspector.findings.defeated_policies import defeated_policies
 from jaxresid.inspector.findings.derived_values import derived_values
+from jaxresid.inspector.findings.gathered_weights import gathered_weights
 from jaxresid.inspector.findings.hidden_names import names_hidden_by_rules
 from jaxresid.inspector.findings.logits import logits_at_peak
 from jaxresid.inspector.findings.loop_excess import holds_loop, loop_excess
@@ -158,13 +159,18 @@ class Subject(ABC):
         return None
 
     def proposals(self, report: Report) -> Iterator[Proposal]:
-        """Yield the findings whose worth is that of a rewrite; on a mesh there are none.
+        """Yield the findings whose worth is that of a rewrite.
+
+        On a mesh there are none but those of what is gathered inside `shard_map`, whose types are
+        those of one device: how a compiler splits what is rewritten is not known.
 
         Args:
           report: its report.
         """
         levels = self.trace.levels
         yield from logits_at_peak(report, self.live, levels, self.profile, lambda: self.rewrites)
+        if report.peak is not None:
+            yield from gathered_weights(report, lambda: self.rewrites)
         if report.peak is None or report.mesh is not None:
             return
         jaxprs = [top.jaxpr for top in self.trace.tops]

@@ -88,6 +88,7 @@ JXR834 derived-residual info
 JXR840 defeated-policy warning
 JXR841 attention-scores-at-peak info
 JXR842 whole-batch-at-once info
+JXR843 gathered-weights-kept info
 """
 _USUAL_MARKERS = ("checkpoint", "remat")
 

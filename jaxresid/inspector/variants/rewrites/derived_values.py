@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from jaxresid import jax_compat
 from jaxresid.inspector.call.leaves import is_inexact
 from jaxresid.inspector.jaxpr.inline import with_calls_inlined
-from jaxresid.inspector.jaxpr.nesting import nests
+from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.primitives import (
     CASTS,
     FILLS,
@@ -35,6 +35,8 @@ from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 _RANDOM = of_kind("random")
 _CHEAP = of_kind("elementwise", "key") | _RANDOM | CASTS | VIEWS | FILLS | PARTS | SHARDINGS
 _CHEAP |= {"concatenate", "pad", "rev", "tile", "copy"}
+# What makes an array of the pieces that devices hold.
+GATHERS = frozenset({"all_gather", "all_gather_invariant"})
 Source = Literal["arguments", "keys", "integers"]
 # What makes a value, seen through views (`argument`: nothing else does), its dtype, and its shape
 # with the trips of the loops around it.
@@ -51,6 +53,7 @@ class Derived:
       var: the value.
       kind: what it is among the residuals, stacked.
       source: what it is made of.
+      is_in_loop: whether the body is that of a loop; else it is that of a `shard_map`.
     """
 
     holder: Jaxpr
@@ -58,16 +61,22 @@ class Derived:
     var: Var
     kind: Kind
     source: Source
+    is_in_loop: bool = True
 
 
-def plain(jaxpr: Jaxpr) -> Jaxpr:
+def plain(jaxpr: Jaxpr, within: Collection[str] = ("scan",)) -> Jaxpr:
     """Return an open jaxpr with the calls in it and in the bodies of its scans inlined.
 
     What a checkpoint holds stays as it is.
+
+    Args:
+      jaxpr: the open jaxpr.
+      within: the primitives whose bodies are so, too.
     """
     made = with_calls_inlined(jaxpr, lambda eqn: True)
+    inside = functools.partial(plain, within=within)
     eqns = [
-        with_inner(eqn, plain) if jax_compat.primitive_name(eqn) == "scan" else eqn
+        with_inner(eqn, inside) if jax_compat.primitive_name(eqn) in within else eqn
         for eqn in made.eqns
     ]
     return jax_compat.with_other_eqns(made, eqns)
@@ -82,6 +91,36 @@ def derived_in(jaxpr: Jaxpr) -> Iterator[Derived]:
     yield from _derived(jaxpr, {*jaxpr.constvars, *jaxpr.invars}, ())
 
 
+def gathered_in(jaxpr: Jaxpr) -> Iterator[Derived]:
+    """Yield the values that devices gather of arguments in a `shard_map`, and that others read.
+
+    Args:
+      jaxpr: the open jaxpr, plain within scans and shard_map; see `plain`.
+    """
+    yield from _gathered(jaxpr, {*jaxpr.constvars, *jaxpr.invars}, (), is_mapped=False)
+
+
+def _gathered(
+    jaxpr: Jaxpr, sources: set[Var], trips: tuple[int, ...], *, is_mapped: bool
+) -> Iterator[Derived]:
+    cheap = _Cheap(jaxpr, sources, _CHEAP | GATHERS)
+    read = (v for eqn in cheap.readers for v in cheap.read_by(eqn)) if is_mapped else ()
+    for var in dict.fromkeys(read):
+        made = map(jax_compat.primitive_name, cheap.closure([var])[0])
+        if cheap.source(var) == "arguments" and not GATHERS.isdisjoint(made):
+            aval = aval_of(var)
+            kind = cheap.maker(var), aval.dtype, (*trips, *aval.shape)
+            yield Derived(jaxpr, cheap, var, kind, "arguments", is_in_loop=bool(trips))
+    for eqn in jaxpr.eqns:
+        name = jax_compat.primitive_name(eqn)
+        if name in ("scan", "shard_map"):
+            (nest,) = nests(eqn)
+            known = _known_inside(cheap, eqn, nest)
+            inside = (*trips, nest.length or 1) if name == "scan" else trips
+            is_inside = is_mapped or name == "shard_map"
+            yield from _gathered(nest.jaxpr, known, inside, is_mapped=is_inside)
+
+
 def _derived(jaxpr: Jaxpr, sources: set[Var], trips: tuple[int, ...]) -> Iterator[Derived]:
     cheap = _Cheap(jaxpr, sources)
     read = (v for eqn in cheap.readers for v in cheap.read_by(eqn)) if trips else ()
@@ -92,14 +131,19 @@ def _derived(jaxpr: Jaxpr, sources: set[Var], trips: tuple[int, ...]) -> Iterato
     for eqn in jaxpr.eqns:
         if jax_compat.primitive_name(eqn) == "scan":
             (nest,) = nests(eqn)
-            known = {
-                v
-                for i, v in enumerate(nest.jaxpr.invars)
-                if i not in nest.carries and cheap.is_known(eqn.invars[nest.operands[i]])
-            }
-            known |= {v for v in nest.jaxpr.invars if not is_inexact(v.aval)}
-            known |= set(nest.jaxpr.constvars)
+            known = _known_inside(cheap, eqn, nest)
             yield from _derived(nest.jaxpr, known, (*trips, nest.length or 1))
+
+
+def _known_inside(cheap: _Cheap, eqn: Eqn, nest: Nest) -> set[Var]:
+    """Return what is in memory anyway of the inputs of a jaxpr that an eqn holds."""
+    known = {
+        v
+        for i, v in enumerate(nest.jaxpr.invars)
+        if i not in nest.carries and cheap.is_known(eqn.invars[nest.operands[i]])
+    }
+    known |= {v for v in nest.jaxpr.invars if not is_inexact(v.aval)}
+    return known | set(nest.jaxpr.constvars)
 
 
 @dataclass(slots=True)
@@ -109,19 +153,23 @@ class _Cheap:
     Attributes:
       jaxpr: the open jaxpr.
       sources: what is in memory; gets the integers that are made of anything else.
+      primitives: what counts as cheap.
       makers: for each value that is cheap to make, the eqn that makes it.
       readers: the eqns that are not cheap, or read other things, and read such values.
     """
 
     jaxpr: Jaxpr
     sources: set[Var]
+    primitives: frozenset[str] = _CHEAP
     makers: dict[Var, Eqn] = field(default_factory=dict)
     readers: list[Eqn] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for eqn in self.jaxpr.eqns:
             name = jax_compat.primitive_name(eqn)
-            if name in _CHEAP and not eqn.effects and all(map(self.is_known, eqn.invars)):
+            # The effect of gathering is that the names of axes have a meaning.
+            is_cheap = name in self.primitives and (not eqn.effects or name in GATHERS)
+            if is_cheap and all(map(self.is_known, eqn.invars)):
                 self.makers.update(dict.fromkeys(eqn.outvars, eqn))
                 continue
             self.sources.update(v for v in eqn.outvars if not is_inexact(v.aval))
@@ -213,7 +261,7 @@ def _in_checkpoint(found: Derived, eqn: Eqn, wanted: Iterable[Var]) -> Eqn:
     body = jax_compat.part_of(found.holder, inputs, [*eqns, eqn], eqn.outvars)
     made = jax_compat.as_remat(jax_compat.open_jaxpr(body), inputs, eqn.outvars, eqn)
     # In a loop nothing merges what the passes have in common.
-    return jax_compat.with_params(made, {"prevent_cse": False})
+    return jax_compat.with_params(made, {"prevent_cse": not found.is_in_loop})
 
 
 def _size(var: Var) -> int:

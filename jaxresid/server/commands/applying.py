@@ -35,7 +35,7 @@ def workspace_edit(
       encoding: what positions count.
 
     Raises:
-      InputsError: A file has changed since, is not in the workspace, or nothing is to change.
+      InputsError: A file has changed since, is not in the workspace, or there is nothing to write.
     """
     name = plan.head.target
     changed = [s.path for s in plan.head.sources if digest(s.path) != s.digest]
@@ -43,7 +43,10 @@ def workspace_edit(
     if changed:
         raise InputsError(f"{changed[0]} changed since {name} was planned: plan it again")
     if not plan.edits:
-        raise InputsError(f"the last plan of {name} changes nothing that could be written")
+        from jaxresid.render.in_editor import plan_text
+
+        why = plan_text(plan.plan)
+        raise InputsError(f"the last plan of {name} has nothing to write: {why}")
     changes = []
     for edit in plan.edits:
         path = Path(edit.path)

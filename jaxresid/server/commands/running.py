@@ -15,7 +15,6 @@ from pathlib import Path
 
 from jaxresid.elsewhere import child
 from jaxresid.elsewhere.interpreters import lent_packages
-from jaxresid.elsewhere.reports import reason_of
 from jaxresid.errors import JaxresidError
 from jaxresid.home import FOLDER
 
@@ -68,6 +67,8 @@ async def run(
         if process.returncode is None:
             await _end(process)
     if code not in (0, 1):  # 1 is an answer
+        from jaxresid.elsewhere.reports import reason_of  # 0.1 s, and objects for gc to walk
+
         raise JaxresidError(reason_of("\n".join(said), code))
 
 

@@ -17,7 +17,7 @@ from jaxresid.server.traced.named_targets import NamedTargets
 from jaxresid.violations import Span, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.documents.latest import Kept
+    from jaxresid.documents.latest import Head, Kept
     from jaxresid.server.traced.figures import FileFigures
 
 Json = dict[str, Any]
@@ -211,12 +211,12 @@ class Shown:
         found = self._of_targets(document, ("report", "check"))
         return tuple(self._seen(kept, document) for kept in found)
 
-    def freshness(self) -> tuple[tuple[int, bool], ...]:
+    def freshness(self) -> tuple[tuple[Head, bool], ...]:
         """Return for each result of the workspace whether it is of code that has changed."""
         from jaxresid.server.traced.kept_results import in_folders
 
         mine = in_folders(self._results.all, self._folders())
-        return tuple((id(kept), self.is_stale(kept)) for kept in mine)
+        return tuple((kept.head, self.is_stale(kept)) for kept in mine)
 
     def is_stale(self, kept: Kept) -> bool:
         """Return whether something that a result depends on has changed since."""

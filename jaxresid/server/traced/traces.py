@@ -17,7 +17,7 @@ from jaxresid.server.traced.named_targets import NamedTargets
 from jaxresid.server.traced.shown import Shown
 
 if TYPE_CHECKING:
-    from jaxresid.documents.latest import Kept
+    from jaxresid.documents.latest import Head, Kept
 
 _LOOK_S = 1.0
 
@@ -45,7 +45,7 @@ class Traces:
         self._contents = Contents(self.document_at)
         self.targets = NamedTargets()
         self._shown = Shown(self._results, self._contents, self.targets, folders)
-        self._freshness: tuple[tuple[int, bool], ...] = ()
+        self._freshness: tuple[tuple[Head, bool], ...] = ()
         self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -63,15 +63,17 @@ class Traces:
         async with self._lock:
             is_new = await asyncio.to_thread(self._results.look)
         if is_new:
-            self._freshness = self._shown.freshness()
-            self._changed(True)
+            self._compare(is_new=True)
 
     def edited(self) -> None:
         """Say so where an edit made results those of code that has changed, or undid that."""
         if self._results.all:
-            before, self._freshness = self._freshness, self._shown.freshness()
-            if before != self._freshness:
-                self._changed(False)
+            self._compare(is_new=False)
+
+    def _compare(self, *, is_new: bool) -> None:
+        before, self._freshness = self._freshness, self._shown.freshness()
+        if before != self._freshness:  # and not where only those of other projects did
+            self._changed(is_new)
 
     async def hints(self, uri: str, first: int, last: int, encoding: str) -> list[Any]:
         """Return the inlay hints of a document between two lines, from 0."""

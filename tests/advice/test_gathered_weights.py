@@ -264,6 +264,13 @@ def test_it_is_silent_where_xla_gathers():
     assert found(loss, inputs()) == []
 
 
+def test_what_fits_the_vector_memory_of_a_tpu_is_left_alone():
+    """XLA for a v5e has a peak of 9 MiB with and without, where the estimate has 82 and 52."""
+    on = "tpu:v5e:2x4"
+    assert found(mapped(scanned(product)), inputs(size=4), on) == []
+    assert len(found(mapped(scanned(product)), inputs(size=6), on)) == 1
+
+
 @pytest.mark.tpu
 @pytest.mark.integration
 def test_xla_agrees():
@@ -271,7 +278,7 @@ def test_xla_agrees():
     if jax.device_count() < N:
         pytest.skip("set JAX_NUM_CPU_DEVICES=8")
     mesh = jax.make_mesh((N,), ("data",), axis_types=(AxisType.Auto,))
-    args = inputs(mesh, 4)
+    args = inputs(mesh, 6)
     (violation,) = found(
         mapped(scanned(product), mesh), args, "tpu:v5e:2x4", compile=True, compile_time=300
     )

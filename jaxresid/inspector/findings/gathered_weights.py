@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
+from jaxresid.inspector.findings.logits import may_be_in_vector_memory
 from jaxresid.inspector.findings.proposals import (
     WORTH_SAYING,
     Proposal,
     proposal,
     rewrite_effect,
 )
+from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.variants.rewrites.derived_values import (
     GATHERS,
     gathered_in,
@@ -26,16 +28,19 @@ from jaxresid.text.units import format_bytes
 _SAME = 0.01
 
 
-def gathered_weights(report: Report, rewrites: Callable[[], Rewrites | None]) -> Iterator[Proposal]:
+def gathered_weights(
+    report: Report, profile: Profile, rewrites: Callable[[], Rewrites | None]
+) -> Iterator[Proposal]:
     """Yield the finding of arguments that are gathered inside `shard_map` and kept whole.
 
     Args:
       report: the report of the function or step; it has an estimated peak. Without a mesh its
         bytes are those of all devices, and there are no findings.
+      profile: the profile of the compiler.
       rewrites: returns what is differentiated, if that can be rewritten.
     """
     assert report.peak is not None
-    if report.mesh is None:
+    if report.mesh is None or may_be_in_vector_memory(report.peak.nbytes, profile):
         return
     least = WORTH_SAYING * report.peak.nbytes
     kept = [r for r in report.residuals if _is_gathered(r)]

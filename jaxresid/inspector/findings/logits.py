@@ -44,7 +44,7 @@ class Chunked:
 
 
 def may_be_in_vector_memory(held: int, profile: Profile) -> bool:
-    """Return whether a compiler may have scores of so many bytes elsewhere than in main memory."""
+    """Return whether a compiler may have so many bytes elsewhere than in main memory."""
     return profile.pads_to_tiles and held < _IN_VECTOR_MEMORY
 
 

@@ -170,7 +170,7 @@ class Subject(ABC):
         levels = self.trace.levels
         yield from logits_at_peak(report, self.live, levels, self.profile, lambda: self.rewrites)
         if report.peak is not None:
-            yield from gathered_weights(report, lambda: self.rewrites)
+            yield from gathered_weights(report, self.profile, lambda: self.rewrites)
         if report.peak is None or report.mesh is not None:
             return
         jaxprs = [top.jaxpr for top in self.trace.tops]

@@ -34,16 +34,17 @@ def calls(fun, traced=None):
 
 
 # What calls the model is a library's, or the line would be the user's.
-def target(made, result="result.sum()"):
+def target(made, result="result.sum()", call="model.call"):
     names = {"model": made}
-    source = f"def run(x):\n    result = model.call(x)\n    return {result}\n"
+    source = f"def run(x):\n    result = {call}(x)\n    return {result}\n"
     exec(compile(source, "/nowhere/site-packages/keras/src/trainer.py", "exec"), names)
     return names["run"]
 
 
-def test_each_layer_is_a_call_by_its_name():
+@pytest.mark.parametrize("call", ["model.call", "model"])  # which has a name as well
+def test_each_layer_is_a_call_by_its_name(call):
     waves = [layer("Wave", f"wave_{i}") for i in range(4)]
-    (place,) = calls(target(model(*waves, layer("Scale", "end"))))
+    (place,) = calls(target(model(*waves, layer("Scale", "end")), call=call))
     assert (place.function, place.calls) == ("Wave.call", 4)
     assert place.layers == ("wave_0", "wave_1", "wave_2", "wave_3")
     assert place.by_framework
@@ -60,6 +61,18 @@ def test_layers_of_the_users_and_models_in_models():
         ("Model.call", ("part_0", "part_1")),
         ("Own.call", ("own", "own_1")),
     ]
+
+
+def test_a_function_is_no_layer():
+    class Holder(LIBRARY["Layer"]):
+        def call(self, x):
+            return wave(wave(x) + x)
+
+    def wave(x):
+        return jnp.tanh(jnp.sin(x)) * x
+
+    (place,) = calls(target(model(Holder("holder"))))
+    assert (place.function, place.layers, place.by_framework) == ("wave", (None, None), False)
 
 
 def test_a_layer_that_hands_out_state_is_no_place():
@@ -79,6 +92,7 @@ def test_lines_of_the_users_are_places_as_ever():
 
     (place,) = calls(lambda x: block(block(x)).sum())
     assert (place.function.rpartition(".")[2], place.by_framework) == ("block", False)
+    assert not calls(lambda x: made.call(made.call(x)).sum())
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -1,7 +1,8 @@
 """Tell where a framework itself calls the layers of a model that is put together from them.
 
-No line of the user's calls a layer of a functional or `Sequential` model of Keras: Keras goes
-through the graph that the user made once. What it calls there are the model's own layers.
+No line of the user's calls a layer of a `Sequential` of Flax or Equinox, or of a functional model
+of Keras: the framework goes through what the user made once. What it calls there are the model's
+own layers.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from types import CodeType
 
 from jaxresid.inspector.jaxpr.frames import Frame
 
-# What goes through the graph: the end of its file's path, and the function.
-_FILE = os.path.join(os.sep, "keras", "src", "ops", "function.py")
-_FUNCTION = "Function._run_through_graph"
+# What goes through the layers: the end of its file's path, and the function.
+_GRAPH = (os.path.join(os.sep, "keras", "src", "ops", "function.py"), "Function._run_through_graph")
+_SEQUENCES = tuple(
+    (os.path.join(os.sep, *path.split("/")), "Sequential.__call__")
+    for path in ("flax/nnx/helpers.py", "flax/linen/combinators.py", "equinox/nn/_sequential.py")
+)
 # What calls one layer, in a name scope that is called like it.
 _LAYER_FILE = os.path.join(os.sep, "keras", "src", "layers", "layer.py")
 _LAYER_FUNCTION = "Layer.__call__"
@@ -25,11 +29,19 @@ _OPERATIONS = os.path.join(os.sep, "keras", "src", "ops", "")
 
 def is_container(code: CodeType) -> bool:
     """Return whether code calls the layers of a model by the framework's own structure."""
-    return code.co_qualname == _FUNCTION and code.co_filename.endswith(_FILE)
+    return is_graph(code) or any(_is(code, *each) for each in _SEQUENCES)
+
+
+def is_graph(code: CodeType) -> bool:
+    """Return whether code is what calls the layers of a functional model of Keras.
+
+    Only a setting of Keras checkpoints these, which has no policy and takes no state out of them.
+    """
+    return _is(code, *_GRAPH)
 
 
 def is_layer(frame: Frame) -> bool:
-    """Return whether a frame below a container is that of a library's layer."""
+    """Return whether a frame below that graph is that of a library's layer."""
     code = frame.code
     return (
         frame.kind == "library"
@@ -58,4 +70,8 @@ def layer_name(frames: Sequence[Frame], start: int, stop: int, scopes: Sequence[
 
 
 def _opens_scope(code: CodeType) -> bool:
-    return code.co_qualname == _LAYER_FUNCTION and code.co_filename.endswith(_LAYER_FILE)
+    return _is(code, _LAYER_FILE, _LAYER_FUNCTION)
+
+
+def _is(code: CodeType, file: str, function: str) -> bool:
+    return code.co_qualname == function and code.co_filename.endswith(file)

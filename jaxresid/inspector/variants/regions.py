@@ -26,7 +26,7 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.phases import UPDATE, phase_of
 from jaxresid.inspector.program.avals import aval_of
-from jaxresid.inspector.variants.containers import is_container, is_layer, layer_name
+from jaxresid.inspector.variants.containers import is_container, is_graph, is_layer, layer_name
 from jaxresid.inspector.variants.nesting import FEWEST
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Location
@@ -209,12 +209,12 @@ class _Call:
         return self.run.jaxpr.eqns[self.run.start : self.run.stop]
 
     @property
-    def is_by_container(self) -> bool:
-        return bool(self.chain) and is_container(self.chain[-1].code)
+    def is_by_graph(self) -> bool:
+        return bool(self.chain) and is_graph(self.chain[-1].code)
 
     @property
-    def is_of_module(self) -> bool:
-        return _is_module(self.code) or self.is_by_container
+    def is_by_container(self) -> bool:
+        return bool(self.chain) and is_container(self.chain[-1].code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,11 +266,11 @@ class _CallSearch:
         location = self._levels.frames.location(first.chain[-1]) if first.chain else None
         function = _name(first.code)
         defined = None
-        if first.is_of_module:
+        if _is_module(first.code) or first.is_by_container:
             file, line = first.code.co_filename, first.code.co_firstlineno
             defined = Location(file, line, None, function)
         runs, layers = tuple(call.run for call in calls), tuple(call.layer for call in calls)
-        return Region(function, location, runs, defined, "call", layers, first.is_by_container)
+        return Region(function, location, runs, defined, "call", layers, first.is_by_graph)
 
     def line(self, call: _Call) -> Hashable:
         """Return the key that calls of one function from one line share."""
@@ -278,6 +278,8 @@ class _CallSearch:
             return call.code, call.loop.lasti
         if not call.chain:
             return call.code
+        if call.is_by_container:  # whose first layer may be called from a line of its own
+            return call.code, *(frame.code for frame in call.chain)
         location = self._levels.frames.location(call.chain[-1])
         return call.code, location.file, location.line
 
@@ -299,8 +301,8 @@ class _CallSearch:
     def _blocks(self, span: _Span) -> Iterator[list[_Call]]:
         """Yield the iterations of the Python loops of a span, where there are some alike in a row.
 
-        Loops that hold others are left out, and iterations that are no places. What may be grouped
-        is added to `loops`.
+        Loops that hold others are left out, those of a framework's over its layers, and iterations
+        that are no places. What may be grouped is added to `loops`.
         """
         if span.depth < 0 or span.start == span.stop:
             return
@@ -313,7 +315,7 @@ class _CallSearch:
             for path, eqn in zip(paths, span.eqns, strict=True)
         ]
         first = marks[0].frames[0]
-        if any(mark.frames[0].code is not first.code for mark in marks):
+        if is_container(first.code) or any(mark.frames[0].code is not first.code for mark in marks):
             return
         if any(phase_of(jax_compat.name_stack(eqn)) != UPDATE for eqn in span.eqns):
             return
@@ -394,7 +396,8 @@ class _CallSearch:
             return False
         if made.nbytes >= NEARLY_ALL * self.total or made.looped >= LOOPED * made.nbytes:
             return False
-        if call.is_of_module and all(_is_linear(eqn) for eqn in call.eqns):
+        is_module = _is_module(call.code) or call.is_by_graph
+        if is_module and all(_is_linear(eqn) for eqn in call.eqns):
             return False
         reads, end = self._last_reads(call.run.jaxpr), len(call.run.jaxpr.eqns)
         last = [
@@ -403,7 +406,7 @@ class _CallSearch:
             for v in eqn.outvars
             if (at := reads.get(v, -1)) >= call.run.stop
         ]
-        if call.is_by_container and end in last and min(last) < end:
+        if call.is_by_graph and end in last and min(last) < end:
             # New state, such as running means: a framework cannot take it out of a checkpoint.
             return False
         return bool(last)
@@ -578,6 +581,12 @@ def _is_module(code: CodeType) -> bool:
     )
 
 
+def _is_layer_of(caller: Frame | None, frame: Frame) -> bool:
+    if caller is None or not is_container(caller.code):
+        return False
+    return is_layer(frame) if is_graph(caller.code) else _is_module(frame.code)
+
+
 def _is_linear(eqn: Eqn) -> bool:
     inner = [each for nest in nests(eqn) for each in eqns_in(nest.jaxpr)]
     return all(jax_compat.primitive_name(each) in _LINEAR for each in (eqn, *inner))
@@ -601,11 +610,10 @@ class _Path:
         for i, frame in enumerate(frames):
             caller = frames[users[-1]] if users else None
             by_user = caller is not None and caller.kind == "user"
-            by_container = caller is not None and is_container(caller.code)
             if (
                 frame.kind == "user"
                 or (by_user and _is_module(frame.code))
-                or (by_container and is_layer(frame))
+                or _is_layer_of(caller, frame)
                 or (not by_user and is_container(frame.code))
             ):
                 users.append(i)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from jaxresid.advice.plan.source.file_edits import FileRewrite, FileRewrites, UnwritableError
+from jaxresid.advice.plan.source.libraries import library_of
 from jaxresid.advice.plan.source.locate import (
     calls_at,
     calls_reached,
@@ -66,6 +67,10 @@ class OnModules:
         if location is None or not any(part.checkpointed for part in site.parts):
             write_at_place(files, site, subject, calls)
             return
+        is_users = site.kind == "call" and site.library is None
+        if is_users and site.defined and library_of(files.path(location.file)) is not None:
+            self._where_defined(files, site, site.defined)
+            return
         file = files.at(location.file, location.line)
         if site.kind == "scan" and (loop := self._scan(file, location)) is not None:
             there, body = _body(files, file, loop, site.function, location)
@@ -84,6 +89,16 @@ class OnModules:
         else:
             there, owner = _class(files, file, site.function)
             self._set(there, owner, self._part(site), keywords, last_name(site.function))
+
+    def _where_defined(self, files: FileRewrites, site: PlannedSite, defined: Location) -> None:
+        """Set a class of the user's that a library calls with arrays, as `Sequential` does."""
+        file = files.at(defined.file, defined.line)
+        if module_library(files, file, site.function) != self.library:
+            raise UnwritableError(
+                file.where(defined.line), f"{site.function} is no module of {self.library}"
+            )
+        there, owner = _class(files, file, site.function)
+        self._set(there, owner, self._part(site), "", last_name(site.function))
 
     def _part(self, site: PlannedSite) -> PlannedPart:
         """Return the treatment of all calls: where they differ, that of those checkpointed."""

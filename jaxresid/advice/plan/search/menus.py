@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 from collections.abc import Callable, Iterator, Sequence
 
 from jaxresid import jax_compat
 from jaxresid.advice.plan.search.objective import Objective
 from jaxresid.advice.plan.search.options import Menu, Option, menu, offload_options
+from jaxresid.home import FOLDER
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.variants.choices import CheckpointPlace, Variants
 from jaxresid.inspector.variants.recompute import Graph, graph
 
+_ADAPTERS = os.path.join(FOLDER, "adapters", "")
 # A value smaller than this share of the budget is not worth a name.
 _WORTH_A_NAME = 1e-5
 # How finely the front of each of several places is made, as a share of its saveable bytes.
@@ -42,7 +46,7 @@ class Menus:
     ) -> None:
         self._subject, self._variants, self._budget = subject, variants, budget_nbytes
         self._objective, self._progress = objective, progress
-        self.places = _places(variants)
+        self.places = _places(variants, has_source(subject))
         self._taken_names = _names(variants, self.places)
         self._without_graph: dict[CheckpointPlace, None] = {}
 
@@ -101,12 +105,21 @@ class Menus:
             return None
 
 
-def _places(variants: Variants) -> list[CheckpointPlace]:
+def has_source(subject: Subject) -> bool:
+    """Return whether the target is code that can be edited: no library's, and no adapter's."""
+    code = getattr(inspect.unwrap(subject.fun), "__code__", None)
+    if code is None:
+        return True
+    is_library = subject.frames.kind(code.co_filename, code.co_qualname) == "library"
+    return not (is_library or code.co_filename.startswith(_ADAPTERS))
+
+
+def _places(variants: Variants, has_source: bool) -> list[CheckpointPlace]:
     """Return the places where a plan may put checkpoints.
 
     They are those where the code has one, loop bodies without one inside, calls of functions, and
-    everything as one. The whole loss of a step, which is traced again for each choice, is not among
-    them where the step has a checkpoint or a scan.
+    where the target `has_source` everything as one. The whole loss of a step, which is traced again
+    for each choice, is not among them where the step has a checkpoint or a scan.
     """
     places = variants.places()
     overlaps = variants.overlaps()
@@ -118,7 +131,7 @@ def _places(variants: Variants) -> list[CheckpointPlace]:
         p
         for p in places
         if p in sites
-        or (p.kind == "whole" and not (p.defined and (sites or scans)))
+        or (p.kind == "whole" and has_source and not (p.defined and (sites or scans)))
         or (p.kind == "scan" and p not in holding and not _is_inside(p, sites, overlaps))
         or (p.kind in ("call", "block") and p not in holding and p not in around_scans)
     ]

@@ -26,6 +26,7 @@ HOMES = {
     "equinox": "equinox",
     "transformers": "transformers",
     "keras": "keras",
+    "haliax": "haliax.nn",
     "levanter": "levanter.models",
 }
 # Variables that a framework reads when it is imported, for whom has not set them.

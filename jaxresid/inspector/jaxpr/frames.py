@@ -33,8 +33,9 @@ _ROOTS = tuple(
     for name in (("call", "calling.py"), ("trace", "function.py"))
 )
 
+_ADAPTERS = os.path.join(FOLDER, "adapters", "")
 # What it computes is part of the program.
-_LOSSES = os.path.join(FOLDER, "adapters", "standard_losses.py")
+_LOSSES = os.path.join(_ADAPTERS, "standard_losses.py")
 # The parts of jax that are a library of functions to call, not machinery that calls functions.
 _JAX_LIBRARY = tuple(
     os.path.join(*path.split("/"))
@@ -319,6 +320,11 @@ def _definitions(file: str) -> Mapping[tuple[int, str], str]:
                 inner = f"{prefix}{child.name}.<locals>."
             todo.append((child, inner))
     return found
+
+
+def is_adapter(code: CodeType) -> bool:
+    """Return whether code is ours that stands for a framework's training code."""
+    return code.co_filename.startswith(_ADAPTERS)
 
 
 def definition(code: CodeType, frames: Frames) -> Location:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Iterator, Sequence
 
 from jaxresid import jax_compat
 from jaxresid.advice.plan.search.objective import Objective
 from jaxresid.advice.plan.search.options import Menu, Option, menu, offload_options
-from jaxresid.home import FOLDER
+from jaxresid.inspector.jaxpr.frames import is_adapter
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.variants.choices import CheckpointPlace, Variants
 from jaxresid.inspector.variants.recompute import Graph, graph
 
-_ADAPTERS = os.path.join(FOLDER, "adapters", "")
 # A value smaller than this share of the budget is not worth a name.
 _WORTH_A_NAME = 1e-5
 # How finely the front of each of several places is made, as a share of its saveable bytes.
@@ -108,10 +106,9 @@ class Menus:
 def has_source(subject: Subject) -> bool:
     """Return whether the target is code that can be edited: no library's, and no adapter's."""
     code = getattr(inspect.unwrap(subject.fun), "__code__", None)
-    if code is None:
-        return True
-    is_library = subject.frames.kind(code.co_filename, code.co_qualname) == "library"
-    return not (is_library or code.co_filename.startswith(_ADAPTERS))
+    return code is None or not (
+        is_adapter(code) or subject.frames.kind(code.co_filename, code.co_qualname) == "library"
+    )
 
 
 def _places(variants: Variants, has_source: bool) -> list[CheckpointPlace]:

@@ -305,6 +305,41 @@ def test_it_is_silent(fun, on):
     assert found(fun, WS, f32(D), X, on=on) == []
 
 
+def stream_as_argument(ws, h, x):
+    """A sum with as many values that are given in float32."""
+
+    def layer(x, w):
+        y = x @ w
+        z = h + y
+        return jnp.sin(jnp.cos(z)).astype(jnp.bfloat16)
+
+    return scanned(layer, x, ws)
+
+
+def multiplied_stream(ws, h, x):
+    def layer(h, w):
+        y = jnp.tanh(h.astype(jnp.bfloat16) @ w)
+        z = h * y
+        return jnp.sin(jnp.cos(z))
+
+    return scanned(layer, h, ws)
+
+
+def gated_by_what_is_computed(ws, h, x):
+    def layer(x, w):
+        y = x @ w
+        gate = jnp.exp(x.astype(jnp.float32))
+        z = y * gate
+        return jnp.sin(jnp.cos(z)).astype(jnp.bfloat16)
+
+    return scanned(layer, x, ws)
+
+
+@pytest.mark.parametrize("fun", [stream_as_argument, multiplied_stream, gated_by_what_is_computed])
+def test_what_meets_as_many_wide_values_is_left_wide(fun):
+    assert found(fun, WS, f32(N, D), X) == []
+
+
 @pytest.mark.gpu
 @pytest.mark.integration
 def test_xla_agrees():

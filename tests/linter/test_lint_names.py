@@ -205,6 +205,21 @@ FILES = {
 }
 
 
+@pytest.mark.parametrize(
+    ("code", "values"),
+    [
+        ("if a:\n    x = 1\nelse:\n    x = 2\n    print(x)", [2]),
+        ("x = 0\nif a:\n    x = 1\nelse:\n    print(x)", [0]),
+        ("x = 0\nif a:\n    x = 1\nprint(x)", [0, 1]),
+        ("x = 0\nif a:\n    if b:\n        x = 1\n    else:\n        print(x)", [0]),
+    ],
+)
+def test_what_one_arm_binds_is_not_seen_in_the_other(code, values):
+    names = facts(code).names
+    (use,) = (n for n in names.loads["x"])
+    assert [ast.literal_eval(b.value) for b in names.bindings(use)] == values
+
+
 def project(tmp_path, files):
     modules = []
     for name, text in files.items():

@@ -1,6 +1,7 @@
 """`pytest -m zoo`: what `plan --emit` prints, pasted into the model's file, keeps what it said.
 
-A row is an adapter with its `--emit`; all run in the environment `newest` that `install.py` makes.
+A row is an adapter with its `--emit`; those of Haliax run in the environment `levanter` that
+`install.py` makes, all others in `newest`.
 """
 
 import re
@@ -13,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import running
-from test_adapters import command, report
+from test_adapters import ADAPTERS, command, report
 
 TUTORIALS = running.ROOT / "fixtures" / "tutorials"
 ENVIRONMENT = "newest"  # the tutorials need Flax 0.12
@@ -45,6 +46,43 @@ def test_the_promise_holds(framework, tmp_path):
     done = command(ENVIRONMENT, "plan", target, *STEP, "--budget", "130MiB", "--emit", framework)
     kept, peak = map(float, _PROMISE.search(done.stderr).groups())
     file.write_text(pasted(file.read_text(), done.stdout))
-    found = report(ENVIRONMENT, target, *STEP)
+    holds(report(ENVIRONMENT, target, *STEP), kept, peak)
+
+
+@pytest.mark.zoo
+@pytest.mark.parametrize(
+    ("model", "budget"),
+    [("functional", "13MiB"), ("sequential", "17MiB"), ("models_in_a_model", "10MiB")],
+)
+def test_the_promise_of_a_scope_holds(model, budget, tmp_path):
+    file = ADAPTERS / "keras_models.py"
+    words = ("--arg", "f32[2048,64]", "--optimizer", "sgd(1e-3)", "--on", "tpu:v5e")
+    done = command(
+        ENVIRONMENT, "plan", f"keras:{file}:{model}", *words, "--budget", budget, "--emit", "keras"
+    )
+    kept, peak = map(float, _PROMISE.search(done.stderr).groups())
+    again = tmp_path / "again.py"
+    scope = done.stdout.splitlines()[0]
+    build = f"def build():\n    {scope}\n        return {model}()\n"
+    again.write_text(f"{file.read_text()}\n\n{build}")
+    holds(report(ENVIRONMENT, f"keras:{again}:build", *words), kept, peak)
+
+
+@pytest.mark.zoo
+def test_the_promise_of_a_stack_holds(tmp_path):
+    file = ADAPTERS / "haliax_models.py"
+    words = ("--arg", "f32[2048,64]", "--kwarg", 'axes="batch embed"', "--on", "tpu:v5e")
+    plan = ("plan", f"haliax:{file}:build", *words, "--budget", "7.4MiB", "--emit", "haliax")
+    done = command("levanter", *plan)
+    kept, peak = map(float, _PROMISE.search(done.stderr).groups())
+    line, number = re.fullmatch(r"(.*?)  # .*:(\d+)\n", done.stdout).groups()
+    lines = file.read_text().splitlines()
+    lines[int(number) - 1] = " " * 8 + line
+    again = tmp_path / "again.py"
+    again.write_text("\n".join(lines))
+    holds(report("levanter", f"haliax:{again}:build", *words), kept, peak)
+
+
+def holds(found, kept, peak):
     assert found["totals"]["computed_nbytes"] / 2**20 == pytest.approx(kept, abs=0.006)
     assert found["peak"]["nbytes"] / 2**20 == pytest.approx(peak, abs=0.006)

@@ -69,25 +69,13 @@ def values_of(shape, key):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("name", "program"), PROGRAMS.items())
-def test_what_is_compiled_computes_the_same(name, program):
-    fun, args = program
-    (proposal,) = inspected(fun, args).proposals
-    assert proposal.finding.name == name
+def test_what_is_compiled_computes_the_same():
+    (proposal,) = inspected(training_step, LOGITS).proposals
     made = proposal.changed().trace.lowerable()
-    given = [values_of(x, jax.random.key(i)) for i, x in enumerate(args)]
-    if fun is training_step:
-        expected = jax.tree.leaves(fun(*given))
-    else:
-        inexact = tuple(i for i, x in enumerate(args) if x.dtype != jnp.int32)
-        value, gradients = jax.value_and_grad(fun, inexact)(*given)
-        expected = jax.tree.leaves((value, gradients))
+    given = [values_of(x, jax.random.key(i)) for i, x in enumerate(LOGITS)]
     found = jax.jit(lambda *each: list(made.run(each)))(*given)
-    assert len(found) == len(expected)
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_allclose(
-            np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=0.05, atol=2e-3
-        )
+    for a, b in zip(found, jax.jit(training_step)(*given), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "program"), PROGRAMS.items())

@@ -111,10 +111,8 @@ def test_it_is_worth_what_gathering_again_is(program, wrap):
     assert violation.span.row == gathered.__code__.co_firstlineno + 1
 
 
-@pytest.mark.parametrize("explicit", [False, True])
-def test_in_both_modes_of_a_mesh(explicit):
-    types = AxisType.Explicit if explicit else AxisType.Auto
-    mesh = AbstractMesh((N,), ("data",), axis_types=(types,))
+def test_on_a_mesh_whose_axes_are_not_explicit():
+    mesh = AbstractMesh((N,), ("data",), axis_types=(AxisType.Auto,))
     assert len(found(mapped(scanned(product), mesh), inputs(mesh))) == 1
 
 

@@ -49,6 +49,16 @@ def settings(*parts, kind="checkpoint", more=()):
             ("MaxText has no setting for 'x'",),
         ),
         (
+            "save_only_these_names('moe_x_sorted', 'moe_routing_maps')",
+            [
+                "remat_policy: 'custom'",
+                "decoder_layer_input: 'device'",
+                "moe_x_sorted: 'device'",
+                "moe_routing_maps: 'device'",
+            ],
+            (),
+        ),
+        (
             "save_only_these_names('x')",
             ["remat_policy: 'full'"],
             ("MaxText has no setting for 'x'",),

@@ -17,8 +17,8 @@ from jaxresid.model import Plan
 _TENSORS = frozenset(
     """
     decoder_layer_input indexer_cutoff_threshold context mlpwi mlpwi_0 mlpwi_1 mlpwo moe_mlpwi_0
-    moe_mlpwi_1 moe_mlpwo query_proj key_proj value_proj kv_proj qkv_proj out_proj query_wa_proj
-    kv_wa_proj mla_q mla_kv attention_out engram
+    moe_mlpwi_1 moe_mlpwo moe_x_sorted moe_routing_maps query_proj key_proj value_proj kv_proj
+    qkv_proj out_proj query_wa_proj kv_wa_proj mla_q mla_kv attention_out engram
     """.split()
 )
 _INPUT = "decoder_layer_input"  # which MaxText does not let anyone recompute

@@ -160,7 +160,7 @@ def test_what_is_published_is_of_the_text_it_names(folder):
                 change = types.TextDocumentContentChangePartial(span, f"{line}\n")
                 client.change(uri, version, longer, change)
             assert len(await client.found(uri, 41)) == 2
-            assert len(client.published) < 20
+            assert len(client.published) < 40  # a busy client sends slower
             for published in client.published:
                 lines = [d.range.start.line - published.version for d in published.diagnostics]
                 assert lines == ([6, 7] if published.version % 2 else [6])

@@ -229,7 +229,7 @@ class Contents:
         """The places of the files that import a word or have it after a dot, by word."""
         found: dict[bytes, list[int]] = {}
         for place, words in enumerate(self._all_words):
-            for word in {*words.imported, *_ATTRIBUTE.findall(words.content)}:
+            for word in {*words.imported, *words.attributes}:
                 found.setdefault(word, []).append(place)
         return found
 

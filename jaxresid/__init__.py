@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from jaxresid.model import ComparisonRow as ComparisonRow
     from jaxresid.model import Compiled as Compiled
     from jaxresid.model import CompiledBuffer as CompiledBuffer
+    from jaxresid.model import CompiledChange as CompiledChange
     from jaxresid.model import CompiledReport as CompiledReport
     from jaxresid.model import CompilerWarning as CompilerWarning
     from jaxresid.model import Computed as Computed
@@ -142,14 +143,14 @@ _PUBLIC = {
     "jaxresid.linter": "fix_source lint_paths lint_source",
     "jaxresid.model": (
         "Argument Aval Beaten Checkpoint CheckpointDifference Collective Comparison ComparisonRow "
-        "Compiled CompiledBuffer CompiledReport CompilerWarning Computed Configuration Constant "
-        "Consumer Cost DiffSide Difference EstimatedVerdict Expression Finding Floor FloorPart "
-        "FrontRow Interval IntervalBasis JaxInfo KeptBeyondPeak Lifetime Lifetimes "
-        "LineDifference Literal LiveValue Location Mark Mesh ModuleMemory NextStep Offloading "
-        "OomBuffer OomOther OomParts OomPool OomReport Origin Peak Phases PhaseSpan PlaceInfo Plan "
-        "PlannedPart PlannedSite PlannedValue ProgramPoint Relief Report Residual ResidualGroup "
-        "ResidualGroups ResidualRow Selection Source Sweep SweepRow Target TimeBasis TimeInterval "
-        "Timing Totals Transfers TriedPlace ValueDifference Verdict WayOut"
+        "Compiled CompiledBuffer CompiledChange CompiledReport CompilerWarning Computed "
+        "Configuration Constant Consumer Cost DiffSide Difference EstimatedVerdict Expression "
+        "Finding Floor FloorPart FrontRow Interval IntervalBasis JaxInfo KeptBeyondPeak Lifetime "
+        "Lifetimes LineDifference Literal LiveValue Location Mark Mesh ModuleMemory NextStep "
+        "Offloading OomBuffer OomOther OomParts OomPool OomReport Origin Peak Phases PhaseSpan "
+        "PlaceInfo Plan PlannedPart PlannedSite PlannedValue ProgramPoint Relief Report Residual "
+        "ResidualGroup ResidualGroups ResidualRow Selection Source Sweep SweepRow Target TimeBasis "
+        "TimeInterval Timing Totals Transfers TriedPlace ValueDifference Verdict WayOut"
     ),
     "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
     "jaxresid.option_types": "GroupBy Mode ResidualKey",

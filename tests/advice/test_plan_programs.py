@@ -48,7 +48,7 @@ class Program:
         self.subject = subject(self.question)
         self.variants = self.subject.variants()
         self.plain = without_checkpoints(self.variants)
-        self.places = menus._places(self.variants)
+        self.places = menus._places(self.variants, has_source=True)
         self.drafts = Drafts(
             self.subject, self.variants, self.places, self.plain, None, lambda text: None
         )

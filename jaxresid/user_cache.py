@@ -6,7 +6,6 @@ import os
 import re
 import sys
 import time
-import uuid
 from contextlib import suppress
 from pathlib import Path
 
@@ -61,9 +60,9 @@ def write(file: Path, data: bytes) -> None:
       OSError: It cannot be written.
     """
     # Not by tempfile, whose files are for nobody else to read: a team may share a directory.
-    temporary = file.with_name(f"{file.stem}.{uuid.uuid4().hex}.tmp")
+    temporary = file.with_name(f"{file.stem}.{os.getpid()}.{time.time_ns()}.tmp")
     try:
-        with open(temporary, "xb") as opened:
+        with open(temporary, "xb") as opened:  # as a link it would be followed
             opened.write(data)
         os.replace(temporary, file)
     except BaseException:

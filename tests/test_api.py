@@ -102,6 +102,7 @@ def test_a_jitted_function_a_method_and_a_partial():
         ]
 
 
+@pytest.mark.integration
 def test_terabytes_in_seconds():
     """80 layers that keep tens of TiB: nothing is computed, nothing is allocated."""
     gc.collect()

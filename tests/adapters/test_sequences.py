@@ -31,6 +31,7 @@ def test_what_is_emitted_keeps_its_promise(call, report, tmp_path, framework):
     assert found["peak"]["nbytes"] / 2**20 == pytest.approx(peak, abs=0.006)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("framework", ["nnx", "equinox"])
 def test_the_blocks_are_one_place(call, framework):
     target = f"{framework}:{FILE}:{framework}_blocks"

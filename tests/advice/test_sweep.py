@@ -461,6 +461,7 @@ class TestDask:
         assert len({line["key"] for line in lines(file)}) == len(lines(file)) == 8
         assert {r.compiled.peak_nbytes for r in found.rows} == {200, 400, 800, 1600}
 
+    @pytest.mark.integration
     def test_a_scheduler_that_does_not_answer(self, monkeypatch):
         pytest.importorskip("distributed")
         monkeypatch.setattr("jaxresid.xla.processes.cluster._CONNECT_S", 0.5)

@@ -170,6 +170,7 @@ def test_jobs_that_cannot_be_made_end_the_others(tmp_path):
     assert is_gone(read_pid(pid), timeout_s=0)
 
 
+@pytest.mark.integration
 def test_progress():
     said = []
     list(run([job(b"a", "dots"), job(b"b", "none")], "naps", workers=2, progress=said.append))
@@ -318,6 +319,7 @@ class Silent(ThreadPoolExecutor):
         return future
 
 
+@pytest.mark.integration
 def test_progress_of_an_executor_that_does_not_tell():
     said = []
     some = [job(b"a"), job(b"b")]

@@ -109,6 +109,7 @@ def test_a_worker_that_is_killed(tmp_path):
     assert (found.error, found.transient) == ("killed (out of memory?)", True)
 
 
+@pytest.mark.integration
 def test_an_interrupt_that_reaches_the_child(tmp_path):
     pid = tmp_path / "pid"
     result = in_thread(lambda: run("hangs", job(label=pid, timeout_s=1.5)))

@@ -6,12 +6,12 @@ import { jaxresid, serverOptions, type Choice } from "../src/command";
 const nothing: Choice = {
   configured: [],
   python: undefined,
-  folders: ["/work/model"],
+  folders: ["/projects/model"],
   isTrusted: true,
   isWindows: false,
   exists: () => false,
 };
-const here = "/work/model/.venv/bin/jaxresid";
+const here = "/projects/model/.venv/bin/jaxresid";
 
 test("the settings come first", () => {
   const choice = { ...nothing, configured: ["uv", "run", "jaxresid"], python: "/envs/a/bin/python", exists: () => true };
@@ -25,20 +25,20 @@ test("then the chosen environment, if jaxresid is in it", () => {
 });
 
 test("then .venv of the first folder that has it, then PATH", () => {
-  const folders = ["/work/data", "/work/model"];
+  const folders = ["/projects/data", "/projects/model"];
   assert.deepEqual(jaxresid({ ...nothing, folders, exists: (path) => path === here }), [here]);
   assert.deepEqual(jaxresid(nothing), ["jaxresid"]);
 });
 
 test("on Windows programs are in Scripts", () => {
   const found = jaxresid({ ...nothing, isWindows: true, exists: () => true });
-  assert.deepEqual(found, ["/work/model/.venv/Scripts/jaxresid.exe"]);
+  assert.deepEqual(found, ["/projects/model/.venv/Scripts/jaxresid.exe"]);
 });
 
 test("nothing that lies in a workspace is run before it is trusted", () => {
-  const choice = { ...nothing, isTrusted: false, python: "/work/model/env/bin/python", exists: () => true };
+  const choice = { ...nothing, isTrusted: false, python: "/projects/model/env/bin/python", exists: () => true };
   assert.deepEqual(jaxresid(choice), ["jaxresid"]);
-  assert.deepEqual(serverOptions("/work/model/env/bin/python", "/envs/a/bin/python", false), { trusted: false });
+  assert.deepEqual(serverOptions("/projects/model/env/bin/python", "/envs/a/bin/python", false), { trusted: false });
 });
 
 test("the server is told the interpreter of the settings, then the chosen one, if any", () => {

@@ -3,8 +3,8 @@ import { test } from "node:test";
 
 import { applyPlan, chosenTarget, plan, trace, type Commands, type Person } from "../src/flows";
 
-const gpt = { name: "gpt", folder: "/work/model" };
-const step = { name: "step", folder: "/work/other" };
+const gpt = { name: "gpt", folder: "/projects/model" };
+const step = { name: "step", folder: "/projects/other" };
 
 /** A server that answers as told, and what it was asked. */
 class Told implements Commands {
@@ -38,7 +38,7 @@ class Answering implements Person {
 test("the chosen target is traced, in its own folder", async () => {
   const server = new Told({ "jaxresid.targets": [gpt, step] });
   await trace(server, new Answering());
-  assert.deepEqual(server.asked, [["jaxresid.targets"], ["jaxresid.trace", "step", "/work/other"]]);
+  assert.deepEqual(server.asked, [["jaxresid.targets"], ["jaxresid.trace", "step", "/projects/other"]]);
 });
 
 test("where no target has a name, it is said where to give one", async () => {
@@ -61,13 +61,13 @@ test("without a server, a choice or a budget nothing is asked", async () => {
 test("a plan is for the budget that is written, on the place of the settings or the target's own", async () => {
   const server = new Told({ "jaxresid.targets": [gpt] });
   await plan(server, new Answering(" 3GiB "), "tpu:v5e");
-  assert.deepEqual(server.asked.at(-1), ["jaxresid.plan", "gpt", "3GiB", "tpu:v5e", "/work/model"]);
+  assert.deepEqual(server.asked.at(-1), ["jaxresid.plan", "gpt", "3GiB", "tpu:v5e", "/projects/model"]);
   await plan(server, new Answering("3GiB"), "");
-  assert.deepEqual(server.asked.at(-1), ["jaxresid.plan", "gpt", "3GiB", null, "/work/model"]);
+  assert.deepEqual(server.asked.at(-1), ["jaxresid.plan", "gpt", "3GiB", null, "/projects/model"]);
 });
 
 test("the plan of the chosen target is applied", async () => {
   const server = new Told({ "jaxresid.targets": [gpt, step] });
   await applyPlan(server, new Answering());
-  assert.deepEqual(server.asked.at(-1), ["jaxresid.applyPlan", "step", "/work/other"]);
+  assert.deepEqual(server.asked.at(-1), ["jaxresid.applyPlan", "step", "/projects/other"]);
 });

@@ -18,16 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxresid import regular_files
+from jaxresid import regular_files, user_cache
 
 _FORMAT = 3
 _UNUSED_NS = 30 * 24 * 3600 * 10**9
 _ABANDONED_NS = 3600 * 10**9
 _LOCK_WAIT_S = 1.0
-
-_TAG = """Signature: 8a477f597d28d172789f06886806bc55
-# This directory was made by jaxresid. See https://bford.info/cachedir/
-"""
 
 Payload = Any
 
@@ -144,7 +140,7 @@ class LintCache:
         with suppress(OSError, ValueError, TypeError, RecursionError):
             if regular_files.leads_out(self.directory):
                 return
-            _prepare(self.directory)
+            user_cache.prepare(self.directory)
             file = _file(self.directory, self.key)
             with _locked(file.with_suffix(".lock")):
                 sections = _load(file, self.key)
@@ -209,26 +205,7 @@ def _head(key: str, body: bytes) -> dict[str, object]:
 def _write(file: Path, key: str, sections: dict[str, dict[str, Any]]) -> None:
     body = json.dumps(sections, separators=(",", ":")).encode("ascii")
     data = json.dumps(_head(key, body)).encode("ascii") + b"\n" + body
-    temporary = file.with_name(f"{file.stem}.{os.getpid()}.{time.time_ns()}.tmp")
-    try:
-        with open(temporary, "xb") as new:  # as a link it would be followed
-            new.write(data)
-        os.replace(temporary, file)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-
-
-def _prepare(directory: Path) -> None:
-    """Make the directory one that git and backups skip, unless it holds something else."""
-    directory.mkdir(parents=True, exist_ok=True)
-    tag = directory / "CACHEDIR.TAG"
-    if tag.exists() or any(directory.iterdir()):
-        return
-    for file, text in ((directory / ".gitignore", "*\n"), (tag, _TAG)):
-        with suppress(FileExistsError), file.open("x", encoding="ascii") as new:
-            new.write(text)
+    user_cache.write(file, data)
 
 
 def _remove_stale(directory: Path) -> None:

@@ -139,6 +139,7 @@ def test_consumers_are_in_the_users_model_too(library, loss):
             assert Path(consumer.location.file).resolve() == FIXTURES / f"{library}_model.py"
 
 
+@pytest.mark.integration
 @every_loss
 def test_the_library_is_shown_where_it_is_not_the_users_line(library, loss):
     for _, origin in computed(library, loss):

@@ -33,7 +33,7 @@ export const window = {
     task({}, { onCancellationRequested: () => disposable }),
 };
 export const workspace = {
-  workspaceFolders: [{ uri: { fsPath: "/work/model" } }],
+  workspaceFolders: [{ uri: { fsPath: "/projects/model" } }],
   get isTrusted() {
     return state.isTrusted;
   },

@@ -1,27 +1,20 @@
-"""Make the pictures of the editor in docs/pictures: `python docs/editor_screenshot.py`.
+"""Make the pictures of the editor in docs/pictures: `python -m docs.editor_screenshot`.
 
-What is shown is what `jaxresid server` says of a model of Equinox whose step was checked for an
-H100. It is shown by Monaco, which is the editor in VS Code; npm fetches it, and Chromium draws it.
+They are of VS Code with the extension, which shows a model of Equinox whose step was checked for an
+H100: `npm run package` in editors/vscode and `python -m tests.server.vscode .ci/envs/vscode` first.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from playwright.sync_api import Page, sync_playwright
+from tests.server import vscode
 
-_ROOT = Path(__file__).parent.parent
-_PICTURES = _ROOT / "docs" / "pictures"
-_PAGE = Path(__file__).with_suffix(".html")
-_MONACO = "monaco-editor@0.54.0"
+_PICTURES = Path(__file__).parent / "pictures"
 _TARGETS = """
 [tool.jaxresid.targets.train]
 target = "train.py:step"
@@ -97,108 +90,40 @@ def step_inputs():
 
 def main() -> None:
     """Write the pictures."""
+    installed = vscode.installed()
+    if installed is None:
+        sys.exit("no VS Code: python -m tests.server.vscode .ci/envs/vscode")
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        project = folder / "project"
-        project.mkdir()
-        (project / "train.py").write_text(_MODEL)
-        (project / "pyproject.toml").write_text(_TARGETS)
-        os.environ["JAXRESID_CACHE_DIR"] = str(folder / "cache")
-        subprocess.run(
-            [sys.executable, "-m", "jaxresid", "check", "train", "-q"], cwd=project, check=False
-        )
-        said = asyncio.run(_said_by_server(project))
-        npm = ["npm", "install", "--silent", "--no-audit", "--no-fund", _MONACO]
-        subprocess.run(npm, cwd=folder, check=True)
-        page = folder / "node_modules" / "monaco-editor" / "min" / "page.html"
-        page.write_text(_PAGE.read_text().replace("SAID", json.dumps(said)))
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(
-                executable_path=shutil.which("chromium"),
-                args=["--no-sandbox", "--allow-file-access-from-files"],
+        home = Path(name) / "home"
+        train = Path(name) / "project" / "train.py"
+        home.mkdir()
+        train.parent.mkdir()
+        train.write_text(_MODEL)
+        (train.parent / "pyproject.toml").write_text(_TARGETS)
+        environment = {**os.environ, "JAXRESID_CACHE_DIR": str(home / "cache")}
+        check = [sys.executable, "-m", "jaxresid", "check", "train", "-q"]
+        subprocess.run(check, cwd=train.parent, env=environment, check=False)
+        programs = Path(sys.executable).parent
+        with vscode.served(installed, home, programs) as address, vscode.browser() as browser:
+            window = vscode.Window(
+                browser.new_page(viewport={"width": 1200, "height": 880}), address
             )
-            shown = browser.new_page(viewport={"width": 1000, "height": 620})
-            shown.goto(page.as_uri())
-            shown.wait_for_selector("html[data-ready]", state="attached")
-            _picture(shown, "x = x + self.attention", "editor.action.showHover", "editor.png")
-            _picture(shown, "nothing_saveable()", "editor.action.quickFix", "editor-fix.png")
-            browser.close()
+            window.open(train, trusted=True)
+            window.command("View: Toggle Primary Side Bar Visibility")
+            _picture(window, "x = x + self.attention", "Show or Focus Hover", "editor.png")
+            _picture(window, "nothing_saveable()", "Quick Fix...", "editor-fix.png")
 
 
-async def _said_by_server(project: Path) -> dict[str, Any]:
-    """Return what the server says of the project's file, as the protocol's JSON."""
-    from lsprotocol import types
-    from pygls.lsp.client import LanguageClient
-
-    client = LanguageClient("screenshot", "1")
-    found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    @client.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)  # type: ignore[untyped-decorator]
-    def _published(params: Any) -> None:
-        if not found.done():
-            found.set_result(params.diagnostics)
-
-    await client.start_io(sys.executable, "-m", "jaxresid", "server")
-    folder = types.WorkspaceFolder(project.as_uri(), "project")
-    await client.initialize_async(
-        types.InitializeParams(
-            types.ClientCapabilities(
-                text_document=types.TextDocumentClientCapabilities(
-                    hover=types.HoverClientCapabilities(content_format=[types.MarkupKind.Markdown])
-                )
-            ),
-            workspace_folders=[folder],
-        )
-    )
-    client.initialized(types.InitializedParams())
-    file = project / "train.py"
-    text = file.read_text()
-    client.text_document_did_open(
-        types.DidOpenTextDocumentParams(types.TextDocumentItem(file.as_uri(), "python", 1, text))
-    )
-    document = types.TextDocumentIdentifier(file.as_uri())
-    whole = types.Range(types.Position(0, 0), types.Position(len(text.splitlines()), 0))
-    diagnostics = await found
-    said: dict[str, Any] = {
-        "diagnostics": diagnostics,
-        "hints": await client.text_document_inlay_hint_async(
-            types.InlayHintParams(document, whole)
-        ),
-        "lenses": await client.text_document_code_lens_async(types.CodeLensParams(document)),
-        "actions": await client.text_document_code_action_async(
-            types.CodeActionParams(document, whole, types.CodeActionContext(diagnostics))
-        ),
-        "hovers": [
-            await client.text_document_hover_async(
-                types.HoverParams(document, types.Position(n, 0))
-            )
-            for n in range(len(text.splitlines()))
-        ],
-    }
-    made: dict[str, Any] = client.protocol._converter.unstructure(said)
-    await client.shutdown_async(None)
-    client.exit(None)
-    await client.stop()
-    return {"text": text, **made}
-
-
-def _picture(page: Page, code: str, action: str, name: str) -> None:
-    """Draw the editor around some code, with what an action shows there."""
-    line = 1 + next(i for i, text in enumerate(_MODEL.splitlines()) if code in text)
-    column = 2 + _MODEL.splitlines()[line - 1].index(code)
-    page.evaluate(
-        """([lineNumber, column]) => {
-          editor.setPosition({ lineNumber, column });
-          editor.setScrollTop(editor.getTopForLineNumber(lineNumber) - 150);
-          editor.focus();
-        }""",
-        [line, column],
-    )
-    page.wait_for_timeout(1000)
-    page.evaluate("action => editor.trigger('script', action)", action)
-    page.wait_for_timeout(1500)
-    page.screenshot(path=str(_PICTURES / name))
-    page.keyboard.press("Escape")
+def _picture(window: vscode.Window, code: str, command: str, name: str) -> None:
+    """Draw the window around some code, with what a command shows there."""
+    lines = _MODEL.splitlines()
+    row = next(n for n, text in enumerate(lines, 1) if code in text)
+    window.go_to(row, lines[row - 1].index(code) + 2)
+    window.wait_for_code("of all that is kept")
+    window.command(command)
+    window.page.wait_for_timeout(2000)
+    window.page.screenshot(path=str(_PICTURES / name))
+    window.page.keyboard.press("Escape")
 
 
 if __name__ == "__main__":

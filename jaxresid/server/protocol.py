@@ -5,10 +5,12 @@ Nothing here knows what the server is for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from lsprotocol import types
+from pygls.exceptions import JsonRpcInvalidParams
 from pygls.protocol import LanguageServerProtocol, lsp_method
 from pygls.protocol.json_rpc import JsonRPCNotification
 
@@ -48,6 +50,29 @@ class Protocol(LanguageServerProtocol):
     lsp_workspace__did_change_workspace_folders = _handed_on(
         types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS
     )
+
+    @lsp_method(types.INITIALIZE)
+    def lsp_initialize(self, params: Any) -> Generator[Any, Any, Any]:
+        """Say what the server can do, and that clients may have tokens for commands' progress."""
+        result = yield from super().lsp_initialize(params)
+        result.capabilities.execute_command_provider.work_done_progress = True
+        return result
+
+    @lsp_method(types.WORKSPACE_EXECUTE_COMMAND)
+    async def lsp_workspace__execute_command(self, params: Any) -> Any:
+        """Call what was registered for a command, with the client's token for its progress first.
+
+        pygls would drop the token, make of arguments what the parameters say, and let a command
+        go on whose request was cancelled.
+
+        Raises:
+          JsonRpcInvalidParams: There is no command of that name.
+        """
+        handler = self.fm.commands.get(params.command)
+        if handler is None:
+            raise JsonRpcInvalidParams(f"there is no command {params.command!r}")
+        found = handler(params.work_done_token, *(params.arguments or ()))
+        return await found if inspect.isawaitable(found) else found
 
     def structure_message(self, data: dict[str, Any]) -> Any:
         """Return a message by its JSON; one that is malformed is answered, and ignored."""

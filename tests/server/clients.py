@@ -132,8 +132,8 @@ class Client(LanguageClient):
         found = await asyncio.wait_for(self.text_document_code_lens_async(params), TIMEOUT_S)
         return sorted(((a.range.start.line + 1, a.command) for a in found), key=lambda x: x[0])
 
-    async def execute(self, command, *arguments):
-        params = types.ExecuteCommandParams(command, list(arguments))
+    async def execute(self, command, *arguments, token=None):
+        params = types.ExecuteCommandParams(command, list(arguments), token)
         return await asyncio.wait_for(self.workspace_execute_command_async(params), TIMEOUT_S)
 
     async def pull(self, uri):

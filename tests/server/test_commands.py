@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("pygls", reason="needs pygls, of the extra `server`")
 
 from lsprotocol import types
+from pygls.exceptions import JsonRpcException
 
 from jaxresid.documents.latest import read
 from jaxresid.errors import InputsError
@@ -147,6 +148,37 @@ def test_trace_plan_and_apply(work):
     (plan,) = [each for each in results if each.head.command == "plan"]
     assert found == [edit.text for edit in plan.edits]
     assert found != [MODEL]
+
+
+@pytest.mark.integration
+def test_a_clients_own_token_has_the_progress_until_the_answer(work):
+    async def session(client):
+        assert client.answer.capabilities.execute_command_provider.work_done_progress is True
+        assert await client.execute("jaxresid.trace", "deep", token="mine") is True
+        assert (await told(client)).startswith("deep: peak")
+        steps = [value["kind"] for token, value in client.progress if token == "mine"]
+        assert (steps[0], steps[-1], len(steps)) == ("begin", "end", len(client.progress))
+        assert "report" in steps
+        # Stopped by the token, and by taking the request back: 7 is another token.
+        for token in ("mine", 7):
+            slow = asyncio.ensure_future(client.execute("jaxresid.trace", "slow", token=token))
+            numbers = await pids(client, work)
+            assert not slow.done()
+            if token == "mine":
+                params = types.WorkDoneProgressCancelParams(token)
+                client.window_work_done_progress_cancel(params)
+                assert await slow is False
+            else:
+                futures = client.protocol._request_futures.items()
+                (request,) = [number for number, future in futures if not future.done()]
+                client.cancel_request(types.CancelParams(request))
+            assert await told(client) == "tracing slow: stopped"
+            assert client.progress[-1] == (token, {"kind": "end"})
+            assert await gone(numbers)
+        with pytest.raises(JsonRpcException, match=r"there is no command 'jaxresid\.none'"):
+            await client.execute("jaxresid.none", token="mine")
+
+    talk(work, session)
 
 
 async def pids(client, work):

@@ -8,7 +8,7 @@ import itertools
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lsprotocol import converters, types
 
@@ -26,6 +26,15 @@ from jaxresid.text.safe_text import one_line
 
 CANCEL = "jaxresid.cancel"
 TARGETS = "jaxresid.targets"
+
+
+class _Work(NamedTuple):
+    """What a command is to run: the words of a command line, for a target, by a Python."""
+
+    target: ProjectTarget
+    python: str
+    words: tuple[str, ...]
+    title: str
 
 
 class Commands:
@@ -54,8 +63,8 @@ class Commands:
         self._tokens = itertools.count(1)
         self._can = {"progress": False, "apply": False, "versions": False}
         self._encoding = "utf-16"
-        self._running: tuple[str, asyncio.Task[None]] | None = None
-        self._token: str | None = None
+        self._running: tuple[str, asyncio.Task[bool]] | None = None
+        self._token: Any = None
 
     def start(self, options: ServerOptions, can: dict[str, bool], encoding: str) -> None:
         """Take the options and abilities of the client, and what positions count."""
@@ -66,7 +75,8 @@ class Commands:
     def handlers(self) -> dict[str, Any]:
         """Return what to call for which command.
 
-        Each returns whether it is done or under way, but for the one that returns the targets.
+        Each takes the client's token for its progress, or None, and its arguments. It returns
+        whether it is done or under way, but for the one that returns the targets.
         """
         named: dict[str, Callable[..., Any]] = {
             TRACE: self._trace,
@@ -79,16 +89,15 @@ class Commands:
         return {name: self._answering(do) for name, do in named.items()} | {TARGETS: targets}
 
     def _answering(self, do: Callable[..., Any]) -> Callable[..., Any]:
-        # pygls makes of arguments what the parameters say: these take all as they are.
-        async def answer(*given: Any) -> bool:
+        async def answer(token: Any, *given: Any) -> bool:
             try:
                 if not self.options.trusted:
                     raise InputsError("commands are off, as the workspace is not trusted")
-                await do(*_arguments(given))
+                work = await do(*_arguments(given))
             except JaxresidError as e:
                 self._tell(f"jaxresid: {e}", types.MessageType.Error)
                 return False
-            return True
+            return True if work is None else await self._start(work, token)
 
         return answer
 
@@ -102,10 +111,10 @@ class Commands:
 
     # -- what runs ---------------------------------------------------------------------------
 
-    async def _trace(self, name: str | None, folder: str | None = None, *more: Any) -> None:
+    async def _trace(self, name: str | None, folder: str | None = None, *more: Any) -> _Work:
         _none_more(TRACE, "the name of a target and the folder of its project", more)
         target = self._target(name, folder)
-        await self._begin(target, "report", f"tracing {target.name}", ())
+        return await self._work(target, "report", f"tracing {target.name}", ())
 
     async def _plan(
         self,
@@ -114,7 +123,7 @@ class Commands:
         place: str | None = None,
         folder: str | None = None,
         *more: Any,
-    ) -> None:
+    ) -> _Work:
         what = "the name of a target, a budget, a place and the folder of its project"
         _none_more(PLAN, what, more)
         target = self._target(name, folder)
@@ -122,7 +131,7 @@ class Commands:
             *([f"--budget={budget}"] if budget else ()),
             *([f"--on={place}"] if place else ()),
         ]
-        await self._begin(target, "plan", f"planning {target.name}", options)
+        return await self._work(target, "plan", f"planning {target.name}", options)
 
     async def _cancel(self, *more: Any) -> None:
         if self._running is not None:
@@ -139,30 +148,37 @@ class Commands:
         if self._running is not None and token == self._token:
             self._running[1].cancel()
 
-    async def _begin(
+    async def _work(
         self, target: ProjectTarget, command: str, title: str, options: Sequence[str]
-    ) -> None:
-        """Start a command; it goes on when this has returned."""
+    ) -> _Work:
         self._check_idle()
         python = await asyncio.to_thread(python_of, target, self.options.interpreter)
         self._check_idle()
-        words = [command, target.name, *options]
-        task = asyncio.ensure_future(self._run(target, python, words, title))
-        self._running = title, task
+        return _Work(target, python, (command, target.name, *options), title)
+
+    async def _start(self, work: _Work, token: Any) -> bool:
+        """Start a command, and return whether it is under way.
+
+        With the client's token, which is worth something until the answer, return when it has
+        ended: whether it is done.
+        """
+        task = asyncio.ensure_future(self._run(work, token))
+        self._running = work.title, task
+        return True if token is None else await task
 
     def _check_idle(self) -> None:
         if self._running is not None and not self._running[1].done():
             raise InputsError(f"one thing at a time: {self._running[0]} is under way")
 
-    async def _run(
-        self, target: ProjectTarget, python: str, words: Sequence[str], title: str
-    ) -> None:
-        token = await self._begin_progress(title)
-        said, kind = "", types.MessageType.Info
+    async def _run(self, work: _Work, token: Any) -> bool:
+        target, title = work.target, work.title
+        token = await self._begin_progress(title, token)
+        said, kind, is_done = "", types.MessageType.Info, False
         try:
-            await run(python, target.folder, words, functools.partial(self._say, token))
+            await run(work.python, target.folder, work.words, functools.partial(self._say, token))
             await self._traces.look()
-            said = self._traces.summary(str(target.folder), target.name, words[0])
+            said = self._traces.summary(str(target.folder), target.name, work.words[0])
+            is_done = True
         except asyncio.CancelledError:
             said = f"{title}: stopped"
         except JaxresidError as e:
@@ -173,25 +189,29 @@ class Commands:
             kind = types.MessageType.Error
         self._end_progress(token)
         self._tell(f"jaxresid: {said}", kind)
+        return is_done
 
-    async def _begin_progress(self, title: str) -> str | None:
-        if not self._can["progress"]:
-            return None
-        token = self._token = f"jaxresid/{next(self._tokens)}"
-        try:
-            await self._server.work_done_progress.create_async(token)
-        except Exception:  # the client has none for it
-            return None
+    async def _begin_progress(self, title: str, token: Any) -> Any:
+        """Begin the progress that the client has a token for, else one of the server's."""
+        if token is None:
+            if not self._can["progress"]:
+                return None
+            token = f"jaxresid/{next(self._tokens)}"
+            try:
+                await self._server.work_done_progress.create_async(token)
+            except Exception:  # the client has none for it
+                return None
+        self._token = token
         begin = types.WorkDoneProgressBegin(title=f"jaxresid: {title}", cancellable=True)
         self._server.work_done_progress.begin(token, begin)
         return token
 
-    def _say(self, token: str | None, text: str) -> None:
+    def _say(self, token: Any, text: str) -> None:
         if token is not None:
             report = types.WorkDoneProgressReport(message=text, cancellable=True)
             self._server.work_done_progress.report(token, report)
 
-    def _end_progress(self, token: str | None) -> None:
+    def _end_progress(self, token: Any) -> None:
         if token is not None:
             self._server.work_done_progress.end(token, types.WorkDoneProgressEnd())
 

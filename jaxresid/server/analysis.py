@@ -7,11 +7,10 @@ own: neither its neighbours nor their configuration are read.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.run.discover import discover
+from jaxresid.linter.run.discover import is_excluded
 from jaxresid.linter.run.files import LintRun
 from jaxresid.settings.config import Options, load
 
@@ -42,11 +41,10 @@ class Analysis:
         Raises:
           ConfigError: The configuration is not understood.
         """
-        if self._run.is_alone(path) or not path.exists():
+        if self._run.is_alone(path):
             return False
         if path not in self._excluded:
-            config = replace(self._run.config_in(path.parent), force_exclude=True)
-            self._excluded[path] = not discover([str(path)], config)
+            self._excluded[path] = is_excluded(str(path), self._run.config_in(path.parent))
         return self._excluded[path]
 
     def lint(self, path: Path, open_files: Mapping[Path, bytes]) -> Linted:

@@ -112,7 +112,8 @@ def test_trees_go_without_the_garbage_collector(tmp_path, monkeypatch):
     monkeypatch.setattr(document, "parse", parse)
     gc.disable()
     try:
-        assert lint_source(_MODEL, str(tmp_path / "model.py"), config=Config(tmp_path))
+        # No other file can import it.
+        assert lint_source(_MODEL, str(tmp_path / "a-model.py"), config=Config(tmp_path))
         assert [tree() for tree in trees] == [None]
     finally:
         gc.enable()

@@ -78,6 +78,33 @@ def test_a_project_ends_at_the_folder_that_is_open(tmp_path):
     assert [[v.code for v in each] for each in found] == [["JXR101"], []]
 
 
+@pytest.mark.parametrize("saved", ["model use", "model", "use", ""])
+def test_files_that_were_never_saved_are_of_the_project(tmp_path, saved):
+    """As if they were saved, also where only the one that is imported, or imports, is new."""
+    (tmp_path / "pyproject.toml").write_text('[tool.jaxresid]\nexclude = ["old.py"]\n')
+    model = b"import jax\n\n\n@jax.checkpoint\ndef loss(w):\n    return w.sum()\n"
+    use = b"import jax\nfrom pkg.model import loss\nstep = jax.grad(loss)\n"
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for name, text in (("model", model), ("use", use)):
+        if name in saved.split():
+            (package / f"{name}.py").write_bytes(text)
+    path = package / "model.py"
+    analysis = Analysis([tmp_path])
+
+    def found(**others):
+        texts = {package / f"{name}.py": text for name, text in others.items()}
+        linted = analysis.lint(path, {path: model, **texts})
+        return [v.code for v in linted.violations]
+
+    assert found(use=use) == ["JXR101"]
+    # What is closed again is not there; what is excluded does not count.
+    assert found() == (["JXR101"] if "use" in saved else [])
+    assert found(use=b"", old=use) == []
+    assert found(use=b"", other=use) == ["JXR101"]
+
+
 def test_content_is_what_the_file_would_hold():
     assert Buffer("# coding: latin-1\né = 1\n", 1).content == b"# coding: latin-1\n\xe9 = 1\n"
     assert Buffer("# coding: latin-1\n€\n", 1).content == b"# coding: latin-1\n?\n"

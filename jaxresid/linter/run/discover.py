@@ -78,6 +78,11 @@ def discover(paths: Sequence[str], config: Config) -> tuple[FoundFile | Unreadab
     return tuple(sorted(everything, key=lambda item: item.path))
 
 
+def is_excluded(path: str, config: Config) -> bool:
+    """Return whether the configuration excludes a file, which need not be there."""
+    return _within_excluded(path, config.root, config.excluder())
+
+
 _Excluded = Callable[[str, str], bool]
 
 

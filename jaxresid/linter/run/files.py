@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from jaxresid.linter.run.discover import (
     FoundFile,
     UnreadablePath,
     discover,
+    is_excluded,
     module_name,
     project_root,
 )
@@ -196,25 +197,18 @@ class LintRun:
         return self._projects[root]
 
     def _modules(self, root: Path) -> tuple[ProjectModule, ...]:
-        from jaxresid.linter.resolve.project_module import ProjectModule
-
+        """Return the modules of a project, those first that are on the disk."""
         if root not in self._named:
-            packages: dict[Path, bool] = {}
-            inside: dict[str, str | None] = {}
-            found = []
-            for path in (file.absolute for file in self.project_files(root)):
-                directory, file_name = os.path.split(path)
-                if directory not in inside:
-                    inside[directory] = module_name(path.with_name("x.py"), root, packages)
-                prefix = inside[directory]
-                if prefix is None:
-                    continue
-                stem = os.path.splitext(file_name)[0]
-                name = prefix[:-2] if stem == "__init__" else f"{prefix[:-1]}{stem}"
-                if name and stem.isidentifier():
-                    found.append(ProjectModule(path, name))
-            self._named[root] = tuple(found)
-        return self._named[root]
+            self._named[root] = _named((f.absolute for f in self.project_files(root)), root)
+        return (*self._named[root], *_named(self._never_saved(root), root))
+
+    def _never_saved(self, root: Path) -> Iterator[Path]:
+        """Yield what takes the place of files of a project that are not there yet."""
+        new = (p for p in self.overlay if p.suffix in (".py", ".pyi") and not p.exists())
+        for path in new:
+            is_here = path.is_relative_to(root) and self.root(path) == root
+            if is_here and not is_excluded(str(path), self.config_in(root)):
+                yield path
 
     def _project_facts(self, root: Path) -> ProjectFacts:
         from jaxresid.linter.run.known_results import ProjectFacts
@@ -464,6 +458,27 @@ class LintRun:
                 known.keep(candidate.absolute, candidate.raw, root, config, result, learned)
         known.save()
         return results
+
+
+def _named(paths: Iterable[Path], root: Path) -> tuple[ProjectModule, ...]:
+    """Return the files of a project that can be imported, with the names that they then have."""
+    from jaxresid.linter.resolve.project_module import ProjectModule
+
+    packages: dict[Path, bool] = {}
+    inside: dict[str, str | None] = {}
+    found = []
+    for path in paths:
+        directory, file_name = os.path.split(path)
+        if directory not in inside:
+            inside[directory] = module_name(path.with_name("x.py"), root, packages)
+        prefix = inside[directory]
+        if prefix is None:
+            continue
+        stem = os.path.splitext(file_name)[0]
+        name = prefix[:-2] if stem == "__init__" else f"{prefix[:-1]}{stem}"
+        if name and stem.isidentifier():
+            found.append(ProjectModule(path, name))
+    return tuple(found)
 
 
 def _is_python(item: FoundFile | UnreadablePath) -> TypeGuard[FoundFile]:

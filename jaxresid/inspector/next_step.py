@@ -74,12 +74,12 @@ def _chosen(report: Report, is_dead: bool, why_uncompiled: Callable[[], str | No
     bad = [c for c in report.checkpoints if c.verdict not in _GOOD]
     if bad:
         return _check(max(bad, key=lambda c: c.recompute_flops or 0), len(bad))
+    if fits == "fits" and (spare := _dispensable(report)) is not None:
+        return spare
     if not _kept(report):
         return NextStep("none", "nothing: no residual is kept, so no checkpoint lowers the peak")
     if (most := _instead_of_residuals(report)) is not None:
         return NextStep("none", f"nothing: no checkpoint lowers the peak much, as {most}")
-    if fits == "fits" and (spare := _dispensable(report)) is not None:
-        return spare
     return NextStep("compare", _culprit(report), _kept(report))
 
 

@@ -51,6 +51,9 @@ def test_a_checkpoint_without_which_it_fits_as_well_may_go():
         "the checkpoint of layer adds 4.8% FLOPs; without it the peak of 850.00 MiB fits as well"
     )
     assert of(930, report).message == "attention keeps 32.00 MiB of 35.00 MiB"
+    # With it next to nothing is kept, which is what it is for.
+    assert of(940, dataclasses.replace(report, residuals=())).message == step.message
+    assert of(930, dataclasses.replace(report, residuals=())).action == "none"
 
 
 def test_where_residuals_are_little_it_says_what_is_much():

@@ -440,6 +440,44 @@ def test_a_reshape_of_the_minor_axis_is_a_copy_in_float32():
     assert [size(block, op.results[0]) for op in cut] == [4 * ACTIVATION]
 
 
+def in_groups(x):
+    return x.reshape(*x.shape[:-1], 8, x.shape[-1] // 8)
+
+
+def divided(x, axes):
+    """Divide by the root mean square of groups, as `flax.linen.GroupNorm` does."""
+    square = jnp.mean(jnp.square(in_groups(x)), axis=axes, keepdims=True)
+    root = jnp.broadcast_to(lax.rsqrt(square), (*square.shape[:-1], x.shape[-1] // 8))
+    return x * root.reshape(*root.shape[:-2], x.shape[-1])
+
+
+def divided_in_groups(x, axes):
+    y = in_groups(x)
+    y = y - jnp.mean(y, axis=axes, keepdims=True)
+    square = jnp.mean(jnp.square(y), axis=axes, keepdims=True)
+    return (y * lax.rsqrt(square)).reshape(x.shape)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_groups_that_are_asked_for_statistics_over_rows_are_no_copy(dtype):
+    def loss(normalised, axes):
+        def fun(x, w):
+            x = (x @ w).reshape(64, 64, WIDTH).astype(F32)
+            return jnp.sum(jnp.square(normalised(x, axes)))
+
+        return fun
+
+    args = ((ROWS, WIDTH), dtype), ((WIDTH, WIDTH), dtype)
+    product = ACTIVATION * jnp.dtype(dtype).itemsize
+    assert temporaries(loss(divided, (1, 3)), *args) == about(product + 64 * WIDTH * 4)
+    # The sum over the lanes of a row cannot be taken before they are split, and what is computed
+    # in groups has copies in some programs.
+    for fun in (loss(divided, (3,)), loss(divided_in_groups, (1, 3))):
+        copies = [op for op in lowered(fun, *args).ops if op.name == "reshape"]
+        assert {op.results[0].shape for op in copies} == {(64, 64, 8, 128), (64, 64, WIDTH)}
+        assert temporaries(fun, *args) >= 12 * ACTIVATION
+
+
 def test_heads_that_a_batched_dot_reads_are_not_padded():
     shape = 16, ROWS // 16, 8, 64
 
@@ -520,6 +558,30 @@ def test_the_estimate_is_near_what_the_tpu_compiler_allocates(name, bound):
     fun, args = case.build("tpu")
     estimate = jaxresid.inspect(fun, on="tpu:v5p")(*args).peak.nbytes
     assert estimate == pytest.approx(compiled_nbytes(fun, args), rel=bound)
+
+
+@pytest.mark.slow
+@pytest.mark.tpu
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_group_norm_of_flax_takes_what_the_tpu_compiler_allocates(dtype):
+    linen = pytest.importorskip("flax.linen")
+    from tests.benchmarks.compiled import compiled_nbytes
+
+    class Blocks(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            for _ in range(3):
+                h = linen.silu(linen.GroupNorm(8, dtype=dtype)(x))
+                x = x + linen.Conv(128, (3, 3), dtype=dtype)(h)
+            return x
+
+    def loss(variables, x):
+        return jnp.mean(jnp.square(Blocks().apply(variables, x).astype(F32)))
+
+    x = jax.ShapeDtypeStruct((64, 32, 32, 128), dtype)
+    args = jax.eval_shape(Blocks().init, jax.random.key(0), x), x
+    estimate = jaxresid.inspect(loss, on="tpu:v5p")(*args).peak.nbytes
+    assert estimate == pytest.approx(compiled_nbytes(loss, args), rel=0.25)
 
 
 def test_a_carry_is_held_to_the_end_of_a_trip():

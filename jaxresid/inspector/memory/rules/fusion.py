@@ -27,6 +27,7 @@ from jaxresid.inspector.jaxpr.primitives import (
 )
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.memory.rules.layouts import cuts_tiles
+from jaxresid.inspector.memory.rules.regrouped import uncopied
 from jaxresid.inspector.program.ops import Block, Op, Value
 
 # Not measured: these are taken for kernels of their own, which nothing is fused with.
@@ -478,12 +479,12 @@ def _retiled(block: Block, readers: Mapping[Value, Sequence[Op]]) -> dict[Value,
     A TPU computes in float32, and casts what it reads in that type before it copies it.
     """
     found: dict[Value, int] = {}
-    for op in block.ops:
-        if op.name != "reshape" or not cuts_tiles(op):
-            continue
+    reshapes = [op for op in block.ops if op.name == "reshape" and cuts_tiles(op)]
+    free = uncopied(reshapes, readers, is_elementwise)
+    for op in reshapes:
         (v,) = op.results
         reading = readers.get(v, ())
-        if any(r.name in _ELEMENTWISE or r.name in _REDUCTIONS for r in reading):
+        if v not in free and any(r.name in _ELEMENTWISE or r.name in _REDUCTIONS for r in reading):
             casts = [r.results[0].itemsize for r in reading if r.name == "convert_element_type"]
             found[v] = max([v.itemsize, *casts])
     return found

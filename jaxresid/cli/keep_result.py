@@ -42,12 +42,14 @@ def keep_result(
     from jaxresid.documents.source_digests import digest_of
     from jaxresid.linter.text.source import SourceText
 
+    name, _, is_of_several = options.name.partition(" ")  # as `check` names batch sizes
     latest.keep(
         command,
-        options.name.partition(" ")[0],  # `check` names one of several batch sizes as well
+        name,
         options.folder,
         options.words,
         replace(result, lifetimes=()),  # which are long, and no editor shows
+        size=options.batch[0] if is_of_several else None,
         since=since,
         now=time.time(),
         loaded=(*_modules_below(options.folder), os.path.join(options.folder, "pyproject.toml")),

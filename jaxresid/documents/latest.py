@@ -34,7 +34,7 @@ from jaxresid.model import SCHEMA_VERSION, Plan, Report
 from jaxresid.violations import Violation
 
 Command = OneOf["report", "check", "plan"]
-_FORMAT = 1
+_FORMAT = 2
 _LIMIT_NBYTES = 128 << 20
 # A report of a large model is some megabytes; more is not for an editor to read.
 _MOST_NBYTES = 32 << 20
@@ -62,6 +62,7 @@ class Head:
     Attributes:
       command: the command that made it.
       target: the name of the target.
+      size: the batch size, where `check` had several; else None.
       folder: the folder of the configuration file that names it.
       directory: the working directory, which paths in the result are relative to.
       words: the words of the command line behind the command, the target's name first.
@@ -71,11 +72,17 @@ class Head:
 
     command: Command
     target: str
+    size: int | None
     folder: str
     directory: str
     words: tuple[str, ...]
     made: float
     sources: tuple[SourceDigest, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the target, with the batch size where `check` had several."""
+        return self.target if self.size is None else f"{self.target} --batch {self.size}"
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,7 @@ def keep(
     words: Sequence[str],
     result: Report | Plan,
     *,
+    size: int | None = None,
     since: float,
     now: float,
     loaded: Iterable[str] = (),
@@ -137,6 +145,7 @@ def keep(
       folder: the folder of the configuration file that names it.
       words: the words of the command line behind the command.
       result: the result.
+      size: the batch size, where it is one of several.
       since: when the program began to be loaded, in seconds since 1970.
       now: the time.
       loaded: further files that it depends on.
@@ -146,7 +155,7 @@ def keep(
     document = json.loads(json_document(result))
     named = {*map(os.path.abspath, files_in(document)), *map(os.path.abspath, loaded)}
     sources = tuple(_digested(sorted(named), since))
-    head = Head(command, target, folder, os.getcwd(), tuple(words), now, sources)
+    head = Head(command, target, size, folder, os.getcwd(), tuple(words), now, sources)
     body = {
         "result": document,
         "findings": [asdict(each) for each in findings],
@@ -157,7 +166,7 @@ def keep(
     with suppress(OSError):
         where = user_cache.results_folder()
         user_cache.prepare(where)
-        user_cache.write(where / _name(command, target, folder), _line(first) + b"\n" + data)
+        user_cache.write(where / _name(head), _line(first) + b"\n" + data)
         user_cache.drop_oldest(where, _LIMIT_NBYTES)
 
 
@@ -171,7 +180,7 @@ def read(file: Path) -> Kept | None:
         if found.pop("jaxresid-result") != _FORMAT or found.pop("digest") != digest_of(data):
             return None
         head = decoded(Head, found)
-        if file.name != _name(head.command, head.target, head.folder):
+        if file.name != _name(head):
             return None
         body = json.loads(data)
         document = body["result"]
@@ -188,8 +197,8 @@ def read(file: Path) -> Kept | None:
         return None
 
 
-def _name(command: Command, target: str, folder: str) -> str:
-    named = json.dumps([folder, target, command]).encode()
+def _name(head: Head) -> str:
+    named = json.dumps([head.folder, head.name, head.command]).encode()
     return f"{hashlib.sha256(named).hexdigest()}.json"
 
 

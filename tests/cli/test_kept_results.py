@@ -63,7 +63,7 @@ def folder(tmp_path, monkeypatch):
 def kept():
     entries = user_cache.results_folder().glob("*.json")
     found = [each for each in map(read, entries) if each is not None]
-    return {(each.head.command, each.head.target): each for each in found}
+    return {(each.head.command, each.head.name): each for each in found}
 
 
 def test_reports_of_named_targets(call, folder):
@@ -84,11 +84,14 @@ def test_findings_of_check(call, folder):
     code, out, _ = call("check", "-q", "-f", "concise")
     assert code == 1
     found = kept()
-    assert found.keys() == {("check", name) for name in ("train", "other", "deep")}
-    (finding,) = found["check", "train"].findings
+    sizes = {f"train --batch {size}": size for size in (256, 512)}
+    assert found.keys() == {("check", name) for name in (*sizes, "other", "deep")}
+    (finding,) = found["check", "train --batch 512"].findings
     assert f"{finding.path}:{finding.span.row}:{finding.span.column + 1}: {finding.code} " in out
-    # Of several batch sizes the last.
-    assert found["check", "train"].result.residuals[0].aval.shape == (512, 1024)
+    for name, size in sizes.items():
+        one = found["check", name]
+        assert (one.head.target, one.head.size) == ("train", size)
+        assert one.result.residuals[0].aval.shape == (size, 1024)
 
 
 @pytest.mark.integration

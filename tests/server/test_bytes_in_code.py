@@ -109,6 +109,47 @@ async def opened(client, path):
     return path.as_uri()
 
 
+def test_each_of_several_batch_sizes_is_shown(tmp_path, monkeypatch):
+    """Until a report of one takes their place."""
+    monkeypatch.setenv("JAXRESID_CACHE_DIR", str(tmp_path / "cache"))
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    (work / "pyproject.toml").write_text(f"{CONFIG}batch = [512, 1024]\n")
+    path = work / "sized.py"
+    path.write_text(
+        "import jax.numpy as jnp\n\n\ndef loss(x):\n    return jnp.sin(x).sum()\n\n\n"
+        "def loss_inputs(batch):\n    return (jnp.ones((batch, 512)),)\n"
+    )
+    config = work / "pyproject.toml"
+    config.write_text(config.read_text().replace("model.py", "sized.py"))
+    assert run(["check", "-q", "--exit-zero", "-o", str(tmp_path / "found.txt")]) == 0
+
+    async def several(client):
+        uri = await opened(client, path)
+        hints = (await client.hints(uri))[5].split(" | ")
+        assert [hint.partition(" kept")[0] for hint in hints] == [
+            "train --batch 512: 1.00 MiB",
+            "train --batch 1024: 2.00 MiB",
+        ]
+        titles = [title for _, title in await texts(client, uri) if "peak about" in title]
+        assert [title.partition(":")[0] for title in titles] == [
+            "train --batch 512",
+            "train --batch 1024",
+        ]
+        page = (await client.hover(uri, 4, 4)).contents.value
+        assert page.index("train --batch 512 on") < page.index("train --batch 1024 on")
+
+    async def one(client):
+        uri = await opened(client, path)
+        assert (await client.hints(uri))[5].startswith("1.00 MiB kept")
+
+    talk((work, tmp_path / "cache"), several)
+    report = ["report", "train", "--batch", "512", "-q", "-o", str(tmp_path / "report.txt")]
+    assert run(report) == 0
+    talk((work, tmp_path / "cache"), one)
+
+
 def test_hints_lenses_and_hovers_without_jax(traced):
     """The bytes of lines are what JAX keeps."""
     path = traced[0] / "model.py"

@@ -88,7 +88,7 @@ class Shown:
             for row, figures in self._figures_of(each.kept, document).lines.items():
                 now, text = each.rows.get(row), hint_text(figures)
                 if text and now is not None and first <= now - 1 <= last:
-                    name = f"{each.kept.head.target}: " if len(seen) > 1 else ""
+                    name = f"{each.kept.head.name}: " if len(seen) > 1 else ""
                     texts.setdefault(now, []).append(name + each.marked(text))
         return [
             {
@@ -141,7 +141,7 @@ class Shown:
         seen = self.reports(document)
         found: dict[tuple[int, str], None] = {}
         for each in seen:
-            name = f"{each.kept.head.target}: " if len(seen) > 1 else ""
+            name = f"{each.kept.head.name}: " if len(seen) > 1 else ""
             figures = self._figures_of(each.kept, document)
             for function, rows in figures.functions.items():
                 here = [each.rows[row] for row in rows if row in each.rows]
@@ -153,12 +153,12 @@ class Shown:
                 if row in each.rows:
                     text = each.marked(checkpoint_text(checkpoint))
                     found[each.rows[row], name + text] = None
-        reports = {(each.kept.head.folder, each.kept.head.target): each for each in seen}
         for target in targets_here(document.path, lines, self._targets):
-            one = reports.get((str(target.folder), target.name))
-            if one is not None:
-                text = one.marked(report_text(one.kept.report))
-                found[target.row, f"{target.name}: {text}"] = None
+            for each in seen:
+                head = each.kept.head
+                if (head.folder, head.target) == (str(target.folder), target.name):
+                    text = each.marked(report_text(each.kept.report))
+                    found[target.row, f"{head.name}: {text}"] = None
         return list(found)
 
     def hover(self, document: Document, line: int) -> str | None:
@@ -175,7 +175,8 @@ class Shown:
             head = each.kept.head
             for row, figures in self._figures_of(each.kept, document).lines.items():
                 if each.rows.get(row) == line + 1:
-                    title = each.marked(f"{' '.join(head.words)} on {each.kept.result.place.name}")
+                    words = " ".join((head.name, *head.words[1:]))
+                    title = each.marked(f"{words} on {each.kept.result.place.name}")
                     pages.append(hover_page(title, figures))
         return BETWEEN.join(pages) or None
 
@@ -191,12 +192,13 @@ class Shown:
             if not here:
                 continue
             each = self._seen(kept, document)
+            of_size = "" if kept.head.size is None else f"{kept.head.name}: "
             for violation in here:
                 moved = _moved(violation, each.rows)
                 if moved is not None:
                     now = replace(
                         moved,
-                        message=each.marked(violation.message),
+                        message=each.marked(f"{of_size}{violation.message}"),
                         fix=None if each.is_stale else violation.fix,
                         path=path,
                         related=tuple(
@@ -225,16 +227,22 @@ class Shown:
     # -- how it is found ---------------------------------------------------------------------
 
     def _of_targets(self, document: Document, commands: Sequence[str]) -> list[Kept]:
-        """Return the newest result of some commands for each target that a document is in."""
+        """Return the newest result of some commands for each target that a document is in.
+
+        Where that is of one of several batch sizes, it is those of all of them.
+        """
         path = str(document.path)
         if None not in document.parts or not self._is_in_workspace(document.path):
             return []
-        found: dict[tuple[str, str], Kept] = {}
+        found: dict[tuple[str, str], list[Kept]] = {}
         for kept in self._results.all:
             head = kept.head
             if head.command in commands and path in kept.sources and self._is_named(kept):
-                found.setdefault((head.folder, head.target), kept)
-        return sorted(found.values(), key=lambda kept: (kept.head.folder, kept.head.target))
+                beside = found.setdefault((head.folder, head.target), [])
+                if not beside or _is_another_size(head, beside[0].head):
+                    beside.append(kept)
+        every = [kept for beside in found.values() for kept in beside]
+        return sorted(every, key=lambda k: (k.head.folder, k.head.target, k.head.size or 0))
 
     def _is_in_workspace(self, path: Path) -> bool:
         return any(path.is_relative_to(folder) for folder in self._folders())
@@ -261,6 +269,10 @@ class Shown:
     @staticmethod
     def _buffer(document: Document) -> Buffer:
         return document.parts[None].buffer
+
+
+def _is_another_size(head: Head, newest: Head) -> bool:
+    return None not in (head.size, newest.size) and head.words == newest.words
 
 
 def _lens(row: int, title: str) -> Json:

@@ -446,13 +446,13 @@ def in_groups(x):
 
 def divided(x, axes):
     """Divide by the root mean square of groups, as `flax.linen.GroupNorm` does."""
-    square = jnp.mean(jnp.square(in_groups(x)), axis=axes, keepdims=True)
+    square = jnp.mean(jnp.square(in_groups(x).astype(F32)), axis=axes, keepdims=True)
     root = jnp.broadcast_to(lax.rsqrt(square), (*square.shape[:-1], x.shape[-1] // 8))
     return x * root.reshape(*root.shape[:-2], x.shape[-1])
 
 
 def divided_in_groups(x, axes):
-    y = in_groups(x)
+    y = in_groups(x).astype(F32)
     y = y - jnp.mean(y, axis=axes, keepdims=True)
     square = jnp.mean(jnp.square(y), axis=axes, keepdims=True)
     return (y * lax.rsqrt(square)).reshape(x.shape)
@@ -462,8 +462,8 @@ def divided_in_groups(x, axes):
 def test_groups_that_are_asked_for_statistics_over_rows_are_no_copy(dtype):
     def loss(normalised, axes):
         def fun(x, w):
-            x = (x @ w).reshape(64, 64, WIDTH).astype(F32)
-            return jnp.sum(jnp.square(normalised(x, axes)))
+            x = (x @ w).reshape(64, 64, WIDTH)
+            return jnp.sum(jnp.square(normalised(x, axes).astype(F32)))
 
         return fun
 

@@ -44,11 +44,11 @@ def main() -> None:
 
 
 def commands(target):
-    """Every command, in one process; and what `report` says."""
+    """Every command, or those asked for, in one process; what `report` and `check` say."""
     name = target["target"]
     mode = ["--mode", target["mode"]] if target["mode"] != "auto" else []
     options = target["options"]
-    found = {"ran": [], "report": None, "report_cpu": None}
+    found = {"ran": [], "report": None, "report_cpu": None, "findings": None}
 
     def ran(*argv):
         started = time.time()
@@ -57,14 +57,18 @@ def commands(target):
         found["ran"].append({k: v for k, v in done.items() if k != "out"})
         return done
 
-    def report(*more):
-        done = ran("report", name, *mode, "-f", "json", *more)
+    def decoded(command, *more):
+        done = ran(command, name, *mode, "-f", "json", *more)
         with contextlib.suppress(ValueError):
             return json.loads(done["out"])
 
     chosen = target["commands"]
-    found["report_cpu"] = report("--on", "cpu", "--compile", "--compile-time", "10m")
-    found["report"] = report()
+    if not chosen or "report" in chosen:
+        found["report_cpu"] = decoded("report", "--on", "cpu", "--compile", "--compile-time", "10m")
+    if not chosen or {"report", "plan"} & {*chosen}:
+        found["report"] = decoded("report")
+    if not chosen or "check" in chosen:
+        found["findings"] = decoded("check")
     peak = found["report"]["peak"]["nbytes"] if found["report"] else 1 << 20
     on = ("--on", "cpu")
     every = {
@@ -77,7 +81,7 @@ def commands(target):
         "sweep": ("sweep", name, *mode, *on, "--policy", "as-written"),
     }
     for command, argv in every.items():
-        if not chosen or (command in chosen and command != "report"):
+        if not chosen or command in chosen:
             ran(*argv)
     return found
 

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from running import HOME, ROOT, agrees
 from targets import MISSING, TARGETS
+from telling import told
 
 _COMMANDS = ("report", "check", "split", "compare", "plan", "compile", "sweep")
 _HEAD = """\
@@ -27,10 +28,11 @@ nothing to compare. In a step the leaves that count are those that the backward 
 literals; constants, of which JAX may give each pass its own, may be missing. A verdict agrees where
 the bytes move as it says, by over 2 % (*undone by XLA*: by less than 5 %; at 2 % two on JAX 0.7.0
 would not agree, with 3 and 4 %). `python tests/zoo/table.py` prints this table from the last run;
-where few commands are counted, no others were run (`JAXRESID_ZOO_COMMANDS`).
+where few commands are counted, no others were run (`JAXRESID_ZOO_COMMANDS`). The last column is the
+finding of `check` that takes most off the estimated peak, or else the severest; a dash: not asked.
 
-| library | program | JAX | commands | kept | roles | verdicts |
-|---|---|---|---|---|---|---|"""
+| library | program | JAX | commands | kept | roles | verdicts | what it would tell its author |
+|---|---|---|---|---|---|---|---|"""
 
 
 def main() -> None:
@@ -96,7 +98,9 @@ def _columns(found: dict) -> str:
     roles = _mark(found, "parameters:", "optimizer-state:", "batch:", "argument", "taken for")
     if not found["facts"]["is_step"] or "peak_nbytes" not in found["facts"] or not found["jax"]:
         roles = "-"
-    return f"{commands} | {kept} | {roles} | {verdicts}"
+    findings = found["facts"].get("findings")
+    says = "-" if findings is None else _one_line(told(findings))
+    return f"{commands} | {kept} | {roles} | {verdicts} | {says}"
 
 
 def _is_uncompared(found: dict) -> bool:

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import running
 from targets import TARGETS
+from telling import told
 
 CASES = [(target, name) for target in TARGETS for name in target.environments]
 
@@ -75,3 +76,18 @@ def test_a_step_need_not_hand_on_a_constant():
         found = running.Outcome("t", "l", "e")
         running._judge_kept({**report, "target": {"mode": mode}}, real, None, found)
         assert len(found.wrong) == wrong
+
+
+def test_the_finding_that_is_told_is_what_takes_most_off_the_peak():
+    def finding(severity, **measured):
+        place = {"code": "JXR801", "name": "n", "where": "m.py:3", "severity": severity}
+        return {**place, "message": f"says {severity}: why", "measured": {"on": "cpu", **measured}}
+
+    less = finding("warning", peak_nbytes=3072, peak_without_nbytes=2048)
+    most = finding("info", peak_before_nbytes=8192, peak_nbytes=6144)
+    assert told([]) == "nothing"
+    assert told([less, finding("error")]) == (
+        "JXR801 says warning (m.py:3): 1.0 KiB of the estimated peak of 3.0 KiB on cpu, and 1 more"
+    )
+    assert told([less, most]).startswith("JXR801 says info (m.py:3): 2.0 KiB of")
+    assert told([finding("info"), finding("warning")]).startswith("JXR801 says warning (m.py:3)")

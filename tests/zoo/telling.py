@@ -52,7 +52,8 @@ def _worth(finding: dict[str, Any]) -> tuple[int, int, int]:
 
 def _sentence(finding: dict[str, Any]) -> str:
     measured = finding["measured"]
-    what, place = finding["message"].partition(": ")[0], measured.get("on", "")
+    what = finding["message"].partition(": ")[0].partition(". ")[0]
+    place = measured.get("on", "")
     words = f"{finding['code']} {what} ({finding['where']})"
     if saved := saved_nbytes(measured):
         before = measured.get("peak_before_nbytes", measured["peak_nbytes"])

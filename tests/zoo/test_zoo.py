@@ -3,9 +3,10 @@
 `python tests/zoo/install.py` makes those; a target whose environment is not there is skipped.
 Verdicts that XLA:CPU does not bear out are printed and counted, and fail nothing.
 
-JAXRESID_ZOO_COMMANDS=split,plan runs these commands alone beside `report`, and JAXRESID_ZOO_LIMIT_S
-is the time that a program has. What JAX and XLA say of one is kept in `oracles/` beside the
-environments until the program, the pins or the probe change.
+JAXRESID_ZOO_COMMANDS=split,plan runs these commands alone, and what is held against JAX and XLA is
+asked only with `report`. JAXRESID_ZOO_LIMIT_S is the time that a program has. What JAX and XLA say
+of one is kept in `oracles/` beside the environments until the program, the pins or the probe
+change.
 """
 
 import sys

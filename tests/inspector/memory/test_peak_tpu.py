@@ -478,6 +478,51 @@ def test_groups_that_are_asked_for_statistics_over_rows_are_no_copy(dtype):
         assert temporaries(fun, *args) >= 12 * ACTIVATION
 
 
+def test_groups_may_go_through_many_ops():
+    def loss(x, w):
+        y = in_groups((x @ w).reshape(64, 64, WIDTH))
+        for _ in range(1200):
+            y = y + 1.0
+        return jnp.sum(y)
+
+    assert temporaries(loss, X, W) == about(2 * ACTIVATION)
+
+
+def summed(y):
+    return jnp.sum(jnp.square(jnp.sum(y, axis=(1, 3))))
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_copied"),
+    [
+        (lambda y, z: summed(y * y), False),
+        (lambda y, z: summed(y * jnp.exp(jnp.sum(y, axis=(1, 3), keepdims=True) + y * 0)), False),
+        (lambda y, z: summed(y * jnp.exp(jnp.broadcast_to(z[:, :1, :, :1], y.shape))), False),
+        (lambda y, z: summed(y * z), True),  # z is in groups for itself
+        (lambda y, z: (summed(y), y * 2), True),
+        (lambda y, z: summed(jnp.sort(y) * y), True),
+    ],
+)
+def test_groups_are_copies_where_anything_needs_their_order(loss, is_copied):
+    def fun(x, w, z):
+        y = in_groups(lax.stop_gradient((x @ w).reshape(64, 64, WIDTH)))
+        return loss(y, lax.stop_gradient(z))
+
+    args = X, W, ((64, 64, 8, 128), F32)
+    shaped = [jax.ShapeDtypeStruct(*each) for each in args]
+    traced = trace(fun, arguments(Question(fun, shaped, has_aux=False)), False, Frames())
+    block = lower(value_and_gradients(traced), TPU).block
+    assert any(op.name == "reshape" for op in block.ops) is is_copied
+
+
+@pytest.mark.parametrize("shape", [(ROWS, 1, 8, 128), (64, 32, 16, 128)])
+def test_groups_of_single_rows_or_across_rows_are_copies(shape):
+    def loss(x, w):
+        return summed(jnp.square((x @ w).reshape(*shape[:1], -1, WIDTH).reshape(shape)))
+
+    assert any(op.name == "reshape" for op in lowered(loss, X, W).ops)
+
+
 def test_heads_that_a_batched_dot_reads_are_not_padded():
     shape = 16, ROWS // 16, 8, 64
 

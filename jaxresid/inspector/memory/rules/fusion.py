@@ -480,7 +480,7 @@ def _retiled(block: Block, readers: Mapping[Value, Sequence[Op]]) -> dict[Value,
     """
     found: dict[Value, int] = {}
     reshapes = [op for op in block.ops if op.name == "reshape" and cuts_tiles(op)]
-    free = uncopied(reshapes, readers, is_elementwise)
+    free = uncopied(block.ops, reshapes, readers, is_elementwise)
     for op in reshapes:
         (v,) = op.results
         reading = readers.get(v, ())

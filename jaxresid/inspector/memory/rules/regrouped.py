@@ -3,39 +3,98 @@
 Splitting the minor axis is a copy there. But where the groups are only asked for statistics over
 other axes as well, as by `flax.linen.GroupNorm`, XLA sums over those first and splits what is left.
 Measured with libtpu 0.0.52 on a v5e, with convolutions and dots around them, in float32 and
-bfloat16. Where a value that is made in groups is both summed and split no more, as where
+bfloat16. Where a value that is made in groups is both summed and merged again, as where
 `haiku.GroupNorm` normalises, some programs have the copies and others not: they are counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from jaxresid.inspector.jaxpr.primitives import CASTS, VIEWS
 from jaxresid.inspector.program.ops import Op, Value
 
 
 def uncopied(
-    reshapes: Collection[Op],
+    ops: Sequence[Op],
+    reshapes: Iterable[Op],
     readers: Mapping[Value, Sequence[Op]],
     is_elementwise: Callable[[Op], bool],
 ) -> set[Value]:
     """Return those results of reshapes across tiles that need no copy.
 
     Args:
-      reshapes: the reshapes across tiles.
-      readers: what reads each value of their block.
+      ops: the ops of a block.
+      reshapes: those that are reshapes across tiles.
+      readers: what reads each value of the block.
       is_elementwise: whether an op is computed as elementwise ones are.
     """
-    found: dict[Op, _Groups] = {}
-    owners: dict[Op, _Groups] = {}
-    for op in reshapes:
-        if _splits_minor_axis(op):
-            found[op] = groups = _Groups(op, readers, is_elementwise)
-            for each in groups.computed:
-                owners.setdefault(each, groups).join(groups)
-    whole = [groups for groups in found.values() if groups.root().is_free]
-    return {op.results[0] for groups in whole for op in (groups.split, *groups.merges)}
+    splits = {op for op in reshapes if _splits_minor_axis(op)}
+    if not splits:
+        return set()
+    inside = _in_groups(ops, splits, is_elementwise)
+    parents: dict[Op, Op] = {op: op for op in inside}
+    copied: set[Op] = {op for op, is_mixed in inside.items() if is_mixed}
+    merges: dict[Op, list[Op]] = {}
+    ends: dict[Op, tuple[bool, bool]] = {}
+    for op in reversed(inside):
+        is_summed = is_merged = False
+        reading = [reader for v in op.results for reader in readers.get(v, ())]
+        for reader in reading:
+            if reader in inside:
+                is_summed |= ends[reader][0]
+                is_merged |= ends[reader][1]
+                parents[_root(parents, reader)] = _root(parents, op)
+            elif reader.name == "reduce_sum" and _sums_rows(reader):
+                is_summed = True
+            elif _merges_minor_axes(reader):
+                is_merged = True
+                merges.setdefault(op, []).append(reader)
+            else:
+                copied.add(op)
+        is_made = op not in splits and op.name not in CASTS
+        if not reading or (is_made and is_summed and is_merged):
+            copied.add(op)
+        ends[op] = is_summed, is_merged
+    # What is computed together is in one order.
+    whole = {_root(parents, op) for op in copied}
+    free = [op for op in inside if _root(parents, op) not in whole]
+    found = {op.results[0] for op in free if op in splits}
+    return found | {merge.results[0] for op in free for merge in merges.get(op, ())}
+
+
+def _in_groups(
+    ops: Iterable[Op], splits: Collection[Op], is_elementwise: Callable[[Op], bool]
+) -> dict[Op, bool]:
+    """Return the splits and the elementwise ops made of them, in program order.
+
+    With each is whether it also reads what is as large and made otherwise, such as a product.
+    """
+    found: dict[Op, bool] = {}
+    made: set[Value] = set()
+    # Made of smaller arrays alone.
+    spread: set[Value] = set()
+    for op in ops:
+        if op in splits:
+            found[op] = False
+            made.update(op.results)
+        elif op.name == "broadcast_in_dim":
+            spread.update(op.results)
+        elif is_elementwise(op) and op.name not in VIEWS:
+            size = max((v.size for v in op.results), default=0)
+            large = {v for v in op.operands if v.literal is None and v.size >= size}
+            if not made.isdisjoint(large):
+                found[op] = bool(large - made - spread)
+                made.update(op.results)
+            elif large <= spread:
+                spread.update(op.results)
+    return found
+
+
+def _root(parents: dict[Op, Op], op: Op) -> Op:
+    while parents[op] is not op:
+        parents[op] = op = parents[parents[op]]
+    return op
 
 
 def _splits_minor_axis(op: Op) -> bool:
@@ -43,61 +102,14 @@ def _splits_minor_axis(op: Op) -> bool:
     return len(after) == len(before) + 1 and after[:-2] == before[:-1]
 
 
-class _Groups:
-    """What is computed in groups of one value's features.
+def _merges_minor_axes(op: Op) -> bool:
+    if op.name != "reshape":
+        return False
+    before, after = op.operands[0].shape, op.results[0].shape
+    return len(after) == len(before) - 1 and after[:-1] == before[:-2]
 
-    Attributes:
-      split: the reshape into groups.
-      computed: the elementwise ops in groups that are made of it.
-      merges: the reshapes back.
-      is_free: whether all of that is possible without a copy; of a root, for all that joined it.
-    """
 
-    def __init__(
-        self,
-        split: Op,
-        readers: Mapping[Value, Sequence[Op]],
-        is_elementwise: Callable[[Op], bool],
-    ) -> None:
-        self.split = split
-        self.computed: dict[Op, tuple[bool, bool]] = {}
-        self.merges: list[Op] = []
-        self.is_free = True
-        self._parent: _Groups | None = None
-        self._readers, self._is_elementwise = readers, is_elementwise
-        for reader in readers.get(split.results[0], ()):
-            self._look(reader)
-        is_both = any(all(ends) for op, ends in self.computed.items() if op.name not in CASTS)
-        self.is_free = self.is_free and not is_both
-
-    def root(self) -> _Groups:
-        """Return what all that share an op with this have joined."""
-        return self if self._parent is None else self._parent.root()
-
-    def join(self, other: _Groups) -> None:
-        """Take two for one, of which a copy in one is a copy in the other."""
-        one, two = self.root(), other.root()
-        if one is not two:
-            one.is_free = one.is_free and two.is_free
-            two._parent = one
-
-    def _look(self, op: Op) -> tuple[bool, bool]:
-        """Return whether what an op computes is summed in groups, and whether it is merged."""
-        shape = self.split.results[0].shape
-        if op.name == "reduce_sum":
-            others = op.params["axes"]
-            self.is_free &= any(axis < len(shape) - 2 and shape[axis] > 1 for axis in others)
-            return True, False
-        if op.name == "reshape" and op.results[0].shape == self.split.operands[0].shape:
-            self.merges.append(op)
-            return False, True
-        if op in self.computed:
-            return self.computed[op]
-        is_in_groups = self._is_elementwise(op) and all(v.shape == shape for v in op.results)
-        if not is_in_groups or op.name in VIEWS:
-            self.is_free = False
-            return False, False
-        ends = [self._look(reader) for v in op.results for reader in self._readers.get(v, ())]
-        self.is_free &= bool(ends)
-        self.computed[op] = any(a for a, _ in ends), any(b for _, b in ends)
-        return self.computed[op]
+def _sums_rows(op: Op) -> bool:
+    """Return whether a sum is over other axes too than the two that a split makes."""
+    shape = op.operands[0].shape
+    return any(axis < len(shape) - 2 and shape[axis] > 1 for axis in op.params["axes"])

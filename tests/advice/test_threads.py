@@ -1,7 +1,7 @@
 """Users' threads, rebuilt small: what jaxresid says of the program that they had is the change that
 the thread ended with, and is worth what XLA says that this change is worth.
 
-maxtext#4405 is in test_compiled_loop_state.py.
+maxtext#4405 is in test_compiled_loop_state.py, jax#25010 in test_gathered_weights.py.
 """
 
 import functools
@@ -264,3 +264,72 @@ def test_an_offload_that_moves_nothing(on):
     assert "name the value where it enters the checkpointed function" in violation.help
     device = violation.measured["device_nbytes"]
     assert device == pytest.approx(fall_by_xla(xla_17541, on), rel=0.05)
+
+
+# -- a policy that a vmap defeats ---------------------------------------------------------------
+
+
+def maxtext_971(fixed, stages=4, layers=3, tokens=4096, width=512):
+    """Pipeline stages under a vmap, whose matmuls have a batch dimension, so that the policy saves
+    none of them; the thread ended with names. The peak rises, as more is kept."""
+    policies = jax.checkpoint_policies
+    policy = policies.dots_with_no_batch_dims_saveable
+    if fixed:
+        policy = policies.save_only_these_names("up", "down")
+
+    @functools.partial(jax.checkpoint, policy=policy)
+    def layer(x, w):
+        h = jax.nn.gelu(checkpoint_name(x @ w[0], "up"))
+        return x + jnp.tanh(checkpoint_name(h @ w[1], "down")), None
+
+    def loss(weights, x):
+        def trip(state, _):
+            made = jax.vmap(lambda ws, x: jax.lax.scan(layer, x, ws)[0])(weights, state)
+            return jnp.roll(made, 1, axis=0), None
+
+        return jnp.sum(jax.lax.scan(trip, x, None, length=stages)[0] ** 2)
+
+    up, down = (f32(stages, layers, *each) for each in ((width, 4 * width), (4 * width, width)))
+    return loss, ((up, down), f32(stages, tokens // 2, width))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("on", H100 + V5E)
+def test_a_policy_under_a_vmap(on):
+    violation = found(maxtext_971, on, "JXR840")
+    assert "save_only_these_names" in violation.help
+    measured = violation.measured
+    risen = measured["peak_nbytes"] - measured["peak_before_nbytes"]
+    assert risen == pytest.approx(-fall_by_xla(maxtext_971, on), rel=0.05)
+
+
+# -- how many checkpoints a solver takes --------------------------------------------------------
+
+
+def equinox_1152(fixed, checkpoints=50, rows=8192, width=512, steps=100):
+    """A checkpointed while loop keeps a copy of its state for each checkpoint; the thread ended
+    with fewer. Fixed, it has as many as are planned."""
+    loop = pytest.importorskip("equinox.internal").while_loop
+    number = fixed or checkpoints
+
+    def loss(w, x):
+        def step(carry):
+            return carry[0] + 0.1, jnp.tanh(carry[1] @ w)
+
+        start = jnp.float32(0), x
+        kind = {"max_steps": steps, "kind": "checkpointed", "checkpoints": number}
+        return loop(lambda carry: carry[0] < 3, step, start, **kind)[1].sum()
+
+    return loss, (f32(width, width), f32(rows, width))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("on", H100)
+def test_checkpoints_of_a_solver(on):
+    """A v5e has the state and some of its copies in VMEM, of which XLA's peak does not tell."""
+    fun, args = equinox_1152(0)
+    plan = jaxresid.plan(fun, budget="400MiB", on=on)(*args)
+    ((number,),) = [[part.checkpoints for part in site.parts] for site in plan.sites]
+    had, ended = (peak_by_xla(*equinox_1152(n), on) for n in (0, number))
+    saved = plan.written_nbytes - plan.peak_nbytes
+    assert saved == pytest.approx(had - ended, rel=0.05)

@@ -4,7 +4,7 @@ Splitting the minor axis is a copy there. But where the groups are only asked fo
 other axes as well, as by `flax.linen.GroupNorm`, XLA sums over those first and splits what is left.
 Measured with libtpu 0.0.52 on a v5e, with convolutions and dots around them, in float32 and
 bfloat16. Where a value that is made in groups is both summed and merged again, as where
-`haiku.GroupNorm` normalises, some programs have the copies and others not: they are counted.
+`haiku.GroupNorm` normalises, 2 of 13 programs have the copies: they are counted.
 """
 
 from __future__ import annotations

@@ -73,6 +73,24 @@ def test_what_a_module_certainly_defines(source, defines):
     assert FileWords(source.encode()).defines(b"remat") is defines
 
 
+@pytest.mark.parametrize(
+    ("source", "may"),
+    [
+        ("x = home.word", True),
+        ("x = myhome.word", False),
+        ("x = myhome.word(home.word)", True),
+        ("x = _home.word + é.home.word", True),
+        ("import home\nx = other.word", True),
+        ("import home\nx = word", False),
+    ],
+)
+def test_a_module_is_spelled_with_its_whole_name(source, may):
+    words = FileWords(source.encode())
+    for _ in range(2):  # the second time it is remembered
+        assert words.could_answer(Question("word", "home")) is may
+        assert words.could_answer(Question("word", "x")) is False
+
+
 @pytest.mark.parametrize("few", [0, 100])
 def test_answers_are_those_of_each_file_however_they_are_found(tmp_path, monkeypatch, few):
     monkeypatch.setattr(contents, "_FEW", few)

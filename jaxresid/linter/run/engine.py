@@ -148,7 +148,7 @@ def _found_in(
     """Return the violations of a tree, without suppressed ones."""
     source, tree = parsed.document.source, parsed.tree
     violations: list[Violation] = []
-    if funnel.confirms(tree, settings.markers):
+    if funnel.confirms(tree, settings.markers, source):
         from jaxresid.linter.resolve.facts import Facts
 
         module = project.module_at(file) if project is not None and file is not None else None

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Set
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Set
 
+from jaxresid.linter.text.source import SourceText
 from jaxresid.linter.text.trees import walk
 
 # What a file must mention for the checkpoint rules to have anything to say.
@@ -97,10 +99,40 @@ def any_in_code(raw: bytes, found: Iterable[int]) -> bool:
     return bool(places)
 
 
-def confirms(tree: ast.Module, markers: Set[bytes]) -> bool:
-    """Return whether the tree uses one of the names as code, not in a comment or a string."""
-    wanted = _IDENTIFIERS | {m.decode() for m in markers if m not in CHECKPOINT_MARKERS}
-    for node in walk(tree):
+def confirms(tree: ast.Module, markers: Set[bytes], source: SourceText) -> bool:
+    """Return whether the tree uses one of the names as code, not in a comment or a string.
+
+    Only statements are looked into that have one of the markers in their text.
+
+    Args:
+      tree: the tree of a module.
+      markers: what the rules that are on have to say something about.
+      source: the source of the tree.
+    """
+    others = {m.decode() for m in markers if m not in CHECKPOINT_MARKERS}
+    rows = sorted(_rows({*others, *(m.decode() for m in CHECKPOINT_MARKERS)}, source))
+    for statement in tree.body:
+        decorators = getattr(statement, "decorator_list", ())
+        start = min([statement.lineno, *(d.lineno for d in decorators)])
+        end = statement.end_lineno or start
+        if bisect_left(rows, start) < bisect_right(rows, end) and _uses(
+            statement, _IDENTIFIERS | others
+        ):
+            return True
+    return False
+
+
+def _rows(words: Iterable[str], source: SourceText) -> Iterator[int]:
+    """Yield the rows of a source that mention words."""
+    for word in words:
+        at = source.text.find(word)
+        while at >= 0:
+            yield source.position(at)[0]
+            at = source.text.find(word, at + len(word))
+
+
+def _uses(statement: ast.stmt, wanted: Set[str]) -> bool:
+    for node in walk(statement):
         if isinstance(node, ast.Name):
             found = node.id in wanted
         elif isinstance(node, ast.Attribute):

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 import zlib
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -82,6 +83,28 @@ def pytest_addoption(parser):
         help="of the tests marked `integration` or `slow`, the K-th of N parts; of the others all,"
         " or a part of them too",
     )
+    parser.addoption(
+        "--until",
+        metavar="SECONDS",
+        type=float,
+        help="skip the tests that have not begun by then, in seconds since 1970",
+    )
+
+
+_OUT_OF_TIME = "the gate's time is over"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    until = item.config.getoption("--until")
+    if until is not None and time.time() > until:
+        pytest.skip(_OUT_OF_TIME)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    left = [r for r in terminalreporter.stats.get("skipped", ()) if _OUT_OF_TIME in r.longreprtext]
+    if left:
+        terminalreporter.line(f"{len(left)} tests were skipped as {_OUT_OF_TIME}")
 
 
 def _is_in(share, item):

@@ -205,7 +205,7 @@ def test_what_is_kept_is_what_is_read(monkeypatch, tmp_path):
     )
     assert basis.smallest_nbytes == int(2.2 * GIB)
     assert found["tpu"].basis.compilers == {"jaxlib": ("0.12.0.1",), "libtpu": ("0.0.52",)}
-    monkeypatch.setattr(intervals, "calibrations", lambda: found)
+    monkeypatch.setattr(intervals, "calibrations", lambda **_: found)
     versions = {"jaxlib": "0.12.0.1"}
     gpu = interval_of(1000, ProgramKind(True, True), "gpu", versions)
     # The fit set is as far off, so the ends stay; but the estimate is always inside.

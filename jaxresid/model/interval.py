@@ -36,6 +36,8 @@ class IntervalBasis(Shown):
       largest_nbytes: the peak of the largest.
       others: the installed packages whose version is another one; intervals are wider then.
       widened: the factor that both ends are moved by for that; 1 where `others` is empty.
+      coverage: the share of unseen programs whose figure is inside; 1 where it is of those measured
+        alone, all of them, as too few were.
     """
 
     programs: int
@@ -45,6 +47,7 @@ class IntervalBasis(Shown):
     largest_nbytes: int
     others: Mapping[str, str] = field(default_factory=dict)
     widened: float = 1.0
+    coverage: float = 0.9
 
 
 def interval_between(low_nbytes: int | None, high_nbytes: int | None) -> Interval | None:

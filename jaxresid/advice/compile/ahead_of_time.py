@@ -186,7 +186,7 @@ def compiled_report(
     return CompiledReport(
         target=subject.target,
         jax=subject.jax,
-        places=tuple(place_info(place) for place in places),
+        places=tuple(place_info(place, subject.mesh) for place in places),
         compiled=rows,
         mesh=subject.mesh,
         warnings=(*subject.warnings, *warnings_of(settings)),

@@ -39,7 +39,7 @@ from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.memory.rules.fusion import LIBRARY, MULTIPLIED
 from jaxresid.inspector.memory.rules.kernels import array_nbytes, kernels
-from jaxresid.inspector.program.ops import Block, Collective, Op, Value
+from jaxresid.inspector.program.ops import UNWRITTEN, Block, Collective, Op, Value
 from jaxresid.inspector.program.transfers import entering, moves
 from jaxresid.jaxpr_types import Eqn
 from jaxresid.model import Cost
@@ -370,6 +370,8 @@ class _TimeEstimator:
 
     def _work(self, op: Op) -> tuple[float, int]:
         """Return the seconds of the matrix unit and the operations of the vector unit of an op."""
+        if op.name in UNWRITTEN:
+            return 0.0, 0
         rule = RULES.get(op.name)
         cost = eqn_cost(op.eqn) if rule is None else rule(op.eqn)
         if cost.uncosted or cost.notes:

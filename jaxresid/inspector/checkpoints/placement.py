@@ -15,7 +15,7 @@ from jaxresid.inspector.checkpoints.sites import CheckpointSite
 from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE
 from jaxresid.inspector.program.build import Program, ValueRole, program_of_jaxpr
-from jaxresid.inspector.program.ops import Op, Value
+from jaxresid.inspector.program.ops import UNWRITTEN, Op, Value
 from jaxresid.jaxpr_types import Eqn
 
 WHOLE, LAST_STAGE, AROUND_LOOP = "whole", "last-stage", "around-loop"
@@ -145,7 +145,7 @@ def _work(primal: Program, remat: object) -> _Work:
 
 
 def _of(op: Op, costs: Costs) -> int:
-    if op.name == "barrier":
+    if op.name in UNWRITTEN:
         return 0
     cost = costs.of_eqn(op.eqn)
     return cost.flops + cost.transcendentals

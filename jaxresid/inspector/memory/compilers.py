@@ -6,7 +6,7 @@ from jaxresid import jax_compat
 from jaxresid.errors import InputsError
 from jaxresid.inspector.memory.intervals import basis_of
 from jaxresid.inspector.memory.profile import GPU, GPU_BEFORE_0_12, TPU, Profile
-from jaxresid.model import PlaceInfo
+from jaxresid.model import Mesh, PlaceInfo
 from jaxresid.xla.places import Place
 
 
@@ -45,8 +45,14 @@ def check_lifetimes(place: Place) -> None:
         )
 
 
-def place_info(place: Place) -> PlaceInfo:
-    """Return a place as results show it."""
+def place_info(place: Place, mesh: Mesh | None = None) -> PlaceInfo:
+    """Return a place as results show it.
+
+    Args:
+      place: the place.
+      mesh: what the program is split over; None: one device.
+    """
+    is_split = mesh is not None and mesh.size > 1
     is_estimated = has_estimate(place)
     return PlaceInfo(
         place.text,
@@ -54,5 +60,5 @@ def place_info(place: Place) -> PlaceInfo:
         place.origin,
         profile_of(place).name if is_estimated else None,
         place.memory_nbytes,
-        basis_of(place.kind, jax_compat.compilers()) if is_estimated else None,
+        basis_of(place.kind, jax_compat.compilers(), is_split=is_split) if is_estimated else None,
     )

@@ -1,7 +1,9 @@
-"""The interval that a compiler's figure is in, given the estimate, for nine of ten programs.
+"""The interval that a compiler's figure is in, given the estimate.
 
-The factors are in `intervals.json`, by profile and by kind of program;
-`python -m tests.benchmarks.accuracy.conformal` makes them, and says how.
+For programs of one device it is that of nine in ten; its factors are in `intervals.json`, by
+profile and by kind of program, and `python -m tests.benchmarks.accuracy.conformal` makes them, and
+says how. For programs over a mesh, of which fewer were compiled, it has all that were;
+`python tests/benchmarks/sharded.py --large --write` makes `mesh_intervals.json`.
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ class ProgramKind:
     Attributes:
       has_loop: whether it has a scan or a while loop.
       is_checkpointed: whether it computes something again.
+      is_split: whether it is split over several devices.
     """
 
     has_loop: bool
     is_checkpointed: bool
+    is_split: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,11 @@ class Calibration:
 def kind_of(program: Program) -> ProgramKind:
     """Return the kind of a program."""
     ops = all_ops(program.block.ops)
-    return ProgramKind(any(op.is_loop for op in ops), any(op.phase == RECOMPUTE for op in ops))
+    return ProgramKind(
+        any(op.is_loop for op in ops),
+        any(op.phase == RECOMPUTE for op in ops),
+        is_split=program.sharding is not None and math.prod(program.sharding.sizes.values()) > 1,
+    )
 
 
 def interval_of_program(
@@ -101,7 +109,7 @@ def interval_of(
       profile_name: the profile that made the estimate.
       versions: the installed packages that compile, and their versions.
     """
-    found = calibrations().get(profile_name)
+    found = calibrations(is_split=kind.is_split).get(profile_name)
     if found is None:
         return None
     factors = next(each for each in found.kinds if each.is_of(kind))
@@ -111,14 +119,17 @@ def interval_of(
     )
 
 
-def basis_of(profile_name: str, versions: Mapping[str, str]) -> IntervalBasis | None:
+def basis_of(
+    profile_name: str, versions: Mapping[str, str], *, is_split: bool = False
+) -> IntervalBasis | None:
     """Return what the intervals of a profile were measured with; None where there are none.
 
     Args:
       profile_name: the profile that makes the estimates.
       versions: the installed packages that compile, and their versions.
+      is_split: whether the programs are split over several devices.
     """
-    found = calibrations().get(profile_name)
+    found = calibrations(is_split=is_split).get(profile_name)
     if found is None:
         return None
     others = _others(found.basis, versions)
@@ -126,20 +137,21 @@ def basis_of(profile_name: str, versions: Mapping[str, str]) -> IntervalBasis | 
 
 
 @functools.cache
-def calibrations() -> Mapping[str, Calibration]:
-    """Return the calibrations by profile."""
-    file = resources.files(__package__) / "intervals.json"
+def calibrations(*, is_split: bool = False) -> Mapping[str, Calibration]:
+    """Return the calibrations by profile, for programs of one device or over a mesh."""
+    file = resources.files(__package__) / ("mesh_intervals.json" if is_split else "intervals.json")
     found = json.loads(file.read_text(encoding="utf-8"))
-    return {name: _calibration(each) for name, each in found["profiles"].items()}
+    return {name: _calibration(each, found["coverage"]) for name, each in found["profiles"].items()}
 
 
-def _calibration(found: Mapping[str, Any]) -> Calibration:
+def _calibration(found: Mapping[str, Any], coverage: float) -> Calibration:
     basis = IntervalBasis(
         programs=found["programs"],
         places=tuple(found["places"]),
         compilers={name: tuple(each) for name, each in found["compilers"].items()},
         smallest_nbytes=found["smallest_nbytes"],
         largest_nbytes=found["largest_nbytes"],
+        coverage=coverage,
     )
     kinds = tuple(
         KindFactors(each["has_loop"], each["is_checkpointed"], each["low"], each["high"])

@@ -22,7 +22,7 @@ from jaxresid.inspector.jaxpr.primitives import COLLECTIVES, MARKS, SHARDINGS
 from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.program.collectives import written
 from jaxresid.inspector.program.ops import Block, InlineContext, Op, Value
-from jaxresid.inspector.program.per_device import per_device
+from jaxresid.inspector.program.per_device import SPLIT_ANEW, per_device
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.jaxpr_types import Aval, Eqn, Jaxpr, Literal, Var
 
@@ -346,16 +346,33 @@ class _Builder:
         inner = nests(eqn)
         if not inner:
             if name == "sharding_constraint" and self._record is not None:
-                self._pin(operands[0], jax_compat.params(eqn)["sharding"])
+                split = jax_compat.split_of(
+                    jax_compat.params(eqn)["sharding"], len(operands[0].shape)
+                )
+                return [self._split_anew(eqn, operands[0], split, context, self._record)]
             return operands[:1]
         if inner[0].kind == "call":
             return self._call(name, eqn, inner[0], operands, context)
         return self._bodies(name, eqn, inner, operands, context)
 
-    def _pin(self, value: Value, sharding: Any) -> None:
-        split = jax_compat.split_of(sharding, len(value.shape))
-        if split is not None and value.literal is None and self._record is not None:
-            self._record.pins.setdefault(value, split)
+    def _split_anew(
+        self,
+        eqn: Eqn,
+        value: Value,
+        split: Split | None,
+        context: InlineContext,
+        record: _InlinedValues,
+    ) -> Value:
+        """Return the value split like this, of an op of its own; one that is split so already goes.
+
+        Its operand may be an argument, or constrained otherwise elsewhere.
+        """
+        if split is None or value.literal is not None:
+            return value
+        made = value.copy()
+        record.pins[made] = split
+        self._add(Op(SPLIT_ANEW, (value,), (made,), eqn, context, _phase(eqn, context)))
+        return made
 
     def _add_plain(
         self, step: _Step, phase: str, operands: list[Value], context: InlineContext
@@ -432,10 +449,11 @@ class _Builder:
         The types in it are those of one device, the types around it those of all devices.
         """
         params = jax_compat.params(eqn)
+        constants = len(arguments) - len(nest.operands)
+        for i, spec in enumerate(params["in_specs"], constants):
+            split = jax_compat.spec_split(spec, len(arguments[i].shape))
+            arguments[i] = self._split_anew(eqn, arguments[i], split, context, record)
         start = len(self.ops)
-        for value, spec in zip(arguments[-len(nest.operands) :], params["in_specs"], strict=True):
-            if value.literal is None:
-                record.pins.setdefault(value, jax_compat.spec_split(spec, len(value.shape)))
         results = self.inline(nest.jaxpr, arguments, context)
         around: dict[Value, Value] = {}
         made = {v for op in self.ops[start:] for v in op.results}

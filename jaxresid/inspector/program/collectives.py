@@ -11,15 +11,15 @@ is written there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxresid import jax_compat
 from jaxresid.inspector.call.splits import Split, parts, shard
 from jaxresid.inspector.jaxpr.primitives import REDUCTIONS
 from jaxresid.inspector.program.dims import links
-from jaxresid.inspector.program.ops import Collective, Exchange, InlineContext, Op, Value
+from jaxresid.inspector.program.ops import BARRIER, Collective, Exchange, InlineContext, Op, Value
 
 # What primitives exchange, without what their names say of types and of beginning.
 _EXCHANGES: dict[str, Exchange] = {
@@ -34,23 +34,34 @@ _EXCHANGES: dict[str, Exchange] = {
 }
 
 
-def collectives(
-    op: Op,
-    splits: Mapping[Value, Split],
-    sizes: Mapping[str, int],
-    gathered: set[tuple[Value, frozenset[str]]],
-) -> Iterator[Collective]:
-    """Yield what an op without bodies exchanges.
+class Exchanged(NamedTuple):
+    """What devices exchange of an operand or a result of an op.
+
+    Attributes:
+      value: the operand or result.
+      split: how the whole array is split: the operand when it is gathered, the result before parts
+        of it are scattered.
+      collective: the exchange.
+    """
+
+    value: Value
+    split: Split
+    collective: Collective
+
+
+def exchanges(op: Op, splits: Mapping[Value, Split], sizes: Mapping[str, int]) -> list[Exchanged]:
+    """Return what an op without bodies exchanges: first of its operands, then of its results.
 
     Args:
       op: the op of the whole program.
       splits: how values are split; others are whole.
       sizes: the sizes of the mesh's axes by name.
-      gathered: what was gathered before in the same block; what is gathered now is added.
     """
-    if not op.results or op.name == "barrier":
-        return
+    if not op.results or op.name == BARRIER:
+        return []
     wanted, summed = _wanted(op, splits)
+    found: list[Exchanged] = []
+
     for operand in dict.fromkeys(op.operands):
         split = splits.get(operand)
         if split is None or operand.literal is not None:
@@ -61,27 +72,35 @@ def collectives(
             for axis in axes
             if axis not in wanted.get((operand, d), ())
         }
-        if not loose or (operand, frozenset(loose)) in gathered:
-            continue
-        gathered.add((operand, frozenset(loose)))
-        left = tuple(tuple(a for a in axes if a not in loose) for axes in split)
-        nbytes = _nbytes(operand, left, sizes)
-        yield _collective("all-gather", nbytes, loose, sizes)
-    if not summed:
-        return
-    for result in op.results:
+        if loose:
+            found.append(gathering(operand, split, loose, sizes))
+    for result in op.results if summed else ():
         split = splits.get(result, ((),) * len(result.shape))
         scattered = {axis for axes in split for axis in axes if axis in summed}
         if scattered:
-            whole = tuple(tuple(a for a in axes if a not in scattered) for axes in split)
+            whole = without(split, scattered)
             nbytes = _nbytes(result, whole, sizes)
-            yield _collective("reduce-scatter", nbytes, scattered, sizes)
+            scatter = exchange("reduce-scatter", nbytes, scattered, sizes)
+            found.append(Exchanged(result, whole, scatter))
         if left_over := summed - scattered:
             nbytes = _nbytes(result, split, sizes)
-            yield _collective("all-reduce", nbytes, left_over, sizes)
+            found.append(Exchanged(result, split, exchange("all-reduce", nbytes, left_over, sizes)))
+    return found
 
 
-def _collective(
+def gathering(value: Value, split: Split, loose: Set[str], sizes: Mapping[str, int]) -> Exchanged:
+    """Return what it takes to gather a value that is split like this along loose axes."""
+    left = without(split, loose)
+    nbytes = _nbytes(value, left, sizes)
+    return Exchanged(value, left, exchange("all-gather", nbytes, loose, sizes))
+
+
+def without(split: Split, axes: Set[str]) -> Split:
+    """Return a split without some axes."""
+    return tuple(tuple(a for a in each if a not in axes) for each in split)
+
+
+def exchange(
     kind: Exchange, nbytes: int, axes: Iterable[Any], sizes: Mapping[Any, int]
 ) -> Collective:
     """Return what is exchanged along some axes of a mesh, whose last axis numbers neighbours."""
@@ -111,7 +130,7 @@ def written(op: Op) -> Collective | None:
     groups = params.get("axis_index_groups")
     # A sum over a dim of the array comes before that over devices.
     arrays = op.results if kind in ("all-gather", "all-reduce") else op.operands
-    found = _collective(kind, sum(array.nbytes for array in arrays), axes, sizes)
+    found = exchange(kind, sum(array.nbytes for array in arrays), axes, sizes)
     return replace(found, devices=len(groups[0])) if groups else found
 
 
@@ -149,6 +168,10 @@ def _wanted(
                 if (operand, d) not in linked:
                     summed |= {*axes}
                     wanted[operand, d] = axes
+    if op.name == "gather":
+        looked_up = _looked_up(op, splits)
+        wanted |= looked_up
+        summed |= {axis for axes in looked_up.values() for axis in axes}
     for group in groups:
         made = [(v, d) for v, d in group if v in results]
         if made:
@@ -157,6 +180,20 @@ def _wanted(
             kept = tuple(axis for axis in axes if axis not in summed)
             wanted |= dict.fromkeys((dim for dim in group if dim[0] in operands), kept)
     return wanted, summed
+
+
+def _looked_up(op: Op, splits: Mapping[Value, Split]) -> dict[tuple[Value, int], tuple[str, ...]]:
+    """Return how the dims stay split along which a gather looks up single elements.
+
+    Each device looks up what it has of them, and the results are added up; where they are larger
+    than the operand, that is gathered instead.
+    """
+    operand, result = op.operands[0], op.results[0]
+    if operand.size <= result.size:
+        return {}
+    single = op.params["dimension_numbers"].collapsed_slice_dims
+    split = splits.get(operand, ())
+    return {(operand, d): split[d] for d in single if split and split[d]}
 
 
 def _common(each: list[tuple[str, ...]]) -> tuple[str, ...]:

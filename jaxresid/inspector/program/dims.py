@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from jaxresid.inspector.jaxpr.primitives import ARG_REDUCTIONS, REDUCTIONS, SCATTERS
-from jaxresid.inspector.program.ops import Op, Value
+from jaxresid.inspector.program.ops import BARRIER, Op, Value
 
 Dim = tuple[Value, int]
 
@@ -34,7 +34,7 @@ def links(op: Op) -> Links:
     """Return the dims of an op that are the same dim; links inside its bodies are not included."""
     if op.bodies:
         return Links(tuple(_around_bodies(op)))
-    if op.name == "barrier":
+    if op.name == BARRIER:
         pairs = zip(op.operands, op.results, strict=True)
         return Links(_one_by_one(itertools.chain.from_iterable([[p] for p in pairs])), True)
     rule = _RULES.get(op.name)
@@ -131,7 +131,13 @@ def _gather(op: Op) -> list[tuple[Dim, ...]]:
     numbers = op.params["dimension_numbers"]
     sizes = op.params["slice_sizes"]
     batched = [d for d in range(len(result.shape)) if d not in numbers.offset_dims]
-    found: list[tuple[Dim, ...]] = [((indices, i), (result, d)) for i, d in enumerate(batched)]
+    mine = dict(
+        zip(numbers.start_indices_batching_dims, numbers.operand_batching_dims, strict=True)
+    )
+    found: list[tuple[Dim, ...]] = [
+        ((indices, i), (result, d), *([(operand, mine[i])] if i in mine else []))
+        for i, d in enumerate(batched)
+    ]
     gone = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
     window = [d for d in range(len(operand.shape)) if d not in gone]
     for d, e in zip(window, numbers.offset_dims, strict=True):
@@ -147,14 +153,20 @@ def _scatter(op: Op) -> list[tuple[Dim, ...]]:
     gone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
     window = [d for d in range(len(operand.shape)) if d not in gone]
     linked = dict(zip(window, numbers.update_window_dims, strict=True))
+    batched = [d for d in range(len(updates.shape)) if d not in numbers.update_window_dims]
+    mine = dict(
+        zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
+    )
     found: list[tuple[Dim, ...]] = []
     for d, size in enumerate(operand.shape):
         group: list[Dim] = [(operand, d), (result, d)]
         if d in linked and updates.shape[linked[d]] == size:
             group.append((updates, linked[d]))
+        if d in mine:
+            group += [(indices, mine[d]), (updates, batched[mine[d]])]
         found.append(tuple(group))
-    batched = [d for d in range(len(updates.shape)) if d not in numbers.update_window_dims]
-    return [*found, *(((indices, i), (updates, d)) for i, d in enumerate(batched))]
+    others = [i for i in range(len(batched)) if i not in mine.values()]
+    return [*found, *(((indices, i), (updates, batched[i])) for i in others)]
 
 
 def _around_bodies(op: Op) -> list[tuple[Dim, ...]]:

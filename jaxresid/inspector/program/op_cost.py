@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jaxresid.inspector.cost.jaxpr_cost import flat_cost, loop_cost
 from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
-from jaxresid.inspector.program.ops import Block, Op
+from jaxresid.inspector.program.ops import UNWRITTEN, Block, Op
 from jaxresid.model import Cost
 
 
@@ -31,7 +31,7 @@ def op_cost(op: Op, trips: WhileTrips, phases: tuple[str, ...] = ()) -> Cost:
       trips: the trips of while loops.
       phases: the phases to count inside its bodies; all where empty.
     """
-    if op.name == "barrier":
+    if op.name in UNWRITTEN:
         return Cost()
     if not op.bodies:
         return flat_cost(op.eqn) or Cost(uncosted=(op.name,))

@@ -153,12 +153,22 @@ class Collective:
         return self.moved_nbytes / near
 
 
+# Ops that no eqn writes: what a checkpoint holds back; and on a mesh, what devices put together,
+# what they exchange, what each takes of an array that all have, and of their sum.
+BARRIER: Final = "barrier"
+GATHER: Final = "all-gather"
+EXCHANGE: Final = "all-to-all"
+CUT: Final = "cut"
+SCATTER: Final = "reduce-scatter"
+UNWRITTEN = frozenset({BARRIER, GATHER, EXCHANGE, CUT, SCATTER})
+
+
 @dataclass(slots=True, eq=False)
 class Op:
     """One application of a primitive.
 
     Attributes:
-      name: the primitive, or `barrier`.
+      name: the primitive, or one of `UNWRITTEN`.
       operands: what it reads.
       results: what it makes.
       eqn: the eqn that it comes from.
@@ -184,8 +194,8 @@ class Op:
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """The params of its eqn; none for a barrier."""
-        return {} if self.name == "barrier" else jax_compat.params(self.eqn)
+        """The params of its eqn; none where that does not write it."""
+        return {} if self.name in UNWRITTEN else jax_compat.params(self.eqn)
 
     @property
     def is_loop(self) -> bool:

@@ -6,9 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from jaxresid.inspector.call.splits import Split, fitting, parts, shard, text
-from jaxresid.inspector.program.collectives import collectives
-from jaxresid.inspector.program.ops import Block, Op, Value
+from jaxresid.inspector.program.collectives import (
+    Exchanged,
+    exchange,
+    exchanges,
+    gathering,
+    without,
+)
+from jaxresid.inspector.program.ops import CUT, EXCHANGE, GATHER, SCATTER, Block, Op, Value
 from jaxresid.inspector.program.propagation import propagated
+
+# The op of a program whose operand its result is, split otherwise.
+SPLIT_ANEW = "sharding_constraint"
 
 
 def per_device(
@@ -20,8 +29,8 @@ def per_device(
 ) -> tuple[Block, Callable[[Value], Value]]:
     """Return the block as one device of a mesh runs it, and a function that maps values into it.
 
-    Collectives between ops are not among its ops, nor are the copies that they need; its ops say
-    what they have to exchange.
+    What is gathered before an op reads it, and sums that are scattered, are ops; sums that all
+    devices need are made in place, and the ops of which they are say so.
 
     Args:
       block: the block of the whole program.
@@ -68,40 +77,118 @@ class _Local:
         self._made: dict[Value, Value] = {}
 
     def value(self, value: Value) -> Value:
-        split = self._splits.get(value)
-        if split is None or not any(split):
-            return value
         made = self._made.get(value)
-        if made is None:
-            made = replace(
-                value,
-                shape=shard(value.shape, split, self._sizes),
-                whole=value.shape,
-                spec=text(split),
-            )
-            self._made[value] = made
+        if made is not None:
+            return made
+        split = self._split(value)
+        if not any(split):
+            return value
+        made = self._made[value] = self._at(value, split)
         return made
 
-    def block(self, block: Block) -> Block:
-        gathered: set[tuple[Value, frozenset[str]]] = set()
-        return Block(
-            tuple(map(self.value, block.inputs)),
-            tuple(self._op(op, gathered) for op in block.ops),
-            tuple(map(self.value, block.outputs)),
+    def _split(self, value: Value) -> Split:
+        return self._splits.get(value, ((),) * len(value.shape))
+
+    def _at(self, value: Value, split: Split) -> Value:
+        """Return a value like another, split like this."""
+        shape = shard(value.shape, split, self._sizes)
+        return replace(
+            value, shape=shape, whole=value.shape if any(split) else None, spec=text(split)
         )
 
-    def _op(self, op: Op, gathered: set[tuple[Value, frozenset[str]]]) -> Op:
+    def block(self, block: Block) -> Block:
+        inputs = tuple(map(self.value, block.inputs))
+        ops: list[Op] = []
+        # What was gathered before in the block, and how.
+        gathered: dict[tuple[Value, Split], Value] = {}
+        for op in block.ops:
+            if op.name == SPLIT_ANEW:
+                self._split_anew(op, ops, gathered)
+            else:
+                self._add(op, ops, gathered)
+        return Block(inputs, tuple(ops), tuple(map(self.value, block.outputs)))
+
+    def _split_anew(
+        self, op: Op, ops: list[Op], gathered: dict[tuple[Value, Split], Value]
+    ) -> None:
+        """Add what it takes to split a value anew: none, or a gather, an exchange and a cut.
+
+        Axes that split no dim afterwards are gathered, those that split another one exchanged.
+        """
+        (before,), (after,) = op.operands, op.results
+        source, split, wanted = self.value(before), self._split(before), self._split(after)
+        axes = {axis for dim in wanted for axis in dim}
+        if loose := {axis for dim in split for axis in dim} - axes:
+            found = gathering(before, split, loose, self._sizes)
+            source, split = self._gathered(op, found, ops, gathered), found.split
+        mine = {axis for dim in split for axis in dim}
+        if split != (kept := without(wanted, axes - mine)):
+            made = self._at(before, kept)
+            moved = {a for old, new in zip(split, kept, strict=True) for a in {*old} ^ {*new}}
+            each = (exchange("all-to-all", source.nbytes, moved or mine, self._sizes),)
+            ops.append(
+                Op(EXCHANGE, (source,), (made,), op.eqn, op.context, op.phase, collectives=each)
+            )
+            source = made
+        if kept == wanted:
+            self._made[after] = source
+        else:
+            ops.append(Op(CUT, (source,), (self.value(after),), op.eqn, op.context, op.phase))
+
+    def _gathered(
+        self,
+        op: Op,
+        found: Exchanged,
+        ops: list[Op],
+        gathered: dict[tuple[Value, Split], Value],
+    ) -> Value:
+        """Return an operand of an op as gathered, and add the op that gathers it, if none did."""
+        key = found.value, found.split
+        if key not in gathered:
+            made = gathered[key] = self._at(found.value, found.split)
+            operands = (self.value(found.value),)
+            each = (found.collective,)
+            ops.append(
+                Op(GATHER, operands, (made,), op.eqn, op.context, op.phase, collectives=each)
+            )
+        return gathered[key]
+
+    def _add(self, op: Op, ops: list[Op], gathered: dict[tuple[Value, Split], Value]) -> None:
+        """Add an op, behind what gathers its operands and before what scatters its results."""
         arrays = [v for v in (*op.operands, *op.results) if v in self._splits]
         axes = {axis for v in arrays for dim in self._splits[v] for axis in dim}
         is_local = op in self._local
-        return replace(
-            op,
-            operands=tuple(map(self.value, op.operands)),
-            results=tuple(map(self.value, op.results)),
-            bodies=tuple(map(self.block, op.bodies)),
-            devices=1 if is_local else parts(axes, self._sizes),
-            # Those that are written stay.
-            collectives=op.collectives
-            if is_local or op.bodies
-            else (*op.collectives, *collectives(op, self._splits, self._sizes, gathered)),
+        operands, results = {}, {}
+        # Those that are written stay.
+        written, after = list(op.collectives), []
+        if not is_local and not op.bodies:
+            for found in exchanges(op, self._splits, self._sizes):
+                value, split, collective = found
+                if collective.kind == "all-gather":
+                    operands[value] = self._gathered(op, found, ops, gathered)
+                elif collective.kind == "reduce-scatter":
+                    results[value] = partial = self._at(value, split)
+                    after.append(
+                        Op(
+                            SCATTER,
+                            (partial,),
+                            (self.value(value),),
+                            op.eqn,
+                            op.context,
+                            op.phase,
+                            collectives=(collective,),
+                        )
+                    )
+                else:
+                    written.append(collective)
+        ops.append(
+            replace(
+                op,
+                operands=tuple([operands.get(v) or self.value(v) for v in op.operands]),
+                results=tuple([results.get(v) or self.value(v) for v in op.results]),
+                bodies=tuple(map(self.block, op.bodies)),
+                devices=1 if is_local else parts(axes, self._sizes),
+                collectives=tuple(written),
+            )
         )
+        ops += after

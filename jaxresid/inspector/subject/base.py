@@ -101,7 +101,7 @@ class Subject(ABC):
     @property
     def place_info(self) -> PlaceInfo:
         """The place that its figures are for, as a report shows it."""
-        return place_info(self.place)
+        return place_info(self.place, self.mesh)
 
     @property
     def frames(self) -> Frames:

@@ -53,7 +53,8 @@ def _remark(place: PlaceInfo) -> str:
             for name, version in basis.others.items()
         )
         return f"Range {wider} % wider for {', '.join(versions)}."
-    found = "Range of nine in ten programs, by"
+    share = "nine in ten programs" if basis.coverage < 1 else "all programs over a mesh"
+    found = f"Range of {share}, by"
     if not any(f"{place.name}:".startswith(f"{measured}:") for measured in basis.places):
         chips = ", ".join(basis.places)
         return f"{found} {basis.programs} for {chips}, not for this chip."

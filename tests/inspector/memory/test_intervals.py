@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental import io_callback
+from jax.sharding import NamedSharding, PartitionSpec
 
 import jaxresid
+from jaxresid import jax_compat
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.memory import intervals
 from jaxresid.inspector.memory.intervals import (
@@ -34,7 +36,7 @@ BASIS = IntervalBasis(98, ("x",), {"jaxlib": ("0.11.2", "0.12.0.1"), "libtpu": (
 @pytest.fixture
 def calibrated(monkeypatch):
     found = {"tpu": Calibration(BASIS, KINDS, 1.25)}
-    monkeypatch.setattr(intervals, "calibrations", lambda: found)
+    monkeypatch.setattr(intervals, "calibrations", lambda *, is_split: {} if is_split else found)
 
 
 @pytest.mark.usefixtures("calibrated")
@@ -137,6 +139,16 @@ def test_the_kind_is_that_of_the_program(fun, has_loop, is_checkpointed):
     assert kind_of(found.program) == ProgramKind(has_loop, is_checkpointed)
 
 
+@pytest.mark.parametrize("count", [1, 8])
+def test_a_program_over_a_mesh_is_of_another_kind(count):
+    sharding = NamedSharding(jax_compat.new_abstract_mesh({"data": count}), PartitionSpec("data"))
+    w = jax.ShapeDtypeStruct(W.shape, W.dtype, sharding=sharding)
+    found = subject(Question(straight, (w, W), on=parse_place("tpu:v5e:2x4")))
+    assert kind_of(found.program).is_split == (count > 1)
+    split = intervals.calibrations(is_split=True)["tpu"].basis
+    assert (found.place_info.intervals.programs == split.programs) == (count > 1)
+
+
 @pytest.mark.usefixtures("calibrated")
 def test_results_have_the_interval_of_their_kind(monkeypatch):
     monkeypatch.setattr("jaxresid.jax_compat.compilers", lambda: V)
@@ -168,8 +180,10 @@ def test_a_lower_bound_has_none():
     assert report.peak.interval is None
 
 
-def test_what_is_kept_is_whole():
-    for calibration in intervals.calibrations().values():
+@pytest.mark.parametrize("is_split", [False, True])
+def test_what_is_kept_is_whole(is_split):
+    assert set(intervals.calibrations(is_split=is_split)) == {"gpu", "tpu"}
+    for calibration in intervals.calibrations(is_split=is_split).values():
         assert calibration.basis.programs >= 9  # as there are no fewer families
         assert calibration.other_versions >= 1.26
         assert calibration.basis.compilers["jaxlib"]

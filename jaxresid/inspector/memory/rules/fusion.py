@@ -28,7 +28,7 @@ from jaxresid.inspector.jaxpr.primitives import (
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.memory.rules.layouts import cuts_tiles
 from jaxresid.inspector.memory.rules.regrouped import uncopied
-from jaxresid.inspector.program.ops import Block, Op, Value
+from jaxresid.inspector.program.ops import CUT, Block, Op, Value
 
 # Not measured: these are taken for kernels of their own, which nothing is fused with.
 _UNMEASURED = frozenset(
@@ -40,7 +40,7 @@ _UNMEASURED = frozenset(
 # Too expensive to be computed twice.
 _EXPENSIVE = frozenset({"sin", "cos", "tan", "erf", "erfc", "sinh", "cosh", "asin", "acos"})
 _ELEMENTWISE = (ELEMENTWISE | CASTS | {"copy"}) - _EXPENSIVE - _UNMEASURED
-_MOVES = FILLS | PARTS | {"pad", "rev", "device_put"}
+_MOVES = FILLS | PARTS | {"pad", "rev", "device_put", CUT}
 MULTIPLIED = CONTRACTIONS - _UNMEASURED
 _REDUCTIONS = REDUCTIONS | ARG_REDUCTIONS
 # What takes in an expensive value that nothing else reads.

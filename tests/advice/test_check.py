@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib
 import itertools
 import json
 import pkgutil
@@ -404,6 +405,40 @@ def test_an_unwrapped_body_comes_with_its_figures():
     assert found.measured["nbytes"] == 8 * 4 * array
     assert found.measured["carry_nbytes"] == 8 * array
     assert found.measured["trips"] == 8
+
+
+LOOPS = """
+import jax
+import jax.numpy as jnp
+
+def simulate(x, ws):
+    return jax.lax.scan(lambda x, w: (jnp.sin(jnp.cos(jnp.sin(x @ w))), None), x, ws)[0]
+
+def fold(body, x, ws):
+    return jax.lax.scan(body, x, ws)[0]
+"""
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_body_of_a_library_is_not_the_users_to_checkpoint(is_own, tmp_path, monkeypatch):
+    """That of the user's is, whoever's the loop is."""
+    (tmp_path / "site-packages").mkdir()
+    name = f"loops_of_a_library_{is_own}"
+    (tmp_path / "site-packages" / f"{name}.py").write_text(LOOPS)
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+    library = importlib.import_module(name)
+
+    def body(x, w):
+        return jnp.sin(jnp.cos(jnp.sin(x @ w))), None
+
+    def loss(ws, x):
+        x = library.fold(body, x, ws) if is_own else library.simulate(x, ws)
+        return jnp.sum(x**2)
+
+    (found,) = jaxresid.check(loss)(WS, X)
+    assert found.code == "JXR109"
+    assert ("jax.checkpoint(body" in found.help) == is_own
+    assert (f"{name}.py:6 simulate" in found.help) != is_own
 
 
 @pytest.mark.parametrize("policy", [None, cp.dots_saveable, cp.everything_saveable])

@@ -16,7 +16,7 @@ from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.jaxpr_types import Eqn, Var
-from jaxresid.model import Computed, Finding, Report
+from jaxresid.model import Computed, Finding, Location, Report
 from jaxresid.text.units import format_bytes
 
 # Of the computed residuals, and of what the peak holds besides arguments and outputs.
@@ -70,13 +70,23 @@ def unwrapped_bodies(
             wrapped = _wrapped(traced)
         if location is None or (location.file, location.line) in wrapped:
             continue
+        source = levels.source(loop.level, loop.eqn)
+        advice = "checkpoint the body: lax.scan(jax.checkpoint(body, prevent_cse=False), ...)"
+        library = source.library
+        if library is not None and _is_of_library(levels, loop, location):
+            advice = (
+                "the loop and its body are the library's"
+                f" ({library.file}:{library.line} {library.function}): set its own option for"
+                " checkpoints, if it has one; else call it for a part of the trips at a time, each"
+                " call under jax.checkpoint"
+            )
         yield Finding(
             "unwrapped-loop-body",
             f"the body of this loop of {trips} trips is not checkpointed: it stacks"
             f" {format_bytes(loop.nbytes)} of residuals, {loop.nbytes / kept:.0%} of what is kept,"
             f" where a checkpointed body keeps its carry, {format_bytes(carried)}",
-            levels.source(loop.level, loop.eqn),
-            help="checkpoint the body: lax.scan(jax.checkpoint(body, prevent_cse=False), ...)",
+            source,
+            help=advice,
             measured={
                 "nbytes": loop.nbytes,
                 "carry_nbytes": carried,
@@ -84,6 +94,12 @@ def unwrapped_bodies(
                 "peak_nbytes": peak_nbytes,
             },
         )
+
+
+def _is_of_library(levels: Levels, loop: Loop, location: Location) -> bool:
+    """Return whether no line of the user's is in a loop's body, which is called at a location."""
+    body = levels.enter(loop.level, loop.eqn, 0)
+    return all(levels.location(body, eqn) == location for eqn in body.jaxpr.eqns)
 
 
 def _peak_and_temporaries(report: Report) -> tuple[int, int] | None:

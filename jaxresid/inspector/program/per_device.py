@@ -16,8 +16,9 @@ from jaxresid.inspector.program.collectives import (
 from jaxresid.inspector.program.ops import CUT, EXCHANGE, GATHER, SCATTER, Block, Op, Value
 from jaxresid.inspector.program.propagation import propagated
 
-# The op of a program whose operand its result is, split otherwise.
+# The op of a program whose operand its result is, split otherwise, also as JAX writes it in types.
 SPLIT_ANEW = "sharding_constraint"
+_SPLIT_ANEW = frozenset({SPLIT_ANEW, "reshard"})
 
 
 def per_device(
@@ -102,7 +103,7 @@ class _Local:
         # What was gathered before in the block, and how.
         gathered: dict[tuple[Value, Split], Value] = {}
         for op in block.ops:
-            if op.name == SPLIT_ANEW:
+            if op.name in _SPLIT_ANEW:
                 self._split_anew(op, ops, gathered)
             else:
                 self._add(op, ops, gathered)

@@ -281,6 +281,18 @@ def test_an_axis_that_goes_to_another_dim_is_exchanged():
     assert of_one_device(fun, x, [(M, D)]) == [("sin", ["model,data"], ["model,data"])]
 
 
+def test_a_reshard_does_what_a_constraint_does():
+    def loss(x):
+        columns = NamedSharding(EXPLICIT, P(None, "data"))
+        return jnp.sum(jax.sharding.reshard(jnp.sin(x), columns) ** 2)
+
+    x = jax.ShapeDtypeStruct((8, 16), "float32", sharding=NamedSharding(EXPLICIT, P("data")))
+    program = subject(Question(loss, (x,), on="gpu:h100:8")).program
+    names = [op.name for op in program.block.ops]
+    assert names.count("all-to-all") == 2  # and the way back
+    assert not {"reshard", "all-gather", "cut"}.intersection(names)
+
+
 def test_what_splits_more_is_cut_out():
     def fun(x):
         return jnp.sin(constrained(x, "data"))

@@ -53,6 +53,7 @@ from jaxresid.jax_compat.meshes import is_explicit as is_explicit
 from jaxresid.jax_compat.meshes import is_in_shard_map as is_in_shard_map
 from jaxresid.jax_compat.meshes import new_abstract_mesh as new_abstract_mesh
 from jaxresid.jax_compat.meshes import new_mesh as new_mesh
+from jaxresid.jax_compat.meshes import open_dims as open_dims
 from jaxresid.jax_compat.meshes import spec_split as spec_split
 from jaxresid.jax_compat.meshes import split_of as split_of
 from jaxresid.jax_compat.meshes import typed_split as typed_split

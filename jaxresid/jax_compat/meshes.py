@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxresid.errors import InputsError
+from jaxresid.jax_compat.reading import params
 from jaxresid.jax_compat.version import import_jax
-from jaxresid.jaxpr_types import Aval
+from jaxresid.jaxpr_types import Aval, Eqn
 
 
 def is_in_shard_map() -> bool:
@@ -105,6 +106,18 @@ def _entry(entry: Any) -> tuple[str, ...]:
         return (entry,)
     # None, or UNCONSTRAINED.
     return tuple(str(name) for name in entry) if isinstance(entry, tuple) else ()
+
+
+def open_dims(eqn: Eqn) -> frozenset[int]:
+    """Return the dims that a sharding_constraint leaves to the compiler.
+
+    Those of `P.UNCONSTRAINED`, and those that `vmap` added.
+    """
+    found = params(eqn)
+    free = import_jax().sharding.PartitionSpec.UNCONSTRAINED
+    spec = getattr(found["sharding"], "spec", None) or ()
+    written = {d for d, entry in enumerate(spec) if entry is free}
+    return frozenset(written | set(found.get("unconstrained_dims") or ()))
 
 
 def typed_split(aval: Aval) -> tuple[tuple[str, ...], ...] | None:

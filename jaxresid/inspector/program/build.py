@@ -9,7 +9,7 @@ line can be looked up when it is asked for.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.program.collectives import written
 from jaxresid.inspector.program.ops import Block, InlineContext, Op, Value
 from jaxresid.inspector.program.per_device import SPLIT_ANEW, per_device
+from jaxresid.inspector.program.propagation import PartialSplit
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.jaxpr_types import Aval, Eqn, Jaxpr, Literal, Var
 
@@ -181,7 +182,7 @@ def _of_one_device(
     pins = {**record.pins, **pins}
     local = frozenset(record.local)
     known = {v: split for var, split in sharding.known.items() if (v := record.values.get(var))}
-    made, find = per_device(block, pins, known, sharding.sizes, local)
+    made, find = per_device(block, pins, known, sharding.sizes, local, record.partly)
     return made, {var: find(value) for var, value in record.values.items()}
 
 
@@ -192,11 +193,13 @@ class _InlinedValues:
     Attributes:
       values: the values of their variables.
       pins: how values are split, where something says so.
+      partly: how values are split, with the dims for which nothing says so.
       local: the ops of `shard_map` bodies.
     """
 
     values: dict[Var, Value] = field(default_factory=dict)
     pins: dict[Value, Split] = field(default_factory=dict)
+    partly: dict[Value, PartialSplit] = field(default_factory=dict)
     local: set[Op] = field(default_factory=set)
 
 
@@ -346,10 +349,12 @@ class _Builder:
         inner = nests(eqn)
         if not inner:
             if name == "sharding_constraint" and self._record is not None:
-                split = jax_compat.split_of(
-                    jax_compat.params(eqn)["sharding"], len(operands[0].shape)
-                )
-                return [self._split_anew(eqn, operands[0], split, context, self._record)]
+                spec = getattr(jax_compat.params(eqn)["sharding"], "spec", None)
+                if spec is None:
+                    return operands[:1]
+                split = jax_compat.spec_split(spec, len(operands[0].shape))
+                free = jax_compat.open_dims(eqn)
+                return [self._split_anew(eqn, operands[0], split, context, self._record, free)]
             return operands[:1]
         if inner[0].kind == "call":
             return self._call(name, eqn, inner[0], operands, context)
@@ -359,18 +364,22 @@ class _Builder:
         self,
         eqn: Eqn,
         value: Value,
-        split: Split | None,
+        split: Split,
         context: InlineContext,
         record: _InlinedValues,
+        free: Set[int] = frozenset(),
     ) -> Value:
         """Return the value split like this, of an op of its own; one that is split so already goes.
 
-        Its operand may be an argument, or constrained otherwise elsewhere.
+        Its operand may be an argument, or constrained otherwise elsewhere. Some dims may be free.
         """
-        if split is None or value.literal is not None:
+        if value.literal is not None:
             return value
         made = value.copy()
-        record.pins[made] = split
+        if free:
+            record.partly[made] = split, frozenset(free)
+        else:
+            record.pins[made] = split
         self._add(Op(SPLIT_ANEW, (value,), (made,), eqn, context, _phase(eqn, context)))
         return made
 
@@ -404,8 +413,9 @@ class _Builder:
         behind = [v for v, h in zip(operands, held, strict=True) if h and v.literal is None]
         fresh = {v: v.copy() for v in behind}
         if self._record is not None:
-            pins = self._record.pins
+            pins, partly = self._record.pins, self._record.partly
             pins.update((fresh[v], pins[v]) for v in behind if v in pins)
+            partly.update((fresh[v], partly[v]) for v in behind if v in partly)
         results = tuple(fresh.values())
         self._add(Op("barrier", tuple(fresh), results, eqn, context, _phase(eqn, context)))
         return [fresh.get(v, v) if h else v for v, h in zip(operands, held, strict=True)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from jaxresid.inspector.call.splits import Split, fitting, parts, shard, text
 from jaxresid.inspector.program.collectives import (
@@ -14,7 +15,7 @@ from jaxresid.inspector.program.collectives import (
     without,
 )
 from jaxresid.inspector.program.ops import CUT, EXCHANGE, GATHER, SCATTER, Block, Op, Value
-from jaxresid.inspector.program.propagation import propagated
+from jaxresid.inspector.program.propagation import PartialSplit, propagated
 
 # The op of a program whose operand its result is, split otherwise, also as JAX writes it in types.
 SPLIT_ANEW = "sharding_constraint"
@@ -27,6 +28,7 @@ def per_device(
     known: Mapping[Value, tuple[int, ...]],
     sizes: Mapping[str, int],
     local: frozenset[Op],
+    partly: Mapping[Value, PartialSplit] = MappingProxyType({}),
 ) -> tuple[Block, Callable[[Value], Value]]:
     """Return the block as one device of a mesh runs it, and a function that maps values into it.
 
@@ -41,13 +43,14 @@ def per_device(
         the block's inputs they take precedence over pins.
       sizes: the sizes of the mesh's axes by name.
       local: ops whose types are one device's already, except for their inputs and outputs.
+      partly: values of which something says how they are split, except for some dims.
     """
-    found = propagated(block, pins, sizes, local)
+    found = propagated(block, pins, sizes, local, partly)
     if known:
         # A constraint may leave dims to the compiler; only what arrays come in as is settled.
         settled = {v: pins[v] for v in block.inputs if v in pins}
         pins = {**pins, **_fitted(known, settled, found, sizes)}
-        found = propagated(block, pins, sizes, local)
+        found = propagated(block, pins, sizes, local, partly)
     made = _Local({**found, **pins}, sizes, local)
     return made.block(block), made.value
 

@@ -10,10 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from jaxresid.inspector.call.splits import Split, parts
 from jaxresid.inspector.program.dims import Dim, links
 from jaxresid.inspector.program.ops import Block, Op, Value
+
+# How a value is split, and the dims for which that may change.
+PartialSplit = tuple[Split, frozenset[int]]
 
 # Sweeps over the program in each direction; deeper chains of loops than this are not met.
 _SWEEPS = 8
@@ -24,6 +28,7 @@ def propagated(
     known: Mapping[Value, Split],
     sizes: Mapping[str, int],
     local: frozenset[Op] = frozenset(),
+    partly: Mapping[Value, PartialSplit] = MappingProxyType({}),
 ) -> dict[Value, Split]:
     """Return the splits of the values of a block and of its bodies.
 
@@ -34,8 +39,9 @@ def propagated(
       known: values whose splits stay as they are.
       sizes: the sizes of the mesh's axes by name.
       local: ops of one device, such as those of a `shard_map` body; nothing spreads over them.
+      partly: values whose splits stay as they are, except for some dims.
     """
-    spread = _Propagation(known, sizes)
+    spread = _Propagation(known, sizes, partly)
     steps = [*_steps(block, local)]
     for groups in ([s.groups for s in steps if s.is_plain], [s.groups for s in steps]):
         for _ in range(_SWEEPS):
@@ -67,9 +73,16 @@ def _steps(block: Block, local: frozenset[Op]) -> Iterator[_Step]:
 
 
 class _Propagation:
-    def __init__(self, known: Mapping[Value, Split], sizes: Mapping[str, int]) -> None:
-        self.splits: dict[Value, Split] = dict(known)
+    def __init__(
+        self,
+        known: Mapping[Value, Split],
+        sizes: Mapping[str, int],
+        partly: Mapping[Value, PartialSplit],
+    ) -> None:
+        self.splits: dict[Value, Split] = {v: split for v, (split, _) in partly.items()}
+        self.splits.update(known)
         self._known = frozenset(known)
+        self._partly = partly
         self._sizes = sizes
 
     def over(self, steps: Sequence[tuple[tuple[Dim, ...], ...]]) -> bool:
@@ -93,7 +106,7 @@ class _Propagation:
         axes = max(wishes, key=lambda wish: (len(wish[1]), wish[0]))[1]
         changed = False
         for v, d in group:
-            if v not in self._known:
+            if v not in self._known and (v not in self._partly or d in self._partly[v][1]):
                 changed |= self._offered(v, d, axes)
         return changed
 

@@ -303,6 +303,27 @@ def test_what_splits_more_is_cut_out():
     ]
 
 
+def test_a_constraint_holds_but_for_what_it_leaves_open():
+    def fun(x):
+        return jnp.sin(constrained(x, P.UNCONSTRAINED, "model"))
+
+    assert of_one_device(fun, [f32(8, 4)], [(D, W)]) == [
+        ("cut", ["data"], ["data,model"]),
+        ("sin", ["data,model"], ["data,model"]),
+    ]
+    # Of the other dim it says that nothing splits it.
+    assert of_one_device(
+        lambda x: constrained(x, P.UNCONSTRAINED, None), [f32(8, 4)], [(D, M)]
+    ) == [("all-gather", ["data,model"], ["data"])]
+
+
+def test_the_dim_that_vmap_adds_is_left_open():
+    def fun(x):
+        return jax.vmap(lambda row: jnp.sin(constrained(row, "model")))(x)
+
+    assert of_one_device(fun, [f32(8, 4)], [(D, W)])[0] == ("cut", ["data"], ["data,model"])
+
+
 def test_a_constraint_in_a_loop_is_for_each_trip():
     """And leaves what the loop goes over as it is."""
 

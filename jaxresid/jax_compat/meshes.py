@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxresid.errors import InputsError
-from jaxresid.jax_compat.reading import params
 from jaxresid.jax_compat.version import import_jax
-from jaxresid.jaxpr_types import Aval, Eqn
+from jaxresid.jaxpr_types import Aval
 
 
 def is_in_shard_map() -> bool:
@@ -108,16 +107,10 @@ def _entry(entry: Any) -> tuple[str, ...]:
     return tuple(str(name) for name in entry) if isinstance(entry, tuple) else ()
 
 
-def open_dims(eqn: Eqn) -> frozenset[int]:
-    """Return the dims that a sharding_constraint leaves to the compiler.
-
-    Those of `P.UNCONSTRAINED`, and those that `vmap` added.
-    """
-    found = params(eqn)
+def open_dims(spec: Any) -> frozenset[int]:
+    """Return the dims that a PartitionSpec leaves to the compiler, as those that `vmap` adds."""
     free = import_jax().sharding.PartitionSpec.UNCONSTRAINED
-    spec = getattr(found["sharding"], "spec", None) or ()
-    written = {d for d, entry in enumerate(spec) if entry is free}
-    return frozenset(written | set(found.get("unconstrained_dims") or ()))
+    return frozenset(d for d, entry in enumerate(spec) if entry is free)
 
 
 def typed_split(aval: Aval) -> tuple[tuple[str, ...], ...] | None:

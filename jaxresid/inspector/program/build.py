@@ -353,7 +353,7 @@ class _Builder:
                 if spec is None:
                     return operands[:1]
                 split = jax_compat.spec_split(spec, len(operands[0].shape))
-                free = jax_compat.open_dims(eqn)
+                free = jax_compat.open_dims(spec)
                 return [self._split_anew(eqn, operands[0], split, context, self._record, free)]
             return operands[:1]
         if inner[0].kind == "call":

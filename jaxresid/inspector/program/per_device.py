@@ -14,7 +14,16 @@ from jaxresid.inspector.program.collectives import (
     gathering,
     without,
 )
-from jaxresid.inspector.program.ops import CUT, EXCHANGE, GATHER, SCATTER, Block, Op, Value
+from jaxresid.inspector.program.ops import (
+    CUT,
+    EXCHANGE,
+    GATHER,
+    SCATTER,
+    Block,
+    Collective,
+    Op,
+    Value,
+)
 from jaxresid.inspector.program.propagation import PartialSplit, propagated
 
 # The op of a program whose operand its result is, split otherwise, also as JAX writes it in types.
@@ -129,15 +138,13 @@ class _Local:
         if split != (kept := without(wanted, axes - mine)):
             made = self._at(before, kept)
             moved = {a for old, new in zip(split, kept, strict=True) for a in {*old} ^ {*new}}
-            each = (exchange("all-to-all", source.nbytes, moved or mine, self._sizes),)
-            ops.append(
-                Op(EXCHANGE, (source,), (made,), op.eqn, op.context, op.phase, collectives=each)
-            )
+            each = exchange("all-to-all", source.nbytes, moved or mine, self._sizes)
+            ops.append(_beside(op, EXCHANGE, source, made, each))
             source = made
         if kept == wanted:
             self._made[after] = source
         else:
-            ops.append(Op(CUT, (source,), (self.value(after),), op.eqn, op.context, op.phase))
+            ops.append(_beside(op, CUT, source, self.value(after)))
 
     def _gathered(
         self,
@@ -150,11 +157,7 @@ class _Local:
         key = found.value, found.split
         if key not in gathered:
             made = gathered[key] = self._at(found.value, found.split)
-            operands = (self.value(found.value),)
-            each = (found.collective,)
-            ops.append(
-                Op(GATHER, operands, (made,), op.eqn, op.context, op.phase, collectives=each)
-            )
+            ops.append(_beside(op, GATHER, self.value(found.value), made, found.collective))
         return gathered[key]
 
     def _add(self, op: Op, ops: list[Op], gathered: dict[tuple[Value, Split], Value]) -> None:
@@ -172,17 +175,7 @@ class _Local:
                     operands[value] = self._gathered(op, found, ops, gathered)
                 elif collective.kind == "reduce-scatter":
                     results[value] = partial = self._at(value, split)
-                    after.append(
-                        Op(
-                            SCATTER,
-                            (partial,),
-                            (self.value(value),),
-                            op.eqn,
-                            op.context,
-                            op.phase,
-                            collectives=(collective,),
-                        )
-                    )
+                    after.append(_beside(op, SCATTER, partial, self.value(value), collective))
                 else:
                     written.append(collective)
         ops.append(
@@ -196,3 +189,8 @@ class _Local:
             )
         )
         ops += after
+
+
+def _beside(op: Op, name: str, before: Value, after: Value, *exchanged: Collective) -> Op:
+    """Return an op that makes one value of another for an op that is written."""
+    return Op(name, (before,), (after,), op.eqn, op.context, op.phase, collectives=exchanged)

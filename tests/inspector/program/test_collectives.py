@@ -1,5 +1,6 @@
 """What a split program has to exchange: by hand, and against what XLA compiles for devices."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -15,7 +16,15 @@ from jaxresid import jax_compat
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.advice.timing.roofline import seconds
 from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.checkpoints import placement
+from jaxresid.inspector.cost.jaxpr_cost import Costs
+from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
+from jaxresid.inspector.memory.rules import fusion
+from jaxresid.inspector.program.build import all_ops
+from jaxresid.inspector.program.op_cost import op_cost
+from jaxresid.inspector.program.ops import CUT, GATHER, SCATTER, UNWRITTEN, Value
 from jaxresid.inspector.report import subject
+from jaxresid.model import Cost
 from jaxresid.xla.places import parse_place
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -89,6 +98,68 @@ def test_tensor_parallel_reduces_the_activations():
     assert len(gradients) == 2 * LAYERS and {each.devices for each in gradients} == {2}
     assert {each.axes for each in gradients} == {((2, 4),)}  # one of each four
     assert nbytes(found, "all-gather") == 0
+
+
+def mapped(weight):
+    """A product in a `shard_map` that wants whole weights, and its gradients, as a subject."""
+    mesh = jax_compat.new_abstract_mesh({"data": 8})
+
+    def struct(shape, *split):
+        sharding = NamedSharding(mesh, PartitionSpec(*split))
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
+
+    def loss(w, x):
+        rows = PartitionSpec("data")
+        specs = rows, PartitionSpec()
+        return jnp.sum(jax.shard_map(jnp.matmul, mesh=mesh, in_specs=specs, out_specs=rows)(x, w))
+
+    args = struct((IN, OUT), *weight), struct((ROWS, IN), "data")
+    return subject(Question(loss, args, argnums=0, mode="function", on=ON))
+
+
+def test_what_devices_exchange_computes_nothing():
+    """Its op has the eqn that it is for: a product, or a whole `shard_map`."""
+    found = mapped(("data",))
+    layers = traced({"data": 8}, (("data",), ("data",)), ("data",))
+    between = [
+        op
+        for each in (found, layers)
+        for op in all_ops(each.program.block.ops)
+        if op.name in UNWRITTEN
+    ]
+    assert {GATHER, SCATTER} <= {op.name for op in between}
+    for op in between:
+        assert op_cost(op, WhileTrips()) == Cost()
+        assert placement._of(op, Costs()) == 0
+        assert not op.params
+    took, whole = (
+        seconds(each.variants().variant({}).lowered, chip_of(each.place))
+        for each in (found, mapped(()))
+    )
+    assert took.compute == pytest.approx(whole.compute, rel=0.01)
+    assert took.collectives > 0
+
+
+def test_what_is_cut_out_is_computed_where_it_is_read():
+    op = mapped(()).program.block.ops[0]
+
+    def named(name):
+        return fusion.is_fusible(dataclasses.replace(op, name=name))
+
+    assert named(CUT)
+    assert not any(map(named, UNWRITTEN - {CUT}))
+
+
+@pytest.mark.parametrize(
+    ("read", "is_transfer"),
+    [(["host"], True), (["device"], False), (["host", "device"], True), (["device"] * 2, False)],
+)
+def test_a_kernel_that_ends_in_a_transfer_may_read_several(read, is_transfer):
+    op = mapped(()).program.block.ops[0]
+    operands = tuple(Value((8,), "float32", 4, memory) for memory in read)
+    results = (Value((8,), "float32", 4),)
+    put = dataclasses.replace(op, name="device_put", operands=operands, results=results)
+    assert fusion.is_transfer(put) is is_transfer
 
 
 def test_one_device_exchanges_nothing():

@@ -11,9 +11,9 @@ from peaks_by_xla import peak_by_xla
 
 import jaxresid
 from jaxresid.advice.check.check import checked
+from jaxresid.advice.check.microbatches import microbatch_proposals
 from jaxresid.advice.compile import changes
-from jaxresid.advice.compile import report as module
-from jaxresid.advice.compile.ahead_of_time import CompileSettings
+from jaxresid.advice.compile.ahead_of_time import CompileSettings, PolicyProgram
 from jaxresid.advice.compile.report import confirmed
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.findings.proposals import compiled_change, with_compiled
@@ -96,33 +96,28 @@ class Asked:
         asked.
     """
 
+    limit_s, settings = 7, CompileSettings()
+
     def __init__(self, before, after):
         self.before, self.after = before, after
 
-    def __call__(self, place, settings, **options):
-        return self
-
     def compiled(self, programs):
-        assert programs[0].policy == "as-written"
-        names = [program.policy.removeprefix("without ") for program in programs[1:]]
-        return Compiled("gpu:h100", peak_nbytes=self.before), *map(self.row, names)
+        return tuple(self.row(program.policy.removeprefix("without ")) for program in programs)
 
     def row(self, name):
-        found = self.after[name]
+        found = self.before if name == "as-written" else self.after[name]
         if found is None:
             return None
         known = {"error": found} if isinstance(found, str) else {"peak_nbytes": found}
         return Compiled("gpu:h100", name, **known)
 
 
-@pytest.fixture
-def confirm(monkeypatch):
-    def made(fun, args, before, **after):
-        named = {name.replace("_", "-"): nbytes for name, nbytes in after.items()}
-        monkeypatch.setattr(module, "LimitedCompiles", Asked(before, named))
-        return confirmed(inspected(fun, args), CompileSettings(), limit_s=7)
+def asked(before, **after):
+    return Asked(before, {name.replace("_", "-"): nbytes for name, nbytes in after.items()})
 
-    return made
+
+def confirm(fun, args, before, **after):
+    return confirmed(inspected(fun, args), asked(before, **after))
 
 
 def only(found, name):
@@ -136,7 +131,7 @@ def violation(found, name):
     return one
 
 
-def test_xla_confirms(confirm):
+def test_xla_confirms():
     before = only(inspected(training_step, LOGITS), "logits-at-peak")
     found = confirm(training_step, LOGITS, 100 * MIB, logits_at_peak=90 * MIB)
     after = only(found, "logits-at-peak")
@@ -152,7 +147,7 @@ def test_xla_confirms(confirm):
 
 
 @pytest.mark.parametrize("left", [98, 100, 120])
-def test_xla_refutes_what_takes_less_than_3_percent_off(confirm, left):
+def test_xla_refutes_what_takes_less_than_3_percent_off(left):
     before = only(inspected(casts, CASTS), "derived-residual")
     found = confirm(casts, CASTS, 100 * MIB, derived_residual=left * MIB)
     after = only(found, "derived-residual")
@@ -175,7 +170,7 @@ def test_xla_refutes_what_takes_less_than_3_percent_off(confirm, left):
         (None, "took longer than 7 s, which is all the time that compiling may take"),
     ],
 )
-def test_what_was_not_compiled_stays_an_estimate(confirm, answer, why):
+def test_what_was_not_compiled_stays_an_estimate(answer, why):
     before = only(inspected(casts, CASTS), "derived-residual")
     after = only(confirm(casts, CASTS, 100 * MIB, derived_residual=answer), "derived-residual")
     reason = f"the program with the change was not compiled: {why}"
@@ -184,7 +179,7 @@ def test_what_was_not_compiled_stays_an_estimate(confirm, answer, why):
     assert after.measured["unconfirmed"] == reason
 
 
-def test_only_some_are_compiled(confirm, monkeypatch):
+def test_only_some_are_compiled(monkeypatch):
     monkeypatch.setattr(changes, "MOST_REWRITES", 0)
     after = only(confirm(casts, CASTS, 100 * MIB), "derived-residual")
     assert after.compiled.reason.startswith("only ")
@@ -212,7 +207,7 @@ def test_of_flops_compilers_say_nothing():
 
 @pytest.mark.integration
 @pytest.mark.parametrize("after", [60, 100])
-def test_a_missing_donation(confirm, after):
+def test_a_missing_donation(after):
     args = steps.plain_inputs()
     found = confirm(steps.plain(), args, 100 * MIB, missing_donation=after * MIB)
     said = violation(found, "missing-donation")
@@ -239,3 +234,92 @@ def test_xla_s_figures_are_those_of_the_program_written_so():
     assert measured["compiler_peak_before_nbytes"] == peak_by_xla(logits, args, "gpu:h100")
     by_hand = peak_by_xla(in_parts, args, "gpu:h100")
     assert measured["compiler_peak_nbytes"] == pytest.approx(by_hand, rel=0.05)
+
+
+# -- a batch in microbatches, which is found after the program was compiled -----------------------
+
+BATCH = [f32(64, 64)] * 2, f32(4096, 64)
+BUDGET = 3 * MIB
+
+
+def trunk(ws, x):
+    for w in ws:
+        x = x + jnp.sin(x @ w)
+    return jnp.mean(x**2)
+
+
+def batch_step(ws, x):
+    value, gradients = jax.value_and_grad(trunk)(ws, x)
+    return [w - g for w, g in zip(ws, gradients, strict=True)], value
+
+
+def batched(fun, peaks=None, limit=BUDGET):
+    """Return JXR842, judged where there are peaks, and the inspection that it is of."""
+    argnums = 0 if fun is trunk else None
+    found = inspection(Question(fun, BATCH, on=parse_place("gpu:h100"), argnums=argnums))
+    if peaks is not None:
+        found = confirmed(found, peaks)
+    run = LintRun(load(Path(), Options()), nearest=Options())
+    linted = checked(found, run, limit_nbytes=limit, compiles=peaks)
+    (one,) = (v for each in linted for v in each.violations if v.name == "whole-batch-at-once")
+    return one, found
+
+
+@pytest.mark.parametrize("fun", [trunk, pytest.param(batch_step, marks=pytest.mark.integration)])
+def test_xla_confirms_microbatches(fun):
+    before, _ = batched(fun)
+    after, _ = batched(fun, asked(100 * MIB, whole_batch_at_once=2 * MIB))
+    says = "XLA for gpu:h100 agrees: its peak falls from 100.00 MiB to 2.00 MiB"
+    assert (after.message, after.help) == (f"{before.message}. {says}", before.help)
+    assert after.measured["compiler_verdict"] == "confirmed"
+
+
+@pytest.mark.parametrize(
+    ("left", "says"),
+    [
+        (98, "peak falls from 100.00 MiB to 98.00 MiB. By"),
+        (4, "peak falls from 100.00 MiB to 4.00 MiB, which is more than 3.00 MiB. By"),
+    ],
+)
+def test_xla_refutes_microbatches_that_gain_nothing_or_do_not_fit(left, says):
+    found, _ = batched(trunk, asked(100 * MIB, whole_batch_at_once=left * MIB))
+    assert found.message.startswith(f"refuted by XLA for gpu:h100, whose {says}")
+    assert (found.help, found.severity) == ("", "info")
+    assert found.measured["compiler_verdict"] == "refuted"
+    assert "unconfirmed" not in found.measured
+
+
+def test_what_was_not_said_to_fit_need_not():
+    found, _ = batched(trunk, asked(100 * MIB, whole_batch_at_once=4 * MIB), limit=1024)
+    assert found.measured["fits"] == "does not fit"
+    assert found.measured["compiler_verdict"] == "confirmed"
+
+
+def test_microbatches_that_were_not_compiled_stay_an_estimate():
+    before, _ = batched(trunk)
+    after, _ = batched(trunk, asked(100 * MIB, whole_batch_at_once=None))
+    assert (after.message, after.help) == (before.message, before.help)
+    late = "took longer than 7 s, which is all the time that compiling may take"
+    assert after.measured["unconfirmed"].endswith(late)
+
+
+def test_microbatches_of_what_fits_by_xla_are_not_told():
+    with pytest.raises(ValueError, match="not enough values"):
+        batched(trunk, asked(2 * MIB))
+
+
+@pytest.mark.parametrize("fun", [trunk, pytest.param(batch_step, marks=pytest.mark.integration)])
+def test_the_microbatches_that_are_compiled_are_those_of_the_figures(fun):
+    said, found = batched(fun)
+    (proposal,) = microbatch_proposals(found, BUDGET)
+    changed = proposal.changed()
+    program = PolicyProgram("", changed.trace, changed.program)
+    place = found.subject.place
+    assert program.estimate_nbytes(place) == said.measured["peak_nbytes"]
+    given = [values_of(x, jax.random.key(i)) for i, x in enumerate(jax.tree.leaves(BATCH))]
+    made = jax.jit(lambda *each: list(changed.trace.lowerable().run(each)))(*given)
+    plain = jax.value_and_grad(trunk) if fun is trunk else batch_step
+    expected = jax.jit(plain)(given[:2], given[2])
+    times = said.measured["microbatches"] if fun is trunk else 1  # a function's are added up
+    for a, b in zip(made, jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, times * b, rtol=1e-3, atol=1e-5)

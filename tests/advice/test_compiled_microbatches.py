@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
-from peaks_by_xla import cases, peaks
+from peaks_by_xla import cases, peak_by_xla, peaks
+
+import jaxresid
 
 D, LAYERS = 4096, 8
 
@@ -78,3 +80,26 @@ def test_the_peak_of_xla_falls_as_well(program, on):
     # Of what is far too big a compiler recomputes a part by itself, and takes less than estimated.
     assert found.after == pytest.approx(found.estimated_after, rel=0.1)
     assert found.fall > 0.8 * found.estimated_fall
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "on",
+    [
+        pytest.param("gpu:h100", marks=pytest.mark.gpu),
+        pytest.param("tpu:v5e", marks=pytest.mark.tpu),
+    ],
+)
+def test_what_is_compiled_takes_what_the_code_by_hand_takes(on):
+    def step(count):
+        loss = lambda ws, x: jnp.mean(lax.scan(lambda x, w: (jnp.sin(x @ w), x), x, ws)[0] ** 2)
+        return momentum(loss, f32(4, 1024, 1024), f32(2**15, 1024), count)
+
+    fun, args = step(1)
+    asked = {"on": on, "compile": True, "compile_time": 300, "max_peak": "400MiB"}
+    (measured,) = [v.measured for v in jaxresid.check(fun, **asked)(*args) if v.code == "JXR842"]
+    by_hand = peak_by_xla(*step(measured["microbatches"]), on)
+    assert measured["compiler_verdict"] == "confirmed"
+    assert measured["compiler_peak_before_nbytes"] == peak_by_xla(fun, args, on)
+    assert measured["compiler_peak_nbytes"] == pytest.approx(by_hand, rel=0.02)
+    assert measured["compiler_peak_nbytes"] <= measured["limit_nbytes"]

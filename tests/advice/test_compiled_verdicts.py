@@ -11,6 +11,7 @@ import jaxresid
 from jaxresid.advice.check.verdict_rules import verdict_finding
 from jaxresid.advice.compile import report as module
 from jaxresid.advice.compile.ahead_of_time import CompileSettings
+from jaxresid.advice.compile.limited import COMPILE_SECONDS
 from jaxresid.advice.compile.report import confirmed
 from jaxresid.cli.main import showing_progress
 from jaxresid.inspector.call.question import Question
@@ -140,10 +141,10 @@ class Asked:
     """
 
     def __init__(self, peaks):
-        self.peaks, self.names, self.options = peaks, [], {}
+        self.peaks, self.names, self.settings = peaks, [], CompileSettings()
 
     def __call__(self, place, settings, **options):
-        self.options = options
+        self.limit_s = options.get("limit_s", COMPILE_SECONDS)
         return self
 
     def compiled(self, programs):
@@ -168,9 +169,10 @@ def asked(monkeypatch):
     return made
 
 
-def confirm(*args, on="tpu:v5e", **options):
+def confirm(*args, on="tpu:v5e", checkpoints=True, **options):
     found = inspection(Question(*args, on=parse_place(on)))
-    report = confirmed(found, CompileSettings(), **options).report
+    compiles = module.LimitedCompiles(found.subject.place, CompileSettings(), **options)
+    report = confirmed(found, compiles, checkpoints=checkpoints).report
     return report, {c.function: c for c in report.checkpoints}
 
 
@@ -181,7 +183,6 @@ def test_the_checkpoints_that_drop_most_are_asked_about(asked, monkeypatch):
     names = [name.split(" at ")[0] for name in fake.names]
     assert names == ["as-written", "without big", "without middle"]
     assert fake.names[1].startswith("without big at tests/advice/test_compiled_verdicts.py:")
-    assert fake.options["limit_s"] == 7
     assert report.compiled[0].peak_nbytes == 9 * MIB
     assert (found["big"].by, found["big"].peak_without_nbytes) == ("xla", 10 * MIB)
     assert found["big"].verdict == Verdict.EARNS

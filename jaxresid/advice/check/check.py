@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxresid.advice.check.budgets import BUDGET_CODES, BudgetFinding, budget_findings
-from jaxresid.advice.check.microbatches import microbatch_findings
+from jaxresid.advice.check.microbatches import microbatch_proposals
 from jaxresid.advice.check.source_lines import FindingFile, FindingPlacer
 from jaxresid.advice.check.verdict_rules import verdict_finding
 from jaxresid.advice.compile.ahead_of_time import CompileSettings
-from jaxresid.advice.compile.limited import COMPILE_SECONDS
+from jaxresid.advice.compile.changes import judged_alone
+from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
 from jaxresid.advice.compile.report import confirmed
 from jaxresid.errors import InputsError
 from jaxresid.inspector.call.question import Question, in_two_calls
@@ -84,11 +85,16 @@ def check(
         run = LintRun(load(Path(), Options()), nearest=Options())
         found = inspection(question.of(args, kwargs))
         unasked = max_peak is not None and not has_estimate(found.subject.place)
+        settings = CompileSettings(cache=CompileCache(default_directory()))
+        compiles = LimitedCompiles(found.subject.place, settings, limit_s=compile_time)
         if compile or unasked:
-            settings = CompileSettings(cache=CompileCache(default_directory()))
-            found = confirmed(found, settings, checkpoints=compile, limit_s=compile_time)
+            found = confirmed(found, compiles, checkpoints=compile)
         results = checked(
-            found, run, lambda report: budget_findings(report, limits), limits.peak_nbytes
+            found,
+            run,
+            lambda report: budget_findings(report, limits),
+            limits.peak_nbytes,
+            compiles if compile else None,
         )
         return tuple(v for linted in results for v in linted.violations)
 
@@ -107,6 +113,7 @@ def checked(
     run: LintRun,
     over: Callable[[Report], Iterable[BudgetFinding]] = _within_limits,
     limit_nbytes: int | None = None,
+    compiles: LimitedCompiles | None = None,
 ) -> tuple[Linted, ...]:
     """Return the violations of an inspected function by file, sorted by path.
 
@@ -115,6 +122,8 @@ def checked(
       run: The configuration of the run, which may say that comments silence nothing.
       over: A function that returns what is said of the limits that the program has.
       limit_nbytes: The bytes that the peak may have; None: those of the place.
+      compiles: The compiles that the program and its changes were compiled in, for what is found
+        here; None where it was not compiled.
 
     Returns:
       One `Linted` for each file with violations.
@@ -139,7 +148,10 @@ def checked(
     ]
     reported += [f for c in report.checkpoints for f in c.findings]
     reported += report.findings
-    reported += microbatch_findings(inspection, limit_nbytes)
+    reported += [
+        p.finding if compiles is None else judged_alone(inspection, p, compiles)
+        for p in microbatch_proposals(inspection, limit_nbytes)
+    ]
     placed = [placer.violation(finding, measured) for finding in reported]
     for each in over(report):
         file, violation = placer.violation(each.finding, measured)

@@ -16,7 +16,7 @@ from jaxresid.advice.plan.floor.parts import argument_name
 from jaxresid.advice.plan.floor.reliefs import Batch, batch_of
 from jaxresid.advice.plan.joint.microbatches import divided, in_microbatches
 from jaxresid.errors import NOT_CAUGHT
-from jaxresid.inspector.findings.proposals import WORTH_SAYING
+from jaxresid.inspector.findings.proposals import WORTH_SAYING, Changed, Proposal
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.subject.base import Inspection, Subject, gc_paused
 from jaxresid.jaxpr_types import Eqn, Jaxpr
@@ -47,7 +47,7 @@ class _Divided:
     fits: Answer
 
 
-def microbatch_findings(inspection: Inspection, limit_nbytes: int | None) -> Iterator[Finding]:
+def microbatch_proposals(inspection: Inspection, limit_nbytes: int | None) -> Iterator[Proposal]:
     """Yield the finding about a batch that does not surely fit at once, and would in microbatches.
 
     Args:
@@ -64,7 +64,12 @@ def microbatch_findings(inspection: Inspection, limit_nbytes: int | None) -> Ite
     with gc_paused(), subject.tracing():
         tried = _tried(subject, batch, report.peak.nbytes, budget)
     if tried:
-        yield _finding(report, subject, batch, tried, budget)
+        chosen = tried[-1]
+        yield Proposal(
+            _finding(report, subject, batch, tried, budget),
+            lambda: _changed(subject, chosen.count),
+            limit_nbytes=budget if chosen.fits == "fits" else None,
+        )
 
 
 def _fits(report: Report, budget_nbytes: int) -> bool:
@@ -155,6 +160,11 @@ def _in_microbatches(subject: Subject, count: int, budget: int) -> _Divided | No
     around = subject.interval(variant.peak_nbytes, variant.lowered.program)
     fits = answer(around, budget)
     return _Divided(count, variant.peak_nbytes, around, kept, fits)
+
+
+def _changed(subject: Subject, count: int) -> Changed:
+    variant = in_microbatches(subject, count).variants().variant({})
+    return Changed(variant.trace, variant.program)
 
 
 def _mixes_items(subject: Subject, count: int) -> bool:

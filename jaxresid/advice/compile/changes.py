@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jaxresid.advice.compile.ahead_of_time import PolicyProgram
+from jaxresid.advice.compile.limited import LimitedCompiles
 from jaxresid.inspector.findings.donation import MISSING
 from jaxresid.inspector.findings.proposals import (
     Changed,
@@ -14,7 +15,7 @@ from jaxresid.inspector.findings.proposals import (
     with_compiled,
 )
 from jaxresid.inspector.subject.base import Inspection, gc_paused
-from jaxresid.model import Compiled, CompiledChange
+from jaxresid.model import Compiled, CompiledChange, Finding
 
 # So many rewrites are compiled, at most.
 MOST_REWRITES = 10
@@ -54,6 +55,26 @@ def changed_programs(inspection: Inspection) -> tuple[ChangedProgram, ...]:
     if subject.donating is not None:
         found.append(ChangedProgram(None, _program(MISSING, subject.donating)))
     return tuple(found)
+
+
+def too_late(compiles: LimitedCompiles) -> str:
+    """Return why what was not compiled was not, if that was for want of time."""
+    return f"took longer than {compiles.limit_s:g} s, which is all the time that compiling may take"
+
+
+def judged_alone(inspection: Inspection, proposal: Proposal, compiles: LimitedCompiles) -> Finding:
+    """Return the finding of a proposal that was made after the program was compiled, judged.
+
+    Args:
+      inspection: the inspection, with what the compiler says of the program as it is.
+      proposal: the proposal.
+      compiles: the compiles that were asked then.
+    """
+    on, row = inspection.subject.place.text, inspection.report.compiled[0]
+    with gc_paused(), inspection.subject.tracing():
+        program = _program(proposal.finding.name, proposal.changed())
+    (changed,) = compiles.compiled([program])
+    return with_compiled(proposal.finding, _judged(on, proposal, row, changed, too_late(compiles)))
 
 
 def with_changes_judged(
@@ -97,6 +118,7 @@ def _judged(
     after = None if changed is None else changed.peak_nbytes
     found, which = (row, "as it is") if before is None else (changed, "with the change")
     why = late if found is None else found.error or "XLA reports no peak"
-    gain = "memory" if proposal is None else proposal.gain
     reason = f"the program {which} was not compiled: {why}"
-    return compiled_change(on, before, after, reason, gain)
+    if proposal is None:
+        return compiled_change(on, before, after, reason)
+    return compiled_change(on, before, after, reason, proposal.gain, proposal.limit_nbytes)

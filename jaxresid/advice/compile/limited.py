@@ -34,6 +34,9 @@ class LimitedCompiles:
       limit_s: seconds that all calls of `compiled` may take together.
       most: how many different programs may be compiled; None means any number.
       progress: called with a text that says what is being done.
+
+    Attributes:
+      limit_s: as the argument.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class LimitedCompiles:
     ) -> None:
         self.place = place
         self.settings = settings
-        self._left_s = limit_s
+        self.limit_s = self._left_s = limit_s
         self._most = math.inf if most is None else most
         self._progress = progress
         self._asked: set[str] = set()

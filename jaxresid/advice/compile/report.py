@@ -12,7 +12,11 @@ from jaxresid.advice.compile.ahead_of_time import (
     program_as_written,
     warnings_of,
 )
-from jaxresid.advice.compile.changes import changed_programs, with_changes_judged
+from jaxresid.advice.compile.changes import (
+    changed_programs,
+    too_late,
+    with_changes_judged,
+)
 from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
 from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.checkpoints.judging import JudgedCheckpoint
@@ -22,7 +26,6 @@ from jaxresid.inspector.report import inspection
 from jaxresid.inspector.subject.base import Inspection
 from jaxresid.model import Checkpoint, Compiled, Report
 from jaxresid.option_types import Mode
-from jaxresid.progress import Progress
 from jaxresid.xla.places import Place
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 
@@ -99,19 +102,15 @@ def inspect(
         found = inspection(question.of(args, kwargs))
         if compile or not has_estimate(found.subject.place):
             settings = CompileSettings(cache=CompileCache(default_directory()))
-            found = confirmed(found, settings, checkpoints=compile, limit_s=compile_time)
+            compiles = LimitedCompiles(found.subject.place, settings, limit_s=compile_time)
+            found = confirmed(found, compiles, checkpoints=compile)
         return found.report
 
     return inspected
 
 
 def confirmed(
-    inspection: Inspection,
-    settings: CompileSettings,
-    progress: Progress | None = None,
-    *,
-    checkpoints: bool = True,
-    limit_s: float = COMPILE_SECONDS,
+    inspection: Inspection, compiles: LimitedCompiles, *, checkpoints: bool = True
 ) -> Inspection:
     """Return an inspection with what XLA says at its place, of its checkpoints too.
 
@@ -120,10 +119,8 @@ def confirmed(
 
     Args:
       inspection: The inspection.
-      settings: How to compile.
-      progress: Called with a text that says what is being done.
+      compiles: The compiles, for the place of the inspection.
       checkpoints: Whether it is compiled without its checkpoints, and with changes, as well.
-      limit_s: Seconds that all compiles may take together.
     """
     subject, report = inspection.subject, inspection.report
     asked = sorted(
@@ -131,8 +128,7 @@ def confirmed(
         key=lambda each: -each.dropped_nbytes,
     )
     asked, others = asked[:MOST_CHECKPOINTS], asked[MOST_CHECKPOINTS:]
-    late = f"took longer than {limit_s:g} s, which is all the time that compiling may take"
-    compiles = LimitedCompiles(subject.place, settings, limit_s=limit_s, progress=progress)
+    late = too_late(compiles)
     changes = changed_programs(inspection) if checkpoints else ()
     row, *rows = compiles.compiled(
         [program_as_written(subject), *map(_without, asked), *(each.program for each in changes)]
@@ -148,7 +144,7 @@ def confirmed(
         report,
         compiled=(row or Compiled(on=subject.place.text, error=late),),
         checkpoints=tuple(verdicts.get(id(each), each.checkpoint) for each in inspection.judged),
-        warnings=(*report.warnings, *warnings_of(settings)),
+        warnings=(*report.warnings, *warnings_of(compiles.settings)),
     )
     words = () if report.next_step is None else report.next_step.words
     found = replace(inspection, report=made)

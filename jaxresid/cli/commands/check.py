@@ -236,12 +236,15 @@ def _checked(
     limits, reference = target.limits, target.options.reference
     needs_peak = limits.peak_nbytes is not None or limits.growth is not None
     unasked = needs_peak and found.report.place.profile is None
+    compiles = None
     if compile_ or unasked:
+        from jaxresid.advice.compile.limited import LimitedCompiles
         from jaxresid.advice.compile.report import confirmed
 
-        found = confirmed(
-            found, settings(compiling), say, checkpoints=compile_, limit_s=limit_s(compiling)
+        compiles = LimitedCompiles(
+            found.subject.place, settings(compiling), limit_s=limit_s(compiling), progress=say
         )
+        found = confirmed(found, compiles, checkpoints=compile_)
     from jaxresid.advice.check.budgets import BudgetFinding, budget_findings
     from jaxresid.advice.check.check import checked
     from jaxresid.advice.check.growth import growth_finding
@@ -254,7 +257,8 @@ def _checked(
             if grown is not None:
                 yield BudgetFinding(grown, fails=True)
 
-    return CheckedTarget(reference, found, checked(found, run, over, limits.peak_nbytes))
+    results = checked(found, run, over, limits.peak_nbytes, compiles if compile_ else None)
+    return CheckedTarget(reference, found, results)
 
 
 def _typed(context: click.Context) -> tuple[str, ...]:

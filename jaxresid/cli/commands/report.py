@@ -146,11 +146,13 @@ def report(
         )
         found = inspected(options, lifetimes=drawn)
         if compile_ or (asks_compiler(places) and output.format != "jax"):
+            from jaxresid.advice.compile.limited import LimitedCompiles
             from jaxresid.advice.compile.report import confirmed
 
-            found = confirmed(
-                found, settings(compiling), say, checkpoints=compile_, limit_s=limit_s(compiling)
+            compiles = LimitedCompiles(
+                found.subject.place, settings(compiling), limit_s=limit_s(compiling), progress=say
             )
+            found = confirmed(found, compiles, checkpoints=compile_)
         result = found.report
         keep_result("report", options, result, since=since)
         if output.format == "jax":

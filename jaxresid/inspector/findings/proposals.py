@@ -42,11 +42,13 @@ class Proposal:
       finding: the finding.
       changed: returns the whole program with the change made.
       gain: what the change is for.
+      limit_nbytes: the bytes that it says that the changed program fits; None: it does not say.
     """
 
     finding: Finding
     changed: Callable[[], Changed]
     gain: Gain = "memory"
+    limit_nbytes: int | None = None
 
 
 def proposal(
@@ -165,11 +167,17 @@ def rewrite_effect(
 
 
 def compiled_change(
-    on: str, before: int | None, after: int | None, reason: str, gain: Gain = "memory"
+    on: str,
+    before: int | None,
+    after: int | None,
+    reason: str,
+    gain: Gain = "memory",
+    limit_nbytes: int | None = None,
 ) -> CompiledChange:
     """Return what a compiler says of a change.
 
-    It refutes a change for the peak that takes less off its peak than a finding has to be worth.
+    It refutes a change for the peak that takes less off its peak than a finding has to be worth,
+    and one that does not fit as the finding says.
     It counts no FLOPs, so that a change for these is not confirmed; its peaks are told all the
     same.
 
@@ -179,13 +187,18 @@ def compiled_change(
       after: its peak of the changed program, in bytes; None where there is none.
       reason: why there is none, of either.
       gain: what the change is for.
+      limit_nbytes: the bytes that the changed program is said to fit; None: it is not said.
     """
     if before is None or after is None:
         return CompiledChange(on, "unconfirmed", before, after, reason)
     if gain == "flops":
         return CompiledChange(on, "unconfirmed", before, after, "compilers do not count FLOPs")
-    is_worth_it = PeakEffect(before, after, "xla").is_worth_saying
-    return CompiledChange(on, "confirmed" if is_worth_it else "refuted", before, after)
+    if not PeakEffect(before, after, "xla").is_worth_saying:
+        return CompiledChange(on, "refuted", before, after)
+    if limit_nbytes is not None and after > limit_nbytes:
+        more = f"which is more than {format_bytes(limit_nbytes)}"
+        return CompiledChange(on, "refuted", before, after, more)
+    return CompiledChange(on, "confirmed", before, after)
 
 
 def with_compiled(finding: Finding, said: CompiledChange) -> Finding:
@@ -195,7 +208,7 @@ def with_compiled(finding: Finding, said: CompiledChange) -> Finding:
     """
     message, help = finding.message, finding.help
     measured = {**finding.measured, "compiler_verdict": said.verdict}
-    if said.reason:
+    if said.verdict == "unconfirmed":
         measured["unconfirmed"] = said.reason
     before, after = said.peak_before_nbytes, said.peak_nbytes
     if before is not None and after is not None:
@@ -203,6 +216,7 @@ def with_compiled(finding: Finding, said: CompiledChange) -> Finding:
         measured["compiler_peak_nbytes"] = after
         change = peak_change(before, after, "peak")
         if said.verdict == "refuted":
+            change += f", {said.reason}" if said.reason else ""
             message = f"refuted by XLA for {said.on}, whose {change}. By the estimate: {message}"
             help = ""
         elif finding.measured.get("by") != "xla":

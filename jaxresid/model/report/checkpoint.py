@@ -29,11 +29,11 @@ class CompiledChange(Shown):
 
     Attributes:
       on: the place that it compiles for.
-      verdict: `confirmed` where its peak falls by as much as a finding has to be worth, `refuted`
-        where it does not, and `unconfirmed` where that is not known.
+      verdict: `confirmed` where its peak falls by as much as a finding has to be worth, and to what
+        it says to fit, `refuted` where it does not, and `unconfirmed` where that is not known.
       peak_before_nbytes: its peak of the program as it is; None where there is none.
       peak_nbytes: its peak of the program with the change; None where there is none.
-      reason: why it is unconfirmed; else ''.
+      reason: why it is unconfirmed, or refuted although the peak falls; else ''.
     """
 
     on: str

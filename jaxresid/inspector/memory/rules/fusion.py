@@ -51,6 +51,10 @@ _RANDOM = frozenset({"random_bits", "threefry2x32"})
 _FUSIBLE_MOVES = frozenset({"gather", "concatenate"})
 # Calls into a library, which read arrays and write the type that they are asked for.
 LIBRARY = frozenset({"gather", "sort", "fft", "cholesky", "triangular_solve"})
+# A scatter into zeros that is added to an array is one into that array.
+_ADDED = frozenset({"scatter-add", "broadcast_in_dim"})
+_SUMS = frozenset({"add", "add_any"})
+_ZERO = frozenset({"0", "0.0"})
 # What may be marked as something else than it looks like, and what tells.
 _LOOKED_AT = _EXPENSIVE | _FUSIBLE_MOVES | SCATTERS | {"broadcast_in_dim", "dot_general"}
 # No fusion has more ops than this between two ends.
@@ -109,6 +113,8 @@ class Fusions:
 
 def fusions(block: Block, profile: Profile) -> Fusions:
     """Return what is fused in a block, and what is materialised."""
+    if profile.fuses_gathers:
+        block = _scattered_into_sums(block)
     readers = _readers(block)
     block = _simplified(block, readers, profile)
     held = _always_materialized(block, profile)
@@ -168,6 +174,42 @@ def is_transfer(op: Op) -> bool:
     if op.name != "device_put":
         return False
     return len({v.memory for v in (*op.operands, *op.results)}) > 1
+
+
+def _scattered_into_sums(block: Block) -> Block:
+    """Return a block whose scatters into zeros write into what their results are added to.
+
+    So there are no zeros of that size, as in the gradient of logits from which those of the labels
+    are picked.
+    """
+    makers = {op.results[0]: op for op in block.ops if op.name in _ADDED}
+    if not any(op.name == "scatter-add" for op in makers.values()):
+        return block
+    readers = _readers(block)
+    outputs = set(block.outputs)
+
+    def into_zeros(value: Value) -> Op | None:
+        made = makers.get(value)
+        if made is None or made.name != "scatter-add" or value in outputs:
+            return None
+        zeros = makers.get(made.operands[0])
+        is_zeros = zeros is not None and zeros.operands[0].literal in _ZERO
+        return made if is_zeros and len(readers[value]) == 1 else None
+
+    sums: dict[Op, Op] = {}
+    scatters: set[Op] = set()
+    for op in block.ops:
+        if op.name not in _SUMS:
+            continue
+        for value, other in (op.operands, op.operands[::-1]):
+            made = into_zeros(value)
+            if made is not None and other.literal is None:
+                scatters.add(made)
+                operands = (other, *made.operands[1:])
+                sums[op] = replace(made, operands=operands, results=op.results)
+                break
+    ops = tuple(sums.get(op, op) for op in block.ops if op not in scatters)
+    return replace(block, ops=ops)
 
 
 def _readers(block: Block) -> dict[Value, list[Op]]:

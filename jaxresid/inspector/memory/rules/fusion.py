@@ -275,6 +275,15 @@ def _dot_kind(op: Op) -> type[Op] | None:
     return Sum if rows == 1 or columns == 1 else None
 
 
+def _is_of_matrix(op: Op) -> bool:
+    """Return whether the op is a dot of a vector with a matrix, not with another vector."""
+    if not isinstance(op, Sum):
+        return False
+    _, (batch, _) = op.params["dimension_numbers"]
+    pairs: int = math.prod(op.operands[0].shape[d] for d in batch)
+    return op.results[0].size > pairs
+
+
 def _is_one_per_row(op: Op) -> bool:
     result, updates = op.results[0], op.operands[2]
     batched = op.params["dimension_numbers"].operand_batching_dims
@@ -287,7 +296,7 @@ def _always_materialized(block: Block, profile: Profile) -> set[Value]:
     for op in block.ops:
         if op.name == "barrier":
             held.update(op.operands)
-        elif is_multiplied(op) and not profile.computes_factors:
+        elif not profile.computes_factors and (is_multiplied(op) or _is_of_matrix(op)):
             held.update(op.operands[:2])
         elif op.bodies:
             held.update(op.operands)

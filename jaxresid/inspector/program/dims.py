@@ -24,25 +24,52 @@ class Links:
     Attributes:
       groups: the groups, each dim as a value and an axis of it.
       is_plain: whether the op works element by element; compilers spread splits over these first.
+      repeated: the operands that an op which works element by element repeats along some dims.
     """
 
     groups: tuple[tuple[Dim, ...], ...]
     is_plain: bool = False
+    repeated: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Flows:
+    """The links between an op and its bodies; a dim that a loop goes over is linked to none inside.
+
+    Attributes:
+      sliced: of what a loop takes slices, and these.
+      stacked: of what a trip makes, and the stack of all trips'.
+      handed: of each value that is handed into the bodies, on to the next trip, or out of them, the
+        groups of its dims.
+    """
+
+    sliced: tuple[tuple[Dim, ...], ...] = ()
+    stacked: tuple[tuple[Dim, ...], ...] = ()
+    handed: tuple[tuple[tuple[Dim, ...], ...], ...] = ()
 
 
 def links(op: Op) -> Links:
-    """Return the dims of an op that are the same dim; links inside its bodies are not included."""
-    if op.bodies:
-        return Links(tuple(_around_bodies(op)))
+    """Return the dims of an op without bodies that are the same dim."""
     if op.name == BARRIER:
         pairs = zip(op.operands, op.results, strict=True)
         return Links(_one_by_one(itertools.chain.from_iterable([[p] for p in pairs])), True)
     rule = _RULES.get(op.name)
     if rule is not None:
         return Links(tuple(g for g in rule(op) if len(g) > 1))
-    arrays = [*op.operands, *op.results]
-    shapes = {v.shape for v in arrays if v.shape}
-    return Links(tuple(_alike(op)), len(shapes) == 1)
+    operands = dict.fromkeys(op.operands)
+    repeated = tuple(v for v in operands if v.shape and _is_repeated(v, op.results))
+    shapes = {v.shape for v in (*op.operands, *op.results) if v.shape and v not in repeated}
+    return Links(tuple(_alike(op)), len(shapes) == 1, repeated)
+
+
+def _is_repeated(value: Value, results: Sequence[Value]) -> bool:
+    """Return whether a value has the shape of the results, but for dims of one element."""
+    shapes = {v.shape for v in results}
+    if len(shapes) != 1 or value.shape in shapes:
+        return False
+    (shape,) = shapes
+    pairs = [*zip(value.shape, shape, strict=False)]
+    return len(value.shape) == len(shape) and all(a in (1, b) for a, b in pairs)
 
 
 def _one_by_one(pairs: itertools.chain[tuple[Value, Value]]) -> tuple[tuple[Dim, ...], ...]:
@@ -169,36 +196,36 @@ def _scatter(op: Op) -> list[tuple[Dim, ...]]:
     return [*found, *(((indices, i), (updates, batched[i])) for i in others)]
 
 
-def _around_bodies(op: Op) -> list[tuple[Dim, ...]]:
-    """Return the links between an op and its bodies.
-
-    A dim that a loop goes over is linked to none inside.
-    """
-    found: list[tuple[Dim, ...]] = []
+def flows(op: Op) -> Flows:
+    """Return the links between an op and its bodies."""
     nest, body = op.nest, op.bodies[0]
     if nest is None:  # a cond: operand 0 is the index
-        for branch in op.bodies:
-            found += _paired(op.operands[1:], branch.inputs)
-            found += _paired(op.results, branch.outputs)
-        return found
+        into = zip(op.operands[1:], *(branch.inputs for branch in op.bodies), strict=True)
+        out = zip(op.results, *(branch.outputs for branch in op.bodies), strict=True)
+        return Flows(handed=tuple(map(_alike_in_all, (*into, *out))))
+    outer = {i: op.results[result] for i, result in enumerate(nest.results) if result is not None}
+    sliced: list[tuple[Dim, ...]] = []
+    stacked: list[tuple[Dim, ...]] = []
+    handed = []
     for i, operand in enumerate(nest.operands):
-        found += _paired([op.operands[operand]], [body.inputs[i]], int(i in nest.slices))
-    for i, result in enumerate(nest.results):
-        if result is not None:
-            found += _paired([op.results[result]], [body.outputs[i]], int(i in nest.stacked))
-    for i, j in nest.carries.items():
-        found += _paired([body.outputs[j]], [body.inputs[i]])
-    return found
+        whole, inner = op.operands[operand], body.inputs[i]
+        if i in nest.slices:
+            sliced += [((whole, d + 1), (inner, d)) for d in range(len(inner.shape))]
+            continue
+        same = [whole, inner]
+        if i in nest.carries:
+            same += [body.outputs[nest.carries[i]]]
+            same += [outer[nest.carries[i]]] if nest.carries[i] in outer else []
+        handed.append(_alike_in_all(same))
+    for i in nest.stacked:
+        inner = body.outputs[i]
+        stacked += [((inner, d), (outer[i], d + 1)) for d in range(len(inner.shape))]
+    return Flows(tuple(sliced), tuple(stacked), tuple(handed))
 
 
-def _paired(
-    outer: Sequence[Value], inner: Sequence[Value], shift: int = 0
-) -> list[tuple[Dim, ...]]:
-    return [
-        ((a, d + shift), (b, d))
-        for a, b in zip(outer, inner, strict=True)
-        for d in range(len(b.shape))
-    ]
+def _alike_in_all(values: Sequence[Value]) -> tuple[tuple[Dim, ...], ...]:
+    """Return the groups of the dims of values of one shape."""
+    return tuple(tuple((v, d) for v in values) for d in range(len(values[0].shape)))
 
 
 _RULES: dict[str, Callable[[Op], list[tuple[Dim, ...]]]] = {

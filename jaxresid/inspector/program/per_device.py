@@ -58,8 +58,11 @@ def per_device(
     if known:
         # A constraint may leave dims to the compiler; only what arrays come in as is settled.
         settled = {v: pins[v] for v in block.inputs if v in pins}
-        pins = {**pins, **_fitted(known, settled, found, sizes)}
-        found = propagated(block, pins, sizes, local, partly)
+        # What is pinned spreads first, so only what was found otherwise is.
+        other = _fitted(known, settled, found, sizes)
+        if other:
+            pins = {**pins, **other}
+            found = propagated(block, pins, sizes, local, partly)
     made = _Local({**found, **pins}, sizes, local)
     return made.block(block), made.value
 
@@ -70,12 +73,13 @@ def _fitted(
     found: Mapping[Value, Split],
     sizes: Mapping[str, int],
 ) -> dict[Value, Split]:
+    """Return the splits of values that are split otherwise than was found."""
     splits: dict[Value, Split] = {}
     for value, piece in known.items():
         if value not in pins and value.literal is None:
             likely = found.get(value, ((),) * len(value.shape))
             split = fitting(value.shape, piece, sizes, likely)
-            if split is not None:
+            if split is not None and split != likely:
                 splits[value] = split
     return splits
 

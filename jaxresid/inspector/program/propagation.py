@@ -1,26 +1,31 @@
 """Work out how the values of a program are split over a mesh, from what is known of some of them.
 
-This follows Shardy's propagation: linked dims (see `dims`) are split alike, elementwise ops first,
-then all ops, forwards and backwards until nothing changes; no axis splits two dims of one array; of
-two conflicting splits, that of the larger array wins. Costs play no part, so a compiler may decide
-otherwise.
+This follows Shardy's propagation: linked dims (see `dims`) are split alike; of an op's dims that
+want one axis, those go first whose larger array has it; no axis splits two dims of one array. Ops
+wait in a stack, in program order, and what reads or makes a value waits again when that is split,
+on top. It is done in stages, each of which adds ops, or dims of ops. Costs play no part, so a
+compiler may decide otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from jaxresid.inspector.call.splits import Split, parts
-from jaxresid.inspector.program.dims import Dim, links
+from jaxresid.inspector.program.dims import Dim, Links, flows, links
 from jaxresid.inspector.program.ops import Block, Op, Value
 
 # How a value is split, and the dims for which that may change.
 PartialSplit = tuple[Split, frozenset[int]]
 
-# Sweeps over the program in each direction; deeper chains of loops than this are not met.
-_SWEEPS = 8
+# The stages: ops that work element by element, views and what loops hand on, at first only where
+# nothing else reads their operands; dims that results have; dims that are summed over; broadcasts.
+_STAGES = _ALONE, _ELEMENTS, _KEPT, _SUMMED, _BROADCAST = range(5)
+_VIEWS = frozenset({"reshape", "squeeze", "transpose"})
+_SLICES = frozenset({"dynamic_slice", "dynamic_update_slice"})
 
 
 def propagated(
@@ -42,34 +47,114 @@ def propagated(
       partly: values whose splits stay as they are, except for some dims.
     """
     spread = _Propagation(known, sizes, partly)
-    steps = [*_steps(block, local)]
-    for groups in ([s.groups for s in steps if s.is_plain], [s.groups for s in steps]):
-        for _ in range(_SWEEPS):
-            changed = spread.over(groups)
-            changed |= spread.over(groups[::-1])
-            if not changed:
-                break
+    steps = [step for step in _steps(block, local) if step.groups]
+    for stage in _STAGES:
+        spread.settle(steps, stage)
     return {v: split for v, split in spread.splits.items() if any(split)}
 
 
 @dataclass(frozen=True, slots=True)
+class _Group:
+    """Dims that are one and the same dim.
+
+    Attributes:
+      dims: the dims.
+      stages: for each the stage from which on it may be split as the others are.
+    """
+
+    dims: tuple[Dim, ...]
+    stages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Step:
-    groups: tuple[tuple[Dim, ...], ...]
-    is_plain: bool
+    """What spreads splits at once: an op, or what a loop hands on.
+
+    Attributes:
+      groups: the linked dims.
+      made: the values that it makes.
+      read: the others.
+    """
+
+    groups: tuple[_Group, ...]
+    made: frozenset[Value]
+    read: tuple[Value, ...]
 
 
 def _steps(block: Block, local: frozenset[Op]) -> Iterator[_Step]:
+    uses = Counter(v for op in block.ops for v in op.operands) + Counter(block.outputs)
     for op in block.ops:
         if op in local:
             continue
-        found = links(op)
-        groups = [tuple(d for d in g if d[0].literal is None) for g in found.groups]
-        step = _Step(tuple(g for g in groups if len(g) > 1), found.is_plain)
-        if op.bodies:
-            yield step
-            for body in op.bodies:
-                yield from _steps(body, local)
-        yield step
+        if not op.bodies:
+            found = links(op)
+            # To compilers there is a broadcast before the op.
+            for value in found.repeated:
+                yield _step(_repeated(value, found.groups), op.results)
+            yield _step(_groups(op, found, uses), op.results)
+            continue
+        through = flows(op)
+        for part in through.sliced:
+            yield _part(part)
+        for body in op.bodies:
+            yield from _steps(body, local)
+        for part in through.stacked:
+            yield _part(part)
+        # Behind the body, so that its ops come before what it is handed.
+        for each in through.handed:
+            groups = [_Group(dims, (_ALONE,) * len(dims)) for dims in map(_arrays, each)]
+            yield _step(groups, [v for v, _ in each[0][1:]] if each else [])
+
+
+def _part(dims: tuple[Dim, ...]) -> _Step:
+    """Return the step of a slice of a stack, or of the stack of a part, the second of two dims."""
+    found = _arrays(dims)
+    stages = (_KEPT, _ELEMENTS) if len(found) > 1 else (_KEPT,) * len(found)
+    return _step([_Group(found, stages)], [dims[1][0]])
+
+
+def _step(groups: Iterable[_Group], made: Iterable[Value]) -> _Step:
+    linked = tuple(group for group in groups if len(group.dims) > 1)
+    results = frozenset(made)
+    values = dict.fromkeys(v for group in linked for v, _ in group.dims)
+    return _Step(linked, results, tuple(v for v in values if v not in results))
+
+
+def _arrays(dims: Iterable[Dim]) -> tuple[Dim, ...]:
+    return tuple(dim for dim in dims if dim[0].literal is None)
+
+
+def _groups(op: Op, found: Links, uses: Mapping[Value, int]) -> Iterator[_Group]:
+    is_read_twice = any(uses[v] > 1 for v in op.operands if v.shape and v.literal is None)
+    passes = _ELEMENTS if is_read_twice else _ALONE
+    for group in found.groups:
+        dims = _arrays(dim for dim in group if dim[0] not in found.repeated)
+        yield _Group(dims, tuple(_stages(op, dims, found.is_plain, passes)))
+
+
+def _repeated(value: Value, groups: Iterable[Sequence[Dim]]) -> Iterator[_Group]:
+    """Yield the dims of an operand that are not repeated, each with that of the result."""
+    for group in groups:
+        mine = [dim for dim in group if dim[0] is value]
+        if mine and value.literal is None:
+            yield _Group((mine[0], group[-1]), (_KEPT, _BROADCAST))
+
+
+def _stages(op: Op, dims: Sequence[Dim], is_plain: bool, passes: int) -> Iterator[int]:
+    is_kept = any(v in op.results for v, _ in dims)
+    for value, _ in dims:
+        is_result = value in op.results
+        if is_plain or op.name in _VIEWS or _adds_dims(op) or (op.name in _SLICES and is_result):
+            yield passes
+        elif op.name == "broadcast_in_dim" and is_result:
+            yield _BROADCAST
+        else:
+            yield _KEPT if is_kept else _SUMMED
+
+
+def _adds_dims(op: Op) -> bool:
+    """Return whether a broadcast only adds dims of one element, which compilers take for a view."""
+    return op.name == "broadcast_in_dim" and op.operands[0].size == op.results[0].size
 
 
 class _Propagation:
@@ -85,30 +170,50 @@ class _Propagation:
         self._partly = partly
         self._sizes = sizes
 
-    def over(self, steps: Sequence[tuple[tuple[Dim, ...], ...]]) -> bool:
-        """Spread splits over all groups once, and return whether any split changed."""
-        changed = False
-        for groups in steps:
-            # The wish of the larger array counts, so it goes first.
-            for group in sorted(groups, key=self._priority, reverse=True):
-                changed |= self._shared(group)
-        return changed
+    def settle(self, steps: Sequence[_Step], stage: int) -> None:
+        """Spread splits until nothing changes.
 
-    def _priority(self, group: tuple[Dim, ...]) -> int:
-        splits = self.splits
-        return max((v.size for v, d in group if v in splits and splits[v][d]), default=0)
+        Args:
+          steps: the steps, in program order.
+          stage: the stage.
+        """
+        readers, makers = defaultdict[Value, list[int]](list), defaultdict[Value, list[int]](list)
+        for n, step in enumerate(steps):
+            for v in step.read:
+                readers[v].append(n)
+            for v in step.made:
+                makers[v].append(n)
+        waiting = list(reversed(range(len(steps))))
+        held = set(waiting)
+        while waiting:
+            n = waiting.pop()
+            held.discard(n)
+            for v in dict.fromkeys(self._spread(steps[n], stage)):
+                for other in (*makers[v], *reversed(readers[v])):
+                    if other != n and other not in held:
+                        waiting.append(other)
+                        held.add(other)
 
-    def _shared(self, group: tuple[Dim, ...]) -> bool:
+    def _spread(self, step: _Step, stage: int) -> Iterator[Value]:
+        """Spread splits over one step, and yield the values that are split further."""
+        # The wish of the larger array counts, so it goes first.
+        for group in sorted(step.groups, key=self._priority, reverse=True):
+            yield from self._shared(group, stage)
+
+    def _priority(self, group: _Group) -> int:
         splits = self.splits
-        wishes = [(v.size, splits[v][d]) for v, d in group if v in splits and splits[v][d]]
+        return max((v.size for v, d in group.dims if v in splits and splits[v][d]), default=0)
+
+    def _shared(self, group: _Group, stage: int) -> Iterator[Value]:
+        splits = self.splits
+        wishes = [(v.size, splits[v][d]) for v, d in group.dims if v in splits and splits[v][d]]
         if not wishes:
-            return False
+            return
         axes = max(wishes, key=lambda wish: (len(wish[1]), wish[0]))[1]
-        changed = False
-        for v, d in group:
-            if v not in self._known and (v not in self._partly or d in self._partly[v][1]):
-                changed |= self._offered(v, d, axes)
-        return changed
+        for (v, d), first in zip(group.dims, group.stages, strict=True):
+            is_open = v not in self._known and (v not in self._partly or d in self._partly[v][1])
+            if first <= stage and is_open and self._offered(v, d, axes):
+                yield v
 
     def _offered(self, value: Value, dim: int, axes: tuple[str, ...]) -> bool:
         split = self.splits.get(value, ((),) * len(value.shape))

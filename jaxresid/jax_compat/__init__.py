@@ -28,6 +28,7 @@ from jaxresid.jax_compat.host_memory import host_sharding as host_sharding
 from jaxresid.jax_compat.host_memory import put_in as put_in
 from jaxresid.jax_compat.host_memory import tells_memory as tells_memory
 from jaxresid.jax_compat.making import as_call as as_call
+from jaxresid.jax_compat.making import as_constraint as as_constraint
 from jaxresid.jax_compat.making import as_function as as_function
 from jaxresid.jax_compat.making import as_jit_jaxpr as as_jit_jaxpr
 from jaxresid.jax_compat.making import as_name as as_name

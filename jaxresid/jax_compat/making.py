@@ -188,6 +188,14 @@ def as_name(var: Var, name: str) -> Eqn:
     return open_jaxpr(traced).eqns[0]
 
 
+def as_constraint(var: Var, mesh: Any, split: Sequence[tuple[str, ...]]) -> Eqn:
+    """Return the eqn that splits a value over a mesh; its input and output are new variables."""
+    jax = import_jax()
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*split))
+    traced = jax.make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, sharding))(var.aval)
+    return open_jaxpr(traced).eqns[0]
+
+
 def with_params(eqn: Eqn, changed: Mapping[str, Any]) -> Eqn:
     """Return the eqn with some of its params (see `params`) changed."""
     if eqn.primitive.name != "call_hi_primitive":

@@ -6,6 +6,7 @@ A split holds for each dim the axes that split it, the major one first.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 Split = tuple[tuple[str, ...], ...]
@@ -25,6 +26,14 @@ def text(split: Split) -> str:
     """Return a split as it is after the `@` of a SPEC, `data,model`; '' where nothing is split."""
     last = max((i for i, axes in enumerate(split) if axes), default=-1)
     return ",".join(_entry(axes) for axes in split[: last + 1])
+
+
+def split_of_text(spec: str, rank: int) -> Split:
+    """Return the split of an array of some rank that a text describes, as `text` makes it."""
+    entries = re.findall(r"\(([^)]*)\)|([^,()]+)", spec)
+    found = [tuple(several.split(",")) if several else (one,) for several, one in entries]
+    split = [() if axes == ("None",) else axes for axes in found]
+    return (*split, *[()] * (rank - len(split)))
 
 
 def _entry(axes: tuple[str, ...]) -> str:

@@ -18,8 +18,17 @@ from typing import Any, NamedTuple
 from jaxresid import jax_compat
 from jaxresid.inspector.call.splits import Split, parts, shard
 from jaxresid.inspector.jaxpr.primitives import REDUCTIONS
+from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.program.dims import links
-from jaxresid.inspector.program.ops import BARRIER, Collective, Exchange, InlineContext, Op, Value
+from jaxresid.inspector.program.ops import (
+    BARRIER,
+    Block,
+    Collective,
+    Exchange,
+    InlineContext,
+    Op,
+    Value,
+)
 
 # What primitives exchange, without what their names say of types and of beginning.
 _EXCHANGES: dict[str, Exchange] = {
@@ -111,6 +120,23 @@ def exchange(
             found.append((sizes[axis], apart))
         apart *= sizes[axis]
     return Collective(kind, nbytes, parts(wanted, sizes), tuple(found))
+
+
+def sent_nbytes(block: Block, trips: WhileTrips) -> float:
+    """Return the bytes that one device sends, in rings, while it runs a block once.
+
+    Of a cond's branches that counts which sends most; a loop whose trips are not known counts once.
+    """
+    total = 0.0
+    for op in block.ops:
+        total += sum(each.moved_nbytes for each in op.collectives)
+        inside = [sent_nbytes(body, trips) for body in op.bodies]
+        if op.nest is None:
+            total += max(inside, default=0)
+        else:
+            known = trips.of(op.eqn) if op.nest.length is None else None
+            total += sum(inside) * (op.nest.length or (known.count if known else 1))
+    return total
 
 
 def written(op: Op) -> Collective | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from jaxresid.inspector.checkpoints.function import evaluate_checkpoints
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.findings.collect import function_findings
 from jaxresid.inspector.findings.proposals import Proposal
+from jaxresid.inspector.findings.whole_activations import whole_activations
 from jaxresid.inspector.program.build import Program, value_and_gradients
 from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.residuals.listing import listed
@@ -28,9 +29,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FunctionSubject(Subject):
-    """A function that is differentiated; see `Subject`."""
+    """A function that is differentiated; see `Subject`.
+
+    Attributes:
+      split_again: returns a variant of its trace with the residuals split as a compiler says, or
+        the reason why it does not; None where none is asked.
+    """
 
     trace: Trace
+    split_again: Callable[[Trace], tuple[Trace, str | None]] | None = None
 
     @property
     def mesh(self) -> Mesh | None:
@@ -45,9 +52,19 @@ class FunctionSubject(Subject):
         mesh = self.mesh
         if mesh is None or mesh.mode != "auto" or mesh.size == 1:
             return self
-        traced, reason = meshes.split_by_compiler(self.trace, cache)
+        split = functools.partial(meshes.split_by_compiler, cache=cache)
+        traced, reason = split(self.trace)
         more = () if reason is None else (reason,)
-        return replace(self, trace=traced, warnings=(*self.warnings, *more))
+        warnings = (*self.warnings, *more)
+        return replace(self, trace=traced, split_again=split, warnings=warnings)
+
+    def proposals(self, report: Report) -> Iterator[Proposal]:
+        """Yield the findings whose worth is that of a rewrite; see `Subject.proposals`."""
+        yield from super().proposals(report)
+        if report.peak is not None and self.split_again is not None and self.trace.pieces:
+            yield from whole_activations(
+                report, self.trace, self.program, self.profile, self.rewrites, self.split_again
+            )
 
     @functools.cached_property
     def program(self) -> Program:

@@ -89,6 +89,7 @@ JXR840 defeated-policy warning
 JXR841 attention-scores-at-peak info
 JXR842 whole-batch-at-once info
 JXR843 gathered-weights-kept info
+JXR844 activations-left-whole info
 """
 _USUAL_MARKERS = ("checkpoint", "remat")
 

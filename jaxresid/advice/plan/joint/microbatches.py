@@ -273,9 +273,9 @@ def over_microbatches(
         one.place,
         one.warnings,
         one.assumes_gpu,
-        base or one.variants(),
-        count,
-        leaves,
+        base=base or one.variants(),
+        count=count,
+        leaves=leaves,
     )
 
 

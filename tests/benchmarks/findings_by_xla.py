@@ -5,10 +5,11 @@
     python -m tests.benchmarks.findings_by_xla --read rows.jsonl
 
 The programs of two sets: `tests`, which rules were written and mended with, and `library`, of
-tests/benchmarks/library_programs.py, which were not. `jaxresid.check` says what it finds and what
-the estimate says that it is worth; where it finds something that compilers judge, it is asked again
-with `compile=True`. With `--budget` a program may have that part of its own estimated peak, so that
-JXR842 has something to say, and only this is asked about.
+tests/benchmarks/library_programs.py, which were not; and of those over meshes of eight devices,
+`mesh-tests` and `mesh-library`, of tests/benchmarks/mesh_programs.py. `jaxresid.check` says what it
+finds and what the estimate says that it is worth; where it finds something that compilers judge, it
+is asked again with `compile=True`. With `--budget` a program may have that part of its own
+estimated peak, so that JXR842 has something to say, and only this is asked about.
 
 A fall is how much of XLA's peak of the program a rewrite takes off.
 """
@@ -32,10 +33,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "advice"))
 import jax
 
 import jaxresid
-from tests.benchmarks import library_programs
+from tests.benchmarks import library_programs, mesh_programs
 
-CODES = (806, 830, 831, 832, 833, 834, 840, 841, 842, 843)
+CODES = (806, 830, 831, 832, 833, 834, 840, 841, 842, 843, 844)
 JUDGED = {f"JXR{code}" for code in CODES}
+SETS = "library", "tests", "mesh-library", "mesh-tests"
+OVER_MESHES = {"mesh-tests": mesh_programs.TESTS, "mesh-library": mesh_programs.KEPT_BACK}
 # What a program of the tests is called with to be as it was before anything was said of it.
 AS_WRITTEN = {
     "test_compiled_attention": (("jax_nn", "linen", "nnx", "equinox"), None),
@@ -94,15 +97,18 @@ def programs(of):
     if of == "tests":
         yield from ((name, made, {}) for name, made in of_the_tests())
         return
+    if of in OVER_MESHES:
+        yield from ((name, made, {"argnums": 0}) for name, made in OVER_MESHES[of].items())
+        return
     for program in library_programs.LOSSES:
         yield program.__name__, program, {"argnums": 0}
     for program in library_programs.STEPS:
         yield program.__name__, program, {}
 
 
-def on_so_many(name, on):
-    """Return the place of a program: that of eight devices, of one on a mesh."""
-    if not name.startswith("gathered_weights."):
+def on_so_many(of, name, on):
+    """Return the place of a program of a set: that of eight devices, of one on a mesh."""
+    if of not in OVER_MESHES and not name.startswith("gathered_weights."):
         return on
     return f"{on}:2x4" if on.startswith("tpu") else f"{on}:8"
 
@@ -114,7 +120,7 @@ def judged(found, budget):
 
 def rows_of(of, name, made, on, options, budget):
     """Return a row of each finding of a program that a compiler judges, or one without any."""
-    on = on_so_many(name, on)
+    on = on_so_many(of, name, on)
     row = {"set": of, "program": name, "on": on}
     jax.clear_caches()
     fun, args = made()
@@ -202,7 +208,7 @@ def summary(rows):
         beyond = sum(miss(row) is not None and not is_within(row) for row in found)
         near = f"median {statistics.median(off):.1%}, worst {max(off):.1%}" if off else "no figures"
         yield (
-            f"{of:8} {code} {on:4} {len(found):3} findings, {count('confirmed')} confirmed,"
+            f"{of:12} {code} {on:4} {len(found):3} findings, {count('confirmed')} confirmed,"
             f" {count('refuted')} refuted, {count('unconfirmed')} unconfirmed; falls off by {near},"
             f" {beyond} beyond the interval"
         )
@@ -212,7 +218,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--on", action="append")
-    parser.add_argument("--set", action="append", choices=("library", "tests"))
+    parser.add_argument("--set", action="append", choices=SETS)
     parser.add_argument("--budget", type=float)
     parser.add_argument("--write", type=Path)
     parser.add_argument("--read", type=Path, action="append", default=[])
@@ -220,7 +226,7 @@ def main():
     rows = [json.loads(line) for path in options.read for line in path.read_text().splitlines()]
     for row in rows:
         print(shown(row))
-    asked = [] if options.read else options.set or ["library", "tests"]
+    asked = [] if options.read else options.set or SETS
     for of in asked:
         for name, made, given in programs(of):
             if options.names and name not in options.names:

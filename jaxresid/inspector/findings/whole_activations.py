@@ -24,7 +24,7 @@ from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Computed, Cost, Finding, Location, Report, Residual
 from jaxresid.text.units import format_bytes
 
-# Of the peak: over a mesh estimates are off by 8 to 13 % in the median, and less is not told apart.
+# Of the peak: over a mesh estimates are off by 7 to 14 % in the median, and less is not told apart.
 _WORTH_SAYING = 0.1
 # Of the lines that keep whole values those with the most are tried, and of each value these dims:
 # each trial differentiates the program once more.

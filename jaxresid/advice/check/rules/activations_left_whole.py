@@ -8,11 +8,10 @@ from jaxresid.linter.rule import Example
 _LAYERS = """
     import jax
     import jax.numpy as jnp
-    import numpy as np
-    from jax.sharding import Mesh, NamedSharding
+    from jax.sharding import AbstractMesh, AxisType, NamedSharding
     from jax.sharding import PartitionSpec as P
 
-    MESH = Mesh(np.array(jax.devices("cpu")[:8]).reshape(4, 2), ("data", "model"))
+    MESH = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 
 
     def split(x, *spec):

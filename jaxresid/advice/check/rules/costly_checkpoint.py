@@ -33,18 +33,21 @@ class CostlyCheckpoint(TracedRule):
 import jax.numpy as jnp
 
 
-def pooled(y):
-    return jnp.sin(jnp.sum(y * y[::-1], axis=-1))
+def pooled(wide):
+    return jnp.sin(jnp.sum(wide, axis=-1))
 
 
-def loss(w, x):
-    wide = jnp.sin(x[:, None] @ w)
-    y = jax.checkpoint(lambda y: jnp.sin(jnp.sum(y, axis=-1)))(wide)  # !
-    return jnp.sum(jnp.cos(y))
+def loss(weights, x):
+    def layer(x, w):
+        wide = jnp.sin(x[:, None] * w)
+        return jax.checkpoint(pooled)(wide), None  # !
+
+    x, _ = jax.lax.scan(layer, x, weights)
+    return jnp.sum(jnp.cos(x))
 
 
 def loss_inputs():
-    return jax.ShapeDtypeStruct((1, 4096), jnp.float32), jax.ShapeDtypeStruct((8192,), jnp.float32)
+    return jax.ShapeDtypeStruct((8, 1024), jnp.float32), jax.ShapeDtypeStruct((2048,), jnp.float32)
 """
         ),
     )
@@ -54,16 +57,17 @@ def loss_inputs():
 import jax.numpy as jnp
 
 
-def pooled(w, x):
-    return jnp.sin(jnp.sum(jnp.sin(x[:, None] @ w), axis=-1))
+def pooled(x, w):
+    return jnp.sin(jnp.sum(jnp.sin(x[:, None] * w), axis=-1))
 
 
-def loss(w, x):
-    return jnp.sum(jnp.cos(jnp.sin(pooled(w, x))))
+def loss(weights, x):
+    x, _ = jax.lax.scan(lambda x, w: (jax.checkpoint(pooled)(x, w), None), x, weights)
+    return jnp.sum(jnp.cos(x))
 
 
 def loss_inputs():
-    return jax.ShapeDtypeStruct((1, 4096), jnp.float32), jax.ShapeDtypeStruct((8192,), jnp.float32)
+    return jax.ShapeDtypeStruct((8, 1024), jnp.float32), jax.ShapeDtypeStruct((2048,), jnp.float32)
 """
         ),
     )

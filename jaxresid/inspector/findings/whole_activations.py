@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program, value_and_gradients
-from jaxresid.inspector.program.collectives import sent_nbytes
+from jaxresid.inspector.program.collectives import sent_nbytes, without
 from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.variants.rewrites.effects import Figures, FunctionRewrites
@@ -29,19 +30,23 @@ _WORTH_SAYING = 0.1
 # Of the lines that keep whole values those with the most are tried, and of each value these dims:
 # each trial differentiates the program once more.
 _LINES, _DIMS = 3, 3
+# Times what is sent without it; what takes more exchanges is not worth its peak, which XLA then had
+# higher in one of two programs (5.6 for 3.9 GiB on a v5e, jaxlib 0.10.2).
+_MOST_SENT = 1.5
 # What differs by less counts as the same: of peaks, and then of what devices send.
 _SAME = 0.02
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Trial:
-    """The program with the values of one line split further.
+    """The program with what one line makes split further.
 
     Attributes:
       line: the line.
-      axis: the axis that splits them further.
+      value: what the line makes, as one trip of the loops around it has it.
+      axis: the axis that splits it further.
       dim: the dim that it splits.
-      split: how they are split then.
+      split: how it is split then.
       jaxpr: the rewritten open jaxpr.
       trace: the trace of that.
       peak_nbytes: its estimated peak.
@@ -49,6 +54,7 @@ class _Trial:
     """
 
     line: _Line
+    value: _Value
     axis: str
     dim: int
     split: Split
@@ -89,13 +95,15 @@ def whole_activations(
         return
     sizes = {axis: size for axis, size in report.mesh.axes if size > 1}
     least = _WORTH_SAYING * peak
-    found = _lines(report.residuals, sizes)
+    found, values = _lines(report.residuals, sizes), _values(report.residuals)
     if sum(each.whole_nbytes for each in found) < least:
         return
+    sent = sent_nbytes(program.block, program.trips)
     trials = [
         trial
         for line in found[:_LINES]
-        for trial in _trials(line, traced, sizes, rewrites, profile)
+        for trial in _trials(line, values, traced, sizes, rewrites, profile)
+        if trial.sent_nbytes <= _MOST_SENT * sent
     ]
     if not trials:
         return
@@ -115,8 +123,8 @@ def whole_activations(
         sum(passes_cost(trace), Cost()),
     )
     if figures.peak_nbytes <= peak - least:
-        sent = sent_nbytes(program.block, program.trips), sent_nbytes(made.block, made.trips)
-        finding = _finding(report, rewrites, best, figures, sent)
+        after = sent_nbytes(made.block, made.trips)
+        finding = _finding(report, rewrites, best, figures, (sent, after))
         yield proposal(finding, rewrites, 0, best.jaxpr)
 
 
@@ -127,79 +135,124 @@ class _Line:
     Attributes:
       location: the line.
       residuals: what it keeps whole along some axis, the largest first.
+      axes: the axes along which it is whole.
       whole_nbytes: their bytes.
     """
 
     location: Location
     residuals: tuple[Residual, ...]
+    axes: tuple[str, ...]
     whole_nbytes: int
 
 
 def _lines(residuals: Sequence[Residual], sizes: Mapping[str, int]) -> list[_Line]:
     """Return the lines that keep what could be split further, those with the most first."""
     by_line = defaultdict[Location, list[Residual]](list)
+    axes = defaultdict[Location, set[str]](set)
     for residual in residuals:
         origin, is_on_device = residual.origin, residual.aval.memory == "device"
         if not isinstance(origin, Computed) or origin.location is None or not is_on_device:
             continue
-        if any(True for _ in _further(residual, sizes)):
+        if whole := _whole_along(_value(residual), sizes):
             by_line[origin.location].append(residual)
+            axes[origin.location] |= whole
     found = [
-        _Line(location, tuple(sorted(each, key=lambda r: -r.nbytes)), sum(r.nbytes for r in each))
+        _Line(
+            location,
+            tuple(sorted(each, key=lambda r: -r.nbytes)),
+            tuple(axis for axis in sizes if axis in axes[location]),
+            sum(r.nbytes for r in each),
+        )
         for location, each in by_line.items()
     ]
     return sorted(found, key=lambda line: -line.whole_nbytes)
 
 
-def _shape(residual: Residual) -> tuple[int, ...]:
-    """Return the shape of a value of which a residual is what all trips of loops stack."""
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value that is kept, as one trip of the loops around it has it.
+
+    Attributes:
+      dtype: the name of its dtype.
+      shape: its whole shape.
+      split: how it is split.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    split: Split
+
+    @property
+    def text(self) -> str:
+        """The value as `bfloat16[32,2048]`."""
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+def _value(residual: Residual) -> _Value:
     shape, stacked = residual.aval.shape, 1
     while stacked < residual.trips and shape:
         stacked *= shape[0]
         shape = shape[1:]
-    return shape
-
-
-def _further(residual: Residual, sizes: Mapping[str, int]) -> Iterator[tuple[str, int, Split]]:
-    """Yield how the value of a residual may be split along one more axis.
-
-    Yields:
-      The axis, the dim that it splits, and how the value is split then.
-    """
     whole = split_of_text(residual.aval.spec, len(residual.aval.shape))
-    used = {axis for axes in whole for axis in axes}
-    shape = _shape(residual)
-    split = whole[len(whole) - len(shape) :]
-    for axis in sizes:
-        if axis not in used:
-            # Dims that nothing splits first, as people write it.
-            dims = sorted(range(len(shape)), key=lambda d: len(split[d]))
-            each = ((d, (*split[d], axis)) for d in dims)
-            fitting = [(d, axes) for d, axes in each if shape[d] % parts(axes, sizes) == 0]
-            for d, axes in fitting[:_DIMS]:
-                yield axis, d, (*split[:d], axes, *split[d + 1 :])
+    return _Value(residual.aval.dtype, shape, whole[len(whole) - len(shape) :])
+
+
+def _values(residuals: Sequence[Residual]) -> dict[tuple[int, ...], _Value]:
+    """Return of each shape that is kept how the largest residual of it is split."""
+    found: dict[tuple[int, ...], _Value] = {}
+    for residual in sorted(residuals, key=lambda r: -r.nbytes):
+        if isinstance(residual.origin, Computed):
+            value = _value(residual)
+            found.setdefault(value.shape, value)
+    return found
+
+
+def _whole_along(value: _Value, sizes: Mapping[str, int]) -> set[str]:
+    """Return the axes along which a value is whole, and which divide one of its dims."""
+    used = {axis for axes in value.split for axis in axes}
+    return {axis for axis in sizes.keys() - used if any(_splits(value, axis, sizes))}
+
+
+def _splits(value: _Value, axis: str, sizes: Mapping[str, int]) -> Iterator[tuple[int, Split]]:
+    """Yield the dims of a value that an axis may split, and how the value is split then."""
+    rest = without(value.split, {axis})
+    # Dims that nothing else splits first, as people write it.
+    for d in sorted(range(len(rest)), key=lambda d: len(rest[d])):
+        axes = (*rest[d], axis)
+        split = (*rest[:d], axes, *rest[d + 1 :])
+        if value.shape[d] % parts(axes, sizes) == 0 and split != value.split:
+            yield d, split
 
 
 def _trials(
     line: _Line,
+    values: Mapping[tuple[int, ...], _Value],
     traced: Trace,
     sizes: Mapping[str, int],
     rewrites: FunctionRewrites,
     profile: Profile,
 ) -> Iterator[_Trial]:
-    """Yield the program with the largest value of a line split further, in each way."""
-    (jaxpr,), residual = rewrites.jaxprs, line.residuals[0]
-    shape = _shape(residual)
-    made = list(made_on(traced.levels, jaxpr, line.location, shape))
-    for axis, dim, split in _further(residual, sizes) if made else ():
-        try:
-            changed = constrained(jaxpr, made, traced.arguments.mesh, split)
-            trace, program = rewrites.program(0, changed)
-            nbytes = peak_nbytes(lower(program, profile))
-        except Exception:  # there is nothing to say of a program that is not there
+    """Yield the program with what a line makes split further, each value in each way."""
+    (jaxpr,) = rewrites.jaxprs
+    for shape, made in made_on(traced.levels, jaxpr, line.location).items():
+        # How other values are split is not known.
+        value = values.get(shape)
+        if value is None:
             continue
-        sent = sent_nbytes(program.block, program.trips)
-        yield _Trial(line, axis, dim, split, changed, trace, nbytes, sent)
+        ways = (
+            (axis, *way)
+            for axis in line.axes
+            for way in itertools.islice(_splits(value, axis, sizes), _DIMS)
+        )
+        for axis, dim, split in ways:
+            try:
+                changed = constrained(jaxpr, made, traced.arguments.mesh, split)
+                trace, program = rewrites.program(0, changed)
+                nbytes = peak_nbytes(lower(program, profile))
+            except Exception:  # there is nothing to say of a program that is not there
+                continue
+            sent = sent_nbytes(program.block, program.trips)
+            yield _Trial(line, value, axis, dim, split, changed, trace, nbytes, sent)
 
 
 def _finding(
@@ -209,21 +262,19 @@ def _finding(
     figures: Figures,
     sent: tuple[float, float],
 ) -> Finding:
-    residual = best.line.residuals[0]
-    origin = residual.origin
+    origin = best.line.residuals[0].origin
     assert isinstance(origin, Computed)
     nbytes = sum(r.nbytes for r in best.line.residuals)
     effect, measured = rewrite_effect(report, rewrites, figures)
     before, after = map(round, sent)
-    shape = ",".join(map(str, _shape(residual)))
     spec = ", ".join(map(_entry, best.split[: max(d for d, a in enumerate(best.split) if a) + 1]))
     return Finding(
         "activations-left-whole",
-        f"{format_bytes(nbytes)} that this line keeps are whole along `{best.axis}`, which could"
-        f" split dimension {best.dim} of {residual.aval.dtype}[{shape}]. With that constraint the"
-        f" {effect}; each device sends {format_bytes(after)} instead of {format_bytes(before)}",
+        f"{format_bytes(nbytes)} that this line keeps are whole along `{best.axis}`. With the"
+        f" {best.value.text} that it makes split along that, in dimension {best.dim}, the {effect};"
+        f" each device sends {format_bytes(after)} instead of {format_bytes(before)}",
         origin.source,
-        help=f"of the {residual.aval.dtype}[{shape}] that this line makes:"
+        help=f"constrain the {best.value.text}:"
         " jax.lax.with_sharding_constraint(value, jax.sharding.NamedSharding(mesh,"
         f" jax.sharding.PartitionSpec({spec})))",
         measured={

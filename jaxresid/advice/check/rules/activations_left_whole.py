@@ -50,11 +50,12 @@ class ActivationsLeftWhole(TracedRule):
     in each such way, differentiates again, has XLA split that forward pass, and says what the peak
     and the kept bytes of one device are then, and what it sends. The one constraint is shown that
     takes most off the peak, of those that do about as much the one that sends least, and only if it
-    takes at least 10 % off: over a mesh estimates are not as good as on one device. Ask again when
-    it is in place: another may be worth it then. Silent for training steps, as XLA is asked how it
-    splits a function's forward pass alone (report on the loss), for `explicit` axes, whose types
-    say it, inside `shard_map`, and where all checkpointed layers are in Python loops: what XLA
-    keeps of those over a mesh is not told well enough.
+    takes at least 10 % off, as over a mesh estimates are not as good as on one device, and has
+    devices send at most half as much again. Ask again when it is in place: another may be worth it
+    then. Silent for training steps, as XLA is asked how it splits a function's forward pass alone
+    (report on the loss), for `explicit` axes, whose types say it, inside `shard_map`, and where all
+    checkpointed layers are in Python loops: what XLA keeps of those over a mesh is not told well
+    enough.
 
     ## Why is this bad?
     XLA splits what it is not told to split as its neighbours are: behind a matmul whose sums are

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.jaxpr.rewrite import rewritten
+from jaxresid.inspector.program.avals import aval_of
 from jaxresid.inspector.variants.rewrites.token_axes import shape_of
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Location
@@ -24,7 +25,7 @@ _HOLDERS = frozenset({"scan", "cond", "remat", "jit", "closed_call", "core_call"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Made:
-    """The values of one shape that a source line makes in one jaxpr, each of them as the last.
+    """Values of one shape that a source line makes in one jaxpr.
 
     Attributes:
       holder: the open jaxpr.
@@ -34,44 +35,47 @@ class Made:
     holder: Jaxpr
     places: tuple[int, ...]
 
+    @property
+    def dtype(self) -> str:
+        """The name of their dtype."""
+        return aval_of(self.holder.eqns[self.places[0]].outvars[0]).dtype
 
-def made_on(
-    levels: Levels, jaxpr: Jaxpr, location: Location, shape: Sequence[int]
-) -> Iterator[Made]:
-    """Yield what a line makes of a shape, for each jaxpr.
 
-    Of what it makes on the way to a value, as inside of a function that it calls, only the value is
-    among that.
+def made_on(levels: Levels, jaxpr: Jaxpr, location: Location) -> dict[tuple[int, ...], list[Made]]:
+    """Return what a line makes that its author can constrain there, by the shape of a whole array.
+
+    That is what it makes itself, and what its calls return. What is read on the same line again is
+    only on the way to that.
 
     Args:
       levels: the descent into the jaxprs.
       jaxpr: the open jaxpr.
       location: the line.
-      shape: the shape of a whole array.
     """
+    found: dict[tuple[int, ...], list[Made]] = {}
     seen: set[int] = set()
 
-    def walk(level: Level) -> Iterator[Made]:
+    def walk(level: Level) -> None:
         if id(level.jaxpr) in seen:
             return
         seen.add(id(level.jaxpr))
-        found: dict[int, Eqn] = {}
+        made: dict[int, Eqn] = {}
         for i, eqn in enumerate(level.jaxpr.eqns):
-            if _makes(eqn, shape) and _is_at(levels.location(level, eqn), location):
-                found[i] = eqn
+            if len(eqn.outvars) == 1 and _is_at(levels.location(level, eqn), location):
+                made[i] = eqn
             elif jax_compat.primitive_name(eqn) in _HOLDERS:
                 for which, _ in enumerate(nests(eqn)):
-                    yield from walk(levels.enter(level, eqn, which))
-        read = {v for eqn in found.values() for v in eqn.invars if not jax_compat.is_literal(v)}
-        last = tuple(i for i, eqn in found.items() if eqn.outvars[0] not in read)
-        if last:
-            yield Made(level.jaxpr, last)
+                    walk(levels.enter(level, eqn, which))
+        read = {v for eqn in made.values() for v in eqn.invars if not jax_compat.is_literal(v)}
+        places: dict[tuple[int, ...], list[int]] = {}
+        for i, eqn in made.items():
+            if eqn.outvars[0] not in read:
+                places.setdefault(shape_of(eqn.outvars[0]), []).append(i)
+        for shape, each in places.items():
+            found.setdefault(shape, []).append(Made(level.jaxpr, tuple(each)))
 
-    yield from walk(Level(jaxpr))
-
-
-def _makes(eqn: Eqn, shape: Sequence[int]) -> bool:
-    return len(eqn.outvars) == 1 and shape_of(eqn.outvars[0]) == tuple(shape)
+    walk(Level(jaxpr))
+    return found
 
 
 def _is_at(found: Location | None, wanted: Location) -> bool:

@@ -15,7 +15,10 @@ from peaks_by_xla import peak_by_xla
 import jaxresid
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.call.splits import split_of_text, text
-from jaxresid.inspector.report import inspection
+from jaxresid.inspector.findings import whole_activations
+from jaxresid.inspector.program.build import value_and_gradients
+from jaxresid.inspector.program.collectives import sent_nbytes
+from jaxresid.inspector.report import inspection, subject
 
 N, L, D, F, B, T = 8, 16, 128, 256, 16, 128
 
@@ -170,6 +173,42 @@ def test_a_split_is_read_as_it_is_written(split):
     assert split_of_text(text(split), len(split)) == split
 
 
+@pytest.mark.parametrize(
+    ("value", "axis", "expected"),
+    [
+        ((((), ()), (8, 4)), "data", [(0, (("data",), ())), (1, ((), ("data",)))]),
+        # Other dims may be split by an axis already, which goes to another then.
+        ((((), ("data",)), (8, 4)), "data", [(0, (("data",), ()))]),
+        (((("model",), ()), (8, 6)), "data", [(0, (("model", "data"), ()))]),
+        ((((),), (6,)), "data", []),
+    ],
+)
+def test_how_an_axis_may_split_a_value(value, axis, expected):
+    split, shape = value
+    kept = whole_activations._Value("float32", shape, split)
+    assert list(whole_activations._splits(kept, axis, {"data": 4, "model": 2})) == expected
+
+
+def test_what_takes_many_more_exchanges_is_not_proposed(monkeypatch):
+    monkeypatch.setattr(whole_activations, "_MOST_SENT", 0.1)
+    assert found(scanned(), inputs()) == []
+
+
+def test_each_trip_sends():
+    def sent(trips):
+        def local(x):
+            body = lambda x, _: (jax.lax.psum(x, "data") / 4, None)
+            return jax.lax.scan(body, x, None, length=trips)[0]
+
+        one = P(None, "model")
+        fun = jax.shard_map(local, mesh=MESH, in_specs=one, out_specs=one, check_vma=False)
+        trace = subject(Question(lambda x: jnp.sum(fun(x)), (array((8, 8)),))).trace
+        program = value_and_gradients(trace)
+        return sent_nbytes(program.block, program.trips)
+
+    assert sent(5) - sent(4) == sent(4) - sent(3) > 0
+
+
 # -- where it is silent, although it looks like that ---------------------------------------------
 
 
@@ -241,6 +280,10 @@ TEMPTING = {
 def test_it_is_silent(name):
     fun, args = TEMPTING[name]
     assert found(fun, args) == []
+
+
+def test_what_fits_the_vector_memory_of_a_tpu_is_left_alone():
+    assert found(scanned(), inputs(), on="tpu:v5e:2x4") == []
 
 
 def test_it_is_silent_where_the_mesh_is_not_known():

@@ -99,3 +99,21 @@ def test_residuals_are_split_as_xla_splits_them(name):
     assert {shape: ours for shape, (ours, _) in told.items()} == {
         shape: theirs for shape, (_, theirs) in told.items()
     }
+
+
+def shapes(block):
+    """What each op makes on one device, with those of bodies."""
+    return [
+        (op.name, [v.shape for v in op.results], [shapes(body) for body in op.bodies])
+        for op in block.ops
+    ]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", ["columns in a scan", "rows in a scan", "split gain"])
+def test_what_xla_says_too_changes_nothing(name):
+    """What is pinned spreads first: the backward pass would be split otherwise."""
+    fun, args = PROGRAMS[name]
+    trace = subject(Question(fun, args, on="gpu:h100:8")).split_by_compiler(None).trace
+    bare = value_and_gradients(replace(trace, pieces=None))
+    assert shapes(value_and_gradients(trace).block) == shapes(bare.block)

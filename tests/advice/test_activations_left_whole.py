@@ -116,6 +116,7 @@ def test_a_batch_that_was_not_split():
     (violation,) = found(scanned(), args)
     measured = violation.measured
     assert (measured["axis"], measured["dimension"], measured["spec"]) == ("data", 0, "data")
+    assert violation.help.startswith(f"constrain the bfloat16[{B},{T},{D}]")
     # Rows of one device's own batch are not exchanged, only weights are.
     assert measured["sent_nbytes"] < measured["sent_before_nbytes"]
     assert "jax.sharding.PartitionSpec('data')" in violation.message + violation.help

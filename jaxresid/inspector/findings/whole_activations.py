@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxresid.inspector.call.splits import Split, parts, split_of_text, text
 from jaxresid.inspector.cost.jaxpr_cost import passes_cost
@@ -236,9 +236,10 @@ def _trials(
     (jaxpr,) = rewrites.jaxprs
     for shape, made in made_on(traced.levels, jaxpr, line.location).items():
         # How other values are split is not known.
-        value = values.get(shape)
-        if value is None:
+        kept = values.get(shape)
+        if kept is None:
             continue
+        value = replace(kept, dtype=made[0].dtype)
         ways = (
             (axis, *way)
             for axis in line.axes

@@ -3,6 +3,9 @@
 A program is a function of how it is written that returns the function to trace and its arguments.
 """
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -51,6 +54,20 @@ def peak_by_xla(fun, args, on):
     (compiled,) = jaxresid.compile(fun, on=on)(*args).compiled
     assert compiled.error is None
     return compiled.peak_nbytes
+
+
+def passes_with_devices(count, test):
+    """Run a test of a TPU's compiler in a process that has so many CPU devices.
+
+    Args:
+      count: how many.
+      test: `file::name`.
+    """
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "tpu", test]
+    env = {**os.environ, "JAX_NUM_CPU_DEVICES": str(count)}
+    done = subprocess.run(command, check=False, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
 
 
 def figures(code, fun, args, on, **options):

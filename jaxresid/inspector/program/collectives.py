@@ -134,8 +134,11 @@ def sent_nbytes(block: Block, trips: WhileTrips) -> float:
         if op.nest is None:
             total += max(inside, default=0)
         else:
-            known = trips.of(op.eqn) if op.nest.length is None else None
-            total += sum(inside) * (op.nest.length or (known.count if known else 1))
+            count = op.nest.length
+            if count is None:
+                known = trips.of(op.eqn)
+                count = 1 if known is None else known.count
+            total += sum(inside) * count
     return total
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, get_args
@@ -69,8 +69,7 @@ DEFAULT_EXCLUDE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """The settings of a configuration file or of the command line; None for what is not set.
 
     Attributes:
@@ -102,7 +101,7 @@ class Options:
     targets: tuple[NamedTarget, ...] | None = None
 
 
-KNOWN_KEYS = tuple(f.name.replace("_", "-") for f in fields(Options))
+KNOWN_KEYS = tuple(name.replace("_", "-") for name in Options._fields)
 
 
 class Selection(NamedTuple):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from jaxresid.option_types import MeshMode, Mode
 from jaxresid.settings.toml_values import ConfigError, flag, kind_of, string, string_list
@@ -12,8 +11,7 @@ from jaxresid.text.nearest import did_you_mean
 from jaxresid.text.units import parse_budget, parse_growth
 
 
-@dataclass(frozen=True, slots=True)
-class NamedTarget:
+class NamedTarget(NamedTuple):
     """A target of a configuration file.
 
     Attributes:

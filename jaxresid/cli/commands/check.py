@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -131,7 +131,7 @@ def check(
     """
     since = time.time()
     limits, growth = taken_limits(given), taken_growth(given)
-    names = {f.name for f in fields(Options)}
+    names = set(Options._fields)
     overriding = Options(**{k: v for k, v in given.items() if k in names})
     request = CheckRequest(**{k: v for k, v in given.items() if k not in names})
     check_combination(request)

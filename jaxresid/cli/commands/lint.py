@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -190,7 +189,7 @@ def lint(**given: Any) -> int:
     linted code is neither imported nor run. Exits 0 if there are only infos, 1 if there are
     findings, 2 if something went wrong.
     """
-    names = {f.name for f in fields(Options)}
+    names = set(Options._fields)
     options = Options(**{k: v for k, v in given.items() if k in names})
     rest = {k: v for k, v in given.items() if k not in names}
     request = LintRequest(**rest)

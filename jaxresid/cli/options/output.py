@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -43,8 +42,7 @@ _KNOWN = frozenset(suffix for suffixes in _SUFFIXES.values() for suffix in suffi
 _BINARY = frozenset({"pprof", "perfetto"})
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """How an answer is shown.
 
     Attributes:

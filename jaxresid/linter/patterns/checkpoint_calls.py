@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxresid.linter.resolve.callees import Role
 
@@ -25,8 +24,7 @@ _FAILURES = frozenset(
 )
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class GivenKeyword:
+class GivenKeyword(NamedTuple):
     """A keyword that a checkpoint is given.
 
     Attributes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from jaxresid.linter.resolve import apis
@@ -38,8 +37,7 @@ EXCLUDING = (
 _LISTS = frozenset({"names_which_can_be_saved", "names_which_can_be_offloaded"})
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Mention:
+class Mention(NamedTuple):
     """A literal name that a policy is given.
 
     Attributes:

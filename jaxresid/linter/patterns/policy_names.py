@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxresid.linter.resolve import apis
 from jaxresid.linter.resolve.names import External
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
 # A file that mentions none of these has no factory.
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class FactoryCall:
+class FactoryCall(NamedTuple):
     """A call of a policy factory, or a `functools.partial` of one.
 
     Attributes:

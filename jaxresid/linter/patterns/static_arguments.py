@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxresid.linter.patterns import branches, checkpoint_calls, nn_modules
 from jaxresid.linter.resolve.callees import MAX_DEPTH
@@ -35,8 +34,7 @@ _ARRAY_NAMES = frozenset(
 )
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class StaticArguments:
+class StaticArguments(NamedTuple):
     """The static arguments of a site.
 
     Attributes:
@@ -52,8 +50,7 @@ class StaticArguments:
     indices: tuple[int, ...]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Signature:
+class Signature(NamedTuple):
     """The parameters of a checkpointed function, as the API counts them from 0.
 
     Attributes:
@@ -71,8 +68,7 @@ class Signature:
     open: bool
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class VisibleCall:
+class VisibleCall(NamedTuple):
     """A visible call of a checkpointed function.
 
     Attributes:

@@ -6,7 +6,6 @@ by asking about the files that changed.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -273,4 +272,6 @@ def _is_whole(dotted: bytes, content: bytes) -> bool:
 
 def content_digest(content: bytes) -> str:
     """Return a digest of bytes."""
+    import hashlib  # takes 3 ms, which a run without a cache need not wait for
+
     return hashlib.blake2b(content, digest_size=16).hexdigest()

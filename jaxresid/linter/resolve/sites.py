@@ -77,8 +77,7 @@ class Site:
         return given.value if given is not None else None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Named:
+class Named(NamedTuple):
     """One call of `checkpoint_name`; `name` is the literal, None where it is computed."""
 
     node: ast.Call
@@ -87,8 +86,7 @@ class Named:
     argument: ast.expr | None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Loop:
+class Loop(NamedTuple):
     """One call of the loop family, or a decorator of it."""
 
     node: ast.Call | ast.expr
@@ -98,8 +96,7 @@ class Loop:
     bodies: tuple[ast.expr, ...]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Derivative:
+class Derivative(NamedTuple):
     """One call of the derivative family."""
 
     node: ast.Call

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _STOPS = frozenset({"jax.lax.stop_gradient"})
 _TREE_MAPS = frozenset({"jax.tree.map", "jax.tree_map", "jax.tree_util.tree_map"})
 # Attributes of an array that no derivative passes through.
-_STATIC = frozenset({"shape", "dtype", "ndim", "size"})
+STATIC = frozenset({"shape", "dtype", "ndim", "size"})
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MAX_DEPTH = 6
 
@@ -27,7 +27,7 @@ def is_stopped(facts: Facts, node: ast.expr, depth: int = 0) -> bool:
         return False
     match node:
         case ast.Call():
-            return _stops(facts, node)
+            return is_stop(facts, node)
         case ast.Tuple(elts=[_, *_] as elements) | ast.List(elts=[_, *_] as elements):
             return all(
                 isinstance(e, ast.Constant) or is_stopped(facts, e, depth + 1) for e in elements
@@ -46,7 +46,7 @@ def is_stopped(facts: Facts, node: ast.expr, depth: int = 0) -> bool:
     return False
 
 
-def _stops(facts: Facts, call: ast.Call) -> bool:
+def is_stop(facts: Facts, call: ast.Call) -> bool:
     """Return whether a call is `stop_gradient(...)` or maps it over a tree."""
     found = facts.names.qualnames(call.func)
     if any(q in _STOPS for q in found):
@@ -56,33 +56,6 @@ def _stops(facts: Facts, call: ast.Call) -> bool:
         and bool(call.args)
         and any(q in _STOPS for q in facts.names.qualnames(call.args[0]))
     )
-
-
-def result_is_stopped(facts: Facts, call: ast.expr) -> bool:
-    """Return whether all that becomes of a call's result goes through `stop_gradient`."""
-    node: ast.AST = call
-    parent = facts.names.parents.get(node)
-    while isinstance(parent, ast.Subscript) and parent.value is node:
-        node, parent = parent, facts.names.parents.get(parent)
-    if isinstance(parent, ast.Call) and node in parent.args:
-        return _stops(facts, parent)
-    if not isinstance(parent, ast.Assign) or parent.value is not node:
-        return False
-    names: list[ast.Name] = []
-    for target in parent.targets:
-        for part in target.elts if isinstance(target, (ast.Tuple, ast.List)) else (target,):
-            if not isinstance(part, ast.Name):
-                return False
-            names.append(part)
-    bound = [b for n in names for b in _bound_by(facts, parent, n)]
-    return len(bound) == len(names) and _all_loads_stopped(facts, bound)
-
-
-def _bound_by(facts: Facts, statement: ast.Assign, name: ast.Name) -> Iterable[Binding]:
-    scope = facts.names.scopes[name]
-    if name.id in scope.outer or scope.parent is None:
-        return ()  # other code may read a global
-    return [b for b in scope.bindings.get(name.id, ()) if b.node is statement]
 
 
 def _all_loads_stopped(facts: Facts, bindings: Iterable[Binding]) -> bool:
@@ -96,11 +69,11 @@ def _all_loads_stopped(facts: Facts, bindings: Iterable[Binding]) -> bool:
                 isinstance(parent, ast.Subscript) and parent.value is node
             ):
                 node, parent = parent, facts.names.parents.get(parent)
-            if isinstance(parent, ast.Attribute) and parent.attr in _STATIC:
+            if isinstance(parent, ast.Attribute) and parent.attr in STATIC:
                 continue
             if not (isinstance(parent, ast.Call) and node in parent.args):
                 return False
-            if not _stops(facts, parent):
+            if not is_stop(facts, parent):
                 return False
             seen = True
     return seen

@@ -30,6 +30,8 @@ _NOTHING_TO_RECORD = frozenset(
 _SCOPES_BY_FIELD = frozenset(
     {ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.arguments}
 )
+# What a module calls these comes from no import where a function loads JAX: `jax, jnp = load()`.
+_LOADED_MODULES = {"jax": "jax", "jnp": "jax.numpy"}
 _MAX_DEPTH = 25
 _MAX_STEPS = 500
 # How many bindings of one name a use is followed to; more is taken for unknown.
@@ -543,6 +545,8 @@ class Names:
                 yield External(binding.qualname)
             case "def" | "class":
                 yield binding.node
+            case "assign" | "other" if (module := self._loaded_module(binding)) is not None:
+                yield External(module)
             case "assign" if binding.value is not None and not binding.element:
                 yield from self.origins(binding.value)
             case "param":
@@ -551,6 +555,24 @@ class Names:
                 yield None
             case _:
                 yield None
+
+    def _loaded_module(self, binding: Binding) -> str | None:
+        """Return the module that a function has imported for a name of this one, None if none has.
+
+        For example `jax` in `jax, jnp = safe_import_jax()`, and `diffrax` in
+        `diffrax = lazy_import("diffrax")`.
+        """
+        if binding.owner is not self.tree or not isinstance(binding.node, ast.Assign):
+            return None
+        match binding.node.value:
+            case ast.Call(func=func, args=[ast.Constant(value=str(module)), *_]) if (
+                binding.kind == "assign"
+                and "import" in getattr(func, "attr", getattr(func, "id", ""))
+            ):
+                return module
+            case ast.Call():
+                return _LOADED_MODULES.get(binding.name)
+        return None
 
     def _of_attribute(self, node: ast.Attribute) -> Iterator[Origin]:
         if isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}:

@@ -22,6 +22,8 @@ _HANDING_ON = frozenset({"jit", "vmap", "partial", "instance", "made"})
 _MAX_CHAIN = 5
 _MAX_CALLS = 4
 _KEEPS_CLOSURE = ("vjp", "linearize")
+# Words in the names of functions that make new parameters of gradients.
+_OPTIMIZERS = frozenset("adam adamw sgd rmsprop adagrad lion muon optimizer opt".split())
 # What has a value beside the derivative: the first of two results.
 _WITH_VALUE = ("value_and_grad", *_KEEPS_CLOSURE)
 
@@ -121,13 +123,17 @@ def _optimized(call: ast.Call) -> list[ast.expr]:
     """Return what a call hands an optimizer as gradients; nothing where it calls none.
 
     That are `tx.update(grads, state)` of optax and what has its interface (`dict.update` takes one
-    argument by position), and `state.apply_gradients(grads=grads)` of Flax.
+    argument by position), `state.apply_gradients(grads=grads)` of Flax, and functions that are
+    named after an optimizer: `adam_step(params, moments, grads)`, `opt_update(i, grads, state)`.
     """
     match call:
         case ast.Call(func=ast.Attribute(attr="update"), args=[first, _, *_]):
             return [first]
         case ast.Call(func=ast.Attribute(attr="apply_gradients"), args=args, keywords=keywords):
             return [*args, *(k.value for k in keywords if k.arg == "grads")]
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    if isinstance(name, str) and not _OPTIMIZERS.isdisjoint(name.lower().split("_")):
+        return [*call.args, *(k.value for k in call.keywords)]
     return []
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes.unwrapping import remove_checkpoint
-from jaxresid.linter.resolve import stages
+from jaxresid.linter.resolve import results, stages
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Fix, Violation
 
@@ -17,8 +17,10 @@ class NestedCheckpoint(Rule):
     """A function is checkpointed twice in a row.
 
     ## What it does
-    Finds `jax.checkpoint(jax.checkpoint(f))`, two checkpoint decorators on one function, and a
-    decorated function that is checkpointed again, with nothing in between.
+    Finds `jax.checkpoint(jax.checkpoint(f))`, two checkpoint decorators on one function, a
+    decorated function that is checkpointed again, with nothing in between, and a checkpoint around
+    a function that does nothing but call a checkpointed one, or one that a function of the module
+    made and checkpointed.
 
     ## Why is this bad?
     What crosses from the forward to the backward pass is decided by the outer checkpoint alone. The
@@ -90,6 +92,46 @@ class NestedCheckpoint(Rule):
         ),
         Example(
             """
+            import jax
+
+
+            def build(width):
+                def rate(t, state, shear):
+                    return jax.numpy.tanh(state * width) * shear
+
+                return jax.checkpoint(rate)
+
+
+            def relaxation(width):
+                rate = build(width)
+
+                def at_rest(t, state):
+                    return rate(t, state, 0.0)
+
+                return jax.checkpoint(at_rest)  # !
+            """,
+            fixed="""
+            import jax
+
+
+            def build(width):
+                def rate(t, state, shear):
+                    return jax.numpy.tanh(state * width) * shear
+
+                return jax.checkpoint(rate)
+
+
+            def relaxation(width):
+                rate = build(width)
+
+                def at_rest(t, state):
+                    return rate(t, state, 0.0)
+
+                return at_rest
+            """,
+        ),
+        Example(
+            """
             import functools
 
             import jax
@@ -103,6 +145,37 @@ class NestedCheckpoint(Rule):
         ),
     )
     good = (
+        Example(  # more is done than to call it
+            """
+            import jax
+
+
+            @jax.checkpoint
+            def rate(t, state, shear):
+                return jax.numpy.tanh(state) * shear
+
+
+            @jax.checkpoint
+            def driven(t, state, frequency):
+                return rate(t, state, jax.numpy.cos(frequency * t))
+            """
+        ),
+        Example(  # only one of two is checkpointed
+            """
+            import jax
+
+
+            def build(f, remat):
+                if remat:
+                    return jax.checkpoint(f)
+                return f
+
+
+            def relaxation(f):
+                rate = build(f, True)
+                return jax.checkpoint(lambda state: rate(state, 0.0))
+            """
+        ),
         Example(
             """
             import jax
@@ -183,12 +256,38 @@ def _directly_inside(facts: Facts, site: Site) -> Site | None:
     targets = facts.targets(site)
     if len(targets) != 1 or targets[0] is None or not isinstance(targets[0], ast.AST):
         return None
-    inner = facts.site_of(targets[0])
+    inner = facts.site_of(targets[0]) or _called_inside(facts, targets[0])
     if inner is None or inner is site or inner.api.loop or site.api.loop:
         return None
     if inner.definition is not None and inner.definition.decorator_list[0] is not inner.node:
         return None  # something else stands between the two
     return inner
+
+
+def _called_inside(facts: Facts, function: ast.AST) -> Site | None:
+    """The checkpoint of what a function does nothing but call."""
+    if not isinstance(function, (ast.FunctionDef, ast.Lambda)):
+        return None
+    made = results.returned_expression(facts, function)
+    if not isinstance(made, ast.Call) or not stages.is_whole(facts, function, made):
+        return None
+    callee = facts.names.single_origin(made.func)
+    if isinstance(callee, ast.Call) and facts.site_of(callee) is None:
+        callee = facts.inside(callee)
+    if not isinstance(callee, ast.AST):
+        return None
+    return facts.site_of(callee) or _built(facts, callee)
+
+
+def _built(facts: Facts, call: ast.AST) -> Site | None:
+    """The checkpoint that a function of this module returns, where it can return no other."""
+    builder = facts.names.single_origin(call.func) if isinstance(call, ast.Call) else None
+    if not isinstance(builder, ast.FunctionDef) or builder.decorator_list:
+        return None
+    returned = [n.value for n in results.own_nodes(builder) if isinstance(n, ast.Return)]
+    origins = [facts.names.single_origin(value) for value in returned]
+    sites = [facts.site_of(o) if isinstance(o, ast.AST) else None for o in origins]
+    return sites[0] if len(sites) == 1 else None
 
 
 def _fix(facts: Facts, site: Site, inner: Site) -> Fix | None:

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes.unwrapping import remove_checkpoint
-from jaxresid.linter.patterns import stopped
+from jaxresid.linter.patterns import dead_ends, stopped
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
@@ -20,8 +19,10 @@ class UndifferentiatedCheckpoint(Rule):
     ## What it does
     Finds a checkpointed function whose every visible use is under forward-mode differentiation
     (`jax.jvp`, `jax.jacfwd`) or inside the rules of a `custom_vjp`, of this module or another of the
-    project, which JAX does not differentiate; and one that gets, or gives, nothing but values that go through `stop_gradient`,
-    at its calls or in its own body.
+    project, which JAX does not differentiate; one that gets, or gives, nothing but values that go
+    through `stop_gradient`, at its calls or in its own body; and one whose results, those of the
+    loop or the ODE that runs it, all become NumPy arrays or Python numbers, as in a simulation that
+    ends in `np.asarray`.
 
     ## Why is this bad?
     A checkpoint only changes what reverse mode keeps. Here there is no reverse mode, so it drops
@@ -279,8 +280,148 @@ class UndifferentiatedCheckpoint(Rule):
                 """
             },
         ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+            import numpy as np
+
+
+            def simulate(x, steps):
+                def step(state, _):
+                    new = jnp.tanh(state)
+                    return new, (new, new**2)
+
+                step = jax.checkpoint(step)  # !
+                last, (path, energy) = jax.lax.scan(step, x, length=steps)
+                energy = jnp.where(jnp.isfinite(energy), energy, 0.0).sum(-1)
+                return {"path": np.asarray(path), "energy": float(energy[-1]), "n": len(last)}
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+            import numpy as np
+
+
+            def simulate(x, steps):
+                def step(state, _):
+                    new = jnp.tanh(state)
+                    return new, (new, new**2)
+
+                last, (path, energy) = jax.lax.scan(step, x, length=steps)
+                energy = jnp.where(jnp.isfinite(energy), energy, 0.0).sum(-1)
+                return {"path": np.asarray(path), "energy": float(energy[-1]), "n": len(last)}
+            """,
+        ),
+        Example(
+            """
+            import diffrax
+            import jax
+            import jax.numpy as jnp
+            import numpy as np
+
+
+            class Model:
+                def _solve(self, field, y0):
+                    term = diffrax.ODETerm(jax.checkpoint(field))  # !
+                    return diffrax.diffeqsolve(term, diffrax.Tsit5(), 0.0, 1.0, 0.1, y0)
+
+                def simulate(self, y0):
+                    solution = self._solve(lambda t, y, args: -jnp.tanh(y), y0)
+                    if not solution.result == diffrax.RESULTS.successful:
+                        return None
+                    return np.array(solution.ys[:, 0])
+            """,
+            fixed="""
+            import diffrax
+            import jax
+            import jax.numpy as jnp
+            import numpy as np
+
+
+            class Model:
+                def _solve(self, field, y0):
+                    term = diffrax.ODETerm(field)
+                    return diffrax.diffeqsolve(term, diffrax.Tsit5(), 0.0, 1.0, 0.1, y0)
+
+                def simulate(self, y0):
+                    solution = self._solve(lambda t, y, args: -jnp.tanh(y), y0)
+                    if not solution.result == diffrax.RESULTS.successful:
+                        return None
+                    return np.array(solution.ys[:, 0])
+            """,
+        ),
     )
     good = (
+        Example(  # the result is returned as a JAX array too
+            """
+            import jax
+            import numpy as np
+
+
+            def step(x, _):
+                y = jax.numpy.tanh(x)
+                return y, y
+
+
+            def simulate(x, log):
+                last, path = jax.lax.scan(jax.checkpoint(step), x, length=100)
+                log.save(np.asarray(path))
+                return last
+            """
+        ),
+        Example(  # others may call it
+            """
+            import jax
+            import numpy as np
+
+
+            def step(x, _):
+                y = jax.numpy.tanh(x)
+                return y, y
+
+
+            def rollout(x):
+                return jax.lax.scan(jax.checkpoint(step), x, length=100)[1]
+
+
+            def simulate(x):
+                return np.asarray(rollout(x))
+            """
+        ),
+        Example(  # what is kept elsewhere
+            """
+            import jax
+            import numpy as np
+
+
+            def step(x, _):
+                y = jax.numpy.tanh(x)
+                return y, y
+
+
+            class Simulation:
+                def run(self, x):
+                    last, path = jax.lax.scan(jax.checkpoint(step), x, length=100)
+                    self.path = path
+                    return np.asarray(last)
+            """
+        ),
+        Example(  # NumPy's sum calls the method of a JAX array
+            """
+            import jax
+            import numpy as np
+
+
+            def step(x, _):
+                y = jax.numpy.tanh(x)
+                return y, y
+
+
+            def energy(x):
+                return np.sum(jax.lax.scan(jax.checkpoint(step), x, length=100)[0])
+            """
+        ),
         Example(  # the weights are closed over, and not stopped
             """
             import jax
@@ -582,12 +723,12 @@ def _reason(facts: Facts, site: Site) -> str:
 
 def _no_reverse(facts: Facts, site: Site, use: Use) -> str:
     """Why one use is not differentiated in reverse mode; empty where it may be."""
-    if use.kind == "call" and isinstance(use.node, ast.Call):
-        # Even a derivative taken around the call stops here.
-        if stopped.result_is_stopped(facts, use.node):
-            return "its result goes through stop_gradient"
-        if stopped.arguments_are_stopped(facts, site, use):
-            return "its arguments go through stop_gradient"
+    # Even a derivative taken around the call stops here.
+    ended = dead_ends.dead_end(facts, use)
+    if ended:
+        return ended
+    if use.kind == "call" and stopped.arguments_are_stopped(facts, site, use):
+        return "its arguments go through stop_gradient"
     context = facts.context(use.node)
     if context.reverse:
         return ""

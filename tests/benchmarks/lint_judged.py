@@ -3,14 +3,15 @@
     python -m tests.benchmarks.lint_judged FOLDER            score the linter as it is
     python -m tests.benchmarks.lint_judged FOLDER --fetch    download what is missing first
 
-FOLDER holds the unpacked packages, each as `name==version`. There are three tables of the same
-form, of different packages: tests/linter/released/, and tests/linter/released_later/ and
-released_latest/, each judged when the rules had been changed for those before. `findings.jsonl` has
-a judgement of every error and warning, `silent.jsonl` of a random sample of the checkpoints on
-which nothing was said (all of them in the later tables), `packages.jsonl` how many there are of
-these. What the linter says that no row
-judges is listed: read it, and add a row. Half of the packages of the first, by a hash of the name,
-were kept back until the rules had been changed for the others.
+FOLDER holds the unpacked packages, each as `name==version`. There are four tables of the same
+form, of different packages: tests/linter/released/, and tests/linter/released_later/,
+released_latest/ and released_newest/, each judged when the rules had been changed for those before.
+`findings.jsonl` has a judgement of every error and warning, `silent.jsonl` of a random sample of
+the checkpoints on which nothing was said (all of them in the later tables, but for the names of one
+package in the newest), `packages.jsonl` how many there are of these. What the linter says that no
+row judges is listed: read it, and add a row. Half of the packages of the first and the newest, by a
+hash of the name, were kept back until the rules had been changed for the others. In the newest,
+whoever judged did not know what the linter says.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from tests.where import TESTS
 TABLE = TESTS / "linter" / "released"
 LATER = TESTS / "linter" / "released_later"
 LATEST = TESTS / "linter" / "released_latest"
+NEWEST = TESTS / "linter" / "released_newest"
 DEVELOPMENT, KEPT_BACK = HALVES = ("development", "kept back")
 
 
@@ -69,7 +71,7 @@ class Silent:
       path: the file in the package.
       row: its first row, from 1.
       end_row: its last row.
-      wanted: the codes of what a reviewer would want said there.
+      wanted: the codes of what a reviewer would want said there; `OTHER` where no rule is about it.
       reason: why, in one line.
     """
 
@@ -239,14 +241,14 @@ def report(name: str, result: Score) -> str:
 
 
 def main() -> None:
-    """Print the figures of both halves of the first table, of all of it, and of the later ones."""
+    """Print the figures of the tables, and of both halves of the first and the newest."""
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="the unpacked packages, as name==version")
     parser.add_argument("--fetch", action="store_true", help="download what is missing")
     options = parser.parse_args()
-    table, later, latest = read(), read(LATER), read(LATEST)
-    packages = (*table.packages, *later.packages, *latest.packages)
+    tables = {"first": read(), "later": read(LATER), "latest": read(LATEST), "newest": read(NEWEST)}
+    packages = [p for table in tables.values() for p in table.packages]
     missing = [p for p in packages if not (options.folder / p).is_dir()]
     if options.fetch:
         for package in missing:
@@ -254,11 +256,12 @@ def main() -> None:
     elif missing:
         sys.exit(f"not in {options.folder}: {' '.join(missing)}; --fetch downloads them")
     findings = {p: said(options.folder.resolve() / p) for p in packages}
-    for name in HALVES:
-        print(report(name, score(table, findings, [p for p in table.packages if half(p) == name])))
-    print(report("all", score(table, findings, table.packages)))
-    print(report("later", score(later, findings, later.packages)))
-    print(report("latest", score(latest, findings, latest.packages)))
+    for name, table in tables.items():
+        halves = HALVES if name in {"first", "newest"} else ()
+        for each in halves:
+            chosen = [p for p in table.packages if half(p) == each]
+            print(report(f"{name}, {each}", score(table, findings, chosen)))
+        print(report(name, score(table, findings, table.packages)))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from tests.benchmarks.lint_judged import (
     HALVES,
     LATER,
     LATEST,
+    NEWEST,
     TABLE,
     Judged,
     Silent,
@@ -26,7 +27,9 @@ from tests.benchmarks.lint_judged import (
 ERROR = "import jax\nf = jax.checkpoint(g, policy=jax.checkpoint_policies.dots_saveable())\n"
 
 
-@pytest.mark.parametrize(("directory", "n_packages"), [(TABLE, 45), (LATER, 25), (LATEST, 17)])
+@pytest.mark.parametrize(
+    ("directory", "n_packages"), [(TABLE, 45), (LATER, 25), (LATEST, 17), (NEWEST, 57)]
+)
 def test_a_table_is_whole(directory, n_packages):
     table = read(directory)
     judged = {j.package for j in table.findings} | {s.package for s in table.silent}
@@ -34,7 +37,7 @@ def test_a_table_is_whole(directory, n_packages):
     assert len(table.packages) == n_packages
     assert {half(p) for p in table.packages} == set(HALVES)
     assert len({j.key for j in table.findings}) == len(table.findings)
-    codes = {e.code for e in INDEX} | UNSUPPRESSABLE
+    codes = {e.code for e in INDEX} | UNSUPPRESSABLE | {"OTHER"}
     assert {j.code for j in table.findings} | {c for s in table.silent for c in s.wanted} <= codes
     assert {j.judgement for j in table.findings} <= {"right", "arguable", "wrong"}
     drawn = Counter(s.package for s in table.silent)
@@ -43,11 +46,11 @@ def test_a_table_is_whole(directory, n_packages):
 
 
 def test_what_was_sampled():
-    first, later, latest = read(TABLE), read(LATER), read(LATEST)
+    first, *others = map(read, (TABLE, LATER, LATEST, NEWEST))
     assert len(first.silent) == 150
-    for table in (later, latest):
+    for table in others:
         assert Counter(s.package for s in table.silent) == table.population  # all of them
-    names = [p.partition("==")[0] for t in (first, later, latest) for p in t.packages]
+    names = [p.partition("==")[0] for t in (first, *others) for p in t.packages]
     assert len(set(names)) == len(names)
 
 

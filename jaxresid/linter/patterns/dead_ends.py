@@ -34,7 +34,6 @@ _TERMS = frozenset({"diffrax.ODETerm", "diffrax.diffeqsolve"})
 _LOGGERS = frozenset({"logger", "log", "logging", "_logger", "_log", "LOGGER", "LOG"})
 _PASSED = frozenset({"jit", "vmap"})
 _MAX_STEPS = 300
-_MAX_CALLERS = 3
 
 
 def dead_end(facts: Facts, use: Use) -> str:
@@ -67,7 +66,6 @@ class _Flow:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._seen: set[ast.AST] = set()
-        self._callers = 0
         self.converted = False
         self.stopped = False
 
@@ -126,6 +124,11 @@ class _Flow:
                 own = [b for b in scope.bindings.get(name, ()) if b.node is statement]
                 loads = [load for binding in own for load in names.loads_of(binding)]
                 home = names.function(statement)
+                if any(
+                    isinstance(names.parents.get(b.node), ast.AugAssign)
+                    for b in scope.bindings[name]
+                ):
+                    return False  # what is added to goes on under its name
                 return bool(own) and all(
                     names.function(load) is home and self.ends(load) for load in loads
                 )
@@ -174,12 +177,7 @@ class _Flow:
         """Follow what a function returns to its callers, if only this module can have any."""
         facts = self._facts
         function = facts.names.function(statement)
-        self._callers += 1
-        if (
-            not isinstance(function, ast.FunctionDef)
-            or self._callers > _MAX_CALLERS
-            or facts.remote_uses(function)
-        ):
+        if not isinstance(function, ast.FunctionDef) or facts.remote_uses(function):
             return False
         is_inner = facts.names.function(function) is not None
         if not is_inner and (not function.name.startswith("_") or function.name.endswith("__")):

@@ -27,11 +27,13 @@ def is_stopped(facts: Facts, node: ast.expr, depth: int = 0) -> bool:
         return False
     match node:
         case ast.Call():
-            return is_stop(facts, node)
+            return is_stop(facts, node) or _returns_stopped(facts, node, depth)
         case ast.Tuple(elts=[_, *_] as elements) | ast.List(elts=[_, *_] as elements):
             return all(
                 isinstance(e, ast.Constant) or is_stopped(facts, e, depth + 1) for e in elements
             )
+        case ast.Dict(values=[_, *_] as elements):
+            return all(is_stopped(facts, e, depth + 1) for e in elements)
         case ast.Subscript(value=inner):
             return is_stopped(facts, inner, depth + 1)
         case ast.Name():
@@ -40,10 +42,46 @@ def is_stopped(facts: Facts, node: ast.expr, depth: int = 0) -> bool:
                 b.kind == "assign"
                 and b.value is not None
                 and not b.element
-                and is_stopped(facts, b.value, depth + 1)
+                and (is_stopped(facts, b.value, depth + 1) or _is_filled(facts, b, depth))
                 for b in bindings
             )
     return False
+
+
+def _is_filled(facts: Facts, binding: Binding, depth: int) -> bool:
+    """Return whether an empty dict gets stopped values, item by item, and nothing else."""
+    if not isinstance(binding.value, ast.Dict) or binding.value.keys:
+        return False
+    parents, filled = facts.names.parents, False
+    for load in facts.names.loads_of(binding):
+        parent = parents.get(load)
+        match parent:
+            case ast.Return():
+                continue
+            case ast.Subscript(value=value, ctx=ast.Store()) if value is load:
+                statement = parents.get(parent)
+                if not isinstance(statement, ast.Assign) or not is_stopped(
+                    facts, statement.value, depth + 1
+                ):
+                    return False
+                filled = True
+            case _:
+                return False
+    return filled
+
+
+def _returns_stopped(facts: Facts, call: ast.Call, depth: int) -> bool:
+    """Return whether a function of this module hands on nothing that is not stopped."""
+    function = facts.names.single_origin(call.func)
+    if not isinstance(function, ast.FunctionDef) or function.decorator_list:
+        return False
+    nodes = list(results.own_nodes(function))
+    if any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in nodes):
+        return False
+    returned = [n.value for n in nodes if isinstance(n, ast.Return)]
+    return bool(returned) and all(
+        value is not None and is_stopped(facts, value, depth + 1) for value in returned
+    )
 
 
 def is_stop(facts: Facts, call: ast.Call) -> bool:

@@ -351,8 +351,66 @@ class UndifferentiatedCheckpoint(Rule):
                     return np.array(solution.ys[:, 0])
             """,
         ),
+        Example(
+            """
+            import jax
+
+
+            def stopped(tree):
+                return jax.tree.map(jax.lax.stop_gradient, tree)
+
+
+            def distill(teacher, student, batch, hidden):
+                @jax.checkpoint  # !
+                def targets(batch):
+                    out = teacher(batch)
+                    result = {}
+                    if hidden:
+                        result["hidden"] = stopped(out.hidden)
+                    result["logits"] = jax.lax.stop_gradient(out.logits)
+                    return result
+
+                return student(batch, **targets(batch))
+            """,
+            fixed="""
+            import jax
+
+
+            def stopped(tree):
+                return jax.tree.map(jax.lax.stop_gradient, tree)
+
+
+            def distill(teacher, student, batch, hidden):
+                def targets(batch):
+                    out = teacher(batch)
+                    result = {}
+                    if hidden:
+                        result["hidden"] = stopped(out.hidden)
+                    result["logits"] = jax.lax.stop_gradient(out.logits)
+                    return result
+
+                return student(batch, **targets(batch))
+            """,
+        ),
     )
     good = (
+        Example(  # one item is not stopped
+            """
+            import jax
+
+
+            def distill(teacher, student, batch):
+                @jax.checkpoint
+                def targets(batch):
+                    out = teacher(batch)
+                    result = {}
+                    result["logits"] = jax.lax.stop_gradient(out.logits)
+                    result["hidden"] = out.hidden
+                    return result
+
+                return student(batch, **targets(batch))
+            """
+        ),
         Example(  # the result is returned as a JAX array too
             """
             import jax

@@ -72,7 +72,7 @@ def test_what_ends_in_numpy(end):
         "return np.asarray(store(path))",
         "return lambda: path",
         "def show():\n        return np.asarray(path)\n\n    return show",
-        "return logger.keep(path)",
+        "return logger.keep(path), np.asarray(last)",
         "yield path\n    return np.asarray(last)",
         "for each in path:\n        yield np.asarray(each)",
         "path += 1\n    return path",

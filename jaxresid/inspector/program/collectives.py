@@ -1,12 +1,13 @@
 """Work out what an op of a split program has to exchange with other devices.
 
 Each dim of an op is split as its result is; dims that are summed over, as all operands agree that
-they are. An operand that is split otherwise is gathered along those axes first, which moves all but
-a device's own part of it. A sum over a split dim leaves partial sums: they are all reduced, or, if
-the result is split along these axes, reduced and scattered. This is what XLA's partitioner does for
-products and elementwise ops; it may choose otherwise where that moves less, and moves collectives
-between ops. In the body of a `shard_map` the types are those of one device, and what is exchanged
-is written there.
+they are. An operand that is split otherwise is gathered first along the axes that split nothing of
+it afterwards, which moves all but a device's own part of it; those that split another dim of it are
+exchanged, so that no device ever has the whole. A sum over a split dim leaves partial sums: they
+are all reduced, or, if the result is split along these axes, reduced and scattered. This is what
+XLA's partitioner does for products and elementwise ops; it may choose otherwise where that moves
+less, and moves collectives between ops. In the body of a `shard_map` the types are those of one
+device, and what is exchanged is written there.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class Exchanged(NamedTuple):
 
     Attributes:
       value: the operand or result.
-      split: how the whole array is split: the operand when it is gathered, the result before parts
-        of it are scattered.
+      split: how the whole array is split: the operand when it is gathered or exchanged, the result
+        before parts of it are scattered.
       collective: the exchange.
     """
 
@@ -75,14 +76,9 @@ def exchanges(op: Op, splits: Mapping[Value, Split], sizes: Mapping[str, int]) -
         split = splits.get(operand)
         if split is None or operand.literal is not None:
             continue
-        loose = {
-            axis
-            for d, axes in enumerate(split)
-            for axis in axes
-            if axis not in wanted.get((operand, d), ())
-        }
-        if loose:
-            found.append(gathering(operand, split, loose, sizes))
+        needed = tuple(wanted.get((operand, d), ()) for d in range(len(split)))
+        if any(axis not in kept for axes, kept in zip(split, needed, strict=True) for axis in axes):
+            found += split_anew(operand, split, needed, sizes)
     for result in op.results if summed else ():
         split = splits.get(result, ((),) * len(result.shape))
         scattered = {axis for axes in split for axis in axes if axis in summed}
@@ -97,11 +93,29 @@ def exchanges(op: Op, splits: Mapping[Value, Split], sizes: Mapping[str, int]) -
     return found
 
 
-def gathering(value: Value, split: Split, loose: Set[str], sizes: Mapping[str, int]) -> Exchanged:
-    """Return what it takes to gather a value that is split like this along loose axes."""
-    left = without(split, loose)
-    nbytes = _nbytes(value, left, sizes)
-    return Exchanged(value, left, exchange("all-gather", nbytes, loose, sizes))
+def split_anew(
+    value: Value, split: Split, wanted: Split, sizes: Mapping[str, int]
+) -> list[Exchanged]:
+    """Return what it takes until a value is split as wanted along those axes that split it now.
+
+    Axes that split no dim afterwards are gathered, those that split another one exchanged.
+    """
+    found, axes = [], _axes(wanted)
+    if loose := _axes(split) - axes:
+        split = without(split, loose)
+        nbytes = _nbytes(value, split, sizes)
+        found.append(Exchanged(value, split, exchange("all-gather", nbytes, loose, sizes)))
+    mine = _axes(split)
+    if split != (kept := without(wanted, axes - mine)):
+        moved = {a for old, new in zip(split, kept, strict=True) for a in {*old} ^ {*new}}
+        nbytes = _nbytes(value, split, sizes)
+        each = exchange("all-to-all", nbytes, moved or mine, sizes)
+        found.append(Exchanged(value, kept, each))
+    return found
+
+
+def _axes(split: Split) -> set[str]:
+    return {axis for axes in split for axis in axes}
 
 
 def without(split: Split, axes: Set[str]) -> Split:

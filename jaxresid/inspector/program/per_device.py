@@ -9,10 +9,8 @@ from types import MappingProxyType
 from jaxresid.inspector.call.splits import Split, fitting, parts, shard, text
 from jaxresid.inspector.program.collectives import (
     Exchanged,
-    exchange,
     exchanges,
-    gathering,
-    without,
+    split_anew,
 )
 from jaxresid.inspector.program.ops import (
     CUT,
@@ -116,7 +114,7 @@ class _Local:
     def block(self, block: Block) -> Block:
         inputs = tuple(map(self.value, block.inputs))
         ops: list[Op] = []
-        # What was gathered before in the block, and how.
+        # What was gathered or exchanged before in the block, and how.
         gathered: dict[tuple[Value, Split], Value] = {}
         for op in block.ops:
             if op.name in _SPLIT_ANEW:
@@ -128,40 +126,38 @@ class _Local:
     def _split_anew(
         self, op: Op, ops: list[Op], gathered: dict[tuple[Value, Split], Value]
     ) -> None:
-        """Add what it takes to split a value anew: none, or a gather, an exchange and a cut.
-
-        Axes that split no dim afterwards are gathered, those that split another one exchanged.
-        """
+        """Add what it takes to split a value anew: none, or a gather, an exchange and a cut."""
         (before,), (after,) = op.operands, op.results
         source, split, wanted = self.value(before), self._split(before), self._split(after)
-        axes = {axis for dim in wanted for axis in dim}
-        if loose := {axis for dim in split for axis in dim} - axes:
-            found = gathering(before, split, loose, self._sizes)
-            source, split = self._gathered(op, found, ops, gathered), found.split
-        mine = {axis for dim in split for axis in dim}
-        if split != (kept := without(wanted, axes - mine)):
-            made = self._at(before, kept)
-            moved = {a for old, new in zip(split, kept, strict=True) for a in {*old} ^ {*new}}
-            each = exchange("all-to-all", source.nbytes, moved or mine, self._sizes)
-            ops.append(_beside(op, EXCHANGE, source, made, each))
-            source = made
-        if kept == wanted:
+        for found in split_anew(before, split, wanted, self._sizes):
+            source, split = self._exchanged(op, found, source, ops, gathered), found.split
+        if split == wanted:
             self._made[after] = source
         else:
             ops.append(_beside(op, CUT, source, self.value(after)))
 
-    def _gathered(
+    def _exchanged(
         self,
         op: Op,
         found: Exchanged,
+        source: Value,
         ops: list[Op],
         gathered: dict[tuple[Value, Split], Value],
     ) -> Value:
-        """Return an operand of an op as gathered, and add the op that gathers it, if none did."""
+        """Return an operand of an op as split anew, and add the op that does it, if none did.
+
+        Args:
+          op: the op.
+          found: what is exchanged.
+          source: the operand as far as it was gathered before.
+          ops: the ops before; the new one is added.
+          gathered: what was gathered or exchanged before in the block, and how.
+        """
         key = found.value, found.split
         if key not in gathered:
+            name = GATHER if found.collective.kind == "all-gather" else EXCHANGE
             made = gathered[key] = self._at(found.value, found.split)
-            ops.append(_beside(op, GATHER, self.value(found.value), made, found.collective))
+            ops.append(_beside(op, name, source, made, found.collective))
         return gathered[key]
 
     def _add(self, op: Op, ops: list[Op], gathered: dict[tuple[Value, Split], Value]) -> None:
@@ -169,14 +165,16 @@ class _Local:
         arrays = [v for v in (*op.operands, *op.results) if v in self._splits]
         axes = {axis for v in arrays for dim in self._splits[v] for axis in dim}
         is_local = op in self._local
-        operands, results = {}, {}
+        operands: dict[Value, Value] = {}
+        results: dict[Value, Value] = {}
         # Those that are written stay.
         written, after = list(op.collectives), []
         if not is_local and not op.bodies:
             for found in exchanges(op, self._splits, self._sizes):
                 value, split, collective = found
-                if collective.kind == "all-gather":
-                    operands[value] = self._gathered(op, found, ops, gathered)
+                if collective.kind in {"all-gather", "all-to-all"}:
+                    source = operands.get(value) or self.value(value)
+                    operands[value] = self._exchanged(op, found, source, ops, gathered)
                 elif collective.kind == "reduce-scatter":
                     results[value] = partial = self._at(value, split)
                     after.append(_beside(op, SCATTER, partial, self.value(value), collective))

@@ -28,7 +28,10 @@ HOMES = {
     "keras": "keras",
     "haliax": "haliax.nn",
     "levanter": "levanter.models",
+    "maxtext": "maxtext",
 }
+# Those whose models are configurations: a file and settings.
+CONFIGURED = frozenset({"maxtext"})
 # Variables that a framework reads when it is imported, for whom has not set them.
 _ENVIRONMENT = {"keras": {"KERAS_BACKEND": "jax"}}
 
@@ -68,6 +71,11 @@ def framework_reference(target: str) -> Reference | None:
         home = HOMES.get(found.place)
         if home is None or file_of(found.place) is not None:
             return None
+        if found.place in CONFIGURED:
+            raise TargetError(
+                f"{target} is no configuration: write its file and settings, such as"
+                f" '{found.place}:base.yml per_device_batch_size=4'"
+            )
         return Reference(found.place, home, found.expression)
     names = (*HOMES, *_entry_points())
     if found.framework not in names:

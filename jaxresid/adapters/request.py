@@ -48,6 +48,8 @@ class ModelRequest:
       has_aux: whether the loss returns `(loss, auxiliary data)`.
       has_loss: whether the user chose the loss; else a model that brings one may use its own.
       mesh: the mesh of `--mesh`, over which the parameters may be split; None: there is none.
+      platform, devices: the kind and the number of the devices that the answer is for, where the
+        model is a configuration, which may depend on them.
     """
 
     framework: str
@@ -59,6 +61,8 @@ class ModelRequest:
     has_aux: bool = False
     has_loss: bool = False
     mesh: Any = None
+    platform: str = ""
+    devices: int = 1
 
     def library(self, module: str, package: str | None = None) -> ModuleType:
         """Return a module of a library; see `imported`."""

@@ -10,6 +10,11 @@ from dataclasses import dataclass
 _REFERENCE = re.compile(
     r"(?:(?P<framework>[A-Za-z]\w*):)?(?P<place>[^:()\[\]{}\"']+):(?P<expression>.+)", re.DOTALL
 )
+# A configuration and its settings: `base.yml model_name=llama2-7b`.
+_CONFIGURATION = re.compile(
+    r"(?P<framework>[A-Za-z]\w*):(?P<place>[^:()\[\]{}\"'=]+?\.ya?ml)(?:[:\s]\s*(?P<expression>.*))?",
+    re.DOTALL,
+)
 
 # The options whose values may be references.
 OPTIONS = ("--inputs", "--loss", "--optimizer")
@@ -22,7 +27,8 @@ class Reference:
     Attributes:
       framework: the framework whose model it is; None for a function.
       place: a module or a file.
-      expression: the name of a function, or a model as Python would make it.
+      expression: the name of a function, or a model as Python would make it; of a file of
+        settings more of them, or "".
     """
 
     framework: str | None
@@ -31,15 +37,17 @@ class Reference:
 
     def __str__(self) -> str:
         prefix = "" if self.framework is None else f"{self.framework}:"
+        if _CONFIGURATION.fullmatch(f"{prefix}{self.place}"):
+            return f"{prefix}{self.place} {self.expression}".rstrip()
         return f"{prefix}{self.place}:{self.expression}"
 
 
 def parse_reference(text: str) -> Reference | None:
     """Return the parts of a reference, None where the text is none."""
-    match = _REFERENCE.fullmatch(text)
+    match = _CONFIGURATION.fullmatch(text) or _REFERENCE.fullmatch(text)
     if match is None:
         return None
-    return Reference(match["framework"], match["place"], match["expression"])
+    return Reference(match["framework"], match["place"], match["expression"] or "")
 
 
 def with_file(text: str, moved: Callable[[str], str]) -> str:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxresid import jax_compat
+from jaxresid.adapters.configurations import Configuration, configuration_of
 from jaxresid.adapters.losses import loss_of
 from jaxresid.adapters.optimizers import optimizer_of
-from jaxresid.adapters.registry import HOMES, adapted_by, home_of, prepare
+from jaxresid.adapters.registry import CONFIGURED, HOMES, adapted_by, home_of, prepare
 from jaxresid.adapters.request import ModelRequest
 from jaxresid.cli.options import batches
+from jaxresid.cli.options.places import place_of
 from jaxresid.errors import InputsError, TargetError
 from jaxresid.inspector.call import inputs as abstract
 from jaxresid.targets.expressions import Expression, expression_of
@@ -28,11 +30,13 @@ from jaxresid.targets.targets import (
     load_reference,
 )
 from jaxresid.text.short_repr import printable
+from jaxresid.xla.chosen import choose
 
 if TYPE_CHECKING:
     from jaxresid.cli.options.chosen_target import TargetOptions
     from jaxresid.targets.inputs import Inputs
     from jaxresid.targets.references import Reference
+    from jaxresid.xla.places import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,12 @@ def of_model(
         raise click.UsageError(
             "--argnums is for functions: the training step of --optimizer takes its own gradients"
         )
+    is_configured = reference.framework in CONFIGURED
+    if is_configured and options.batch:
+        raise InputsError(
+            f"--batch is for inputs; the batch of {options.target} is among its settings"
+        )
+    place = _place(options) if is_configured else None
     with _with_device_advice():
         model = _model_of(options, reference)
         loss = loss_of(options.loss or "mean", options.folder)
@@ -139,9 +149,11 @@ def of_model(
                     options.has_aux,
                     options.loss is not None,
                     mesh,
+                    "" if place is None else place.kind,
+                    1 if place is None else place.devices or 1,
                 )
             )
-    is_step = options.optimizer is not None
+    is_step = options.optimizer is not None or is_configured
     return TargetCall(
         made.fun,
         made.inputs,
@@ -151,9 +163,17 @@ def of_model(
     )
 
 
+def _place(options: TargetOptions) -> Place:
+    """Return the place that the answer is for, or the first of them."""
+    return place_of(options, options.on[0]) if options.on else choose(None)
+
+
 def _model_of(options: TargetOptions, reference: Reference) -> Expression:
     framework = str(reference.framework)
     prepare(framework)
+    if framework in CONFIGURED:
+        found = configuration_of(reference.place, reference.expression)
+        return Expression(options.target, home_of(framework), found, None)
     if reference.place == HOMES.get(framework):
         module = home_of(framework)
     else:
@@ -175,6 +195,8 @@ def _model_inputs(
     """
     if args or kwargs:
         return abstract.from_specs(args, kwargs, mesh)
+    if isinstance(model.value, Configuration) and not options.inputs:
+        return abstract.from_specs((), {})
     name = getattr(model.value, "__name__", "")
     make = _inputs_function(options, Loaded(model.value, model.module, name))
     if make is None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jaxresid import jax_compat
@@ -20,6 +21,8 @@ from jaxresid.text.nearest import did_you_mean
 
 # Modes that train with another step than MaxText's own, or other parameters than all.
 _OTHER_STEPS = ("enable_diloco", "enable_lora")
+# Settings that say what --on does.
+_DEVICES = ("compile_topology", "internal_compile", "internal_compile_num_devices")
 _UNKNOWN = re.compile(r"'([^']+)' not in ")
 
 
@@ -32,8 +35,10 @@ def adapt(request: ModelRequest) -> Adapted:
     _check_options(request)
     with _quiet():
         trainer = request.library("maxtext.trainers.pre_train.train", "maxtext")
+        # There are as many as JAX is asked for before it counts them, as for a configuration.
+        devices = jax_compat.new_mesh({"devices": request.devices}, explicit=False).devices
         config = _config(request)
-        return _training_step(request, trainer, config)
+        return _training_step(request, trainer, config, _mesh(request, config, devices))
 
 
 def _check_options(request: ModelRequest) -> None:
@@ -69,16 +74,21 @@ def _config(request: ModelRequest) -> Any:
       TargetError: there is no such file or setting, or MaxText refuses a value.
     """
     given: Configuration = request.model.value
+    for name in _DEVICES:
+        if name in given.settings:
+            raise TargetError(
+                f"{request.name}: leave out {name}: write the devices as --on tpu:v5e:2x4"
+            )
     pyconfig = request.library("maxtext.configs.pyconfig", "maxtext")
     folder = request.library("maxtext.utils.globals", "maxtext").MAXTEXT_CONFIGS_DIR
     ours: dict[str, Any] = {
         "base_output_directory": os.devnull,
         "hardware": request.platform,
+        "internal_compile": True,
+        "internal_compile_num_devices": request.devices,
         "log_config": False,
         "skip_jax_distributed_system": True,
     }
-    if "compile_topology" not in given.settings:
-        ours |= {"internal_compile": True, "internal_compile_num_devices": request.devices}
     more = [f"{key}={value}" for key, value in ours.items() if key not in given.settings]
     try:
         config = pyconfig.initialize(["", _file(given.file, folder), *given.words, *more])
@@ -124,7 +134,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _training_step(request: ModelRequest, trainer: Any, config: Any) -> Adapted:
+def _training_step(request: ModelRequest, trainer: Any, config: Any, mesh: Any) -> Adapted:
     """Return MaxText's step as a function of parameters, optimizer's state, other state and batch.
 
     MaxText has the first three as one value, whose parts a report could not tell apart.
@@ -133,7 +143,6 @@ def _training_step(request: ModelRequest, trainer: Any, config: Any) -> Adapted:
     utils = request.library("maxtext.utils.maxtext_utils", "maxtext")
     sharding = request.library("maxtext.utils.sharding", "maxtext")
     jax = jax_compat.import_jax()
-    mesh = _mesh(request, config)
     rules = config.logical_axis_rules
     made = _maker(request, config, mesh)
     whole, _, split = utils.get_abstract_state(config, mesh, made, True)
@@ -169,29 +178,34 @@ def _training_step(request: ModelRequest, trainer: Any, config: Any) -> Adapted:
     return Adapted(jax.jit(named, **options), Inputs(inputs, {}))
 
 
-def _mesh(request: ModelRequest, config: Any) -> Any:
-    """Return the mesh of a configuration, of CPU devices.
+def _mesh(request: ModelRequest, config: Any, devices: Any) -> Any:
+    """Return the mesh of a configuration, over an array of devices.
 
     Raises:
       TargetError: its axes do not fit the number of devices.
     """
-    utils = request.library("maxtext.utils.max_utils", "maxtext")
     jax = jax_compat.import_jax()
-    count, slices = config.num_target_devices, config.num_slices
-    try:
-        inside = utils.fill_unspecified_mesh_axes([*config.ici_parallelism], count // slices, "ICI")
-        between = [1] * len(inside)
-        if slices > 1:
-            between = utils.fill_unspecified_mesh_axes([*config.dcn_parallelism], slices, "DCN")
-    except AssertionError as e:
-        raise TargetError(f"{request.name} on {count} devices: {summary(e)}") from e
+    inside = _filled(config.ici_parallelism, devices.size // config.num_slices)
+    between = _filled(config.dcn_parallelism, config.num_slices)
     sizes = [i * b for i, b in zip(inside, between, strict=True)]
-    devices = jax_compat.new_mesh({"devices": count}, explicit=False).devices
+    if math.prod(sizes) != devices.size:
+        axes = zip(config.mesh_axes, sizes, strict=True)
+        listed = ", ".join(f"{axis}={size}" for axis, size in axes if size != 1)
+        raise TargetError(
+            f"{request.name}: the mesh of these settings ({listed or 'one device'}) does not fit"
+            f" --on, which has {devices.size}: write as many as in --on tpu:v5e:2x4"
+        )
     kinds = jax.sharding.AxisType
     kind = kinds.Explicit if config.shard_mode.value == "explicit" else kinds.Auto
     return jax.sharding.Mesh(
         devices.reshape(sizes), tuple(config.mesh_axes), axis_types=(kind,) * len(sizes)
     )
+
+
+def _filled(sizes: Sequence[int], count: int) -> list[int]:
+    """Return the sizes of axes, with what is left of a number of devices for one that is -1."""
+    known = math.prod(size for size in sizes if size != -1)
+    return [max(count // known, 1) if size == -1 else size for size in sizes]
 
 
 def _maker(request: ModelRequest, config: Any, mesh: Any) -> Callable[[], Any]:

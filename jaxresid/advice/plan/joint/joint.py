@@ -34,7 +34,7 @@ def jointly_drafted(
     aim: Aim | None = None,
     offload: bool = False,
     progress: Callable[[str], None] | None = None,
-    checks: Callable[[Check, Configuration], Check] | None = None,
+    checks: Callable[[Check, Configuration], Check | None] | None = None,
     compiles: LimitedCompiles | None = None,
     keeps_interrupted: bool = False,
     lifetimes: bool = False,
@@ -48,7 +48,8 @@ def jointly_drafted(
       aim: What to minimise or maximise; None: the recomputation, with `offload` the time.
       offload: Whether values may be moved to host memory.
       progress: Called with a text that says what is being done.
-      checks: Makes of what traces edited code in this process what traces it to be sure.
+      checks: Makes of what traces edited code in this process what traces it to be sure, or None
+        where no code is to be edited.
       compiles: What has the plan confirmed; None: it is an estimate, but on a CPU, where there is
         none.
       keeps_interrupted: Whether Ctrl-C ends the search with the best plan found so far, if there is
@@ -78,9 +79,8 @@ def jointly_drafted(
     for solved in search.ranked() or [search.lowest()]:
         if drafts and not _may_be_better(solved, drafts, by.compiles):
             break
-        check = configurations.check(solved.configuration)
-        if checks is not None:
-            check = checks(check, solved.configuration)
+        in_process = configurations.check(solved.configuration)
+        check = in_process if checks is None else checks(in_process, solved.configuration)
         with gc_paused(), solved.planning.subject.tracing():
             drafted = solved.planning.planned(
                 check,

@@ -20,6 +20,8 @@ SWITCHES = {
     "keras": "make the layers under keras.RematScope; for a keras: target plan --emit keras says"
     " which",
     "levanter": "set gradient_checkpointing in the model's config",
+    "maxtext": "set remat_policy and what becomes of each tensor in its configuration; for a"
+    " maxtext: target plan --emit maxtext says what",
     "optimistix": "give the solve adjoint=optimistix.ImplicitAdjoint(), or"
     " optimistix.RecursiveCheckpointAdjoint()",
     "ott": "give the solver implicit_diff, an ott.solvers.linear.implicit_differentiation"

@@ -23,6 +23,8 @@ from jaxresid.text.nearest import did_you_mean
 _OTHER_STEPS = ("enable_diloco", "enable_lora")
 # Settings that say what --on does.
 _DEVICES = ("compile_topology", "internal_compile", "internal_compile_num_devices")
+# Attention that on a GPU is a kernel of Triton, which asks JAX's own device what it can do.
+_TRITON = ("autoselected", "flash")
 _UNKNOWN = re.compile(r"'([^']+)' not in ")
 
 
@@ -107,6 +109,11 @@ def _config(request: ModelRequest) -> Any:
     for name in _OTHER_STEPS:
         if getattr(config, name, False) or getattr(config.lora, name, False):
             raise TargetError(f"{request.name}: {name} is for another training step than this one")
+    if request.platform == "gpu" and config.attention in _TRITON:
+        raise TargetError(
+            f"{request.name}: MaxText traces attention={config.attention} for a GPU only where"
+            " there is one: add attention=dot_product, or ask --on tpu:v5e"
+        )
     return config
 
 
@@ -197,9 +204,10 @@ def _mesh(request: ModelRequest, config: Any, devices: Any) -> Any:
         )
     kinds = jax.sharding.AxisType
     kind = kinds.Explicit if config.shard_mode.value == "explicit" else kinds.Auto
-    return jax.sharding.Mesh(
+    mesh = jax.sharding.Mesh(
         devices.reshape(sizes), tuple(config.mesh_axes), axis_types=(kind,) * len(sizes)
     )
+    return jax_compat.mesh_that_says(mesh, request.platform)
 
 
 def _filled(sizes: Sequence[int], count: int) -> list[int]:

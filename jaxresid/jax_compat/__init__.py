@@ -52,6 +52,7 @@ from jaxresid.jax_compat.meshes import axes_of as axes_of
 from jaxresid.jax_compat.meshes import in_mesh as in_mesh
 from jaxresid.jax_compat.meshes import is_explicit as is_explicit
 from jaxresid.jax_compat.meshes import is_in_shard_map as is_in_shard_map
+from jaxresid.jax_compat.meshes import mesh_that_says as mesh_that_says
 from jaxresid.jax_compat.meshes import new_abstract_mesh as new_abstract_mesh
 from jaxresid.jax_compat.meshes import new_mesh as new_mesh
 from jaxresid.jax_compat.meshes import open_dims as open_dims

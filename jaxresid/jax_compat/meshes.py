@@ -123,3 +123,48 @@ def typed_split(aval: Aval) -> tuple[tuple[str, ...], ...] | None:
     if mesh is None or mesh.empty or not is_explicit(mesh):
         return None
     return split_of(sharding, len(aval.shape))
+
+
+def mesh_that_says(mesh: Any, platform: str) -> Any:
+    """Return an equal mesh whose devices, looked up one by one, say that they are of a platform.
+
+    Libraries choose kernels by `mesh.devices[0, 0].platform` or `mesh.devices.flat[0].platform`.
+    What goes through all devices, as JAX does, gets the devices themselves.
+    """
+    import numpy as np
+
+    class Device:
+        def __init__(self, device: Any) -> None:
+            self._device = device
+
+        def __getattr__(self, name: str) -> Any:
+            return platform if name == "platform" else getattr(self._device, name)
+
+    class Flat:
+        def __init__(self, devices: Any) -> None:
+            self._devices = devices
+
+        def __iter__(self) -> Any:
+            return iter(self._devices.flat)
+
+        def __len__(self) -> int:
+            return int(self._devices.size)
+
+        def __getitem__(self, key: Any) -> Any:
+            found = self._devices.flat[key]
+            return found if isinstance(found, np.ndarray) else Device(found)
+
+    class Devices(np.ndarray):
+        def __getitem__(self, key: Any) -> Any:
+            found = super().__getitem__(key)
+            return found if isinstance(found, np.ndarray) else Device(found)
+
+        @property
+        def flat(self) -> Any:
+            return Flat(self.view(np.ndarray))
+
+    mesh.abstract_mesh  # noqa: B018  # computed from the devices, and kept
+    # A Mesh of the same devices is the same object, which others hold.
+    made = object.__new__(type(mesh))
+    vars(made).update(vars(mesh), devices=mesh.devices.view(Devices))
+    return made

@@ -136,6 +136,34 @@ ENVIRONMENTS = (
         "0.7.2",
         ("haliax==1.4.dev453", "levanter==1.2.dev1644", "GitPython", "chex", "optax==0.2.8"),
     ),
+    # For Python 3.12 or newer. What its trainer imports; its extras ask for data pipelines,
+    # TensorFlow and clouds as well.
+    Environment(
+        "maxtext",
+        _NEWEST_JAX,
+        (
+            "flax==0.12.12",
+            "optax==0.2.8",
+            "omegaconf",
+            "pydantic",
+            "jinja2",
+            "pyyaml",
+            "pathwaysutils",
+            "fastapi",
+            "aqtp",
+            "qwix",
+            "tokamax",
+            "huggingface-hub",
+            "transformers",
+            "grain",
+            "drjax",
+            "pillow",
+            "tiktoken",
+            "sentencepiece",
+            "sympy",
+        ),
+        no_deps=("maxtext==0.2.5",),
+    ),
 )
 
 # What no environment has, and why.

@@ -46,6 +46,15 @@ SAME = {
             *("--arg", "f32[8,32,48]", "--arg", "i32[8]"),
         ),
     ),
+    "maxtext": Same(
+        ("maxtext",),
+        (f"{ADAPTERS / 'maxtext_models.py'}:train_step",),
+        (
+            "maxtext:base.yml base_num_decoder_layers=2 base_emb_dim=64 base_mlp_dim=128"
+            " base_num_query_heads=4 base_num_kv_heads=4 head_dim=16 vocab_size=512"
+            " max_target_length=128 per_device_batch_size=2 attention=dot_product",
+        ),
+    ),
     "levanter": Same(
         ("levanter",),
         (f"{ADAPTERS / 'levanter_models.py'}:loss", "--argnums", "0"),

@@ -1,7 +1,7 @@
 """`pytest -m zoo`: what `plan --emit` prints, pasted into the model's file, keeps what it said.
 
 A row is an adapter with its `--emit`; those of Haliax run in the environment `levanter` that
-`install.py` makes, all others in `newest`.
+`install.py` makes, that of MaxText in `maxtext`, all others in `newest`.
 """
 
 import re
@@ -81,6 +81,21 @@ def test_the_promise_of_a_stack_holds(tmp_path):
     again = tmp_path / "again.py"
     again.write_text("\n".join(lines))
     holds(report("levanter", f"haliax:{again}:build", *words), kept, peak)
+
+
+@pytest.mark.zoo
+@pytest.mark.parametrize("budget", ["45MiB", "60MiB"])
+def test_the_promise_of_a_configuration_holds(budget):
+    target = (
+        "maxtext:base.yml base_num_decoder_layers=4 base_emb_dim=128 base_num_query_heads=4"
+        " head_dim=32 base_num_kv_heads=4 base_mlp_dim=512 vocab_size=512 max_target_length=256"
+    )
+    words = ("--on", "tpu:v5e", "--budget", budget, "--emit", "maxtext")
+    done = command("maxtext", "plan", target, *words)
+    kept, peak = map(float, _PROMISE.search(done.stderr).groups())
+    settings = " ".join("=".join(each) for each in re.findall(r"(\w+): '(\w+)'", done.stdout))
+    assert "remat_policy=custom" in settings
+    holds(report("maxtext", f"{target} {settings}", "--on", "tpu:v5e"), kept, peak)
 
 
 def holds(found, kept, peak):

@@ -61,6 +61,20 @@ def test_a_logical_name_that_is_no_axis_leaves_the_dimension_whole():
     assert params == {((8, 16), UP), ((16,), WHOLE)}
 
 
+def test_a_mesh_says_another_platform_and_is_of_the_same_devices():
+    mesh = jax_compat.new_mesh({"data": 1, "model": 1}, explicit=False)
+    told = jax_compat.mesh_that_says(mesh, "tpu")
+    assert told.devices[0, 0].platform == told.devices.flat[0].platform == "tpu"
+    assert told.devices[0, 0].id == mesh.devices[0, 0].id
+    assert [*told.devices.flat] == [*mesh.devices.flat] and len(told.devices.flat) == 1
+    assert told.devices[0].shape == (1,)
+    assert mesh.devices[0, 0].platform == "cpu"
+    assert told.shape == mesh.shape and told.axis_types == mesh.axis_types
+    x = jax.ShapeDtypeStruct((4, 2), "float32", sharding=jax.NamedSharding(told, UP))
+    lowered = jax.jit(lambda x: x + 1).trace(x).lower()
+    assert lowered.compile()(jax.numpy.ones((4, 2))).sum() == 16
+
+
 @pytest.mark.integration
 def test_a_report_of_a_split_model():
     model = "linen:tests/adapters/flax_models.py:SplitLinen()"

@@ -73,6 +73,39 @@ def test_report_plan_paste_and_report_again(call, report, tmp_path):
     assert f"traced with these settings: kept {after / 2**10:.2f} KiB" in traced
 
 
+LIBRARY = """\
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+
+def layer(x, w):
+    x = checkpoint_name(x, "decoder_layer_input")
+    h = checkpoint_name(jnp.sin(x @ w), "mlpwi")
+    return x + checkpoint_name(jnp.tanh(h * h) @ w.T, "mlpwo"), None
+
+
+def loss(x, ws):
+    return jax.lax.scan(jax.checkpoint(layer), x, ws)[0].sum()
+
+
+def loss_inputs():
+    return tuple(jax.ShapeDtypeStruct(s, "float32") for s in ((512, 64), (8, 64, 256)))
+"""
+
+
+@pytest.mark.integration
+def test_layers_of_a_library_have_settings_though_nobody_edits_them(call, tmp_path):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "itslayers.py").write_text(LIBRARY)
+    words = ("plan", f"{folder}/itslayers.py:loss", "--on", "tpu:v5e", "--budget", "12MiB")
+    _, out, err = call(*words, "--emit", "maxtext")
+    assert "remat_policy" in out and "'full'" not in out, err
+    assert "traced with these settings" in err
+    assert "library code, which is not edited" in call(*words)[1].replace("\n", " ")
+
+
 def shown(monkeypatch, found, unwritten=(), estimate_nbytes=400):
     """What is said of settings that give these figures; nothing is traced."""
     planned = replace(

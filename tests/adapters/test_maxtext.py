@@ -30,7 +30,9 @@ def test_the_step_is_what_maxtext_compiles(report):
 
 
 def test_state_is_told_apart(report):
-    roles = report(f"maxtext:base.yml {SMALL}")["peak"]["breakdown"]
+    found = report(f"maxtext:base.yml {SMALL}")
+    assert {path.partition("[")[0] for path in found["target"]["differentiated"]} == {"params"}
+    roles = found["peak"]["breakdown"]
     assert roles["optimizer-state"] == pytest.approx(2 * roles["parameters"], rel=0.01)
 
 

@@ -59,6 +59,8 @@ def _lost_in_level(
         if not backward or any(alive[at] for at in backward):
             continue
         inside = {v for at in backward for v in eqns[at].invars if not jax_compat.is_literal(v)}
+        if not inside:
+            continue  # zeros, in place of the cotangent of a result that nobody read
         made = {shape_and_dtype(v) for at in backward for v in eqns[at].outvars if v not in inside}
         forward = [at for at in group if phases[at] == FORWARD]
         read = {v for at in forward for v in eqns[at].invars if not jax_compat.is_literal(v)}

@@ -346,6 +346,28 @@ def test_one_dead_gradient_beside_a_live_one_is_said(fun):
     assert any("other['w']" in w for w in jaxresid.plan(fun, budget="1GiB")(*args).warnings)
 
 
+@jax.custom_vjp
+def with_a_metric(x):
+    return jnp.sum(x**2), jnp.abs(x)
+
+
+with_a_metric.defvjp(
+    lambda x: (with_a_metric(x), x), lambda x, cotangents: (2 * cotangents[0] * x,)
+)
+
+
+def test_zeros_for_a_metric_that_nobody_differentiates_are_no_dead_gradient():
+    def step(params, x):
+        def loss(params):
+            value, metric = with_a_metric(jnp.sin(x @ params["w"]))
+            return value, metric
+
+        gradient, metric = jax.grad(loss, has_aux=True)(params)
+        return jax.tree.map(jnp.subtract, params, gradient), metric.sum()
+
+    assert jaxresid.inspect(step)(W, X).warnings == ()
+
+
 def as_a_metric(params, other, x):
     params, value = sgd(params, x)
     return params, value, jnp.sum(jax.grad(square)(other, x)["w"] ** 2)

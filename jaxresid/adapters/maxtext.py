@@ -88,6 +88,7 @@ def _config(request: ModelRequest) -> Any:
         "hardware": request.platform,
         "internal_compile": True,
         "internal_compile_num_devices": request.devices,
+        "jax_cache_dir": "",  # else what this process compiles is kept there
         "log_config": False,
         "skip_jax_distributed_system": True,
     }

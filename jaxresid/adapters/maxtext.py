@@ -93,12 +93,14 @@ def _config(request: ModelRequest) -> Any:
         "skip_jax_distributed_system": True,
     }
     more = [f"{key}={value}" for key, value in ours.items() if key not in given.settings]
+    # What others call writes the reason of a refusal to /dev/termination-log, and exits.
+    read = getattr(pyconfig, "_initialize_pydantic", pyconfig.initialize_pydantic)
     try:
-        config = pyconfig.initialize(["", _file(given.file, folder), *given.words, *more])
+        words = ["", _file(given.file, folder), *given.words, *more]
+        config = pyconfig.HyperParameters(read(words))
     except (TargetError, *NOT_CAUGHT):
         raise
     except BaseException as e:
-        # MaxText exits after it has logged the reason.
         reason = e.__context__ if isinstance(e, SystemExit) and e.__context__ is not None else e
         unknown = _UNKNOWN.match(str(reason))
         if unknown is None:

@@ -100,6 +100,43 @@ def test_tensor_parallel_reduces_the_activations():
     assert nbytes(found, "all-gather") == 0
 
 
+def added(first, second, axes):
+    """A sum over the sum of two matrices that are split otherwise, as a subject."""
+    mesh = jax_compat.new_abstract_mesh(axes)
+
+    def struct(*split):
+        sharding = NamedSharding(mesh, PartitionSpec(*split))
+        return jax.ShapeDtypeStruct((ROWS, IN), jnp.float32, sharding=sharding)
+
+    def loss(x, y):
+        return jnp.sum(jnp.tanh(x + y))
+
+    args = struct(*first), struct(*second)
+    return subject(Question(loss, args, argnums=0, mode="function", on=ON))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "axes", "kinds"),
+    [
+        # What is split by columns is split by rows instead, and no device has all of it.
+        (("a",), (None, "a"), {"a": 8}, {"all-to-all": 4 * ROWS * IN // 8}),
+        # What is split by rows along another axis is gathered along that first.
+        (
+            ("a",),
+            ("b", "a"),
+            {"a": 4, "b": 2},
+            {"all-gather": 4 * ROWS * IN // 4, "all-to-all": 4 * ROWS * IN // 4},
+        ),
+    ],
+)
+def test_what_is_split_along_another_dim_is_exchanged(first, second, axes, kinds):
+    block = added(first, second, axes).program.block
+    found = [each for each in exchanged(block) if each.kind != "all-reduce"]
+    assert {each.kind: each.nbytes for each in found} == kinds
+    made = [v for op in all_ops(block.ops) for v in op.results if v.shape]
+    assert max(v.nbytes for v in made) == 4 * ROWS * IN // axes["a"]
+
+
 def mapped(weight):
     """A product in a `shard_map` that wants whole weights, and its gradients, as a subject."""
     mesh = jax_compat.new_abstract_mesh({"data": 8})

@@ -29,6 +29,7 @@ from jaxresid.model import (
     LiveValue,
     Location,
     Mark,
+    Mesh,
     Peak,
     Phases,
     PlaceInfo,
@@ -669,6 +670,19 @@ def test_a_step_says_so():
     assert "training step" not in report_text()
     assert "<b>model:step  on tpu:v5p  training step</b>" in report_html(step)
     assert "training step" not in report_html(REPORT)
+
+
+@pytest.mark.parametrize(
+    ("axes", "shown"),
+    [
+        ((("data", 1), ("fsdp", 8), ("tensor", 1)), "mesh fsdp=8  bytes of one of 8 devices"),
+        ((("data", 2), ("model", 4)), "mesh data=2,model=4  bytes of one of 8 devices"),
+        ((("data", 1),), "mesh data=1\n"),
+    ],
+)
+def test_a_mesh_is_shown_by_the_axes_that_split_something(axes, shown):
+    report = dataclasses.replace(REPORT, mesh=Mesh(axes))
+    assert shown in report_text(report=report, width=200)
 
 
 def test_report_prints_itself(capsys):

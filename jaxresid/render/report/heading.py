@@ -51,7 +51,9 @@ def about(
 
 
 def _axes(mesh: Mesh) -> str:
-    return ",".join(f"{name}={size}" for name, size in mesh.axes)
+    """Return the axes that split something: MaxText's meshes have eleven more."""
+    axes = [(name, size) for name, size in mesh.axes if size > 1] or mesh.axes
+    return ",".join(f"{name}={size}" for name, size in axes)
 
 
 def jax_text(jax: JaxInfo) -> str:

@@ -1,12 +1,16 @@
 """JXR1, placement."""
 
 import inspect
+import io
 import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import pytest
 
 from claims import Claim, count, flops, saved, temp_nbytes
+from jaxresid.linter.patterns import dead_ends
 from jaxresid.linter.rules.checkpointed_last_stage import CheckpointedLastStage
 from jaxresid.linter.rules.checkpointed_loss import CheckpointedLoss
 
@@ -378,6 +382,40 @@ def _stopped_teacher(namespace):
     assert saved(namespace["loss"], *args) == saved(without, *args)
 
 
+def _conversions(namespace):
+    """What is being differentiated cannot be converted; as a number it has no derivative."""
+
+    def differentiated(use):
+        return jax.grad(lambda x: jnp.sum(jnp.asarray(use(jnp.sin(x)))))(X)
+
+    for name in sorted(dead_ends.CONVERSIONS):
+        convert = getattr(np, name.removeprefix("numpy."))
+        given = (io.BytesIO(),) if name.startswith("numpy.save") else ()
+        with pytest.raises(jax.errors.TracerArrayConversionError):
+            differentiated(lambda y, convert=convert, given=given: convert(*given, y))
+    for number in (float, complex, lambda y: y.tolist()):
+        with pytest.raises((TypeError, jax.errors.ConcretizationTypeError)):
+            differentiated(lambda y, number=number: number(y[0, 0]))
+    assert not differentiated(lambda y: y[0, 0].item()).any()
+    for hands_on in (np.sum, jax.device_get):
+        assert jnp.allclose(differentiated(hands_on), jnp.cos(X))
+
+
+def _simulated(namespace):
+    """It runs, and cannot be differentiated."""
+    (x, *_), simulate = X, namespace["simulate"]
+    assert simulate(x, 5)["path"].shape == (5, *x.shape)
+    with pytest.raises(jax.errors.TracerArrayConversionError):
+        jax.grad(lambda x: jnp.sum(simulate(x, 5)["path"]))(x)
+
+
+def _built(namespace):
+    """The outer checkpoint keeps what the inner one alone would keep."""
+    rate, state = namespace["build"](2.0), X
+    outer = namespace["relaxation"](2.0)
+    assert saved(outer, 0.0, state) == saved(lambda t, y: rate(t, y, 0.5), 0.0, state)
+
+
 def _stacked(namespace):
     """The plain loop stacks arrays for every step, the fixed one the carry alone."""
     step = namespace["step"]
@@ -421,7 +459,7 @@ CLAIMS = {
     "JXR103": (Claim(_around), Claim(_around_set_up, bad=3)),
     "JXR104": (Claim(_of_gradient),),
     "JXR105": (Claim(_discarded),),
-    "JXR106": (Claim(_nested), Claim(_outer_policy_decides, bad=2)),
+    "JXR106": (Claim(_nested), Claim(_built, bad=2), Claim(_outer_policy_decides, bad=3)),
     "JXR107": (
         Claim(_trivial),
         Claim(_linear, bad=1),
@@ -438,6 +476,8 @@ CLAIMS = {
         Claim(_stopped_teacher, bad=3),
         Claim(_stopped("value", W, X), bad=4),
         Claim(_stopped("advantages", X, X), bad=5),
+        Claim(_conversions, source=""),
+        Claim(_simulated, bad=8),
     ),
     "JXR109": (Claim(_stacked),),
 }

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 _STOPPED = "its result goes through stop_gradient"
 _CONVERTED = "its result becomes NumPy arrays or Python numbers, which no derivative passes"
-# These convert what they are given, and raise for what is being differentiated. Others, such as
-# `np.sum`, call the method of a JAX array.
-_CONVERSIONS = frozenset(
+# These convert what they are given, and raise for what is being differentiated. Others hand it on:
+# `np.sum` calls the method of a JAX array, and `jax.device_get` returns what JAX traces.
+CONVERSIONS = frozenset(
     """
     numpy.array numpy.asarray numpy.asanyarray numpy.ascontiguousarray numpy.copy numpy.float32
-    numpy.float64 numpy.save numpy.savez numpy.savez_compressed jax.device_get
+    numpy.float64 numpy.save numpy.savez numpy.savez_compressed
     """.split()
 )
 _TREE_MAPS = frozenset({"jax.tree.map", "jax.tree_map", "jax.tree_util.tree_map"})
@@ -197,12 +197,12 @@ def _named(facts: Facts, func: ast.expr, names: frozenset[str]) -> bool:
 
 def _converts(facts: Facts, call: ast.Call) -> bool:
     """Return whether a call converts what it is given, or each array in it."""
-    if _named(facts, call.func, _CONVERSIONS):
+    if _named(facts, call.func, CONVERSIONS):
         return True
     return (
         _named(facts, call.func, _TREE_MAPS)
         and bool(call.args)
-        and _named(facts, call.args[0], _CONVERSIONS)
+        and _named(facts, call.args[0], CONVERSIONS)
     )
 
 

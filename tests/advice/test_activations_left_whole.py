@@ -85,13 +85,8 @@ def line_of(fun, within):
     return code.co_firstlineno + next(i for i, row in enumerate(rows) if within in row)
 
 
-@pytest.mark.parametrize(
-    ("program", "args"),
-    [
-        (scanned, inputs()),
-        pytest.param(all_kept, inputs((), ()), marks=pytest.mark.integration),
-    ],
-)
+@pytest.mark.integration
+@pytest.mark.parametrize(("program", "args"), [(scanned, inputs()), (all_kept, inputs((), ()))])
 def test_it_is_worth_what_the_constraint_is(program, args):
     (violation,) = found(program(), args)
     measured = violation.measured

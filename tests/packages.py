@@ -28,7 +28,7 @@ def unpacked(requirement):
 
 
 def download(requirement, tree):
-    """Download a released package, whatever Python it asks for, and unpack it.
+    """Download a released package, whatever Python it asks for or was built for, and unpack it.
 
     Args:
       requirement: `name==version`.
@@ -37,14 +37,17 @@ def download(requirement, tree):
     tree.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=tree.parent) as work:
         options = ["-q", "--no-deps", "--ignore-requires-python", "-d", work]
-        done = subprocess.run(
-            [sys.executable, "-m", "pip", "download", *options, requirement],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-        if done.returncode:
+        for python in ((), ("--only-binary=:all:", "--python-version=3.9")):
+            done = subprocess.run(
+                [sys.executable, "-m", "pip", "download", *options, *python, requirement],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=300,
+            )
+            if not done.returncode:
+                break
+        else:
             reason = done.stderr.strip().splitlines()[-1:]
             raise DownloadError(f"cannot download {requirement}: {reason}")
         (archive,) = Path(work).iterdir()

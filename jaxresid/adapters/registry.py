@@ -109,7 +109,7 @@ def _entry_points() -> Mapping[str, importlib.metadata.EntryPoint]:
 
 def _adapter(framework: str) -> Callable[[ModelRequest], Any]:
     if framework in HOMES:
-        module = importlib.import_module(f"jaxresid.adapters.{framework}")
+        module = importlib.import_module(f"jaxresid.adapters.frameworks.{framework}")
         return module.adapt  # type: ignore[no-any-return]
     point = _entry_points()[framework]
     try:

@@ -143,6 +143,33 @@ class NestedCheckpoint(Rule):
                 return jax.numpy.sin(x @ w)
             """,
         ),
+        Example(
+            """
+            import jax
+
+
+            @jax.checkpoint
+            def rate(t, state, shear):
+                return jax.numpy.tanh(state) * shear
+
+
+            @jax.checkpoint  # !
+            def at_rest(t, state):
+                return rate(t, state, 0.0)
+            """,
+            fixed="""
+            import jax
+
+
+            @jax.checkpoint
+            def rate(t, state, shear):
+                return jax.numpy.tanh(state) * shear
+
+
+            def at_rest(t, state):
+                return rate(t, state, 0.0)
+            """,
+        ),
     )
     good = (
         Example(  # more is done than to call it
@@ -252,7 +279,7 @@ def _directly_inside(facts: Facts, site: Site) -> Site | None:
                 return inner
             if not any(r.kind == "transform" for r in facts.roles(decorator)):
                 return None
-        return None
+        return _called_inside(facts, site.definition)
     targets = facts.targets(site)
     if len(targets) != 1 or targets[0] is None or not isinstance(targets[0], ast.AST):
         return None

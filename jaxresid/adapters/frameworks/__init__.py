@@ -1,0 +1,1 @@
+"""The adapters of our own frameworks, one module each, by the name of the framework."""

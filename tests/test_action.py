@@ -234,6 +234,7 @@ class Runner:
 
     def __init__(self, path, yaml):
         self.path = path
+        self.environment = {}
         self.action = yaml.safe_load((ROOT / "action.yml").read_text())
         for name in ("project", "temp"):
             (path / name).mkdir()
@@ -272,13 +273,13 @@ class Runner:
                 "GITHUB_EVENT_PATH": str(self.path / "event.json"),
                 "GITHUB_STEP_SUMMARY": str(summary),
                 "RUNNER_TEMP": str(self.path / "temp"),
-                "PYTHONPATH": str(ROOT),
+                **self.environment,
             }
             for name, value in step.get("env", {}).items():
                 env[name] = re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda m: inputs[m[1]], value)
             done = subprocess.run(
                 ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", step["run"]],
-                cwd=self.path / "project",
+                cwd=self.path / "project" / inputs["working-directory"],
                 env=env,
                 check=False,
                 capture_output=True,
@@ -328,6 +329,110 @@ def test_a_step_that_cannot_run(runner):
     assert codes["Result"] == 2
     assert "**check** could not run" in summary and "gone.py" in summary
     assert "could not be compared" in summary
+
+
+HOSTILE = """
+import os, sys
+with open(os.environ["EXECUTED"], "a") as file:
+    file.write(f"{__name__} of {sys.argv}\\n")
+"""
+# What Python, pip, jaxresid and JAX import by themselves, some of it late.
+IMPORTED = (
+    *(
+        "click",
+        "concurrent",
+        "fractions",
+        "hatchling",
+        "jaxresid",
+        "json",
+        "libcst",
+        "multiprocessing",
+    ),
+    *("packaging", "pip", "psutil", "queue", "re", "rich", "scipy", "sitecustomize", "statistics"),
+    *("tomllib", "urllib", "usercustomize"),
+)
+
+
+@pytest.fixture
+def hostile(runner):
+    """A checkout in which everything that could be imported by accident says that it was."""
+    runner.write(MODEL + '\nprint("</details>\\n\\n![picture](http://elsewhere.example)")\n')
+    project = runner.path / "project"
+    for name in IMPORTED:
+        (project / f"{name}.py").write_text(HOSTILE)
+        package = project / "packages" / name
+        package.mkdir(parents=True)
+        for module in ("__init__", "__main__"):
+            (package / f"{module}.py").write_text(HOSTILE)
+    for name in ("setup", "conftest", "hatch_build"):
+        (project / f"{name}.py").write_text(HOSTILE)
+    runner.environment = {"EXECUTED": str(runner.path / "executed")}
+    runner.git("init", "-q")
+    runner.git("add", ".")
+    runner.git("commit", "-qm", "one")
+    # A folder that git would take for a repository, with the configuration of whoever wrote it.
+    bare = project / "bare"
+    runner.git("clone", "-q", "--bare", ".", "bare")
+    program = bare / "program"
+    program.write_text('#!/bin/sh\necho "a program of git" >> "$EXECUTED"\n')
+    program.chmod(0o755)
+    with (bare / "config").open("a") as config:
+        config.write(f"[core]\n\tfsmonitor = {program}\n\tworktree = ..\n\tbare = false\n")
+        config.write(f'[remote "origin"]\n\tuploadpack = {program}\n')
+    return runner
+
+
+def executed(runner):
+    file = runner.path / "executed"
+    return file.read_text() if file.exists() else ""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("folder", [".", "packages"])
+def test_installing_linting_and_commenting_execute_nothing_of_a_checkout(hostile, folder):
+    # Where a workflow has the project on Python's path, too.
+    hostile.environment |= {
+        "PYTHONPATH": str(hostile.path / "project" / folder),
+        "PIP_NO_INDEX": "1",
+    }
+    inputs = {"check": "false", "diff": "false", "install": "true", "working-directory": folder}
+    codes, log, summary = hostile.run(**inputs)
+    assert executed(hostile) == ""
+    # pip ran: without an index it does not get what the build needs.
+    assert codes["Install jaxresid"] == 1 and "ERROR" in log and "hatchling" in log
+    assert codes["Lint"] == codes["Comment"] == codes["Result"] == 0
+    assert "**lint** passed: no findings" in summary
+
+
+@pytest.mark.integration
+def test_checking_and_comparing_import_what_targets_import(hostile):
+    codes, log, summary = hostile.run(lint="false", base="HEAD")
+    assert executed(hostile) == ""
+    assert codes["Check"] == codes["Compare with the base"] == codes["Result"] == 0
+    assert "**check** passed: no findings" in summary
+    assert "### Against the base\n\n### `model.py:loss`: no difference" in summary
+    # What the model prints is in the log alone.
+    assert "![picture]" in log and "picture" not in summary
+    hostile.write("import queue\n" + MODEL)
+    hostile.run(lint="false", diff="false")
+    assert executed(hostile).startswith("queue of ")
+
+
+@pytest.mark.integration
+def test_a_folder_that_looks_like_a_repository_is_none(hostile):
+    inputs = {"working-directory": "bare", "diff-arguments": "--target ../model.py:loss"}
+    for base in ("HEAD", "0" * 40):  # the second would be fetched
+        _, _, summary = hostile.run(lint="false", check="false", base=base, **inputs)
+        assert executed(hostile) == ""
+        assert "cannot use bare repository" in summary
+
+
+@pytest.mark.integration
+def test_every_line_of_arguments_is_used(runner):
+    runner.write()
+    arguments = "train\n--max-peak  1MiB\n\n--ignore JXR842\n"
+    codes, log, _ = runner.run(lint="false", diff="false", **{"check-arguments": arguments})
+    assert codes["Result"] == 1 and "JXR821" in log and "JXR842" not in log
 
 
 def test_no_input_becomes_part_of_a_script():

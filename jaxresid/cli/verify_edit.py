@@ -104,9 +104,10 @@ def figures_of_edited(
       layers: The names of the layers of Keras that are made to be computed again.
     """
     from jaxresid.advice.plan.verification import PlanFigures
+    from jaxresid.targets.project_folders import without_project
 
     given = {
-        "path": sys.path,
+        "path": without_project(),
         "argv": sys.argv,
         "options": dataclasses.asdict(options),
         "microbatches": microbatches,

@@ -67,7 +67,11 @@ def main(given: Mapping[str, Any]) -> None:
     others = [path for path in sys.path if path not in given["first"]]
     if hidden is not None:
         others = [path for path in others if is_installed(path) or not is_below(path, hidden)]
-    sys.path[:] = [*given["first"], *others]
+    sys.path[:] = others
+    from jaxresid.targets.project_folders import add_project_folder
+
+    for folder in reversed(given["first"]):
+        add_project_folder(folder)
     sys.argv = ["jaxresid", *given["arguments"]]
     try:
         runpy.run_module("jaxresid", run_name="__main__", alter_sys=True)

@@ -211,13 +211,18 @@ def _commit(name: str, folder: Path) -> str | None:
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run git in a folder, without hooks, in English.
 
+    A folder of the tree that looks like a bare repository is none: its configuration is not the
+    user's, and could name programs to run.
+
     Raises:
       JaxresidError: git is not installed.
     """
     environment = {name: value for name, value in os.environ.items() if name not in _OF_HOOKS}
+    settings = (f"core.hooksPath={os.devnull}", "safe.bareRepository=explicit")
+    options = [word for setting in settings for word in ("-c", setting)]
     try:
         return subprocess.run(
-            ["git", "-C", str(folder), "-c", f"core.hooksPath={os.devnull}", *arguments],
+            ["git", "-C", str(folder), *options, *arguments],
             capture_output=True,
             text=True,
             errors="surrogateescape",

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from jaxresid.errors import NOT_CAUGHT, InputsError, TargetError
+from jaxresid.targets.project_folders import add_project_folder, name_target
 from jaxresid.text.nearest import nearest
 
 
@@ -57,9 +58,9 @@ def load_module(place: str, folder: str | None = None) -> ModuleType:
     Raises:
       TargetError: It cannot be found, or fails to import.
     """
-    _importable(os.getcwd())
+    add_project_folder(os.getcwd())
     if folder is not None:
-        _importable(folder)
+        add_project_folder(folder)
     return _import(place, folder)
 
 
@@ -144,6 +145,7 @@ def function_name(fun: Callable[..., Any]) -> str | None:
 def _import(place: str, folder: str | None) -> ModuleType:
     if place.endswith(".py") or os.sep in place:
         return _import_file(place)
+    name_target(place)
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as e:
@@ -168,10 +170,11 @@ def _import_file(place: str) -> ModuleType:
     while (root / "__init__.py").is_file():
         names.insert(0, root.name)
         root = root.parent
-    _importable(str(root))
+    add_project_folder(str(root))
     if names[-1] == "__init__":
         names.pop()
     name = ".".join(names)
+    name_target(name)
     known = sys.modules.get(name)
     if known is not None and _same_file(known, path):
         return known
@@ -192,11 +195,6 @@ def _import_file(place: str) -> ModuleType:
             raise
         raise TargetError(_error_in_module(place, e)) from e
     return module
-
-
-def _importable(path: str) -> None:
-    if path not in sys.path:
-        sys.path.insert(0, path)
 
 
 def _same_file(module: ModuleType, path: Path) -> bool:

@@ -114,7 +114,7 @@ def _asked() -> tuple[str, str, str] | None:
     environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _ASK],
+            [sys.executable, "-P", "-c", _ASK],
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,

@@ -89,7 +89,7 @@ def _findings(difference: Difference) -> Iterator[str]:
     for word, findings in (("new", difference.found), ("gone", difference.gone)):
         for finding in findings:
             at = f" at {code(words.where_text(finding.location))}" if finding.location else ""
-            yield f"- {word}: {finding.name}{at}: {_escaped(finding.message)}"
+            yield f"- {word}: {_escaped(finding.name)}{at}: {_escaped(finding.message)}"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]], alignment: str) -> Iterator[str]:
@@ -118,5 +118,6 @@ def code(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return text in which nothing is Markdown or HTML, and no user is mentioned."""
-    return re.sub(r"([\\`*_{}\[\]<>|~#])", r"\\\1", one_line(text)).replace("@", "@\u200b")
+    """Return text in which nothing is Markdown, HTML or a link, and no user is mentioned."""
+    shown = re.sub(r"([\\`*_{}\[\]<>|~#&$]|:(?=//)|(?<=www)\.)", r"\\\1", one_line(text))
+    return shown.replace("@", "@\u200b")

@@ -69,7 +69,7 @@ def test_marks_are_known_and_each_block_is_found():
     for name, text in PAGES.items():
         found = [block for block in BLOCKS if block.page == name]
         assert text.count("```console\n") == len(found), name
-        assert len(re.findall(r"^<!-- (?!jaxresid)", text, re.MULTILINE)) == sum(
+        assert len(re.findall(r"^<!-- (?!jaxresid|figures: )", text, re.MULTILINE)) == sum(
             block.mark is not None for block in found
         ), name
 

@@ -132,8 +132,10 @@ GPUS = (
         (114, 2039040000000, 52428800, 1.755, 84942979072),
     ),
     _gpu(
-        *("h200", "NVIDIA H200 141 GB", "NVIDIA H200 141GB HBM3e", _SM_90),
-        (132, 4800000000000, 52428800, 1.98, 151397597184),
+        # The name and the memory are what CUDA says on one (driver 580.159.04, jaxlib 0.11.2), not
+        # those of XLA's file.
+        *("h200", "NVIDIA H200 141 GB", "NVIDIA H200", _SM_90),
+        (132, 4800000000000, 52428800, 1.98, 150109945856),
     ),
     _gpu(
         *("b200", "NVIDIA B200", "NVIDIA B200", _SM_100),

@@ -34,6 +34,7 @@ def options(*on, **more):
     ("device", "place"),
     [
         (H100, "gpu:h100"),
+        (("gpu", "NVIDIA H200", "cuda 13000"), "gpu:h200"),
         # A GPU that is in no table is compiled for where it is.
         (("gpu", "NVIDIA GeForce RTX 4090", "cuda 12080"), "gpu"),
         (("gpu", "AMD Instinct MI300X", "rocm 60300"), None),

@@ -103,6 +103,7 @@ ROOMS = {
         *("commands", "session", "protocol", "serve"),
     ),
     "xla": (
+        "absent_devices",
         "gpus",
         "places",
         "budgets",

@@ -16,6 +16,7 @@ from jaxresid.xla.job import Compilation, Job, LoweredModule
 from jaxresid.xla.places import parse_place
 
 CHECK = "tpu_compiler.cc:12] Check failed: shape.rank() == 2 (3 vs. 2)"
+UNTILED = "INTERNAL: Couldn't find output tile sizes that satisfy hlo: %dot.54"
 ABORTED = f"""WARNING: Logging before InitGoogle() is written to STDERR
 E0000 00:00:1795295044.645853   27973 common_lib.cc:906] INVALID_ARGUMENT: no such host
 F0000 00:00:1795295044.745853   27973 {CHECK}
@@ -62,10 +63,13 @@ def counts(job):
 def chooses(job):
     """A GPU's compiler: 10 bytes with Triton's matmuls, 12 with cuBLAS's.
 
-    One module has no matmul, one cannot be compiled with cuBLAS's, and one takes long so.
+    One module has no matmul, one cannot be compiled with cuBLAS's, and one takes long so; one
+    cannot be compiled with Triton's, and one with neither.
     """
     counts(job)
     is_cublas = (autotuning.FLAG, "false") in job.flags
+    if job.module.code == b"neither" or (job.module.code == b"untiled" and not is_cublas):
+        return Compilation(error=UNTILED, seconds=1.5)
     if is_cublas and job.module.code == b"slow":
         time.sleep(600)
     if is_cublas and job.module.code == b"fails":

@@ -87,7 +87,8 @@ def blocks(page: Path) -> list[Block]:
 def environment() -> dict[str, str]:
     """Return the environment of a terminal of 80 columns, with this jaxresid and no accelerator."""
     scripts = Path(sys.executable).parent
-    drop = ("FORCE_COLOR", "NO_COLOR", "JAX_REMAT3", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+    drop = ("FORCE_COLOR", "NO_COLOR", "JAX_REMAT3", "XLA_CLIENT_MEM_FRACTION")
+    drop += ("XLA_PYTHON_CLIENT_MEM_FRACTION",)
     kept = {k: v for k, v in os.environ.items() if k not in drop}
     path = f"{scripts}{os.pathsep}{kept.get('PATH', '')}"
     shown = {"COLUMNS": "80", "JAX_PLATFORMS": "cpu"}

@@ -17,6 +17,7 @@ import click
 from jaxresid.errors import JaxresidError
 from jaxresid.home import FOLDER
 from jaxresid.interrupts import reraising_interrupts
+from jaxresid.library_logs import keeping_logs
 from jaxresid.progress import Done, Progress, Stage
 from jaxresid.text.safe_text import inert, lines, visible
 from jaxresid.text_files import is_device, write_bytes, write_text
@@ -49,7 +50,7 @@ def run(argv: Sequence[str]) -> int:
 
             sys.stdout.write(answer(cli, argv, os.environ))
             return 0
-        with reraising_interrupts():
+        with reraising_interrupts(), keeping_logs():
             return _run(cli, argv)
     except BrokenPipeError:
         _discard_stdout()
@@ -221,7 +222,11 @@ def _animated(what: str) -> Iterator[Progress]:
 
         words = TextColumn("{task.description}", markup=False)
         columns = SpinnerColumn(), words, TimeElapsedColumn()
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        # A descriptor of its own: libraries' logs are read from that of stderr for a while.
+        with (
+            open(os.dup(2), "w", encoding=sys.stderr.encoding) as terminal,
+            Progress(*columns, console=Console(file=terminal), transient=True) as progress,
+        ):
             task = progress.add_task(visible(said[-1]))
             while not done.wait(_PROGRESS_EVERY_S):
                 progress.update(task, description=visible(said[-1]))

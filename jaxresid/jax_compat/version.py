@@ -7,9 +7,11 @@ import functools
 import importlib.metadata
 import re
 import types
+from typing import Any
 
 from jaxresid.errors import MissingJaxError
 from jaxresid.interrupts import deferring_interrupts
+from jaxresid.library_logs import are_logs_kept, logs_kept
 
 MINIMUM = (0, 7)
 
@@ -33,7 +35,7 @@ def import_jax() -> types.ModuleType:
       MissingJaxError: saying in one line what to install.
     """
     try:
-        with deferring_interrupts():
+        with deferring_interrupts(), logs_kept():
             import jax
     except ModuleNotFoundError as e:
         if e.name not in ("jax", "jaxlib"):
@@ -49,7 +51,24 @@ def import_jax() -> types.ModuleType:
             f"jax {version} is too old; jaxresid needs jax >= {MINIMUM[0]}.{MINIMUM[1]}:"
             " pip install -U jax"
         )
+    _keep_logs_of_backends()
     return jax  # type: ignore[no-any-return]
+
+
+def _keep_logs_of_backends() -> None:
+    """Have what backends log be kept as JAX first looks for devices, whoever asks it to."""
+    from jax._src import xla_bridge
+
+    bridge: Any = xla_bridge
+    start = bridge.backends
+
+    def backends() -> Any:
+        bridge.backends = start  # they start once
+        with logs_kept():
+            return start()
+
+    if are_logs_kept() and not bridge.backends_are_initialized():
+        bridge.backends = backends
 
 
 def jax_version() -> str:

@@ -12,6 +12,11 @@ from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.model.values import NOWHERE, Computed, Location, Source
 from jaxresid.text.short_repr import Shown
 
+# What a program takes with cuBLAS's matmuls is at most this many times what it takes with Triton's
+# (1.65 in 56 programs: tests/benchmarks/accuracy/autotuned.py), and cuBLAS's workspace.
+_MOST_WITH_CUBLAS = 2
+_CUBLAS_WORKSPACE_NBYTES = 64 << 20
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CompiledBuffer(Shown):
@@ -122,7 +127,7 @@ class Compiled(Shown):
       profile: the compiler whose rules the estimate follows.
       capacity_nbytes: the device's memory as its compiler has it.
       fits: whether the peak fits the capacity, and that with cuBLAS's matmuls too; None where one
-        of them is not known, or where the program has lost its backward pass.
+        of them is not known and could matter, or where the program has lost its backward pass.
       seconds: the seconds that compiling took.
       cached: whether it was compiled before, by an earlier run.
       error: why there are no figures; a program that does not fit is no error.
@@ -175,6 +180,18 @@ class Compiled(Shown):
         """The larger of the peaks: what a device must have for it to fit; None: not known."""
         known = [n for n in (self.peak_nbytes, self.cublas_peak_nbytes) if n is not None]
         return None if self.cublas_error is not None else max(known, default=None)
+
+    def needed_for(self, limit_nbytes: int | None) -> int | None:
+        """Return `needed_nbytes`, for the question whether it fits a limit.
+
+        Where cuBLAS's matmuls were not tried it is the peak without them, if that is so far below
+        the limit that they cannot matter; else None.
+        """
+        if self.needed_nbytes is not None or self.peak_nbytes is None or limit_nbytes is None:
+            return self.needed_nbytes
+        most = _MOST_WITH_CUBLAS * self.peak_nbytes + _CUBLAS_WORKSPACE_NBYTES
+        is_clear = max(most, self.estimate_high_nbytes or 0) <= limit_nbytes
+        return self.peak_nbytes if is_clear else None
 
     @property
     def may_fit(self) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import replace
+from typing import Any
 
 from jaxresid.xla.job import Compilation, Job
 
@@ -40,12 +41,18 @@ def with_cublas(job: Job) -> Job | None:
 
 
 def job_left(job: Job, found: Compilation) -> Job | None:
-    """Return what has to be compiled as well before a program is said to fit; None where nothing.
+    """Return what has to be compiled as well before there is an answer; None where nothing.
+
+    That is the program with cuBLAS's matmuls, where it would be said to fit, or failed: without a
+    GPU XLA takes kernels of Triton's that it cannot always make.
 
     Args:
       job: what was compiled.
       found: the result.
     """
+    if found.error is not None:
+        is_by_compiler = found.seconds is not None and not found.transient
+        return with_cublas(job) if is_by_compiler else None
     nbytes = found.stats.get("peak_nbytes")
     if job.within_nbytes is None or nbytes is None or nbytes > job.within_nbytes:
         return None
@@ -53,14 +60,20 @@ def job_left(job: Job, found: Compilation) -> Job | None:
 
 
 def joined(found: Compilation, other: Compilation) -> Compilation:
-    """Return a result with the peak of the same program compiled with cuBLAS's matmuls alone."""
+    """Return a result with the peak of the same program compiled with cuBLAS's matmuls alone.
+
+    Where it failed it is that of the same program, with `triton_error`, or both errors.
+    """
+    shared: dict[str, Any] = {
+        "transient": found.transient or other.transient,
+        "cached": found.cached and other.cached,
+        "seconds": None if found.seconds is None else found.seconds + (other.seconds or 0.0),
+    }
+    if found.error is not None:
+        if other.error is None:
+            return replace(other, triton_error=found.error, **shared)
+        both = f"{found.error}; with cuBLAS's matmuls: {other.error}"
+        return replace(found, error=found.error if other.error == found.error else both, **shared)
     nbytes = other.stats.get("peak_nbytes")
     error = None if nbytes is not None else other.error or "XLA reports no peak"
-    return replace(
-        found,
-        cublas_nbytes=nbytes,
-        cublas_error=error,
-        transient=found.transient or other.transient,
-        cached=found.cached and other.cached,
-        seconds=None if found.seconds is None else found.seconds + (other.seconds or 0.0),
-    )
+    return replace(found, cublas_nbytes=nbytes, cublas_error=error, **shared)

@@ -330,6 +330,7 @@ def _installed(package: str) -> str | None:
 
 
 def _line(error: BaseException) -> str:
-    """Return an error in one line."""
+    """Return an error in one line: its first, and the next where that is an error code alone."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{lines[0]:.300}" if lines else type(error).__name__
+    count = 2 if lines and lines[0].endswith(":") else 1
+    return f"{' '.join(lines[:count]):.300}" if lines else type(error).__name__

@@ -155,6 +155,8 @@ class Compilation:
       cublas_nbytes: the peak of the same program with cuBLAS's matmuls alone; None where it was not
         compiled so.
       cublas_error: why it was to be compiled so, but was not, in one line.
+      triton_error: why it could not be compiled with Triton's matmuls, in one line; the figures are
+        then those with cuBLAS's alone.
     """
 
     stats: Mapping[str, int] = field(default_factory=dict)
@@ -174,6 +176,7 @@ class Compilation:
     has_triton_matmul: bool = False
     cublas_nbytes: int | None = None
     cublas_error: str | None = None
+    triton_error: str | None = None
 
     @property
     def is_out_of_memory(self) -> bool:

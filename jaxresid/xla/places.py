@@ -7,6 +7,7 @@ import importlib.util
 import math
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal as OneOf
@@ -26,7 +27,9 @@ _ASSEMBLER = "nvidia-cuda-nvcc-cu12"
 _GPU_SINCE = (0, 9)
 # What JAX takes of a GPU's memory unless it is told otherwise.
 _MEMORY_FRACTION = 0.75
-_FRACTION_VARIABLE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+# The name that JAX documents and the one it had before: jaxlib 0.7.0 to 0.12.0.1 read both.
+_FRACTION_VARIABLE = "XLA_CLIENT_MEM_FRACTION"
+_OLD_FRACTION_VARIABLE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 _GPUS_OF_A_HOST = 8
 # Hosts, and GPUs of each.
 _COUNT = re.compile(r"(?:([1-9]\d{0,5})x)?([1-9]\d{0,3})")
@@ -166,11 +169,12 @@ def parse_place(
     Args:
       text: the place as users write it.
       memory_fraction: the part of a GPU's memory that a program can have; None: what
-        XLA_PYTHON_CLIENT_MEM_FRACTION says, else 0.75, as in JAX.
+        XLA_CLIENT_MEM_FRACTION or XLA_PYTHON_CLIENT_MEM_FRACTION says, else 0.75, as in JAX.
       margin_nbytes: bytes of each device to leave free.
 
     Raises:
-      InputsError: the text is not a place; the message tells what to write instead.
+      InputsError: the text is not a place, or those variables are set to what JAX refuses; the
+        message tells what to write instead.
     """
     found = _parsed(text)
     if memory_fraction is not None and not found.target_config:
@@ -388,12 +392,29 @@ def _gpu_described(config: str) -> Gpu:
 
 
 def _fraction() -> float:
-    """Return the part of a GPU's memory that JAX takes."""
-    text = os.environ.get(_FRACTION_VARIABLE, "")
-    try:
-        return float(text) if text else _MEMORY_FRACTION
-    except ValueError:
-        raise InputsError(f"{_FRACTION_VARIABLE}={text} is not a number; write e.g. 0.9") from None
+    """Return the part of a GPU's memory that JAX takes.
+
+    Raises:
+      InputsError: both variables are set, or the one that is has no such value.
+    """
+    texts = {name: os.environ.get(name) for name in (_FRACTION_VARIABLE, _OLD_FRACTION_VARIABLE)}
+    if all(texts.values()):
+        raise InputsError(
+            f"{_FRACTION_VARIABLE} and {_OLD_FRACTION_VARIABLE} are both set, which JAX refuses;"
+            " unset the second, which is deprecated"
+        )
+    for name, text in texts.items():
+        if not text:
+            continue
+        fraction = math.nan
+        with suppress(ValueError):
+            fraction = float(text)
+        if not 0 < fraction <= 1:
+            raise InputsError(
+                f"{name}={text} is not a number above 0 and up to 1; write e.g. {name}=0.9"
+            )
+        return fraction
+    return _MEMORY_FRACTION
 
 
 def _tpu(text: str, topology: str) -> Place:

@@ -295,6 +295,45 @@ def test_whether_it_fits_a_gpu_whatever_matmuls_it_takes(change, fits, may_fit, 
     assert ("with cuBLAS's matmuls" in shown.split("peak ", 1)[1]) is bool(row.cublas_peak_nbytes)
 
 
+LATE = "there was no time for it"
+
+
+@pytest.mark.parametrize(
+    ("peak", "high", "fits"),
+    [
+        (9.8 * GIB, None, True),
+        (9.9 * GIB, None, None),
+        (5 * GIB, 20 * GIB, None),  # the estimate has more with some matmuls
+        (20 * GIB, None, False),
+    ],
+)
+def test_where_there_is_room_what_was_not_tried_does_not_matter(peak, high, fits, monkeypatch):
+    monkeypatch.setattr(compile_module, "_estimated", lambda *_: {"estimate_high_nbytes": high})
+    stats = {**STATS, "peak_nbytes": int(peak)}
+    late = dataclasses.replace(BOTH, stats=stats, cublas_nbytes=None, cublas_error=LATE)
+    row = compiled_row(program(), H100, late)
+    assert (row.fits, row.may_fit, row.needed_nbytes) == (fits, fits is None, None)
+    said = verdict_text(row)
+    assert said.startswith({True: "fits: ", None: "may fit: ", False: "does not fit: "}[fits])
+    assert (LATE in said) is (fits is None)
+
+
+def test_a_row_with_cublas_alone_says_so():
+    alone = dataclasses.replace(BOTH, cublas_nbytes=None, triton_error="INTERNAL:" + " tiles" * 99)
+    row = compiled_row(program(), H100, alone)
+    assert (row.fits, row.error, row.peak_nbytes) == (True, None, 12 * GIB)
+    assert row.cublas_peak_nbytes == row.needed_nbytes == 12 * GIB
+    assert verdict_text(row) == "fits: 12.00 GiB of 19.78 GiB, 7.78 GiB to spare"
+    about, untimed = row.notes
+    assert about.startswith(
+        "with cuBLAS's matmuls alone, as XLA cannot compile it with Triton's without that GPU:"
+        " INTERNAL: tiles tiles"
+    )
+    assert about.endswith("tiles…")
+    assert len(about) < 250
+    assert "others may take more" in untimed
+
+
 def test_peaks_that_hardly_differ_are_one():
     close = dataclasses.replace(BOTH, cublas_nbytes=int(12.1 * GIB))
     row = compiled_row(program(), H100, close)

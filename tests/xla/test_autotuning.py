@@ -4,9 +4,10 @@ import time
 from dataclasses import replace
 
 import pytest
-from fake_compilers import job
+from fake_compilers import UNTILED, job
 
 from jaxresid.xla import autotuning
+from jaxresid.xla.absent_devices import with_reason
 from jaxresid.xla.autotuning import has_triton_matmul, job_left, joined, with_cublas
 from jaxresid.xla.job import Compilation
 from jaxresid.xla.places import parse_place
@@ -83,6 +84,34 @@ def test_both_results_are_one():
     assert joined(FOUND, Compilation()).cublas_error == "XLA reports no peak"
 
 
+FAILED = Compilation(error=UNTILED, seconds=1.5)
+
+
+@pytest.mark.parametrize(
+    ("found", "on", "is_asked"),
+    [
+        (FAILED, H100, True),
+        (FAILED, parse_place("gpu"), False),
+        (FAILED, parse_place("tpu:v5e"), False),
+        (replace(FAILED, transient=True), H100, False),  # its time was up
+        (replace(FAILED, seconds=None), H100, False),  # nothing was compiled
+    ],
+)
+def test_what_fails_is_tried_with_cublas(found, on, is_asked):
+    job = gpu_job(on=on, within=None)
+    assert job_left(job, found) == (with_cublas(job) if is_asked else None)
+
+
+def test_a_failure_and_what_came_of_cublas():
+    assert joined(FAILED, replace(FOUND, cached=True)) == replace(
+        FOUND, triton_error=UNTILED, seconds=3.0
+    )
+    assert joined(FAILED, FAILED) == replace(FAILED, seconds=3.0)
+    late = joined(FAILED, Compilation(error="killed", transient=True))
+    assert late.error == f"{UNTILED}; with cuBLAS's matmuls: killed"
+    assert late.transient
+
+
 # In the pool
 
 
@@ -124,6 +153,20 @@ def test_both_are_kept_each_for_itself(tmp_path):
     (third,) = dict(run([gpu_job(label=lines)], "chooses", cache=cache)).values()
     assert (third.cublas_nbytes, third.cached) == (12, True)
     assert (compiled(lines), compiled(other)) == (["1"], ["1"])
+
+
+@pytest.mark.integration
+def test_what_triton_fails_at_is_compiled_with_cublas_and_kept(tmp_path):
+    cache, lines = CompileCache(tmp_path / "cache"), tmp_path / "lines"
+    jobs = [gpu_job(code, label=lines) for code in (b"untiled", b"neither", b"untiled")]
+    found = dict(run(jobs, "chooses", cache=cache))
+    assert [found[i].stats.get("peak_nbytes") for i in range(3)] == [12, None, 12]
+    assert [found[i].triton_error for i in range(3)] == [UNTILED, None, UNTILED]
+    assert found[1].error == with_reason(UNTILED) != UNTILED
+    assert sorted(compiled(lines)) == sorted(compiled(tmp_path / "lines with cuBLAS")) == ["7", "7"]
+    (again,) = dict(run(jobs[:1], "chooses", cache=cache)).values()
+    assert (again.triton_error, again.cached) == (UNTILED, True)
+    assert len(compiled(lines)) == 2
 
 
 @pytest.mark.integration

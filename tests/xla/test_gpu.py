@@ -232,9 +232,37 @@ def sines_inputs():
     return [bf16(1024, 1024)] * 4, bf16(65536, 1024)
 
 
-def row_of(on="gpu:h100", **flags):
-    compiled = jaxresid.compile(sines, on=on, flags=flags, cache=False)(*sines_inputs())
+def row_of(on="gpu:h100", fun=sines, inputs=sines_inputs, **flags):
+    compiled = jaxresid.compile(fun, on=on, flags=flags, cache=False)(*inputs())
     return compiled.compiled[0]
+
+
+def attention(out, x):
+    """A product of three, of which Triton's matmul cannot be tiled."""
+    scores = jnp.einsum("bthk,bshk->bhts", x, x)
+    return jnp.sum(jnp.einsum("bhqt,bthk,hkd->bqd", scores, x, out).astype(jnp.float32) ** 2)
+
+
+def attention_inputs(batch=32, length=49, heads=3, width=32):
+    shapes = (heads, width, heads * width), (batch, length, heads, width)
+    return tuple(jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes)
+
+
+def test_what_triton_cannot_tile_is_compiled_with_cublas():
+    row = row_of(fun=attention, inputs=attention_inputs)
+    cublas = row_of(fun=attention, inputs=attention_inputs, xla_gpu_enable_triton_gemm=False)
+    triton = row_of(fun=attention, inputs=attention_inputs, xla_gpu_enable_triton_gemm=True)
+    assert (row.error, row.fits) == (None, True)
+    assert row.peak_nbytes == row.cublas_peak_nbytes == cublas.peak_nbytes > 0
+    assert any("with cuBLAS's matmuls alone" in note for note in row.notes)
+    assert triton.error.startswith("only because the GPU is not here")
+    assert "Couldn't find output tile sizes" in triton.error
+
+
+def test_what_jax_lowers_only_beside_a_gpu_says_so():
+    row = row_of(fun=lambda x: jnp.sum(jnp.abs(jnp.linalg.eigvals(x))), inputs=lambda: (f32(8, 8),))
+    assert row.error.startswith("JAX cannot lower this for cuda: ")
+    assert "only a machine with an NVIDIA GPU tells" in row.error
 
 
 @pytest.mark.slow

@@ -138,22 +138,61 @@ def test_a_file_that_describes_no_gpu(tmp_path, cut, what):
         parse_place(f"gpu:{file}")
 
 
-def test_the_memory_of_a_gpu_is_what_jax_takes(monkeypatch):
-    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+NEW, OLD = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
+
+
+@pytest.fixture
+def no_fraction(monkeypatch):
+    for name in (NEW, OLD):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("no_fraction")
+@pytest.mark.parametrize("name", [NEW, OLD])
+def test_the_memory_of_a_gpu_is_what_jax_takes(name, monkeypatch):
     whole = 84942979072
     assert parse_place("gpu:h100").memory_nbytes == whole * 3 // 4
-    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", ".5")
+    monkeypatch.setenv(name, ".5")
     assert parse_place("gpu:h100").memory_nbytes == whole // 2
     assert parse_place("gpu:h100", memory_fraction=1.0).memory_nbytes == whole
     less = parse_place("gpu:h100", margin_nbytes=2**30)
     assert less.memory_nbytes == whole // 2 - 2**30
     assert parse_place("gpu:h100", margin_nbytes=2**40).memory_nbytes == 0
-    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "half")
-    with pytest.raises(InputsError, match="=half is not a number"):
-        parse_place("gpu:h100")
     # JAX takes all of a TPU.
     assert parse_place("tpu:v5e", margin_nbytes=2**30).memory_nbytes == 2**30 * 59 // 4
     assert parse_place("cpu", margin_nbytes=2**30).memory_nbytes is None
+
+
+@pytest.mark.usefixtures("no_fraction")
+@pytest.mark.parametrize("name", [NEW, OLD])
+@pytest.mark.parametrize("text", ["half", "0", "-1", "1.01", "nan", "inf", "90%"])
+def test_a_memory_fraction_of_the_environment_that_is_none(name, text, monkeypatch):
+    monkeypatch.setenv(name, text)
+    with pytest.raises(InputsError) as caught:
+        parse_place("gpu:h100")
+    assert str(caught.value) == (
+        f"{name}={text} is not a number above 0 and up to 1; write e.g. {name}=0.9"
+    )
+    assert parse_place("gpu:h100", memory_fraction=0.5).memory_nbytes == 84942979072 // 2
+    assert parse_place("tpu:v5e").memory_nbytes == 2**26 * 252
+
+
+@pytest.mark.usefixtures("no_fraction")
+@pytest.mark.parametrize(("new", "old"), [(".5", ".5"), (".5", "0.9"), (".5", ""), ("", ".5")])
+def test_both_names_of_the_memory_fraction_are_as_for_jax(new, old, monkeypatch):
+    from jaxlib.xla_client import generate_pjrt_gpu_plugin_options
+
+    monkeypatch.setenv(NEW, new)
+    monkeypatch.setenv(OLD, old)
+    try:
+        fraction = generate_pjrt_gpu_plugin_options()["memory_fraction"]
+    except ValueError:
+        with pytest.raises(
+            InputsError, match=f"^{NEW} and {OLD} are both set, .* unset the second"
+        ):
+            parse_place("gpu:h100")
+    else:
+        assert parse_place("gpu:h100").memory_nbytes == int(84942979072 * fraction)
 
 
 def test_each_gpu_has_a_name_and_a_description():
@@ -255,4 +294,4 @@ def test_libtpu_knows_the_listed_topologies():
 def test_a_memory_fraction_is_of_a_gpu_that_is_named(text):
     with pytest.raises(InputsError, match="a memory fraction is of a GPU that is named") as caught:
         parse_place(text, memory_fraction=0.5)
-    assert ("set XLA_PYTHON_CLIENT_MEM_FRACTION" in str(caught.value)) == (text == "gpu")
+    assert ("set XLA_CLIENT_MEM_FRACTION" in str(caught.value)) == (text == "gpu")

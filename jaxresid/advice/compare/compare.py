@@ -274,7 +274,7 @@ def _late(rows: Sequence[ComparisonRow], place: Place) -> tuple[str, ...]:
         if row.error is None and not row.compiled:
             named.setdefault(", as the time was used up", []).append(row.policy)
         for compiled in row.compiled:
-            if compiled.cublas_error is not None:
+            if compiled.cublas_error is not None and not compiled.fits:
                 reason = f" with cuBLAS's matmuls: {compiled.cublas_error}"
                 named.setdefault(reason, []).append(row.policy)
     return tuple(

@@ -6,6 +6,7 @@ import contextlib
 import linecache
 import math
 import os
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -43,6 +44,10 @@ _OF_BOTH = (
     "which matmuls XLA takes it finds out by timing them on that GPU: here it fits if it does both"
     " with Triton's and with cuBLAS's"
 )
+_CUBLAS_ALONE = (
+    "with cuBLAS's matmuls alone, as XLA cannot compile it with Triton's without that GPU"
+)
+_ERROR_LENGTH = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,27 +416,30 @@ def compiled_row(
     if compilation.is_out_of_memory:
         nbytes = compilation.required_nbytes
     fits = None if nbytes is None or capacity is None else nbytes <= capacity
-    if fits and compilation.cublas_error is not None:
-        fits = None
-    elif capacity is not None and compilation.cublas_nbytes is not None:
+    if capacity is not None and compilation.cublas_nbytes is not None:
         fits = fits and compilation.cublas_nbytes <= capacity
     found, matched_nbytes = matched(
         compilation.buffers, program.residuals, program.trace.parameters
     )
     live = compilation.live_nbytes
     notes = list(compilation.notes)
+    cublas_nbytes = compilation.cublas_nbytes
     if place.target_config and compilation.error is None:
-        notes.append(_NOT_TIMED if compilation.cublas_nbytes is None else _OF_BOTH)
+        if compilation.triton_error is not None:
+            error = textwrap.shorten(compilation.triton_error, _ERROR_LENGTH, placeholder="…")
+            notes.append(f"{_CUBLAS_ALONE}: {error}")
+            cublas_nbytes = nbytes
+        notes.append(_OF_BOTH if compilation.cublas_nbytes is not None else _NOT_TIMED)
     if place.devices is not None and devices < place.devices and compilation.error is None:
         notes.insert(0, _unused(devices, place.devices))
     constants = sum(b.nbytes for b in compilation.buffers if b.kind == "constant")
     if not compilation.is_out_of_memory and nbytes and constants > max(nbytes // 100, _FEW_NBYTES):
         notes.append(f"XLA's peak does not include its constants, {format_bytes(constants)}")
-    return replace(
+    row = replace(
         Compiled(on=place.text, policy=program.policy, devices=devices),
         **stats,
         peak_nbytes=nbytes,
-        cublas_peak_nbytes=compilation.cublas_nbytes,
+        cublas_peak_nbytes=cublas_nbytes,
         cublas_error=compilation.cublas_error,
         **_estimated(program, place),
         capacity_nbytes=capacity,
@@ -452,6 +460,7 @@ def compiled_row(
             for w in compiler_warnings(compilation.messages, program.residuals)
         ),
     )
+    return replace(row, fits=None) if row.fits and row.needed_for(capacity) is None else row
 
 
 def _as_reported(source: Source) -> Source:

@@ -119,7 +119,11 @@ class LimitedCompiles:
             if i not in found and name in self._known:
                 found[i] = replace(self._known[name], policy=programs[i].policy)
         for i, program in enumerate(programs):
-            if i not in found or found[i].needed_nbytes is None:
+            row = found.get(i)
+            limit = (
+                budget_nbytes if budget_nbytes is not None or row is None else row.capacity_nbytes
+            )
+            if row is None or row.needed_for(limit) is None:
                 self._unconfirmed[program.policy] = None
         return tuple(found.get(i) for i in range(len(programs)))
 

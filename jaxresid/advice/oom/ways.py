@@ -174,4 +174,4 @@ class _Ways:
 
 
 def _with_fraction(fraction: float) -> str:
-    return f"XLA_PYTHON_CLIENT_MEM_FRACTION={fraction:.2f} python train.py"
+    return f"XLA_CLIENT_MEM_FRACTION={fraction:.2f} python train.py"

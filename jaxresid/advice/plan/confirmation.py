@@ -156,14 +156,15 @@ class Confirmation:
         self._asked += variants
         rows = self._compiles.compiled(programs, self._budget)
         for tried, row in zip(variants, rows, strict=True):
-            if row is None or (row.cublas_error is not None and not self._compiles.left_s):
+            nbytes = None if row is None else row.needed_for(self._budget)
+            if row is None or (nbytes is None and row.cublas_error and not self._compiles.left_s):
                 self.is_cut_short = True
-            elif row.needed_nbytes is None:
+            elif nbytes is None:
                 error = row.error or row.cublas_error or "no figures"
                 self.errors = tuple(dict.fromkeys((*self.errors, error)))
             else:
-                self._peaks.learn(tried, row.needed_nbytes)
-                if row.peak_nbytes is not None and row.peak_nbytes < row.needed_nbytes:
+                self._peaks.learn(tried, nbytes)
+                if row.peak_nbytes is not None and row.peak_nbytes < nbytes:
                     self.triton_nbytes[tried] = row.peak_nbytes
         self.is_cut_short |= bool(self.errors) and not self._peaks.figures
 

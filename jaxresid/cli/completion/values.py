@@ -68,9 +68,10 @@ def places(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Return the places that begin so; the shapes of a TPU once its name is typed."""
-    from jaxresid.xla.places import listed
+    from jaxresid.xla.gpus import GPUS
+    from jaxresid.xla.places import topologies
 
-    found = ["cpu", *(text for text, _, _ in listed())]
+    found = ["cpu", *(f"gpu:{gpu.name}" for gpu in GPUS), *(it.text for it in topologies())]
     if incomplete.count(":") < 2:
         found = list(dict.fromkeys(":".join(text.split(":")[:2]) for text in found))
     return _beginning(map(CompletionItem, found), incomplete)

@@ -50,8 +50,7 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
         group=Group.PLACE,
         type=click.FloatRange(min=0, max=1, min_open=True),
         metavar="SHARE",
-        help="How much of a GPU's memory JAX takes.  [default: XLA_PYTHON_CLIENT_MEM_FRACTION, or"
-        " 0.75]",
+        help="How much of a GPU's memory JAX takes.  [default: XLA_CLIENT_MEM_FRACTION, or 0.75]",
     )(command)
     return option(
         "--on",

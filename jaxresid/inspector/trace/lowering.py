@@ -16,6 +16,7 @@ from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.jitted import operands
 from jaxresid.inspector.trace.traced import Lowerable, Traced
 from jaxresid.jaxpr_types import Jaxpr
+from jaxresid.xla.absent_devices import reason_not_lowered
 from jaxresid.xla.job import LoweredModule
 
 
@@ -79,19 +80,10 @@ def _module(what: Lowerable, platform: str, mesh: Any) -> LoweredModule:
             lowered = jitted.trace(*what.operands).lower(lowering_platforms=(platform,))
         code, devices = jax_compat.bytecode(lowered)
     except Exception as e:
-        raise TraceError(f"JAX cannot lower this for {platform}: {_reason(e)}") from e
+        raise TraceError(
+            f"JAX cannot lower this for {platform}: {reason_not_lowered(str(e)) or summary(e)}"
+        ) from e
     return LoweredModule(code, platform, devices)
-
-
-def _reason(error: Exception) -> str:
-    if "cuDNN is not detected" in str(error) or "dot_product_attention_" in str(error):
-        return "it calls cuDNN's attention (implementation='cudnn'), which needs an NVIDIA GPU"
-    if "is different from the lowering platform" in str(error):
-        return (
-            "it calls back into Python (jax.debug.print, pure_callback, io_callback), which JAX"
-            " lowers only where the device is present; leave those calls out"
-        )
-    return summary(error)
 
 
 def _without_constants(jaxpr: Jaxpr) -> tuple[Any, Any]:

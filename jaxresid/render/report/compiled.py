@@ -78,7 +78,7 @@ def verdict_text(compiled: Compiled) -> str:
         known = "the available memory is not known"
         return f"{'does not fit: ' * (compiled.fits is False)}needs {format_bytes(peak)}; {known}"
     of = f"{format_bytes(peak)} of {format_bytes(capacity)}"
-    needed = compiled.needed_nbytes
+    needed = compiled.needed_for(capacity)
     if compiled.may_fit and needed is None:
         return f"may fit: {of}, but cuBLAS's matmuls were not tried: {compiled.cublas_error}"
     needed = peak if needed is None else needed

@@ -25,6 +25,7 @@ from typing import Any
 from jaxresid.interrupts import reraising_interrupts
 from jaxresid.progress import Done, Progress, Stage
 from jaxresid.xla import autotuning
+from jaxresid.xla.absent_devices import with_reason
 from jaxresid.xla.job import Compilation, Job
 from jaxresid.xla.processes.cache import CompileCache, key
 from jaxresid.xla.processes.child import one_line
@@ -56,10 +57,10 @@ def compile_jobs(
 ) -> Generator[tuple[int, Compilation], None, None]:
     """Yield the result of each job, with the job's index, in the order in which they end.
 
-    Equal jobs are compiled once. What would be said to fit is compiled with cuBLAS's matmuls too,
-    where that is a question (`autotuning.job_left`); its result comes when both are there. A job
-    whose worker is lost is a Compilation with an error, never an exception; if the executor itself
-    breaks, the others go on here.
+    Equal jobs are compiled once. What would be said to fit, or fails, is compiled with cuBLAS's
+    matmuls too, where that is a question (`autotuning.job_left`); its result comes when both are
+    there. A job whose worker is lost is a Compilation with an error, never an exception; if the
+    executor itself breaks, the others go on here.
 
     Close the iterator (`contextlib.closing`) where it may be left early: that ends every compile on
     this machine before it returns. What another machine or another process's executor has begun
@@ -99,7 +100,7 @@ def compile_jobs(
                     if name not in known and keeps is not None and (found := keeps.get(job)):
                         known[name] = found
                     if name in known:
-                        for index, answer in todo.answers(asked, known[name]):
+                        for index, answer in todo.answers(asked, known[name], keeps):
                             n_done += 1
                             yield index, answer
                         continue
@@ -112,7 +113,11 @@ def compile_jobs(
                     if pending_job.cache is not None:
                         pending_job.cache.put(pending_job.job, found)
                     known[name] = found
-                    answers = [a for each in pending_job.asked for a in todo.answers(each, found)]
+                    answers = [
+                        answer
+                        for asked in pending_job.asked
+                        for answer in todo.answers(asked, found, pending_job.cache)
+                    ]
                     n_done += len(answers)
                     if progress is not None:
                         progress(_done_text(pending_job, found, n_done, total))
@@ -122,7 +127,7 @@ def compile_jobs(
         late = Compilation(error="there was no time for it", transient=True)
         for asked in (*todo.again, *(a for it in run.pending.values() for a in it.asked)):
             if asked.first is not None:
-                yield asked.index, autotuning.joined(asked.first, late)
+                yield asked.index, _answer(asked, late)
     finally:
         run.close()
 
@@ -134,13 +139,13 @@ class _Asked:
     Attributes:
       index: the index of the job that it is for.
       job: the job.
-      first: the result of that job where this is the same with cuBLAS's matmuls; None where this is
-        that job.
+      first: that job and its result where this is the same with cuBLAS's matmuls; None where this
+        is that job.
     """
 
     index: int
     job: Job
-    first: Compilation | None = None
+    first: tuple[Job, Compilation] | None = None
 
 
 class _ToDo:
@@ -168,14 +173,32 @@ class _ToDo:
             return None
         return _Asked(index, job)
 
-    def answers(self, asked: _Asked, found: Compilation) -> Iterator[tuple[int, Compilation]]:
-        """Yield the result of a job with its index, or nothing where more has to be compiled."""
-        if asked.first is not None:
-            yield asked.index, autotuning.joined(asked.first, found)
-        elif (job := autotuning.job_left(asked.job, found)) is not None:
-            self.again.append(_Asked(asked.index, job, found))
-        else:
-            yield asked.index, found
+    def answers(
+        self, asked: _Asked, found: Compilation, cache: CompileCache | None
+    ) -> Iterator[tuple[int, Compilation]]:
+        """Yield the result of a job with its index, or nothing where more has to be compiled.
+
+        Args:
+          asked: the job.
+          found: its result.
+          cache: where an answer is kept in the place of an error, which is not.
+        """
+        job = None if asked.first is not None else autotuning.job_left(asked.job, found)
+        if job is not None:
+            self.again.append(_Asked(asked.index, job, (asked.job, found)))
+            return
+        answer = _answer(asked, found)
+        if asked.first is not None and answer.triton_error is not None and cache is not None:
+            cache.put(asked.first[0], answer)
+        yield asked.index, answer
+
+
+def _answer(asked: _Asked, found: Compilation) -> Compilation:
+    """Return what is said of a job, given its result, or that with cuBLAS's matmuls."""
+    answer = found if asked.first is None else autotuning.joined(asked.first[1], found)
+    if answer.error is not None and asked.job.place.target_config:
+        return replace(answer, error=with_reason(answer.error))
+    return answer
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from jaxresid.xla.job import Compilation, Job
 from jaxresid.xla.processes import child as children
 from jaxresid.xla.processes.child import Child, DiedError, FailedError, one_line
 
+_LOGGER = logging.getLogger("jaxresid")
 COMPILER = "jaxresid.xla.compiler:compilation"
 _MEMORY_EVERY_S = 0.25  # finding a process's children reads the whole process table
 
@@ -68,14 +70,19 @@ def _executed(job: Job, compiler: str, stop: threading.Event | None, scratch: st
         return Compilation(error=error, transient=True)
     try:
         found = child.ask(job, lambda: watch(child.pid))
+        if isinstance(found, Compilation) and found.error is not None:
+            _LOGGER.debug("%s", child.log())
     except (_StopError, DiedError) as e:
+        log = child.log()
+        _LOGGER.debug("%s", log)
         return Compilation(
             error=str(e),
             transient=isinstance(e, _StopError) or e.killed,
             seconds=time.monotonic() - start,
-            messages=messages(child.log()),
+            messages=messages(log),
         )
     except FailedError as e:
+        _LOGGER.debug("%s", child.log())
         return Compilation(error=str(e), seconds=time.monotonic() - start)
     except Exception as e:
         return Compilation(error=f"the program cannot be sent to a process: {one_line(e)}")

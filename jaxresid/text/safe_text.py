@@ -140,9 +140,8 @@ class _Safe:
                 if new is not old and new != old:
                     changes[name] = new
             return dataclasses.replace(value, **changes) if changes else value
-        if isinstance(value, tuple) and not several and all(type(v) is str for v in value):
-            if not _UNSEEN.search("".join(value)):
-                return value
+        if _is_visible(value):
+            return value
         if isinstance(value, Mapping):
             return {
                 self.of(k, several=False): self.of(v, several=several) for k, v in value.items()
@@ -153,6 +152,12 @@ class _Safe:
                 is_named = isinstance(value, tuple) and hasattr(value, "_fields")
                 return type(value)(*parts) if is_named else type(value)(parts)
         return value
+
+
+def _is_visible(value: Any) -> bool:
+    """Return whether a value is a tuple of visible texts."""
+    is_of_texts = isinstance(value, tuple) and all(type(v) is str for v in value)
+    return is_of_texts and not _UNSEEN.search("".join(value))
 
 
 @functools.cache

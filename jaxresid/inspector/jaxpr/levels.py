@@ -75,7 +75,7 @@ class Levels:
         return found
 
     def inner(self, eqn: Eqn, operand: int) -> Sequence[tuple[int, int]]:
-        """Return what an operand of an eqn is inside it: numbers of a nest and of an invar of it."""
+        """Return what an eqn's operand is inside it: the numbers of a nest and of its invar."""
         index = self._inner.get(id(eqn))
         if index is None:
             index = self._inner[id(eqn)] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels

@@ -141,7 +141,7 @@ class _KernelWriter:
         # A stack's slices -> the copies that dots read, which start with the trip.
         self._copied: dict[Value, Value] = {}
         self._first: list[Kernel] = []
-        # Of a value that is computed where it is read: the arrays that are read elsewhere than there.
+        # Of a value that is computed where it is read: the arrays that are read elsewhere.
         self._elsewhere: dict[Value, Arrays] = {}
         # Loops' stacks of one shape and type, of several loops.
         self._alike = _stacks_alike(self._block) if compiler.profile.fills_stacks_at_once else {}
@@ -237,7 +237,7 @@ class _KernelWriter:
         self._elsewhere[result] = self._roots[operand] if is_moved else self._moved(operand)
 
     def _moved(self, value: Value) -> Arrays:
-        """Return the arrays of which elements are read elsewhere than where the value's are written.
+        """Return the arrays whose elements are read elsewhere than where the value's are written.
 
         They are among its roots.
         """

@@ -80,4 +80,6 @@ def _siblings(kernels: Sequence[Op]) -> set[Op]:
             if last[v] == i:
                 needed_by.pop(v, None)
                 reading.pop(v, None)
-    return {kernel for kernel, bit in zip(kernels, reversed(bin(found)), strict=False) if bit == "1"}
+    return {
+        kernel for kernel, bit in zip(kernels, reversed(bin(found)), strict=False) if bit == "1"
+    }

@@ -36,6 +36,9 @@ _SEVERAL_LINES = frozenset(
     ]
 )
 
+# Of these nothing is text.
+_PLAIN = frozenset({type(None), bool, int, float})
+
 T = TypeVar("T")
 
 
@@ -110,7 +113,7 @@ class _Safe:
         self._texts: dict[tuple[str, bool], str] = {}
 
     def of(self, value: Any, *, several: bool) -> Any:
-        if isinstance(value, enum.Enum) or value is None or isinstance(value, bool | int | float):
+        if type(value) in _PLAIN or isinstance(value, enum.Enum | bool | int | float):
             return value
         if isinstance(value, str):
             return self._text(value, several)
@@ -131,10 +134,14 @@ class _Safe:
             changes = {}
             for name in _fields(type(value)):
                 old = getattr(value, name)
+                if type(old) in _PLAIN:
+                    continue
                 new = self.of(old, several=name in _SEVERAL_LINES)
                 if new is not old and new != old:
                     changes[name] = new
             return dataclasses.replace(value, **changes) if changes else value
+        if _is_visible(value):
+            return value
         if isinstance(value, Mapping):
             return {
                 self.of(k, several=False): self.of(v, several=several) for k, v in value.items()
@@ -145,6 +152,12 @@ class _Safe:
                 is_named = isinstance(value, tuple) and hasattr(value, "_fields")
                 return type(value)(*parts) if is_named else type(value)(parts)
         return value
+
+
+def _is_visible(value: Any) -> bool:
+    """Return whether a value is a tuple of visible texts."""
+    is_of_texts = isinstance(value, tuple) and all(type(v) is str for v in value)
+    return is_of_texts and not _UNSEEN.search("".join(value))
 
 
 @functools.cache

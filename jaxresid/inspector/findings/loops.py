@@ -171,7 +171,7 @@ def _stacker(levels: Levels, level: Level, var: Var) -> tuple[Level, Eqn] | None
             nest = nests[0]
             if i in nest.stacked and (nest.length or 1) > 1:
                 return level, eqn
-            level, var = levels.enter(level, eqn, 0), nest.jaxpr.outvars[nest.results.index(i)]
+            level, var = levels.enter(level, eqn, 0), nest.jaxpr.outvars[nest.outvar(i)]
         elif jax_compat.primitive_name(eqn) in TRANSPARENT | MARKS | {"optimization_barrier"}:
             var = eqn.invars[i if len(eqn.outvars) > 1 else 0]
         else:

@@ -62,7 +62,9 @@ class Levels:
         self._producers: dict[int, dict[Var, tuple[Eqn, int]]] = {}
         self._invars: dict[int, dict[Var, int]] = {}
         self._readers: dict[int, dict[Var, list[tuple[Eqn, int]]]] = {}
+        self._outvars: dict[int, dict[Var, list[int]]] = {}
         self._nests: dict[int, tuple[Nest, ...]] = {}
+        self._inner: dict[int, dict[int, list[tuple[int, int]]]] = {}
         self._functions: dict[int, dict[str | CodeType | None, list[tuple[Frame, ...]]]] = {}
 
     def nests(self, eqn: Eqn) -> tuple[Nest, ...]:
@@ -71,6 +73,16 @@ class Levels:
         if found is None:
             found = self._nests[id(eqn)] = nests(eqn)
         return found
+
+    def inner(self, eqn: Eqn, operand: int) -> Sequence[tuple[int, int]]:
+        """Return what an eqn's operand is inside it: the numbers of a nest and of its invar."""
+        index = self._inner.get(id(eqn))
+        if index is None:
+            index = self._inner[id(eqn)] = {}
+            for which, nest in enumerate(self.nests(eqn)):
+                for position, outside in enumerate(nest.operands):
+                    index.setdefault(outside, []).append((which, position))
+        return index.get(operand, ())
 
     def producer(self, level: Level, var: Var) -> tuple[Eqn, int] | None:
         """Return the eqn that makes `var` and which of its results it is; None for inputs."""
@@ -88,6 +100,17 @@ class Levels:
         if index is None:
             index = self._invars[id(jaxpr)] = {v: i for i, v in enumerate(jaxpr.invars)}
         return index.get(var)
+
+    def outvars(self, level: Level, var: Var) -> Sequence[int]:
+        """Return which outvars of the level `var` is."""
+        jaxpr = level.jaxpr
+        index = self._outvars.get(id(jaxpr))
+        if index is None:
+            index = self._outvars[id(jaxpr)] = {}
+            for i, v in enumerate(jaxpr.outvars):
+                if not jax_compat.is_literal(v):
+                    index.setdefault(v, []).append(i)
+        return index.get(var, ())
 
     def readers(self, level: Level, var: Var) -> list[tuple[Eqn, int]]:
         """Return the eqns that read `var`, each with the operand that it reads it as."""

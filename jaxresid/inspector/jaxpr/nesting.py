@@ -47,6 +47,12 @@ class Nest:
     stacked: frozenset[int]
     length: int | None = 1
 
+    def outvar(self, result: int) -> int:
+        """Return the number of the inner outvar that becomes a result of the eqn."""
+        if result < len(self.results) and self.results[result] == result:
+            return result
+        return self.results.index(result)
+
 
 def nests(eqn: Eqn) -> tuple[Nest, ...]:
     """Return the inner jaxprs of an eqn with their alignment; empty for a plain primitive."""

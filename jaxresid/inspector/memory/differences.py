@@ -68,6 +68,19 @@ class Difference:
         return found
 
     @functools.cached_property
+    def _sources(self) -> tuple[Stretch, ...]:
+        """Where the base makes what the other reads in the stretches, and not near any of them."""
+        near = {i for s in self.stretches for i in s.around}
+        read = (
+            self.pairs.get(v)
+            for s in self.stretches
+            for op in self.changed.ops[s.after.start : s.after.stop]
+            for v in op.operands
+        )
+        places = {self._makers[v] for v in read if v in self._makers} - near
+        return tuple(Stretch(range(i, i), range(i, i)) for i in sorted(places))
+
+    @functools.cached_property
     def _outputs(self) -> frozenset[Value]:
         return frozenset(self.base.outputs)
 
@@ -89,7 +102,7 @@ class Difference:
         return self._changed(shifts, twins.there)
 
     def _pair(self, shifts: dict[Stretch, int], twins: Pairs) -> bool:
-        """Pair the arrays around the stretches with those in the other place.
+        """Pair the arrays around the stretches and their sources with those in the other place.
 
         Args:
           shifts: by how many kernels one of the stretches is moved; gets those of the others.
@@ -99,7 +112,8 @@ class Difference:
           Whether the kernels there are alike.
         """
         ops, makers = self.base.ops, self._makers
-        for stretch in [*shifts, *(s for s in self.stretches if s not in shifts)]:
+        others = [s for s in self.stretches if s not in shifts]
+        for stretch in [*shifts, *others, *self._sources]:
             kernels = stretch.around
             if stretch not in shifts:
                 # What is read elsewhere of what is made here tells where that is made there.
@@ -142,7 +156,7 @@ class Difference:
         gone: dict[Value, None] = {}
         places: list[range] = []
         end = 0
-        for stretch in sorted(shifts, key=lambda s: s.before.start + shifts[s]):
+        for stretch in sorted(self.stretches, key=lambda s: s.before.start + shifts[s]):
             begin = stretch.before.start + shifts[stretch]
             if begin < end:
                 return None

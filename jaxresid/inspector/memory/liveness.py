@@ -9,7 +9,7 @@ trip of its body on top.
 from __future__ import annotations
 
 import bisect
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -18,7 +18,7 @@ from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.memory.rules.fusion import is_transfer
-from jaxresid.inspector.memory.rules.kernels import Kernels, array_nbytes, kernels, writes_over
+from jaxresid.inspector.memory.rules.kernels import Kernels, array_nbytes, kernels, overwritten
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block, Op, Value
 
@@ -290,19 +290,28 @@ def _written_in_place(
     overwritten_by: dict[Value, Value] = {}
     for i in range(len(block.ops) - 1, -1, -1):
         op = block.ops[i]
-        outside = [v for v in op.results if v in free and v not in taking_over]
+        outside = _by_nbytes(
+            (v, v.nbytes) for v in op.results if v in free and v not in taking_over
+        )
         if not outside:
             continue
+        written_over = overwritten(op)
         for old in op.operands:
-            if old in free or last.get(old) != i or not writes_over(op, old):
+            if old in free or last.get(old) != i or old not in written_over:
                 continue
-            for v in outside:
-                if v.nbytes == old.nbytes:
-                    outside.remove(v)
-                    free.add(old)
-                    overwritten_by[old] = v
-                    break
+            same_size = outside.get(old.nbytes)
+            if same_size:
+                free.add(old)
+                overwritten_by[old] = same_size.popleft()
     return overwritten_by
+
+
+def _by_nbytes(sizes: Iterable[tuple[Value, int]]) -> dict[int, deque[Value]]:
+    """Return values by their bytes, in the order given."""
+    found: dict[int, deque[Value]] = {}
+    for v, nbytes in sizes:
+        found.setdefault(nbytes, deque()).append(v)
+    return found
 
 
 def _reusing_output_buffers(
@@ -385,14 +394,11 @@ def _reused(
     block: Block,
 ) -> list[Value]:
     """Return the dying operands whose buffers the results take over."""
-    left, taken = [v for v in dying if writes_over(op, v)], []
+    written_over = overwritten(op)
+    left = _by_nbytes((v, live[v].nbytes) for v in dying if v in written_over)
+    taken = []
     for v in results:
-        if v in free:
-            continue
-        nbytes = array_nbytes(v, block)
-        for old in left:
-            if live[old].nbytes == nbytes:
-                left.remove(old)
-                taken.append(old)
-                break
+        same_size = left.get(array_nbytes(v, block)) if left and v not in free else None
+        if same_size:
+            taken.append(same_size.popleft())
     return taken

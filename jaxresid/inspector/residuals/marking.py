@@ -60,7 +60,7 @@ class Marking:
             number = self._numbers[var]
             marks += [Mark.PRIMAL_OUTPUT] * (number in self._outputs)
             marks += [Mark.DUPLICATE] * (number in self._seen)
-            marks += [Mark.FREE] * ((self._level, var) in self._free)
+            marks += [Mark.FREE] * self._free.holds(self._level, var, made.origin.primitive)
             marks += [Mark.OFFLOADED] * (aval.memory == "host")
             self._seen.add(number)
         marks += [Mark.UNREAD] * is_unread

@@ -26,6 +26,8 @@ _CHEAP = (
         *("add", "sub", "mul", "neg", "max", "min"),
     }
 )
+# What may stack a literal.
+_LOOPS = frozenset({"scan", "while"})
 # How far back a value is followed; causal masks are some ten operations deep.
 _DEPTH = 32
 
@@ -70,7 +72,8 @@ class Numbering:
                     operands[0] if isinstance(operands[0], int) else self._intern(operands)
                 )
                 continue
-            what = self._operation_key(eqn, name)
+            # The params may be as many as the results: they are hashed once.
+            made = self._intern((self._operation_key(eqn, name), operands))
             nest = next(iter(self._levels.nests(eqn)), None)
             inner = self.of(nest.jaxpr) if nest is not None and nest.kind != "branch" else None
             for i, var in enumerate(eqn.outvars):
@@ -79,7 +82,7 @@ class Numbering:
                     out = nest.jaxpr.outvars[i]
                     if not jax_compat.is_literal(out):
                         result = ("inner", inner[out])
-                numbers[var] = self._intern((what, operands, result, var.aval))
+                numbers[var] = self._intern((made, result, var.aval))
         return numbers
 
     def _operation_key(self, eqn: Eqn, name: str) -> Hashable:
@@ -104,8 +107,16 @@ class FreeValues:
         self._levels = levels
         self._known: dict[tuple[int, Var], bool] = {}
 
-    def __contains__(self, value: tuple[Level, Var]) -> bool:
-        level, var = value
+    def holds(self, level: Level, var: Var, primitive: str) -> bool:
+        """Return whether a variable is such a value.
+
+        Args:
+          level: its level.
+          var: the variable.
+          primitive: what makes it, behind all that only views, casts, moves or names it.
+        """
+        if primitive not in _CHEAP and primitive not in _LOOPS:
+            return False
         return not _is_single(var) and self._is_free(level, var, _DEPTH)
 
     def _is_free(self, level: Level, var: Var, depth: int) -> bool:

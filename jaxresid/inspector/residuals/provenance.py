@@ -135,10 +135,12 @@ def _outwards(levels: Levels, walk: _ProvenanceWalk, paths: Sequence[str | None]
 def _inwards(levels: Levels, walk: _ProvenanceWalk, eqn: Eqn, i: int) -> None:
     """Step from a result of an eqn to the inner outvar that it is."""
     found = levels.nests(eqn)
-    which = min(range(len(found)), key=lambda n: _how_empty(found[n].jaxpr, i))
+    which = 0
+    if len(found) > 1:
+        which = min(range(len(found)), key=lambda n: _how_empty(found[n].jaxpr, i))
     nest = found[which]
     walk.level = levels.enter(walk.level, eqn, which)
-    walk.var = nest.jaxpr.outvars[nest.results.index(i)]
+    walk.var = nest.jaxpr.outvars[nest.outvar(i)]
     if i in nest.stacked:
         walk.trips *= nest.length or 1
         walk.stacked = walk.level

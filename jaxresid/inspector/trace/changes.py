@@ -147,7 +147,7 @@ def passed_through(jaxpr: Jaxpr, var: Var) -> int | None:
             return None
         operands = set()
         for nest in inside:
-            at = nest.results.index(result)
+            at = nest.outvar(result)
             inner = passed_through(nest.jaxpr, nest.jaxpr.outvars[at])
             # What goes into a scan in slices and comes out of it stacked is whole again.
             if inner is None or (at in nest.stacked) != (inner in nest.slices):

@@ -88,7 +88,7 @@ class Scope:
             operands = (_Place(self, eqn.invars[i]) for i in nest.operands)
             outside = dict(zip(nest.jaxpr.invars, operands, strict=True))
             inner = self._inside[id(eqn)] = Scope(nest.jaxpr, outside)
-        return _Place(inner, nest.jaxpr.outvars[nest.results.index(result)])
+        return _Place(inner, nest.jaxpr.outvars[nest.outvar(result)])
 
 
 def counters(nest: Nest) -> dict[int, int]:

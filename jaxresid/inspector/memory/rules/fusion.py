@@ -8,7 +8,6 @@ arrays.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Collection, Container, Mapping, Sequence
@@ -26,6 +25,7 @@ from jaxresid.inspector.jaxpr.primitives import (
     VIEWS,
 )
 from jaxresid.inspector.memory.profile import Profile
+from jaxresid.inspector.memory.rules.arrays import Arrays, joined, listed
 from jaxresid.inspector.memory.rules.layouts import cuts_tiles
 from jaxresid.inspector.memory.rules.regrouped import uncopied
 from jaxresid.inspector.program.ops import CUT, Block, Op, Value
@@ -59,8 +59,9 @@ _ZERO = frozenset({"0", "0.0"})
 _LOOKED_AT = _EXPENSIVE | _FUSIBLE_MOVES | SCATTERS | {"broadcast_in_dim", "dot_general"}
 # No fusion has more ops than this between two ends.
 _MAX_STEPS = 64
-# Of how many readers more is not asked.
+# Of how many readers more is not asked; what these are computed in may be a few more.
 _MAX_CONSUMERS = 4
+_MOST_COUNTED = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -238,6 +239,7 @@ def _simplified(block: Block, readers: dict[Value, list[Op]], profile: Profile) 
     """
     zeros: set[Value] = set()
     ops: list[Op] = []
+    marked: dict[Op, Op] = {}
     for op in block.ops:
         kind: type[Op] | None = None
         if op.name not in _LOOKED_AT:
@@ -257,10 +259,10 @@ def _simplified(block: Block, readers: dict[Value, list[Op]], profile: Profile) 
         if kind is None:
             ops.append(op)
             continue
-        marked = kind(*(getattr(op, f.name) for f in fields(op)))
-        for v in set(op.operands):
-            readers[v] = [marked if reader is op else reader for reader in readers[v]]
-        ops.append(marked)
+        marked[op] = kind(*(getattr(op, f.name) for f in fields(op)))
+        ops.append(marked[op])
+    for v in {v for op in marked for v in op.operands}:
+        readers[v] = [marked.get(reader, reader) for reader in readers[v]]
     return replace(block, ops=tuple(ops))
 
 
@@ -444,16 +446,13 @@ def _consumer_kernels(
         if op not in fusible:
             computing[op] = frozenset((op,))
             continue
-        reading = _reading(op, readers)
-        if len(reading) == 1:
-            consumers = computing[reading[0]]
-        else:
-            each: set[Op] = set()
-            for reader in reading:
-                each |= computing[reader]
-                if len(each) >= _MAX_CONSUMERS:
-                    break
-            consumers = frozenset(each)
+        consumers: frozenset[Op] = frozenset()
+        for reader in _reading(op, readers):
+            more = computing[reader]
+            is_few = 0 < len(consumers) <= _MOST_COUNTED - len(more)
+            consumers = consumers | more if is_few else more
+            if len(consumers) >= _MAX_CONSUMERS:
+                break
         found[op] = consumers
         computing[op] = consumers if arrays.isdisjoint(op.results) else frozenset((op,))
     return found
@@ -471,7 +470,7 @@ def _materialized_to_save_traffic(
     dots. What everything made of a value leads through computes it once.
     """
     found: set[Value] = set()
-    roots: dict[Value, tuple[Value, ...]] = {v: (v,) for v in fusions.block.inputs}
+    roots: dict[Value, Arrays] = {v: (v,) for v in fusions.block.inputs}
     arrays, views = fusions.arrays, fusions.views
     for op in fusions.block.ops:
         if op in views or op.name == "barrier":
@@ -483,10 +482,7 @@ def _materialized_to_save_traffic(
                 roots[v] = (v,)
             continue
         operands = op.operands
-        if len(operands) == 1:
-            read = roots.get(operands[0], ())
-        else:
-            read = _merged([roots[a] for a in operands if a in roots])
+        read = joined([roots[a] for a in operands if a in roots])
         consumers = consumer_kernels.get(op, ())
         if (
             len(consumers) > 1
@@ -495,22 +491,12 @@ def _materialized_to_save_traffic(
             and op.results[0] not in fusions.fused
         ):
             (v,) = op.results
-            if "float" in v.dtype and _saves_traffic(v, read, consumers):
+            if "float" in v.dtype and _saves_traffic(v, listed(read), consumers):
                 found.add(v)
                 read = (v,)
         for v in op.results:
             roots[v] = read
     return found
-
-
-def _merged(each: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:
-    """Return the values of several tuples, each once."""
-    if not each:
-        return ()
-    first = each[0]
-    if len(each) == 1 or (len(each) == 2 and each[1] is first):
-        return first
-    return tuple(dict.fromkeys(itertools.chain.from_iterable(each)))
 
 
 def _saves_traffic(value: Value, read: Sequence[Value], consumers: Collection[Op]) -> bool:

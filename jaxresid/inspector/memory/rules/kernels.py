@@ -6,14 +6,14 @@ results those that it writes.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.jaxpr.primitives import SCATTERS
 from jaxresid.inspector.memory.profile import Profile
+from jaxresid.inspector.memory.rules.arrays import Arrays, joined, listed
 from jaxresid.inspector.memory.rules.fusion import (
     LIBRARY,
     MULTIPLIED,
@@ -28,6 +28,8 @@ from jaxresid.inspector.memory.rules.overwriting import kept_operands
 from jaxresid.inspector.memory.rules.precision import narrowed
 from jaxresid.inspector.program.ops import Block, Op, Value
 
+# So many values are looked up in a set.
+_MANY = 16
 # These write over their first operand.
 _OVERWRITING = SCATTERS | {"dynamic_update_slice"}
 # These read arrays.
@@ -74,9 +76,10 @@ def array_nbytes(value: Value, block: Block) -> int:
     return block.nbytes.get(value, value.nbytes) if isinstance(block, Kernels) else value.nbytes
 
 
-def writes_over(op: Op, value: Value) -> bool:
-    """Return whether an op may write a result over `value`, which it is the last to read."""
-    return isinstance(op, Kernel) and value in op.overwrites
+def overwritten(op: Op) -> Collection[Value]:
+    """Return what an op may write a result over, if it is the last to read it."""
+    found = op.overwrites if isinstance(op, Kernel) else ()
+    return found if len(found) < _MANY else frozenset(found)
 
 
 # Of more stacks of one shape and type XLA:GPU makes the zeros once and copies them at each loop, as
@@ -126,11 +129,11 @@ class _KernelWriter:
         self._nest = nest
         self._kernels: list[Kernel] = []
         # Value -> the arrays it takes to compute it.
-        self._roots: dict[Value, tuple[Value, ...]] = {v: (v,) for v in block.inputs}
+        self._roots: dict[Value, Arrays] = {v: (v,) for v in block.inputs}
         # Values that are arrays, or views of one.
         self._arrays = set(block.inputs)
         # Of a value that is computed where it is read: the arrays that a dot in it reads.
-        self._multiplied: dict[Value, frozenset[Value]] = {}
+        self._multiplied: dict[Value, Arrays] = {}
         self._slices = frozenset(block.inputs[i] for i in nest.slices) if nest else frozenset()
         self._casts: dict[Value, Value] = {}
         self._nbytes: dict[Value, int] = {}
@@ -138,8 +141,8 @@ class _KernelWriter:
         # A stack's slices -> the copies that dots read, which start with the trip.
         self._copied: dict[Value, Value] = {}
         self._first: list[Kernel] = []
-        # Of a value that is computed where it is read: the arrays that are read where it is.
-        self._aligned: dict[Value, frozenset[Value]] = {}
+        # Of a value that is computed where it is read: the arrays that are read elsewhere.
+        self._elsewhere: dict[Value, Arrays] = {}
         # Loops' stacks of one shape and type, of several loops.
         self._alike = _stacks_alike(self._block) if compiler.profile.fills_stacks_at_once else {}
         # Stacks -> the zeros that they are written over, and those that they are copied from.
@@ -182,7 +185,7 @@ class _KernelWriter:
         outputs = []
         stacked = self._nest.stacked if self._nest else frozenset()
         for i, v in enumerate(self._block.outputs):
-            out = v if v.literal is not None else self._roots[v][0]
+            out = v if v.literal is not None else listed(self._roots[v])[0]
             if i in stacked and out in self._looped:
                 # The inner loop has an array of its own, copied to the outer stack after it.
                 out = self._copy(self._kernels[-1], out)
@@ -230,19 +233,26 @@ class _KernelWriter:
     def _view(self, op: Op) -> None:
         result, operand = op.results[0], op.operands[0]
         self._alias(result, operand)
-        self._aligned[result] = frozenset() if op.name == "transpose" else self._in_place(operand)
+        is_moved = op.name == "transpose"
+        self._elsewhere[result] = self._roots[operand] if is_moved else self._moved(operand)
 
-    def _in_place(self, value: Value) -> frozenset[Value]:
-        """Return the arrays of which an element is read where that of the value is written."""
-        is_array = self._roots.get(value) == (value,)
-        return self._aligned.get(value, frozenset([value]) if is_array else frozenset())
+    def _moved(self, value: Value) -> Arrays:
+        """Return the arrays whose elements are read elsewhere than where the value's are written.
+
+        They are among its roots.
+        """
+        known = self._elsewhere.get(value)
+        if known is not None:
+            return known
+        roots = self._roots[value]
+        return () if roots == (value,) else roots
 
     def _factor(self, op: Op, which: int) -> Value:
         """Return the array that a dot or convolution reads as its first or second factor."""
         value = op.operands[which]
         if value not in self._arrays or not self._roots[value]:
             return value
-        (array,) = self._roots[value]
+        (array,) = listed(self._roots[value])
         if array not in self._slices:
             return array
         if array not in self._copied:
@@ -250,45 +260,28 @@ class _KernelWriter:
             self._first.append(self._kernels.pop())
         return self._copied[array]
 
-    def _read(self, operands: Sequence[Value]) -> tuple[Value, ...]:
-        each = [self._roots[v] for v in operands if v.literal is None]
-        if len(each) == 1 or (len(each) == 2 and each[0] is each[1]):
-            return each[0]
-        return tuple(dict.fromkeys(itertools.chain.from_iterable(each)))
+    def _read(self, operands: Sequence[Value]) -> Arrays:
+        return joined([self._roots[v] for v in operands if v.literal is None])
 
-    def _within(self, operands: Sequence[Value]) -> frozenset[Value]:
-        found: frozenset[Value] = frozenset()
-        for v in operands:
-            more = self._multiplied.get(v)
-            if more:
-                found |= more
-        return found
+    def _within(self, operands: Sequence[Value]) -> Arrays:
+        return joined([self._multiplied[v] for v in operands if v in self._multiplied])
 
     def _inside(self, op: Op) -> None:
         """Record that the op's results are computed in whatever reads them."""
         roots = self._read(op.operands)
-        within = frozenset(roots) if is_multiplied(op) else self._within(op.operands)
-        aligned = self._read_in_place(op)
+        within = roots if is_multiplied(op) else self._within(op.operands)
+        moved = self._moved_by(op, roots)
         for v in op.results:
             self._roots[v] = roots
-            self._aligned[v] = aligned
+            self._elsewhere[v] = moved
             if within:
                 self._multiplied[v] = within
 
-    def _read_in_place(self, op: Op) -> frozenset[Value]:
-        """Return the arrays that an elementwise op reads where it writes, and nowhere else."""
+    def _moved_by(self, op: Op, roots: Arrays) -> Arrays:
+        """Return those of the arrays that an op reads that it may read elsewhere than it writes."""
         if not is_elementwise(op):
-            return frozenset()
-        arrays = [v for v in op.operands if v.literal is None]
-        if len(arrays) == 1:
-            return self._in_place(arrays[0])
-        found: set[Value] = set()
-        elsewhere: set[Value] = set()
-        for v in arrays:
-            in_place = self._in_place(v)
-            found |= in_place
-            elsewhere |= frozenset(self._roots[v]) - in_place
-        return frozenset(found - elsewhere)
+            return roots
+        return joined([self._moved(v) for v in op.operands if v.literal is None])
 
     def _kernel(self, op: Op) -> None:
         profile = self._compiler.profile
@@ -299,22 +292,23 @@ class _KernelWriter:
         elif is_multiplied(op) and not profile.computes_factors:
             factors = (self._factor(op, 0), self._factor(op, 1))
             op = replace(op, operands=(*factors, *op.operands[2:]))
-        roots = self._read(op.operands)
+        roots = listed(self._read(op.operands))
         overwrites: Sequence[Value] = ()
         start = self._fusions.starts.get(op.results[0]) if op.results else None
         if op.name in _OVERWRITING:
-            overwrites = self._read(op.operands[:1])
+            overwrites = listed(self._read(op.operands[:1]))
         elif start is not None:
             # A dot is written over what its epilogue reads; a loop over nothing.
-            within = self._within(op.operands)
+            within = frozenset(listed(self._within(op.operands)))
             overwrites = [v for v in roots if v not in within] if start is not op else ()
             if start in self._begun:
                 self._after[op.results[0]] = self._begun[start] - 1
             op = replace(
                 op, name=start.name, eqn=start.eqn, context=start.context, phase=start.phase
             )
-        else:
-            overwrites = tuple(self._read_in_place(op))
+        elif is_elementwise(op):
+            moved = frozenset(listed(self._moved_by(op, roots)))
+            overwrites = [v for v in roots if v not in moved]
         self._emit(op, roots, overwrites)
 
     def _array(self, op: Op, value: Value) -> Value:
@@ -328,7 +322,7 @@ class _KernelWriter:
         if value in self._compiler.narrow:
             self._compiler.narrow.add(made)
         op = Op("copy", (value,), (made,), near.eqn, near.context, near.phase)
-        self._emit(op, self._roots[value], ())
+        self._emit(op, listed(self._roots[value]), ())
         return made
 
     def _emit(self, op: Op, operands: tuple[Value, ...], overwrites: Sequence[Value]) -> None:
@@ -350,7 +344,7 @@ class _KernelWriter:
         stacks = {op.results[i] for i in op.nest.stacked} if op.nest else ()
         for v in op.results:
             self._roots[v] = (v,)
-            self._aligned.pop(v, None)
+            self._elsewhere.pop(v, None)
             self._arrays.add(v)
             width = self._fusions.widths.get(v, v.itemsize)
             if v in self._compiler.narrow:
@@ -385,7 +379,7 @@ class _KernelWriter:
         for i, v in enumerate(op.operands):
             if v.literal is not None:
                 continue
-            roots = self._roots[v]
+            roots = listed(self._roots[v])
             if i in carried:
                 overwrites += roots
             elif nest:
@@ -427,7 +421,7 @@ class _KernelWriter:
         if made is None:
             made = self._casts[value] = replace(value, dtype="bfloat16", itemsize=2)
             cast = Op("convert_element_type", (value,), (made,), op.eqn, op.context, op.phase)
-            self._emit(cast, self._roots[value], ())
+            self._emit(cast, listed(self._roots[value]), ())
         return made
 
     def _carry(self, made: Kernels, ops: Sequence[Kernel]) -> None:

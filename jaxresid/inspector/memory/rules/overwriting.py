@@ -56,23 +56,30 @@ def _siblings(kernels: Sequence[Op]) -> set[Op]:
 
     Neither needs the other, so that they become one kernel with several results.
     """
-    found: set[Op] = set()
-    # Numbers of kernels as bits: those that a value needs.
+    last = {v: i for i, kernel in enumerate(kernels) for v in kernel.operands}
+    # Numbers of kernels as bits: those that a value needs, and those that read it, as long as it is
+    # read.
     needed_by: dict[Value, int] = {}
-    reading: dict[tuple[Value, int], list[tuple[int, Op]]] = {}
+    reading: dict[Value, dict[int, int]] = {}
+    found = 0
     for i, kernel in enumerate(kernels):
-        needed = 0
+        own, needed = 1 << i, 0
         for v in kernel.operands:
             needed |= needed_by.get(v, 0)
-        needed_by.update(dict.fromkeys(kernel.results, needed | 1 << i))
-        if kernel.name not in ELEMENTWISE:
-            continue
-        size = kernel.results[0].size
+        needed_by.update((v, needed | own) for v in kernel.results if v in last)
+        if kernel.name in ELEMENTWISE:
+            size = kernel.results[0].size
+            for v in kernel.operands:
+                if v.size >= size:
+                    by_size = reading.setdefault(v, {})
+                    others = by_size.get(size, 0)
+                    if beside := others & ~needed:
+                        found |= beside | own
+                    by_size[size] = others | own
         for v in kernel.operands:
-            if v.size >= size:
-                others = reading.setdefault((v, size), [])
-                for j, other in others:
-                    if not needed >> j & 1:
-                        found |= {kernel, other}
-                others.append((i, kernel))
-    return found
+            if last[v] == i:
+                needed_by.pop(v, None)
+                reading.pop(v, None)
+    return {
+        kernel for kernel, bit in zip(kernels, reversed(bin(found)), strict=False) if bit == "1"
+    }

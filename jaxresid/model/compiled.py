@@ -12,6 +12,9 @@ from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
 from jaxresid.model.values import NOWHERE, Computed, Location, Source
 from jaxresid.text.short_repr import Shown
 
+# What XLA holds a buffer for.
+BufferKind = OneOf["argument", "output", "temporary", "constant"]
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CompiledBuffer(Shown):
@@ -31,7 +34,7 @@ class CompiledBuffer(Shown):
       origin: that residual in full, except where it is made.
     """
 
-    kind: str
+    kind: BufferKind
     nbytes: int
     count: int = 1
     shape: str = ""

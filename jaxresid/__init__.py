@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jaxresid.advice.plan.joint.api import plan as plan
     from jaxresid.advice.sweep.sweep import sweep as sweep
     from jaxresid.documents.files import load as load
+    from jaxresid.errors import DocumentError as DocumentError
     from jaxresid.errors import InputsError as InputsError
     from jaxresid.errors import JaxresidError as JaxresidError
     from jaxresid.errors import MissingJaxError as MissingJaxError
@@ -138,7 +139,9 @@ _PUBLIC = {
     "jaxresid.advice.sweep.sweep": "sweep",
     "jaxresid.documents.files": "load",
     "jaxresid.settings.config": "Config",
-    "jaxresid.errors": "InputsError JaxresidError MissingJaxError SpecError TargetError TraceError",
+    "jaxresid.errors": (
+        "DocumentError InputsError JaxresidError MissingJaxError SpecError TargetError TraceError"
+    ),
     "jaxresid.targets.inputs": "Inputs",
     "jaxresid.linter": "fix_source lint_paths lint_source",
     "jaxresid.model": (

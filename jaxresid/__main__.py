@@ -18,6 +18,9 @@ def main() -> None:
     if _NOT_COLLECTED.intersection(sys.argv[1:2]):
         gc.disable()
     try:
+        from jaxresid import standard_streams
+
+        standard_streams.prepare()
         from jaxresid.cli.main import run
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)

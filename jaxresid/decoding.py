@@ -10,7 +10,6 @@ import dataclasses
 import enum
 import functools
 import json
-import math
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -19,7 +18,14 @@ from typing import Any
 
 _Reader = Callable[[Any], Any]
 _SHOWN = 40  # characters of a wrong value in a message
-_WORDS = {int: "an integer", float: "a number", str: "text", bool: "true or false"}
+# More than any machine has of bytes or does of FLOPs; what is below fits into a float, with room.
+_TOO_LARGE = 1 << 96
+_WORDS = {
+    int: "an integer below 2^96",
+    float: "a number below 2^96",
+    str: "text",
+    bool: "true or false",
+}
 
 
 class DecodeError(ValueError):
@@ -56,6 +62,8 @@ class Layout:
         keys below this object that hold the number in it instead, or a list of numbers.
       derived: further keys, each with the function of the value that gives what they hold; they
         are not read.
+      wrong: the function that says of a value what is wrong in how its fields go together, such as
+        `curve_at is 7, not the number of one of curve`; '' where nothing is. None where any go.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -66,6 +74,7 @@ class Layout:
     below: str = ""
     shared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     derived: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    wrong: Callable[[Any], str] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,6 +154,8 @@ def _reader(kind: Any, form: Format) -> _Reader:
         return _checked(lambda value: value is None, "null")
     if kind is float:
         return _checked(_is_number, _WORDS[float])
+    if kind is int:
+        return _checked(_is_integer, _WORDS[int])
     if issubclass(kind, enum.Enum):
         values = [member.value for member in kind]
         known = _checked(lambda value: value in values, _one_of(values))
@@ -172,8 +183,12 @@ def _one_of(values: typing.Iterable[Any]) -> str:
     return "one of " + ", ".join(json.dumps(value) for value in values)
 
 
+def _is_integer(value: Any) -> bool:
+    return type(value) is int and abs(value) < _TOO_LARGE
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return type(value) in (int, float) and abs(value) < _TOO_LARGE  # no nan is less
 
 
 def _without_none(kind: Any) -> list[Any]:
@@ -245,7 +260,7 @@ def _mapping_reader(keys: Any, values: Any, form: Format) -> _Reader:
             try:
                 found[read_key(key)] = read_value(item)
             except DecodeError as error:
-                raise error.inside(key) from None
+                raise error.inside(json.dumps(key)[1:-1]) from None
         return found
 
     return read
@@ -282,7 +297,10 @@ def _object_reader(kind: Any, form: Format) -> _Reader:
             raise DecodeError(f"has other keys than a {kind.__name__}")
         for key, holders in layout.shared.items():
             value = _unshared(value, key, holders)
-        return kind(**{name: take(value) for name, take in takers().items()})
+        found = kind(**{name: take(value) for name, take in takers().items()})
+        if layout.wrong is not None and (reason := layout.wrong(found)):
+            raise DecodeError(f"has parts that do not go together: {reason}")
+        return found
 
     if not layout.below:
         return read

@@ -45,6 +45,10 @@ class SpecError(InputsError):
         super().__init__(f"{reason}\n  {before}{shown}{after}\n  {caret}")
 
 
+class DocumentError(JaxresidError):
+    """The error of a file that holds no result, or a damaged one."""
+
+
 class TraceError(JaxresidError):
     """The error of a target that JAX could not trace or differentiate."""
 

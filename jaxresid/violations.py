@@ -13,6 +13,8 @@ from typing import Literal
 
 from jaxresid.text.short_repr import Shown
 
+# The code of what is wrong with the configuration of a directory.
+INVALID_CONFIGURATION = "invalid-configuration"
 Severity = Literal["error", "warning", "info"]
 Applicability = Literal["safe", "unsafe"]
 
@@ -82,7 +84,9 @@ class Related(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Violation(Shown):
-    """One finding of a rule, or a file that could not be linted (`invalid-syntax`, `unreadable`).
+    """One finding of a rule, or a file that could not be linted or is no configuration.
+
+    The code of such a file is `invalid-syntax`, `unreadable` or `invalid-configuration`.
 
     Attributes:
       code: `JXR101`; for files that could not be linted the same as `name`.

@@ -24,6 +24,7 @@ ALLOWED = {
     "interrupts": set(),
     "library_logs": set(),
     "regular_files": set(),
+    "standard_streams": {"errors"},
     "text": set(),
     "text_files": {"errors"},
     "urls": set(),
@@ -34,7 +35,7 @@ ALLOWED = {
     "jaxpr_types": set(),
     "jax_compat": {"errors", "interrupts", "jaxpr_types", "library_logs"},
     "model": {"option_types", "text"},
-    "settings": {"errors", "option_types", "text"},
+    "settings": {"errors", "option_types", "regular_files", "text"},
     "targets": {"errors", "text"},
     "linter": {
         *("_version", "decoding", "errors", "home", "interrupts", "regular_files", "settings"),
@@ -61,7 +62,8 @@ ALLOWED = {
     "render": {"model", "option_types", "text", "urls", "violations"},
     "server": {
         *("_version", "documents", "elsewhere", "errors", "home", "linter", "model"),
-        *("regular_files", "render", "settings", "text", "user_cache", "violations"),
+        *("regular_files", "render", "settings", "standard_streams", "text", "user_cache"),
+        "violations",
     },
     "cli": {
         *(
@@ -75,13 +77,13 @@ ALLOWED = {
             "inspector",
         ),
         *("interrupts", "jax_compat", "library_logs", "linter", "model", "option_types"),
-        *("progress", "render"),
-        *("server", "settings", "targets", "text", "text_files", "violations", "xla"),
+        *("progress", "regular_files", "render", "server", "settings", "targets", "text"),
+        *("text_files", "violations", "xla"),
     },
     "testing": {"advice", "model", "option_types", "settings", "text", "text_files", "xla"},
     "pytest_plugin": {"testing"},
     "magics": {"advice", "cli", "errors", "inspector", "model", "option_types", "text", "xla"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "standard_streams"},
     "__init__": {
         *("_version", "advice", "documents", "errors", "inspector", "linter", "magics", "model"),
         *("option_types", "settings", "targets", "violations", "xla"),
@@ -102,7 +104,7 @@ ROOMS = {
     "advice": ("diff", "timing", "compile", "compare", "plan", "check", "sweep", "oom"),
     "server": (
         *("places", "buffers", "documents", "analysis", "answers", "linting", "traced"),
-        *("commands", "session", "protocol", "serve"),
+        *("commands", "session", "protocol", "transport", "serve"),
     ),
     "xla": (
         "absent_devices",

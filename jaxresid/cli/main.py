@@ -1,4 +1,4 @@
-"""Run the command line, from argv to exit code: errors, interrupts, closed pipes, output."""
+"""Run the command line, from argv to exit code: errors, interrupts, output."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ EXIT_INTERRUPTED = 130
 _COMPLETION = "_JAXRESID_COMPLETE"
 _PROGRESS_AFTER_S = 1.0
 _PROGRESS_EVERY_S = 0.1
+# A disk that is full or read-only, too many open files, no memory left for the kernel.
+_OF_THE_MACHINE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO}
+)
 # What stands for the signs of our texts where the encoding has none of them.
 _PLAIN = str.maketrans({"·": "-", "×": "x", "→": ">", "›": ">"})
 
@@ -43,43 +47,15 @@ def run(argv: Sequence[str]) -> int:
       interrupted; a command may return a code of its own.
     """
     try:
-        from jaxresid.cli import cli
-
-        if _COMPLETION in os.environ:
-            from jaxresid.cli.completion.answer import answer
-
-            sys.stdout.write(answer(cli, argv, os.environ))
-            return 0
         with reraising_interrupts(), keeping_logs():
-            return _run(cli, argv)
-    except BrokenPipeError:
-        _discard_stdout()
-        return 0
+            return _run(argv)
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
 
 
-def _discard_stdout() -> None:
-    """Write what is left nowhere, as whoever read us has seen enough.
-
-    Python would complain once more when it flushes stdout.
-    """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-@contextlib.contextmanager
-def _reader_may_leave() -> Iterator[None]:
-    """Let the reader of stdout stop reading, of which click would make an exit with 1."""
+def _run(argv: Sequence[str]) -> int:
     try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _discard_stdout()
-
-
-def _run(cli: click.Command, argv: Sequence[str]) -> int:
-    try:
-        code = cli.main(args=list(argv), prog_name="jaxresid", standalone_mode=False)
+        code = _called(argv)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as e:
@@ -94,13 +70,25 @@ def _run(cli: click.Command, argv: Sequence[str]) -> int:
             _print_traceback()
         tell(f"jaxresid: error: {e}")
         return EXIT_FAILED
-    except (BrokenPipeError, KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort):
         raise
     except BaseException as e:  # the user's code may raise anything
         if "--traceback" in argv:
             _print_traceback()
         tell(_unexpected(e))
         return EXIT_FAILED
+
+
+def _called(argv: Sequence[str]) -> object:
+    """Return what the command returns."""
+    from jaxresid.cli import cli
+
+    if _COMPLETION in os.environ:
+        from jaxresid.cli.completion.answer import answer
+
+        sys.stdout.write(answer(cli, argv, os.environ))
+        return 0
+    return cli.main(args=list(argv), prog_name="jaxresid", standalone_mode=False)
 
 
 def _print_traceback() -> None:
@@ -122,6 +110,8 @@ def _unexpected(error: BaseException) -> str:
     import sysconfig
     import traceback
 
+    if isinstance(error, OSError) and (reason := _of_the_machine(error)):
+        return f"jaxresid: error: {reason}"
     try:
         first = (str(error).strip().splitlines() or [""])[0]
     except Exception:  # even that is the user's code
@@ -140,6 +130,15 @@ def _unexpected(error: BaseException) -> str:
         f"jaxresid: internal error: {what}\n"
         "  this is a bug in jaxresid; --traceback shows where, please report it"
     )
+
+
+def _of_the_machine(error: OSError) -> str:
+    """Return what is wrong with the machine that an error comes from; '' for any other error."""
+    try:
+        os.getcwd()
+    except OSError as e:
+        return f"the working directory cannot be read: {e.strerror}"
+    return str(error) if error.errno in _OF_THE_MACHINE else ""
 
 
 @contextlib.contextmanager
@@ -258,8 +257,8 @@ def write(text: str, output: str | None, *, verbatim: bool = False) -> None:
     if output is None or output == "-":
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # × in an ASCII locale is no reason to fail
-        with _reader_may_leave():
-            sys.stdout.write(text if _is_unicode(encoding_of(output)) else text.translate(_PLAIN))
+        sys.stdout.write(text if _is_unicode(encoding_of(output)) else text.translate(_PLAIN))
+        sys.stdout.flush()
         return
     write_text(output, text)
 
@@ -275,9 +274,9 @@ def write_binary(data: bytes, output: str | None) -> None:
       JaxresidError: The file cannot be written.
     """
     if output is None or output == "-":
-        with _reader_may_leave():
-            sys.stdout.flush()
-            sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
         return
     write_bytes(output, data)
 

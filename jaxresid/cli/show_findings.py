@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from jaxresid._version import __version__
 from jaxresid.cli.completion import values
 from jaxresid.cli.help import Group, option
-from jaxresid.cli.main import terminal_width, use_color, write
+from jaxresid.cli.main import EXIT_FAILED, terminal_width, use_color, write
 from jaxresid.cli.options.output import (
     color_option,
     format_of,
@@ -25,6 +25,7 @@ from jaxresid.linter.rules import INDEX, TRACED, rule
 from jaxresid.linter.run.discover import UsageError
 from jaxresid.render.lint import FORMATS, STATISTICS_FORMATS, render, statistics
 from jaxresid.settings.config import Config, parse_per_file_ignores, split_selectors
+from jaxresid.violations import INVALID_CONFIGURATION
 
 if TYPE_CHECKING:
     from jaxresid.violations import Linted, RuleInfo
@@ -202,7 +203,9 @@ def show(
     fixed: int = 0,
     to_stderr: bool = False,
 ) -> int:
-    """Print results and return the exit code: 1 where more than infos was found.
+    """Print results and return the exit code: 1 where more than infos was found, 2 for errors.
+
+    An error is a file that could not be linted as its configuration says.
 
     Args:
       display: How findings are to be shown.
@@ -235,6 +238,8 @@ def show(
         click.echo(text, nl=False, err=True)
     elif text:
         write(text, output, verbatim=config.output_format == "github")
+    if any(v.code == INVALID_CONFIGURATION for r in results for v in r.violations):
+        return EXIT_FAILED
     failed = any(v.severity != "info" for r in results for v in r.violations)
     return int(failed and not display.exit_zero)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, overload
 
@@ -11,8 +12,9 @@ from jaxresid.decoding import DecodeError, decoded
 from jaxresid.documents.encoding import json_document
 from jaxresid.documents.kinds import KINDS, Result
 from jaxresid.documents.layouts import DOCUMENTS
-from jaxresid.errors import JaxresidError
+from jaxresid.errors import DocumentError
 from jaxresid.model import SCHEMA_VERSION
+from jaxresid.text.wide_encodings import wide_encoding
 from jaxresid.text_files import write_text
 
 T = TypeVar("T", bound=Result)
@@ -47,52 +49,58 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
       kind: The type that the result is to have, such as `jaxresid.Report`; None for any.
 
     Raises:
-      JaxresidError: It cannot be read, or holds something else.
+      DocumentError: It cannot be read, or holds something else.
     """
     name = os.fspath(path)
     data = _parsed(name)
     word = data["kind"]
     found = KINDS[word]
     if kind is not None and found is not kind:
-        raise JaxresidError(f"{name} holds a {found.__name__}, not a {kind.__name__}")
+        raise DocumentError(f"{name} holds a {found.__name__}, not a {kind.__name__}")
     try:
         return decoded(found, data, DOCUMENTS)
     except DecodeError as e:
-        raise JaxresidError(f"{name} is no valid {found.__name__}: {e}") from e
+        raise DocumentError(f"{name} is no valid {found.__name__}: {e}") from e
 
 
 def _parsed(name: str) -> dict[str, Any]:
     """Return the JSON object of a document of this version, of a known kind."""
     try:
-        text = Path(name).read_bytes().decode("utf-8-sig")
+        if stat.S_ISCHR(os.stat(name).st_mode):  # it may never end
+            raise DocumentError(f"cannot read {name}: it is a device")
+        raw = Path(name).read_bytes()
     except OSError as e:
-        raise JaxresidError(f"cannot read {name}: {e.strerror or e}") from e
+        raise DocumentError(f"cannot read {name}: {e.strerror or e}") from e
+    try:
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as e:
-        raise JaxresidError(f"{name} is not JSON: it is not text in UTF-8; {_HOW}") from e
+        wide = wide_encoding(raw)
+        what = f"it is {wide}, not UTF-8" if wide else "it is not text in UTF-8"
+        raise DocumentError(f"{name} is not JSON: {what}; {_HOW}") from e
     try:
         data = json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as e:
         where = f"{e.msg} at line {e.lineno}, column {e.colno}"
-        raise JaxresidError(f"{name} is not JSON: {where}; {_HOW}") from e
+        raise DocumentError(f"{name} is not JSON: {where}; {_HOW}") from e
     except (ValueError, RecursionError) as e:
-        raise JaxresidError(f"{name} is not JSON: {e}; {_HOW}") from e
+        raise DocumentError(f"{name} is not JSON: {e}; {_HOW}") from e
     if isinstance(data, list):
-        raise JaxresidError(
+        raise DocumentError(
             f"{name} holds a list, as the findings of `check` and `lint` are, and no result; {_HOW}"
         )
     if not isinstance(data, dict) or "schema" not in data:
-        raise JaxresidError(f"{name} is not a result of jaxresid; {_HOW}")
+        raise DocumentError(f"{name} is not a result of jaxresid; {_HOW}")
     version, kind = data["schema"], data.get("kind")
     if type(version) is int and version > SCHEMA_VERSION:
-        raise JaxresidError(
+        raise DocumentError(
             f"{name} was written by a later jaxresid: it has schema {version}, and this one reads"
             f" {SCHEMA_VERSION}; upgrade jaxresid to read it"
         )
     if type(version) is not int or version != SCHEMA_VERSION:
-        raise JaxresidError(f"{name} has schema {json.dumps(version)}, not {SCHEMA_VERSION}")
+        raise DocumentError(f"{name} has schema {json.dumps(version)}, not {SCHEMA_VERSION}")
     if not isinstance(kind, str) or kind not in KINDS:
         known = ", ".join(KINDS)
-        raise JaxresidError(f"{name} is not a result of jaxresid: its kind is none of {known}")
+        raise DocumentError(f"{name} is not a result of jaxresid: its kind is none of {known}")
     return data
 
 

@@ -7,7 +7,7 @@ promise to the users.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxresid.decoding import Format, Layout
@@ -28,6 +28,7 @@ from jaxresid.model import (
     Expression,
     Finding,
     Floor,
+    IntervalBasis,
     Lifetime,
     Lifetimes,
     LineDifference,
@@ -41,10 +42,12 @@ from jaxresid.model import (
     OomReport,
     Peak,
     Phases,
+    PhaseSpan,
     Plan,
     ProgramPoint,
     Report,
     Residual,
+    TimeBasis,
     Timing,
     ValueDifference,
 )
@@ -71,6 +74,34 @@ def _of_total(*names: str) -> _Derived:
     return {name: operator.attrgetter(f"total.{name}") for name in names}
 
 
+def _wrong_in_peak(peak: Peak) -> str:
+    return _outside("curve_at", peak.curve_at, "phases", peak.phases, len(peak.curve))
+
+
+def _wrong_in_lifetimes(lifetimes: Lifetimes) -> str:
+    return _outside("at", lifetimes.at, "values", lifetimes.values, len(lifetimes.points))
+
+
+def _wrong_in_basis(basis: IntervalBasis | TimeBasis) -> str:
+    if not basis.compilers:
+        return "compilers has none"
+    others = basis.others if isinstance(basis, IntervalBasis) else ()
+    unknown = next((name for name in others if name not in basis.compilers), None)
+    return "" if unknown is None else f"others has {unknown!r}, which compilers has not"
+
+
+def _outside(
+    name: str, at: int, key: str, spans: Sequence[PhaseSpan | Lifetime], count: int
+) -> str:
+    """Return which index or span is not inside of so many points; '' where all are."""
+    if not 0 <= at < max(count, 1):
+        return f"{name} is {at}, of {count} points"
+    for i, span in enumerate(spans):
+        if not 0 <= span.start <= span.stop <= count:
+            return f"{key}[{i}] is from {span.start} to {span.stop}, of {count} points"
+    return ""
+
+
 _ON = {"place": "on"}
 _LAYOUTS = {
     Location: Layout(from_one=("column",)),
@@ -80,8 +111,10 @@ _LAYOUTS = {
     LiveValue: Layout(spread=("aval", "source")),
     ProgramPoint: Layout(spread=("source",)),
     Lifetime: Layout(spread=("live",)),
-    Lifetimes: Layout(shared={"locations": ("location", "library", "caller", "stack")}),
-    Peak: Layout(spread=("source",), objects=("breakdown",)),
+    Lifetimes: Layout(
+        shared={"locations": ("location", "library", "caller", "stack")}, wrong=_wrong_in_lifetimes
+    ),
+    Peak: Layout(spread=("source",), objects=("breakdown",), wrong=_wrong_in_peak),
     Cost: Layout(objects=("collectives",), derived=_properties("flops")),
     Phases: Layout(
         below="phases",
@@ -97,6 +130,8 @@ _LAYOUTS = {
     Checkpoint: Layout(
         spread=("source",), blank=("unconfirmed",), derived=_properties("saved_per_gflop")
     ),
+    IntervalBasis: Layout(wrong=_wrong_in_basis),
+    TimeBasis: Layout(wrong=_wrong_in_basis),
     Finding: Layout(spread=("source",)),
     NextStep: Layout(derived=_properties("command")),
     Mesh: Layout(objects=("axes",)),

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import pandas
 
 # The dtypes of columns; those of the first two know what is missing without becoming floats.
+_TOO_LARGE = 1 << 63
 _DTYPES = {int: "Int64", bool: "boolean", float: "float64"}
 # What stands for the field in the names of the columns of its value; else its own name does.
 _PREFIXES: dict[Any, str] = {
@@ -96,7 +97,7 @@ def _frame(columns: Iterable[_Column], rows: Sequence[Any]) -> pandas.DataFrame:
             "to_dataframe needs pandas, which is not installed: pip install pandas"
         ) from e
     return pd.DataFrame(
-        {c.name: pd.Series([c.get(row) for row in rows], dtype=c.dtype) for c in columns}
+        {c.name: _series(pd, [c.get(row) for row in rows], c.dtype) for c in columns}
     )
 
 
@@ -121,6 +122,12 @@ def columns_of(kind: Any) -> tuple[_Column, ...]:
     which a row has one at most.
     """
     return tuple(_columns(kind))
+
+
+def _series(pd: Any, values: list[Any], dtype: str) -> Any:
+    """Return values as a column; integers that no 64 bits hold, as of FLOPs, as they are."""
+    is_large = dtype == "Int64" and any(abs(value or 0) >= _TOO_LARGE for value in values)
+    return pd.Series(values, dtype="object" if is_large else dtype)
 
 
 def _columns(kind: Any) -> Iterator[_Column]:

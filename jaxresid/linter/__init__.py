@@ -82,7 +82,11 @@ def lint_paths(
     from jaxresid.linter.run.files import LintRun
     from jaxresid.settings.config import Options
 
-    run = LintRun(config or _config(Path()), nearest=None if config else Options())
+    run = LintRun(
+        config or _config(Path()),
+        nearest=None if config else Options(),
+        reports_configuration=True,
+    )
     return run.run([str(p) for p in paths], jobs=jobs, cache=cache)
 
 

@@ -21,6 +21,7 @@ from jaxresid.model.comparison.difference import LineDifference as LineDifferenc
 from jaxresid.model.comparison.difference import ValueDifference as ValueDifference
 from jaxresid.model.comparison.sweep import Sweep as Sweep
 from jaxresid.model.comparison.sweep import SweepRow as SweepRow
+from jaxresid.model.compiled import BufferKind as BufferKind
 from jaxresid.model.compiled import Collective as Collective
 from jaxresid.model.compiled import Compiled as Compiled
 from jaxresid.model.compiled import CompiledBuffer as CompiledBuffer
@@ -74,8 +75,11 @@ from jaxresid.model.report.modules import ModuleMemory as ModuleMemory
 from jaxresid.model.report.next_step import NextStep as NextStep
 from jaxresid.model.report.offloading import Offloading as Offloading
 from jaxresid.model.report.offloading import Transfers as Transfers
+from jaxresid.model.report.peak import CurvePass as CurvePass
 from jaxresid.model.report.peak import KeptBeyondPeak as KeptBeyondPeak
+from jaxresid.model.report.peak import LiveKind as LiveKind
 from jaxresid.model.report.peak import LiveValue as LiveValue
+from jaxresid.model.report.peak import Pass as Pass
 from jaxresid.model.report.peak import Peak as Peak
 from jaxresid.model.report.peak import PhaseSpan as PhaseSpan
 from jaxresid.model.report.report import Report as Report

@@ -16,6 +16,8 @@ from jaxresid.text.short_repr import Shown
 # (1.65 in 56 programs: tests/benchmarks/accuracy/autotuned.py), and cuBLAS's workspace.
 _MOST_WITH_CUBLAS = 2
 _CUBLAS_WORKSPACE_NBYTES = 64 << 20
+# What XLA holds a buffer for.
+BufferKind = OneOf["argument", "output", "temporary", "constant"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -36,7 +38,7 @@ class CompiledBuffer(Shown):
       origin: that residual in full, except where it is made.
     """
 
-    kind: str
+    kind: BufferKind
     nbytes: int
     count: int = 1
     shape: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
+from jaxresid.model.compiled import BufferKind
 from jaxresid.model.display import show
 from jaxresid.model.result import Result
 from jaxresid.model.target import Target
@@ -66,7 +67,7 @@ class OomBuffer(Shown):
       origin: that residual in full, except where it is made; None without a target.
     """
 
-    kind: str
+    kind: BufferKind
     nbytes: int
     count: int = 1
     padding_nbytes: int = 0

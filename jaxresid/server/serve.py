@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
+import sys
+from typing import BinaryIO, cast
 
 from jaxresid.errors import JaxresidError
 
@@ -31,6 +34,8 @@ def serve() -> int:
     from jaxresid.server.answers import KINDS
     from jaxresid.server.protocol import Protocol
     from jaxresid.server.session import Session
+    from jaxresid.server.transport import Input
+    from jaxresid.standard_streams import Output
 
     logging.getLogger("pygls").setLevel(logging.CRITICAL)
     language = types.NotebookCellLanguage(language="python")
@@ -52,7 +57,8 @@ def serve() -> int:
     for name, handler in session.commands().items():
         server.command(name)(handler)
     # What a library prints must not come between messages.
-    with os.fdopen(os.dup(1), "wb") as messages:
-        os.dup2(2, 1)
-        server.start_io(stdout=messages)
+    answers = Output(os.dup(1))
+    os.dup2(2, 1)
+    messages = Input(sys.stdin.buffer, answers)
+    server.start_io(cast(BinaryIO, messages), io.BufferedWriter(answers))
     return 0 if server.protocol.has_shut_down else 1

@@ -14,22 +14,24 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, get_args
 
+from jaxresid import regular_files
 from jaxresid.option_types import OutputFormat
 from jaxresid.settings.globs import Glob, excluder, regex_of
 from jaxresid.settings.named_target import NamedTarget, named_targets
 from jaxresid.settings.requirements.versions import Version
 from jaxresid.settings.toml_values import (
     ConfigError,
-    display_path,
+    ConfigFileError,
     flag,
     kind_of,
-    location,
+    line_of,
     string,
     string_list,
     table_in,
 )
 from jaxresid.text.nearest import did_you_mean
 from jaxresid.text.short_repr import Shown
+from jaxresid.text.wide_encodings import wide_encoding
 
 if TYPE_CHECKING:
     from jaxresid.settings.requirements.in_use import Directory, JaxInUse
@@ -115,11 +117,15 @@ class Selection(NamedTuple):
 
 
 class PerFileIgnore(NamedTuple):
-    """Selectors that are ignored where `glob` matches, or where it does not if `negated`."""
+    """Selectors that are ignored where `glob` matches, or where it does not if `negated`.
+
+    `is_of_file` is whether the configuration file has it, and not the command line.
+    """
 
     glob: Glob
     negated: bool
     selectors: tuple[str, ...]
+    is_of_file: bool = False
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -246,16 +252,17 @@ class Config(Shown):
                     yield from_file, key, selector
         for entry in self.per_file_ignores:
             for selector in entry.selectors:
-                yield entry.glob.base == str(self.root), "per-file-ignores", selector
+                yield entry.is_of_file, "per-file-ignores", selector
 
     def _refuse_selector(
         self, from_file: bool, key: str, selector: str, known: Mapping[str, str]
     ) -> NoReturn:
         words = ["ALL", *known, *known.values(), *{code[:4] for code in known}]
         guess = did_you_mean(selector, words) or "; `jaxresid rules` lists them"
-        if self.file is not None and from_file and selector in self.text:
-            where = location(self.file, self.text, key, within=selector)
-            raise ConfigError(f"{where}: unknown rule `{selector}` in `{key}`{guess}")
+        if self.file is not None and from_file:
+            line = line_of(self.text, key, within=selector)
+            reason = f"unknown rule `{selector}` in `{key}`{guess}"
+            raise ConfigFileError(self.file, reason, line)
         raise ConfigError(f"unknown rule `{selector}` in `--{key}`{guess}")
 
 
@@ -449,7 +456,8 @@ def combine(
     if options.per_file_ignores is not None:
         ignores = _per_file_ignores(options.per_file_ignores, cwd, "--per-file-ignores")
     else:
-        ignores = _per_file_ignores(table.per_file_ignores or (), root, "per-file-ignores")
+        written = _per_file_ignores(table.per_file_ignores or (), root, "per-file-ignores")
+        ignores = tuple(each._replace(is_of_file=True) for each in written)
     output_format = options.output_format or table.output_format or "text"
     if output_format not in OUTPUT_FORMATS:
         raise ConfigError(_no_format(output_format))
@@ -464,7 +472,7 @@ def combine(
         target_jax=options.target_jax or table.target_jax or (in_use.version if in_use else None),
         target_jax_file=in_use.file if in_use else None,
         output_format=output_format,
-        cache_dir=_cache_dir(table, options, root, cwd),
+        cache_dir=_cache_dir(options, cwd) or _cache_dir_of_project(table, root, file, text),
         unsafe_fixes=_first(options.unsafe_fixes, table.unsafe_fixes, False),
         fix=_first(options.fix, table.fix, False),
         text=text,
@@ -504,10 +512,21 @@ def _per_file_ignores(
     )
 
 
-def _cache_dir(table: Options, options: Options, root: Path, cwd: Path) -> Path:
-    if options.cache_dir is not None:
-        return cwd / os.path.expanduser(options.cache_dir)
-    return root / os.path.expanduser(table.cache_dir or ".jaxresid_cache")
+def _cache_dir(options: Options, cwd: Path) -> Path | None:
+    """Return the cache directory that the user named, who may put it anywhere, by links as well."""
+    if options.cache_dir is None:
+        return None
+    return Path(os.path.realpath(cwd / os.path.expanduser(options.cache_dir)))
+
+
+def _cache_dir_of_project(table: Options, root: Path, file: Path | None, text: str) -> Path:
+    if table.cache_dir is None or file is None:
+        return root / ".jaxresid_cache"
+    path = root / os.path.expanduser(table.cache_dir)
+    if regular_files.leads_out(path, root):
+        reason = f"`cache-dir` leads out of the project: {table.cache_dir}; only --cache-dir may"
+        raise ConfigFileError(file, reason, line_of(text, "cache-dir"))
+    return path
 
 
 class FoundConfig(NamedTuple):
@@ -535,10 +554,12 @@ def find(start: Path, config_file: Path | None = None) -> FoundConfig:
     for directory in (start, *start.parents):
         path = directory / "pyproject.toml"
         try:
-            data = path.read_bytes()
+            data = regular_files.read_limited(path)
+        except regular_files.UnusableFileError as error:
+            raise _unreadable(path, error) from None
         except OSError:
             continue
-        if b"jax" not in data:  # neither the table nor a requirement
+        if b"jax" not in data.replace(b"\0", b""):  # neither the table nor a requirement
             continue
         content = _decode(data, path)
         if "jaxresid" in table_in(_toml(content, path), "tool"):
@@ -548,16 +569,22 @@ def find(start: Path, config_file: Path | None = None) -> FoundConfig:
 
 def _read(path: Path) -> str:
     try:
-        return _decode(path.read_bytes(), path)
+        return _decode(regular_files.read_limited(path), path)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> ConfigFileError:
+    return ConfigFileError(path, f"cannot be read: {error.strerror or error}")
 
 
 def _decode(data: bytes, path: Path) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise ConfigError(f"{display_path(path)}: not valid TOML: it is not UTF-8") from None
+        instead = wide_encoding(data)
+        reason = f"it is {instead}; save it as UTF-8" if instead else "it is not UTF-8"
+        raise ConfigFileError(path, f"not valid TOML: {reason}") from None
 
 
 def _toml(text: str, file: Path) -> dict[str, object]:
@@ -568,11 +595,13 @@ def _toml(text: str, file: Path) -> dict[str, object]:
     except tomllib.TOMLDecodeError as error:
         reason = str(error)
         place = re.search(r" \(at line (\d+), column (\d+)\)$", reason)
-        where = f"{display_path(file)}:{place[1]}:{place[2]}" if place else display_path(file)
+        line, column = (int(place[1]), int(place[2])) if place else (None, None)
         reason = reason[: place.start()] if place else reason
-        raise ConfigError(f"{where}: not valid TOML: {reason}") from None
+        if reason.endswith(" (at end of document)"):
+            line = text.rstrip().count("\n") + 1
+        raise ConfigFileError(file, f"not valid TOML: {reason}", line, column) from None
     except RecursionError:
-        raise ConfigError(f"{display_path(file)}: not valid TOML: nested too deeply") from None
+        raise ConfigFileError(file, "not valid TOML: nested too deeply") from None
 
 
 @lru_cache(maxsize=8)
@@ -600,15 +629,13 @@ def parse(text: str, file: Path = Path("pyproject.toml")) -> Options:
     """
     table = table_in(_toml(text, file), "tool").get("jaxresid", {})
     if not isinstance(table, dict):
-        raise ConfigError(
-            f"{display_path(file)}: tool.jaxresid is not a table; write [tool.jaxresid]"
-        )
+        raise ConfigFileError(file, "tool.jaxresid is not a table; write [tool.jaxresid]")
     values: dict[str, object] = {}
     for key, value in table.items():
         try:
             values[key.replace("-", "_")] = _value(key, value)
         except ConfigError as error:
-            raise ConfigError(f"{location(file, text, key, *error.keys)}: {error}") from None
+            raise ConfigFileError(file, str(error), line_of(text, key, *error.keys)) from None
     return Options(**values)  # type: ignore[arg-type]
 
 

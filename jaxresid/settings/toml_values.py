@@ -28,6 +28,24 @@ class ConfigError(JaxresidError):
         self.keys = keys
 
 
+class ConfigFileError(ConfigError):
+    """The error of a configuration file, or of another file that is read with it.
+
+    Attributes:
+      file: the file.
+      reason: what is wrong there.
+      line: the line, from 1; None for the whole file.
+      column: the column, from 1; None for the whole line.
+    """
+
+    def __init__(
+        self, file: Path, reason: str, line: int | None = None, column: int | None = None
+    ) -> None:
+        place = ":".join(str(part) for part in (display_path(file), line, column) if part)
+        super().__init__(f"{place}: {reason}")
+        self.file, self.reason, self.line, self.column = file, reason, line, column
+
+
 def table_in(document: Mapping[str, object], *keys: str) -> Mapping[str, object]:
     """Return the table that keys lead to in a TOML document; empty where there is none."""
     table: object = document
@@ -96,21 +114,27 @@ def kind_of(value: object) -> str:
     return str(value)  # a date or a time
 
 
-def location(file: Path, text: str, *keys: str, within: str = "") -> str:
+def location(file: Path, text: str, *keys: str) -> str:
     """Return where a key of [tool.jaxresid] stands, `pyproject.toml:3`.
 
     Args:
       file: the file.
       text: the text of the file.
       keys: the keys that lead to it.
-      within: a string in its value that is meant.
     """
-    line = _line(text, ("tool", "jaxresid", *keys), within)
+    line = line_of(text, *keys)
     return f"{display_path(file)}:{line}" if line else display_path(file)
 
 
-def _line(text: str, wanted: tuple[str, ...], within: str) -> int | None:
-    """Return the first line of the innermost key that leads to a value, or of a string in it."""
+def line_of(text: str, *keys: str, within: str = "") -> int | None:
+    """Return the line of a key of [tool.jaxresid], or of the innermost one that leads to it.
+
+    Args:
+      text: the text of the file.
+      keys: the keys that lead to it.
+      within: a string in its value that is meant.
+    """
+    wanted = ("tool", "jaxresid", *keys)
     table: tuple[str, ...] = ()
     found, deepest = None, 2
     lines = text.splitlines()

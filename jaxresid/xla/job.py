@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
+from jaxresid.model import BufferKind
 from jaxresid.xla.places import Place
 
 
@@ -68,7 +69,7 @@ class PeakBuffer:
       callers: the lines of the calls that led to that line, the nearest first.
     """
 
-    kind: str
+    kind: BufferKind
     nbytes: int
     shape: str = ""
     opcode: str = ""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal as OneOf
 
+from jaxresid import regular_files
 from jaxresid.errors import InputsError
 from jaxresid.text.nearest import did_you_mean, nearest_first
 from jaxresid.text.short_repr import Shown
@@ -360,7 +361,7 @@ def _target_config(file: str) -> str:
       InputsError: it cannot be read, or describes none that XLA's CUDA compiler knows.
     """
     try:
-        text = Path(file).read_text(encoding="utf-8")
+        text = regular_files.read_limited(Path(file)).decode("utf-8")
     except (OSError, UnicodeDecodeError) as e:
         reason = e.strerror if isinstance(e, OSError) else "it is not text"
         raise InputsError(f"cannot read {file}: {reason or type(e).__name__}") from e

@@ -19,7 +19,7 @@ from jaxresid.decoding import DecodeError, decoded
 from jaxresid.documents.encoding import encoded, json_document
 from jaxresid.documents.kinds import KINDS
 from jaxresid.documents.layouts import DOCUMENTS
-from jaxresid.model import Residual, SweepRow
+from jaxresid.model import IntervalBasis, Lifetimes, Peak, Residual, SweepRow, TimeBasis
 from tests.render.made_by_hand import COMPARISON, PLAN
 from tests.render.test_render import CHECKPOINTED, REPORT, SPLIT
 from tests.schemas import validate
@@ -28,13 +28,39 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 LEAVES = {
     str: TEXT,
     int: st.integers(0, 2**60),
-    float: st.floats(allow_nan=False, allow_infinity=False),
+    float: st.floats(-1e28, 1e28),
     bool: st.booleans(),
     type(None): st.none(),
     object: st.recursive(
         st.none() | st.booleans() | st.integers() | TEXT, lambda s: st.lists(s, max_size=2)
     ),
 }
+
+
+def together(value):
+    """The value with its indices inside of what they are of, and with its compilers."""
+    match value:
+        case Peak(curve=curve):
+            return dataclasses.replace(
+                value,
+                curve_at=value.curve_at % max(len(curve), 1),
+                phases=tuple(inside(span, len(curve)) for span in value.phases),
+            )
+        case Lifetimes(points=points):
+            return dataclasses.replace(
+                value,
+                at=value.at % max(len(points), 1),
+                values=tuple(inside(each, len(points)) for each in value.values),
+            )
+        case IntervalBasis() | TimeBasis():
+            more = dict.fromkeys(getattr(value, "others", ()), ())
+            return dataclasses.replace(value, compilers={"xla": ("1",), **value.compilers, **more})
+    return value
+
+
+def inside(span, count):
+    start, stop = sorted((span.start % (count + 1), span.stop % (count + 1)))
+    return dataclasses.replace(span, start=start, stop=stop)
 
 
 @functools.cache
@@ -49,7 +75,7 @@ def values(kind):
             fields[name] = st.deferred(lambda hint=hint: values(hint))
             if layout and name in layout.objects:
                 fields[name] = fields[name].map(lambda pairs: tuple(dict(pairs).items()))
-        return st.builds(kind, **fields)
+        return st.builds(kind, **fields).map(together)
     if origin in (typing.Union, types.UnionType):
         return st.one_of(*map(values, sorted(arguments, key=lambda a: a is not type(None))))
     if origin is typing.Literal:

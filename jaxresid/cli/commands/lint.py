@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from jaxresid.cli.help import ExplainedCommand, Group, command, option
-from jaxresid.cli.main import tell, write
+from jaxresid.cli.main import EXIT_FAILED, tell, write
 from jaxresid.cli.show_findings import (
     check_combination,
     check_statistics,
@@ -26,6 +26,7 @@ from jaxresid.errors import JaxresidError
 from jaxresid.linter.run.discover import FoundFile, UsageError, discover
 from jaxresid.linter.run.files import LintRun
 from jaxresid.settings.config import Config, Options, load, parse_target_jax
+from jaxresid.settings.toml_values import display_path
 from jaxresid.text.safe_text import visible
 
 if TYPE_CHECKING:
@@ -230,6 +231,7 @@ def _run_once(request: LintRequest, options: Options) -> int:
         config,
         nearest=None if request.isolated or request.config is not None else options,
         ignore_noqa=request.ignore_noqa,
+        reports_configuration=not request.show_files,
     )
     run.entries(config)  # refuses unknown codes before anything is read
     check_statistics(request, config)
@@ -292,9 +294,8 @@ def _fix(request: LintRequest, run: LintRun, results: Sequence[Linted]) -> int:
 
     made: list[str] = []
     diffs: list[str] = []
-    for linted in results:
-        if not any(v.fix for v in linted.violations):
-            continue
+    writable, left_alone = _writable([r for r in results if any(v.fix for v in r.violations)], run)
+    for linted in writable:
         absolute = Path(os.path.abspath(linted.path))
         try:
             raw = absolute.read_bytes()
@@ -312,7 +313,7 @@ def _fix(request: LintRequest, run: LintRun, results: Sequence[Linted]) -> int:
         if not request.quiet:
             what = "fix" if len(made) == 1 else "fixes"
             click.echo(f"Would make {len(made)} {what}." if made else "No fixes.", err=True)
-        return int(bool(diffs) and not request.exit_zero)
+        return left_alone or int(bool(diffs) and not request.exit_zero)
     if request.show_fixes and made:
         tell("\n".join(["Fixed:", *(f"  {visible(m)}" for m in made)]))
     if request.fix_only:
@@ -320,12 +321,39 @@ def _fix(request: LintRequest, run: LintRun, results: Sequence[Linted]) -> int:
             click.echo(
                 f"Fixed {len(made)} {'finding' if len(made) == 1 else 'findings'}.", err=True
             )
-        return int(bool(made) and request.exit_non_zero_on_fix)
+        return left_alone or int(bool(made) and request.exit_non_zero_on_fix)
     if made:
         # What was fixed in one file may change what is found in another.
-        run = LintRun(run.config, nearest=run.nearest, ignore_noqa=run.ignore_noqa)
+        run = LintRun(
+            run.config,
+            nearest=run.nearest,
+            ignore_noqa=run.ignore_noqa,
+            reports_configuration=True,
+        )
         results = run.run(request.paths or (".",), jobs=request.jobs, cache=request.cache)
     return _show(request, run, results, fixed=len(made))
+
+
+def _writable(results: Sequence[Linted], run: LintRun) -> tuple[list[Linted], int]:
+    """Return the results whose files may be changed, and the exit code of leaving out the others.
+
+    Each of the others is reached by a link that leads out of what is linted, which is said.
+    """
+    from jaxresid.linter.run.links import way_out
+
+    writable = []
+    for linted in results:
+        path = Path(os.path.abspath(linted.path))
+        link = way_out(path, run.complete)
+        if link is None:
+            writable.append(linted)
+        else:
+            tell(
+                f"jaxresid: warning: {visible(linted.path)} is not changed: the link"
+                f" {visible(display_path(link))} leads out of what is linted, to"
+                f" {visible(os.path.realpath(link))}"
+            )
+    return writable, 0 if len(writable) == len(results) else EXIT_FAILED
 
 
 def _diff(before: bytes, after: bytes, path: str) -> Iterator[str]:
@@ -339,7 +367,8 @@ def _add_noqa(run: LintRun, results: Sequence[Linted], reason: str) -> int:
     from jaxresid.linter.text import suppress
 
     added = 0
-    for linted in results:
+    writable, left_alone = _writable(results, run)
+    for linted in writable:
         absolute = Path(os.path.abspath(linted.path))
         try:
             raw = absolute.read_bytes()
@@ -352,7 +381,7 @@ def _add_noqa(run: LintRun, results: Sequence[Linted], reason: str) -> int:
     broken = [v for r in results for v in r.violations if v.code in suppress.UNSUPPRESSABLE]
     for violation in broken:
         tell(f"{visible(violation.path)}: {violation.code}: {violation.message}")
-    return int(bool(broken))
+    return left_alone or int(bool(broken))
 
 
 def _stdin(request: LintRequest, run: LintRun) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from jaxresid import regular_files
 from jaxresid.cli.options.limits import GrowthOptions
 from jaxresid.errors import InputsError
 from jaxresid.progress import Progress
@@ -146,6 +147,8 @@ def updated(
     from jaxresid.advice.check.lockfile import lockfile_text
     from jaxresid.text_files import write_text
 
+    if regular_files.leads_out(file, file.parent):
+        raise InputsError(f"{file} is a link that leads out of its directory: it is not written")
     before = _read(file) if file.exists() else {}
     kept = {name: old for name, old in before.items() if names is None or name in names}
     text = lockfile_text({**kept, **made})
@@ -160,14 +163,15 @@ def _read(file: Path) -> dict[str, Baseline]:
     from jaxresid.advice.check.lockfile import baselines_in
 
     try:
-        text = file.read_text(encoding="utf-8")
+        text = regular_files.read_limited(file).decode("utf-8")
     except FileNotFoundError:
         raise InputsError(
             f"there is no {file} to hold growth against: `jaxresid check --update` writes it, or"
             " give --baseline FILE or REV"
         ) from None
     except (OSError, UnicodeDecodeError) as e:
-        raise InputsError(f"cannot read {file}: {e}") from e
+        reason = e.strerror if isinstance(e, OSError) else e
+        raise InputsError(f"cannot read {file}: {reason}") from e
     return baselines_in(text, str(file))
 
 

@@ -11,19 +11,24 @@ from __future__ import annotations
 
 import functools
 import re
+from typing import Final
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.jaxpr_types import Eqn, Jaxpr
+from jaxresid.model import Pass
 
-FORWARD, RECOMPUTE, BACKWARD, UPDATE = "forward", "recompute", "backward", "update"
+FORWARD: Final = "forward"
+RECOMPUTE: Final = "recompute"
+BACKWARD: Final = "backward"
+UPDATE: Final = "update"
 BOTH = "both"
 
 _DERIVATIVE = re.compile(r"\b(jvp|transpose)\(")
 
 
 @functools.cache
-def phase_of(tags: str) -> str:
+def phase_of(tags: str) -> Pass:
     """Return the pass that name stacks tell.
 
     `update` is what no derivative is part of: an optimizer's work, or what prepares a batch.

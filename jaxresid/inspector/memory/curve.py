@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE
 from jaxresid.inspector.memory.liveness import Timeline
-from jaxresid.model import PhaseSpan
+from jaxresid.model import CurvePass, Pass, PhaseSpan
 
 _POINTS = 200
 # A pass that is a smaller share of the curve, such as a cast between two others, is not shown.
@@ -38,13 +38,13 @@ def curve_of(
     return curve, at, _spans([phases[i] for i in highest], curve, at)
 
 
-def _pass(phase: str) -> str:
+def _pass(phase: Pass) -> CurvePass:
     return BACKWARD if phase == RECOMPUTE else phase
 
 
-def _spans(phases: Sequence[str], curve: Sequence[int], at: int) -> tuple[PhaseSpan, ...]:
+def _spans(phases: Sequence[CurvePass], curve: Sequence[int], at: int) -> tuple[PhaseSpan, ...]:
     """Return the passes of a curve's points in stretches, of which none but the peak's is short."""
-    runs: list[tuple[str, int, int]] = []
+    runs: list[tuple[CurvePass, int, int]] = []
     start = 0
     for phase, group in itertools.groupby(phases):
         stop = start + len(list(group))
@@ -52,7 +52,7 @@ def _spans(phases: Sequence[str], curve: Sequence[int], at: int) -> tuple[PhaseS
         start = stop
     least = _SHORTEST * len(phases)
     long = [r for r in runs if r[2] - r[1] >= least or r[1] <= at < r[2]]
-    joined: list[tuple[str, int, int]] = []
+    joined: list[tuple[CurvePass, int, int]] = []
     for phase, start, _ in long:
         if joined and joined[-1][0] == phase:
             continue

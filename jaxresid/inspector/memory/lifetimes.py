@@ -23,6 +23,7 @@ from jaxresid.model import (
     Lifetime,
     LifetimeReason,
     Lifetimes,
+    LiveKind,
     LiveValue,
     Location,
     ProgramPoint,
@@ -113,7 +114,7 @@ def _small_ones_summed(made: Lifetimes, biggest: int) -> Lifetimes:
     """Return lifetimes with so many of the biggest values, and the sums of the others by kind."""
     by_size = sorted(range(len(made.values)), key=lambda i: -made.values[i].live.nbytes)
     alone = set(by_size[:biggest])
-    others: dict[tuple[str, LifetimeReason], list[Lifetime]] = {}
+    others: dict[tuple[LiveKind, LifetimeReason], list[Lifetime]] = {}
     for i, value in enumerate(made.values):
         if i not in alone:
             others.setdefault((value.live.kind, value.reason), []).append(value)

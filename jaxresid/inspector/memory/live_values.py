@@ -11,7 +11,7 @@ from jaxresid.inspector.memory.liveness import Span, Timeline
 from jaxresid.inspector.program.avals import aval_of_value
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block, Op, Value
-from jaxresid.model import NOWHERE, LiveValue, Source
+from jaxresid.model import NOWHERE, LiveKind, LiveValue, Source
 
 
 def outside_nbytes(program: Program, memory: str = "device") -> int:
@@ -128,7 +128,7 @@ class Temporaries:
         """
         buffer = span.buffer
         crosses = self._behind[span.start] < self._behind[span.stop]
-        kind = "residual" if crosses and buffer.op.phase == FORWARD else "temporary"
+        kind: LiveKind = "residual" if crosses and buffer.op.phase == FORWARD else "temporary"
         for name, values in self._kept.items():
             if buffer.value in values:
                 kind = name
@@ -155,7 +155,7 @@ def _maker(op: Op, value: Value) -> Op:
     return op
 
 
-def _kept(program: Program) -> dict[str, set[Value]]:
+def _kept(program: Program) -> dict[LiveKind, set[Value]]:
     """Return the temporaries that one pass makes and another reads."""
     residuals, gradients = set(program.residuals), set[Value]()
     _add_kept(program.block, residuals, gradients)

@@ -24,7 +24,7 @@ from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.program.build import Program, all_ops
 from jaxresid.inspector.program.ops import InlineContext, Op
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.model import NOWHERE, LiveValue, Location, Peak, Source
+from jaxresid.model import NOWHERE, LiveKind, LiveValue, Location, Peak, Source
 from jaxresid.text.layer_paths import folded_scopes, scope_key
 
 _IN_JAX = re.compile(r"[/\\]jax[/\\]_src[/\\]")
@@ -112,7 +112,7 @@ def peak(lowered: Lowered, places: OpSources) -> EstimatedPeak:
         *(temporaries.value(span)[0] for span in found.live),
     )
     live = _folded(each)
-    breakdown: dict[str, int] = {}
+    breakdown: dict[LiveKind, int] = {}
     for value in live:
         breakdown[value.kind] = breakdown.get(value.kind, 0) + value.nbytes
     op = found.points[found.at].op if found.points else None

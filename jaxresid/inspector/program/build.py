@@ -26,6 +26,7 @@ from jaxresid.inspector.program.per_device import SPLIT_ANEW, per_device
 from jaxresid.inspector.program.propagation import PartialSplit
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.jaxpr_types import Aval, Eqn, Jaxpr, Literal, Var
+from jaxresid.model import LiveKind, Pass
 
 # More readers than this of one value are not fused; a bound on the search.
 _SIBLINGS = 8
@@ -40,12 +41,12 @@ class ValueRole:
     """What an input or output of a program is.
 
     Attributes:
-      kind: what it is, in the words of `model.Live.kind`.
+      kind: what it is, in the words of `model.LiveValue.kind`.
       path: the pytree path, for an argument.
       donated: whether an output may take over its buffer.
     """
 
-    kind: str
+    kind: LiveKind
     path: str | None = None
     donated: bool = False
 
@@ -222,7 +223,7 @@ class _Step:
     operands: Final[tuple[Var | int, ...]]
     literals: Final[tuple[tuple[Literal, Value], ...]] = ()
     number: Final[int | None] = None
-    phase: Final[str | None] = None
+    phase: Final[Pass | None] = None
     results: Final[tuple[Value, ...]] = ()
 
 
@@ -384,7 +385,7 @@ class _Builder:
         return made
 
     def _add_plain(
-        self, step: _Step, phase: str, operands: list[Value], context: InlineContext
+        self, step: _Step, phase: Pass, operands: list[Value], context: InlineContext
     ) -> Sequence[Value]:
         key: Hashable = None
         if step.number is not None:
@@ -547,7 +548,7 @@ def _barrier_operands(eqn: Eqn, count: int) -> tuple[bool, ...] | None:
     return (True,) * count if prevent else None
 
 
-def _phase(eqn: Eqn, context: InlineContext) -> str:
+def _phase(eqn: Eqn, context: InlineContext) -> Pass:
     return phase_of(f"{context.tags}/{jax_compat.name_stack(eqn)}")
 
 

@@ -16,6 +16,7 @@ from typing import Literal as OneOf
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.jaxpr_types import Eqn
+from jaxresid.model import Pass
 
 
 @dataclass(slots=True, eq=False)
@@ -186,7 +187,7 @@ class Op:
     results: Final[tuple[Value, ...]]
     eqn: Final[Eqn]
     context: Final[InlineContext]
-    phase: Final[str]
+    phase: Final[Pass]
     bodies: Final[tuple[Block, ...]] = ()
     nest: Final[Nest | None] = None
     devices: Final[int] = 1

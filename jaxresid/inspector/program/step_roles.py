@@ -10,12 +10,16 @@ import operator
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from jaxresid.inspector.jaxpr.flows import NOTHING, Flow, Flows, bits, is_inexact, shape_and_dtype
 from jaxresid.inspector.program.build import ValueRole
 from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.model import LiveKind
 
-PARAMETERS, OPTIMIZER_STATE, BATCH = "parameters", "optimizer-state", "batch"
+PARAMETERS: Final = "parameters"
+OPTIMIZER_STATE: Final = "optimizer-state"
+BATCH: Final = "batch"
 
 # Of the inputs (constants, then arguments), and of the outputs.
 Roles = tuple[tuple[ValueRole, ...], tuple[ValueRole, ...]]
@@ -38,9 +42,9 @@ def roles(step: StepTrace) -> Roles:
     found = _input_uses(step, holders)
     own = {holders[i] for i in (*found.parameters, *found.state)}
     inputs = [ValueRole("constant")] * len(jaxpr.constvars)
-    kinds = ["gradient" if is_gradient else "output" for is_gradient in found.is_gradient]
+    kinds: list[LiveKind] = ["gradient" if each else "output" for each in found.is_gradient]
     for i, path in enumerate(step.inputs):
-        kind = "argument"
+        kind: LiveKind = "argument"
         if path is None:
             kind = "constant"
         elif i in found.parameters:

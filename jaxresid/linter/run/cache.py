@@ -138,7 +138,7 @@ class LintCache:
         if not self._changed and not gone:
             return
         with suppress(OSError, ValueError, TypeError, RecursionError):
-            if regular_files.leads_out(self.directory):
+            if regular_files.leads_out(self.directory, self.directory.parent):
                 return
             user_cache.prepare(self.directory)
             file = _file(self.directory, self.key)
@@ -187,7 +187,7 @@ def _load(file: Path, key: str) -> dict[str, dict[str, Any]]:
     """
     sections: Any = None
     with suppress(OSError, ValueError, RecursionError):
-        if not regular_files.leads_out(file.parent):
+        if not regular_files.leads_out(file.parent, file.parent.parent):
             head, _, body = regular_files.read(file).partition(b"\n")
             if json.loads(head) == _head(key, body):
                 sections = json.loads(body)

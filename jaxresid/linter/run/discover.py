@@ -10,8 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from jaxresid import regular_files
 from jaxresid.errors import JaxresidError
 from jaxresid.settings.config import Config
+from jaxresid.settings.toml_values import ConfigFileError
 
 # Small values are NamedTuples here: a dataclass takes half a millisecond to make, and a commit hook
 # makes them all at every commit.
@@ -55,6 +57,7 @@ def discover(paths: Sequence[str], config: Config) -> tuple[FoundFile | Unreadab
 
     Raises:
       UsageError: A path does not exist.
+      ConfigFileError: A `.gitignore` or the like is a pipe, a device or too big.
     """
     for path in paths:
         if not os.path.lexists(path):
@@ -369,12 +372,25 @@ def _ignores_above(directory: str) -> _Ignores:
 
 
 def _read_ignores(path: str, base: str) -> tuple[_IgnoreFile, ...]:
-    try:
-        data = Path(path).read_bytes()
-    except OSError:
+    text = _read(path).removeprefix("\ufeff")
+    if not text:
         return ()
-    text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     return (_IgnoreFile(os.path.join(base, ""), _patterns(text), _possible_names(text)),)
+
+
+def _read(path: str) -> str:
+    """Return the text of a file of git's; '' for one that is not there or may not be read.
+
+    Raises:
+      ConfigFileError: It is a pipe, a device or the like, or too big.
+    """
+    try:
+        data = regular_files.read_limited(Path(path))
+    except regular_files.UnusableFileError as error:
+        raise ConfigFileError(Path(path), f"cannot be read: {error.strerror}") from None
+    except (OSError, ValueError):  # ValueError: a name with a null character
+        return ""
+    return data.decode("utf-8", "surrogateescape")
 
 
 @lru_cache(maxsize=256)
@@ -407,15 +423,9 @@ def _info_exclude(directory: str) -> str:
     `.git` is a file in submodules and in further work trees.
     """
     git = os.path.join(directory, ".git")
-    if os.path.isfile(git):
-        try:
-            pointer = Path(git).read_text(encoding="utf-8", errors="surrogateescape")
-            git = os.path.join(directory, pointer.removeprefix("gitdir:").strip())
-            common = os.path.join(git, "commondir")
-            if os.path.isfile(common):
-                git = os.path.join(git, Path(common).read_text(encoding="utf-8").strip())
-        except OSError:
-            pass
+    if not os.path.isdir(git):
+        git = os.path.join(directory, _read(git).removeprefix("gitdir:").strip())
+        git = os.path.join(git, _read(os.path.join(git, "commondir")).strip())
     return os.path.join(git, "info", "exclude")
 
 
@@ -430,15 +440,26 @@ def project_root(path: str | os.PathLike[str]) -> Path:
     """
     absolute = Path(os.path.abspath(path))
     own = absolute if absolute.is_dir() else absolute.parent
-    for directory in (own, *own.parents):
-        if directory.name in _INSTALLED:
-            break
-        if any((directory / name).exists() for name in _PROJECT_FILES):
-            return directory
+    marked = marked_root(own)
+    if marked is not None:
+        return marked
     top = own
     while _is_package(top.parent, None) and _is_package(top, None):
         top = top.parent
     return top
+
+
+def marked_root(directory: Path) -> Path | None:
+    """Return the nearest directory upwards that a file or `.git` marks as that of a project.
+
+    None is returned where there is none, or the directory is in an installed package.
+    """
+    for each in (directory, *directory.parents):
+        if each.name in _INSTALLED:
+            break
+        if any(os.path.exists(each / name) for name in _PROJECT_FILES):
+            return each
+    return None
 
 
 def module_name(

@@ -21,7 +21,8 @@ from jaxresid.linter.run.discover import (
 )
 from jaxresid.linter.run.workers import CandidateFile, lint_files
 from jaxresid.linter.text import prefilter as funnel
-from jaxresid.settings.config import Config, Options, load, matches
+from jaxresid.settings.config import Config, Options, Selection, load, matches
+from jaxresid.settings.toml_values import ConfigFileError, display_path
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.neighbours import Remembered
@@ -50,6 +51,8 @@ class LintRun:
       ignore_noqa: whether to report what comments silence as well.
       folders: where files may be read: the project of a file in one of them does not begin above
         it, and any other file is linted on its own, by `config`. None for anywhere.
+      reports_configuration: whether what is wrong with the configuration of a directory is a
+        finding, and its files are linted by that of the directory above; else it is raised.
 
     Attributes:
       found_nothing: whether the last `run` had no file to lint.
@@ -64,6 +67,7 @@ class LintRun:
         overlay: dict[Path, bytes] | None = None,
         ignore_noqa: bool = False,
         folders: Sequence[Path] | None = None,
+        reports_configuration: bool = False,
     ) -> None:
         self.config = config
         self.nearest = nearest
@@ -72,6 +76,8 @@ class LintRun:
         self.ignore_noqa = ignore_noqa
         self.folders = None if folders is None else tuple(folders)
         self.found_nothing = False
+        self._reports_configuration = reports_configuration
+        self._wrong: dict[Path, ConfigFileError] = {}
         self._projects: dict[Path, Project] = {}
         self._listed: dict[Path, tuple[FoundFile, ...]] = {}
         self._configs: dict[Path, Config] = {}
@@ -94,7 +100,15 @@ class LintRun:
         if self.nearest is None or self.is_alone(directory):
             return self.config
         if directory not in self._configs:
-            self._configs[directory] = load(directory, self.nearest, known=self._known)
+            try:
+                config = load(directory, self.nearest, known=self._known)
+                self.entries(config)
+            except ConfigFileError as error:
+                if not self._reports_configuration or directory == directory.parent:
+                    raise
+                self._wrong.setdefault(error.file, error)
+                config = _without_fixes(self.config_in(directory.parent))
+            self._configs[directory] = config
         return self._configs[directory]
 
     def entries(self, config: Config) -> tuple[RuleEntry, ...]:
@@ -261,6 +275,7 @@ class LintRun:
             overlay=overlay,
             ignore_noqa=self.ignore_noqa,
             folders=self.folders,
+            reports_configuration=self._reports_configuration,
         )
         run._listed, run._configs, run._known = self._listed, self._configs, self._known
         run._roots, run._named = self._roots, self._named
@@ -347,7 +362,7 @@ class LintRun:
         ]
         known = None
         # Elsewhere to list the files of a project takes longer than to read those that were named.
-        if cache and self._listed and self.config.cache_dir.is_dir():
+        if cache and self._listed and os.path.isdir(self.config.cache_dir):
             known = self._known_results(before_reading)
         candidates: list[CandidateFile] = []
         irrelevant: list[FoundFile] = []
@@ -367,6 +382,7 @@ class LintRun:
             results += self._cached(candidates, irrelevant, jobs, known)
         else:
             results += (linted for linted, _ in self._lint(candidates, jobs, None))
+        results += map(_misconfigured, self._wrong.values())
         return tuple(sorted((r for r in results if r.violations), key=lambda r: r.path))
 
     def _candidate(self, found: FoundFile) -> CandidateFile | Linted | None:
@@ -404,6 +420,7 @@ class LintRun:
             nearest=self.nearest,
             complete=self.complete,
             ignore_noqa=self.ignore_noqa,
+            reports_configuration=self._reports_configuration,
         )
         return lint_files(candidates, jobs, names, self, another)
 
@@ -489,6 +506,22 @@ def _unreadable(path: str, reason: str) -> Linted:
     from jaxresid.linter.run.engine import unreadable
 
     return unreadable(path, reason)
+
+
+def _misconfigured(error: ConfigFileError) -> Linted:
+    from jaxresid.linter.run.engine import broken
+    from jaxresid.violations import INVALID_CONFIGURATION, Linted
+
+    path = display_path(error.file)
+    message = (
+        f"{error.reason}; the files below are linted by the configuration above, and not fixed"
+    )
+    row, column = error.line or 1, (error.column or 1) - 1
+    return Linted(path, (broken(path, INVALID_CONFIGURATION, message, row, column),))
+
+
+def _without_fixes(config: Config) -> Config:
+    return replace(config, selections=(*config.selections, Selection(unfixable=("ALL",))))
 
 
 class _Fixable:

@@ -15,6 +15,7 @@ from json.decoder import JSONDecoder
 
 from jaxresid.linter.text.lexer import LINE_END
 from jaxresid.linter.text.magics import masked
+from jaxresid.text.wide_encodings import wide_encoding
 from jaxresid.violations import Edit, Span
 
 _BOM = "\ufeff"
@@ -358,7 +359,8 @@ def read(raw: bytes) -> Notebook:
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as e:
-        raise ValueError(f"it is not UTF-8: {e}") from e
+        wide = wide_encoding(raw)
+        raise ValueError(f"it is {wide}" if wide else f"it is not UTF-8: {e}") from e
     try:
         top, end = _read_object(text, 1 if text.startswith(_BOM) else 0, "cells")
         if _skip(text, end) != len(text):

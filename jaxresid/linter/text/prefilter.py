@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Set
 
 from jaxresid.linter.text.source import SourceText
 from jaxresid.linter.text.trees import walk
+from jaxresid.text.wide_encodings import wide_encoding
 
 # What a file must mention for the checkpoint rules to have anything to say.
 CHECKPOINT_MARKERS = (b"checkpoint", b"remat")
@@ -39,6 +40,8 @@ SUPPRESSION_MARKER = b"jaxresid:"
 
 def mentions(raw: bytes, markers: Set[bytes]) -> bool:
     """Return whether a file's bytes could concern rules with these markers, or suppress one."""
+    if wide_encoding(raw):
+        raw = raw.replace(b"\0", b"")
     if SUPPRESSION_MARKER in raw:
         return True
     more = any(marker in raw for marker in markers if marker not in CHECKPOINT_MARKERS)
@@ -72,6 +75,8 @@ def mentions_in_code(raw: bytes, markers: Set[bytes]) -> bool:
         return False
     others = (marker for marker in markers if marker not in CHECKPOINT_MARKERS)
     if SUPPRESSION_MARKER in raw or any(marker in raw for marker in others):
+        return True
+    if wide_encoding(raw):
         return True
     found = (m.start() for regex in (_IDENTIFIER, _SHORT_IDENTIFIER) for m in regex.finditer(raw))
     return any_in_code(raw, found)

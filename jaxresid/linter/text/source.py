@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from jaxresid.text.wide_encodings import wide_encoding
 from jaxresid.violations import Edit, Span
 
 # What ends a line for Python's tokenizer. str.splitlines knows more: form feeds, U+2028.
@@ -47,6 +48,8 @@ class SourceText:
         Raises:
           UndecodableError: The bytes cannot be decoded; the message gives the user a reason.
         """
+        if wide := wide_encoding(raw):
+            raise UndecodableError(f"it is {wide}, which Python does not read; save it as UTF-8")
         bom = raw.startswith(_BOM)
         try:
             encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)

@@ -9,7 +9,7 @@ from typing import Literal as OneOf
 
 from jaxresid.model.interval import Interval, interval_between
 from jaxresid.model.report.checkpoint import Checkpoint
-from jaxresid.model.report.peak import LiveValue
+from jaxresid.model.report.peak import LiveValue, Pass
 from jaxresid.model.values import Location, Source
 from jaxresid.text.short_repr import Shown
 
@@ -32,7 +32,7 @@ class ProgramPoint(Shown):
 
     primitive: str | None
     source: Source
-    phase: str
+    phase: Pass
     nbytes: int
 
 

@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal as OneOf
 
 from jaxresid.model.interval import Interval, interval_between
 from jaxresid.model.values import NOWHERE, Aval, Location, Source
 from jaxresid.text.short_repr import Shown
+
+# What a value is that is live at the peak: see `LiveValue.kind`.
+LiveKind = OneOf[
+    "argument",
+    "parameters",
+    "optimizer-state",
+    "batch",
+    "constant",
+    "output",
+    "gradient",
+    "residual",
+    "temporary",
+]
+# The passes of a program: a gradient has no update.
+Pass = OneOf["forward", "recompute", "backward", "update"]
+# Those of a curve, where what is recomputed is part of the backward pass.
+CurvePass = OneOf["forward", "backward", "update"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -25,14 +43,14 @@ class LiveValue(Shown):
       phase: the pass that makes it; None for an argument.
     """
 
-    kind: str
+    kind: LiveKind
     nbytes: int
     aval: Aval | None
     count: int = 1
     primitive: str | None = None
     path: str | None = None
     source: Source = NOWHERE
-    phase: str | None = None
+    phase: Pass | None = None
 
     @property
     def location(self) -> Location | None:
@@ -51,7 +69,7 @@ class PhaseSpan(Shown):
       nbytes: the most bytes in it.
     """
 
-    phase: str
+    phase: CurvePass
     start: int
     stop: int
     nbytes: int
@@ -110,14 +128,14 @@ class Peak(Shown):
     profile: str
     source: Source
     primitive: str | None
-    phase: str
+    phase: Pass
     arguments_nbytes: int
     outputs_nbytes: int
     temporaries_nbytes: int
     aliased_nbytes: int
     host_nbytes: int
     live: tuple[LiveValue, ...]
-    breakdown: tuple[tuple[str, int], ...]
+    breakdown: tuple[tuple[LiveKind, int], ...]
     curve: tuple[int, ...]
     curve_at: int
     uncounted: tuple[str, ...] = ()

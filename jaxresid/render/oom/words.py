@@ -160,7 +160,7 @@ def part_texts(report: OomReport) -> tuple[str, ...]:
 
 def buffer_text(buffer: OomBuffer) -> str:
     """Return a buffer as text: `f32[32,4096,4096]  temporary of the forward pass`."""
-    what = buffer.kind
+    what: str = buffer.kind
     if buffer.residual is not None:
         origin = buffer.origin
         named = buffer.residual if origin is None else computed_text(origin, origin.path or "")

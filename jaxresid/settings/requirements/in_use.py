@@ -10,7 +10,7 @@ from pathlib import Path
 from jaxresid.settings.requirements.conda import environment_requirements
 from jaxresid.settings.requirements.files import read
 from jaxresid.settings.requirements.locks import LOCKS, locked_version
-from jaxresid.settings.requirements.pip_files import pip_requirements
+from jaxresid.settings.requirements.pip_files import PipFile, pip_requirements
 from jaxresid.settings.requirements.pyproject import jax_requirements, pixi_requirements
 from jaxresid.settings.requirements.versions import Groups, Version, admits, newest_admitted
 
@@ -60,6 +60,9 @@ def jax_in_use(start: Path, known: dict[Path, Directory] | None = None) -> JaxIn
     Args:
       start: the file or directory.
       known: what was read of directories before, which is read once; it is added to.
+
+    Raises:
+      ConfigFileError: One of these files is a pipe, a device or the like, or too big.
     """
     known = {} if known is None else known
     start = Path(os.path.abspath(start))
@@ -106,15 +109,18 @@ def _is_pylock(name: str) -> bool:
 
 def _environment(directory: Path, names: frozenset[str]) -> JaxInUse | None:
     """Return what the files for an environment in a directory bound, the usual names first."""
-    usual = [(name, _lines(directory / name)) for name in _usual(names)]
-    return _bounded(directory, usual) or _bounded(directory, _further(directory, names))
+    known: dict[str, PipFile] = {}
+    usual = [(name, _lines(directory / name, known)) for name in _usual(names)]
+    return _bounded(directory, usual) or _bounded(directory, _further(directory, names, known))
 
 
 def _usual(names: frozenset[str]) -> Iterator[str]:
     yield from (name for name in ("requirements.txt", *_ENVIRONMENTS) if name in names)
 
 
-def _further(directory: Path, names: frozenset[str]) -> list[tuple[str, list[str]]]:
+def _further(
+    directory: Path, names: frozenset[str], known: dict[str, PipFile]
+) -> list[tuple[str, list[str]]]:
     others = {n for n in names if n.startswith("requirements") and n.endswith(".txt")}
     others |= {n for n in names if n.startswith("environment") and n.endswith((".yml", ".yaml"))}
     if "requirements" in names:
@@ -123,12 +129,13 @@ def _further(directory: Path, names: frozenset[str]) -> list[tuple[str, list[str
         except OSError:
             inside = []
         others |= {f"requirements/{n}" for n in inside if n.endswith(".txt")}
-    return [(name, _lines(directory / name)) for name in sorted(others.difference(_usual(names)))]
+    files = sorted(others.difference(_usual(names)))
+    return [(name, _lines(directory / name, known)) for name in files]
 
 
-def _lines(path: Path) -> list[str]:
+def _lines(path: Path, known: dict[str, PipFile]) -> list[str]:
     if path.suffix == ".txt":
-        return pip_requirements(path)
+        return pip_requirements(path, known)
     return environment_requirements(read(path))
 
 

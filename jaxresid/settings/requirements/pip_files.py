@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from jaxresid.settings.requirements.files import read
@@ -11,20 +12,50 @@ from jaxresid.settings.requirements.versions import on_jax
 
 _INCLUDE = re.compile(r"(?:-r|-c|--requirement|--constraint)(?:\s*=?\s*)(\S+)")
 _HASH = re.compile(r"\s--hash[=\s]\S+")
-# Files that include one another without an end stop here.
-_DEPTH = 5
 
 
-def pip_requirements(path: Path) -> list[str]:
-    """Return what a requirements.txt requires of jax, with the files that it includes."""
-    return list(_requirements(path, _DEPTH))
+@dataclass(frozen=True, slots=True)
+class PipFile:
+    """What one file requires of jax, and the files that it includes."""
+
+    requirements: tuple[str, ...]
+    included: tuple[Path, ...]
 
 
-def _requirements(path: Path, depth: int) -> Iterator[str]:
+def pip_requirements(path: Path, known: dict[str, PipFile] | None = None) -> list[str]:
+    """Return what a requirements.txt requires of jax, with the files that it includes.
+
+    Args:
+      path: the file.
+      known: files that were read before, by their real paths; it is added to.
+
+    Raises:
+      ConfigFileError: One of them is a pipe, a device or the like, or too big.
+    """
+    known = {} if known is None else known
+    found: list[str] = []
+    included = {os.path.realpath(path): path}
+    todo = list(included)
+    for real in todo:
+        if real not in known:
+            known[real] = _read(included[real])
+        found += known[real].requirements
+        for each in known[real].included:
+            name = os.path.realpath(each)
+            if name not in included:
+                included[name] = each
+                todo.append(name)
+    return found
+
+
+def _read(path: Path) -> PipFile:
+    requirements: list[str] = []
+    included: list[Path] = []
     for written in re.sub(r"\\\r?\n", " ", read(path)).splitlines():
         line = _HASH.sub("", re.sub(r"(?:^|\s)#.*", "", written)).strip()
-        included = _INCLUDE.fullmatch(line)
-        if included is None:
-            yield from on_jax([line])
-        elif depth and "://" not in included[1]:
-            yield from _requirements(path.parent / included[1], depth - 1)
+        inclusion = _INCLUDE.fullmatch(line)
+        if inclusion is None:
+            requirements += on_jax([line])
+        elif "://" not in inclusion[1]:
+            included.append(path.parent / inclusion[1])
+    return PipFile(tuple(requirements), tuple(included))

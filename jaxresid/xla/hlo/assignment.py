@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from jaxresid.model import BufferKind
 from jaxresid.xla.hlo.module import HloModule
 from jaxresid.xla.hlo.wire import Message
 
@@ -33,7 +34,7 @@ class Allocation:
     index: int
     nbytes: int
     color: int
-    kind: str
+    kind: BufferKind
     is_thread_local: bool
     is_given_away: bool = False
     offsets: dict[int, int] = field(default_factory=dict)
@@ -136,7 +137,7 @@ def _allocation_of(found: re.Match[str]) -> Allocation:
     )
 
 
-def _kind(is_argument: bool, is_constant: bool, is_output: bool) -> str:
+def _kind(is_argument: bool, is_constant: bool, is_output: bool) -> BufferKind:
     if is_argument:
         return "argument"
     if is_constant:

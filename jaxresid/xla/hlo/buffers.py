@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from jaxresid.model import BufferKind
 from jaxresid.xla.hlo import module as hlo
 from jaxresid.xla.hlo.assignment import Allocation, Assignment, assignment_of_proto
 from jaxresid.xla.job import PeakBuffer
@@ -47,7 +48,7 @@ class _LogicalBuffer:
     nbytes: int
     start: int
     end: int
-    kind: str
+    kind: BufferKind
     memory: str
     instruction: int
     index: tuple[int, ...]
@@ -156,7 +157,7 @@ def _values(
 
 def _places(
     assignment: Assignment, memories: Mapping[int, str]
-) -> dict[int, tuple[tuple[int, int], str, str]]:
+) -> dict[int, tuple[tuple[int, int], BufferKind, str]]:
     """Map each logical buffer to its allocation with its offset there, its kind, and its memory."""
     return {
         number: ((each.index, offset), each.kind, memories[each.color])

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from jaxresid.model import BufferKind
 from jaxresid.xla.hlo.buffers import MAX_BUFFERS, LiveBuffers
 from jaxresid.xla.hlo.sizes import SIZE, nbytes
 from jaxresid.xla.job import PeakBuffer
@@ -110,13 +111,14 @@ def _entries(message: str) -> Iterator[PeakBuffer]:
         )
 
 
-def _kind(allocation: str, entry: str) -> str:
+def _kind(allocation: str, entry: str) -> BufferKind:
     words = f"{allocation} {'parameter' if 'Entry Parameter' in entry else ''}".lower()
-    for kind, marks in (
+    kinds: tuple[tuple[BufferKind, tuple[str, ...]], ...] = (
         ("argument", ("argument", "parameter")),
         ("output", ("output", "live-out", "live_out")),
         ("constant", ("constant",)),
-    ):
+    )
+    for kind, marks in kinds:
         if any(mark in words for mark in marks):
             return kind
     return "temporary"

@@ -99,7 +99,7 @@ class CompileCache:
         except FileNotFoundError:
             return None
         except OSError as e:
-            if file.is_symlink() or (file.exists() and not file.is_file()):
+            if os.path.lexists(file) and not regular_files.is_regular(file):
                 self._bad.append(file.name)
             else:
                 self._fail("read", e)

@@ -1,10 +1,13 @@
 """Which of a project's files says what jax it uses."""
 
 import os
+import re
 
 import pytest
 
+from jaxresid import regular_files
 from jaxresid.settings.requirements.in_use import jax_in_use
+from jaxresid.settings.toml_values import ConfigFileError
 
 LOCK = '[[package]]\nname = "jax"\nversion = "{}"\n'
 PROJECT = '[project]\ndependencies = ["jax{}"]\n'
@@ -121,5 +124,41 @@ def test_what_cannot_be_read_says_nothing(tmp_path):
     written(tmp_path, {".git/HEAD": "", "setup.cfg": "[options]\ninstall_requires = jax<0.6"})
     (tmp_path / "requirements.txt").mkdir()
     (tmp_path / "environment.yml").write_bytes(b"- jax=0.4\xff\n")
-    os.mkfifo(tmp_path / "uv.lock")
     assert jax_in_use(tmp_path).version == (0, 5)
+
+
+@pytest.mark.parametrize(
+    "name", ["uv.lock", "requirements.txt", "environment.yml", "setup.cfg", "pins.txt"]
+)
+def test_what_may_never_end_is_refused(tmp_path, name):
+    written(tmp_path, {".git/HEAD": "", "requirements/base.txt": "-c ../pins.txt\njax"})
+    os.mkfifo(tmp_path / name)
+    reason = f"{name}: cannot be read: it is a named pipe, not a regular file"
+    with pytest.raises(ConfigFileError, match=re.escape(reason)):
+        jax_in_use(tmp_path)
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/zero")
+    with pytest.raises(ConfigFileError, match="it is a device, not a regular file"):
+        jax_in_use(tmp_path)
+    (tmp_path / name).unlink()
+    with open(tmp_path / name, "wb") as file:
+        file.truncate(33 << 20)
+    with pytest.raises(ConfigFileError, match="it has more than 32 MiB"):
+        jax_in_use(tmp_path)
+
+
+def test_files_that_include_one_another_are_each_read_once(tmp_path, monkeypatch):
+    names = [f"requirements{i}.txt" for i in range(30)]
+    text = "".join(f"-r {name}\n-c ./{name}\n" for name in names)
+    written(tmp_path, {".git/HEAD": "", **dict.fromkeys(names, text)})
+    written(tmp_path, {"requirements.txt": "-r requirements1.txt\njax\n", names[7]: "jax==0.6.0"})
+    paths = []
+    original = regular_files.read_limited
+
+    def counted(path, limit):
+        paths.append(path)
+        return original(path, limit)
+
+    monkeypatch.setattr(regular_files, "read_limited", counted)
+    assert jax_in_use(tmp_path).version == (0, 6)
+    assert sorted(path.name for path in paths) == sorted([*names, "requirements.txt"])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxresid.crashes import raising
 from jaxresid.errors import JaxresidError
 from jaxresid.home import FOLDER
 from jaxresid.interrupts import reraising_interrupts
@@ -78,7 +79,8 @@ def _reader_may_leave() -> Iterator[None]:
 
 def _run(cli: click.Command, argv: Sequence[str]) -> int:
     try:
-        code = cli.main(args=list(argv), prog_name="jaxresid", standalone_mode=False)
+        with raising("--traceback" in argv):
+            code = cli.main(args=list(argv), prog_name="jaxresid", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as e:

@@ -18,7 +18,7 @@ from jaxresid.linter.rules import INDEX, TRACED
 from jaxresid.linter.text.document import Document, read
 from jaxresid.linter.text.syntax import UnparsableError, parse
 from jaxresid.model import Finding, Location
-from jaxresid.violations import Span, Violation
+from jaxresid.violations import CRASHED_FINDING, Span, Violation
 
 _ENTRIES = {entry.name: entry for entry in (*INDEX, *TRACED)}
 
@@ -101,6 +101,13 @@ class FindingPlacer:
             help=finding.help,
             measured={**finding.measured, **measured},
         )
+
+    def crash(self, warning: str) -> tuple[FindingFile, Violation]:
+        """Return the violation for findings that could not be looked for, where the target is."""
+        location = self._target or Location(self._name, 1, None, self._name)
+        file = self.file(self._absolute(location))
+        span = _line(file.document, location.line)
+        return file, Violation(CRASHED_FINDING, CRASHED_FINDING, "error", warning, file.path, span)
 
     def _absolute(self, location: Location) -> str:
         if location.file.startswith("<"):  # what was compiled from no file

@@ -80,10 +80,9 @@ def derived_values(report: Report, rewrites: Rewrites) -> Iterator[Proposal]:
         for made_of, group in groups.items():
             if group.nbytes < least:
                 continue
-            try:
-                changed = made_again(flat, list(group.values.values()))
-                figures = rewrites.figures(number, changed)
-            except Exception:  # there is nothing to say of a program that is not there
+            changed = made_again(flat, list(group.values.values()))
+            figures = rewrites.figures(number, changed)
+            if figures is None:
                 continue
             if report.peak.nbytes - figures.peak_nbytes >= least:
                 finding = _finding(report, rewrites, made_of, group, figures)

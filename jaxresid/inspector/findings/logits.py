@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -127,23 +128,22 @@ def chunked(
     chunks = [n for n in range(2, count + 1) if count % n == 0 and count // n * each >= fewest]
     if not chunks:
         return None
-    known: dict[int, Chunked] = {}
 
-    def made(n: int) -> Chunked:
-        if n not in known:
-            changed = with_chunks(jaxpr, scores, n)
-            known[n] = Chunked(n, changed, rewrites.figures(number, changed))
-        return known[n]
+    @functools.cache
+    def made(n: int) -> Chunked | None:
+        changed = with_chunks(jaxpr, scores, n)
+        figures = rewrites.figures(number, changed)
+        return None if figures is None else Chunked(n, changed, figures)
 
-    try:
-        least = made(chunks[-1]).figures.peak_nbytes
-        if peak - least < WORTH_SAYING * peak:
-            return None
-        more = int(_NOTHING * (peak - least))
-        likely = [n for n in chunks if held // n - held // chunks[-1] <= more]
-        return next(made(n) for n in likely if made(n).figures.peak_nbytes <= least + more)
-    except Exception:  # whatever it is, there is nothing to say of a program that is not there
+    smallest = made(chunks[-1])
+    if smallest is None:
         return None
+    least = smallest.figures.peak_nbytes
+    if peak - least < WORTH_SAYING * peak:
+        return None
+    more = int(_NOTHING * (peak - least))
+    likely = (made(n) for n in chunks if held // n - held // chunks[-1] <= more)
+    return next(m for m in likely if m is not None and m.figures.peak_nbytes <= least + more)
 
 
 def _finding(

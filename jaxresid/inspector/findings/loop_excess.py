@@ -46,10 +46,9 @@ def loop_excess(report: Report, levels: Levels, rewrites: Rewrites) -> Iterator[
             # The cotangent of a stack takes as much again.
             if 2 * sum(each.nbytes for each in found) < least:
                 continue
-            try:
-                changed = without_excess(jaxpr, found)
-                figures = rewrites.figures(number, changed)
-            except Exception:  # there is nothing to say of a program that is not there
+            changed = without_excess(jaxpr, found)
+            figures = rewrites.figures(number, changed)
+            if figures is None:
                 continue
             if report.peak.nbytes - figures.peak_nbytes >= least:
                 finding = _finding(report, rewrites, source, found, figures)

@@ -322,6 +322,11 @@ def _definitions(file: str) -> Mapping[tuple[int, str], str]:
     return found
 
 
+def is_jax(code: CodeType) -> bool:
+    """Return whether code is JAX's."""
+    return code.co_filename.startswith(_jax_roots())
+
+
 def is_adapter(code: CodeType) -> bool:
     """Return whether code is ours that stands for a framework's training code."""
     return code.co_filename.startswith(_ADAPTERS)

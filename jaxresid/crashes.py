@@ -56,14 +56,18 @@ def crash_of(part: str, error: BaseException) -> Crash:
 
 def crash_warnings(crashes: Iterable[Crash]) -> tuple[str, ...]:
     """Return what a result says of crashes: a line for all parts that one error cost."""
-    parts: dict[tuple[str, str], list[str]] = {}
-    for crash in dict.fromkeys(crashes):
-        parts.setdefault((crash.error, crash.place), []).append(crash.part)
-    return tuple(
-        f"a bug in jaxresid: {_joined(names)} could not be looked for, so this result is not"
-        f" complete: {error} ({place}); --traceback shows more, please report it"
-        for (error, place), names in parts.items()
-    )
+    by_error: dict[str, list[Crash]] = {}
+    for crash in crashes:
+        by_error.setdefault(crash.error, []).append(crash)
+    warnings = []
+    for error, alike in by_error.items():
+        parts = _joined(list(dict.fromkeys(crash.part for crash in alike)))
+        places = ", ".join(dict.fromkeys(crash.place for crash in alike))
+        warnings.append(
+            f"a bug in jaxresid: {parts} could not be looked for, so this result is not complete:"
+            f" {error} ({places}); --traceback shows more, please report it"
+        )
+    return tuple(warnings)
 
 
 def _joined(names: list[str]) -> str:

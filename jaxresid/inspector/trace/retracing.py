@@ -76,4 +76,5 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def _is_ours(code: CodeType) -> bool:
-    return code.co_filename.startswith(FOLDER) and not is_adapter(code)
+    is_here = code is retracing.__wrapped__.__code__  # type: ignore[attr-defined]
+    return code.co_filename.startswith(FOLDER) and not is_adapter(code) and not is_here

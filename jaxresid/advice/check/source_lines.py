@@ -77,7 +77,8 @@ class FindingPlacer:
             called = location
         notes = []
         if called is not None:
-            notes.append(f"in {called.file}:{called.line} {called.function}, called from here")
+            where = f"{called.place} {called.function}".rstrip()
+            notes.append(f"in {where}, called from here")
         if finding.source.scope:
             notes.append(f"module {finding.source.scope}")
         if notes:
@@ -115,6 +116,8 @@ class FindingPlacer:
         return os.path.normpath(os.path.join(self._frames.cwd, location.file))
 
     def _kind(self, location: Location) -> str:
+        if location.is_of_loss:
+            return "library"
         return self._frames.kind(self._absolute(location), location.function)
 
     def _shown(self, path: str) -> str:

@@ -160,17 +160,19 @@ def _finding(
     held = _live_nbytes(logits, live)
     effect, measured = rewrite_effect(report, rewrites, found.figures)
     tokens, width = logits.tokens // found.chunks, logits.width_of(logits.value)
-    at = "the end"
+    what, own = "the loss at the end", ""
     if loss.location is not None:
-        where = f"{loss.location.file}:{loss.location.line}"
-        at = "this line" if loss.location == source.location else where
+        at = "this line" if loss.location == source.location else loss.location.place
+        what = f"the loss at {at}"
+        if loss.location.is_of_loss:
+            what, own = at, "in a function of your own, with --loss module:function, "
     return Finding(
         "logits-at-peak",
-        f"the logits of {logits.tokens} tokens × {width} and what the loss at {at} makes of them"
+        f"the logits of {logits.tokens} tokens × {width} and what {what} makes of them"
         f" take {format_bytes(held)} at the peak: {tokens} tokens at a time, in a checkpoint, they"
         f" hardly matter. The {effect}",
         source,
-        help=f"compute the loss of {tokens} tokens at a time:"
+        help=f"{own}compute the loss of {tokens} tokens at a time:"
         " jax.lax.map(jax.checkpoint(loss_of_tokens), (hidden, labels))",
         measured={
             "nbytes": held,
@@ -178,6 +180,6 @@ def _finding(
             "chunk_tokens": tokens,
             "chunks": found.chunks,
             **measured,
-            "loss": None if loss.location is None else f"{loss.location.file}:{loss.location.line}",
+            "loss": None if loss.location is None else loss.location.place,
         },
     )

@@ -86,7 +86,7 @@ def _finding(
     nbytes, by_line = Counter[str](), dict[str, _Widening]()
     for each in group:
         where = each.source.location
-        line = "" if where is None else f"{where.file}:{where.line}"
+        line = "" if where is None else where.place
         nbytes[line] += each.cast.nbytes
         by_line.setdefault(line, each)
     ((line, _),) = nbytes.most_common(1)

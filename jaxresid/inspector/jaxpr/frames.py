@@ -180,7 +180,7 @@ class Frames:
     def _kind(self, file: str, function: str) -> str:
         if file.startswith(FOLDER):
             if file == _LOSSES:
-                return "library"
+                return "machinery" if function.startswith("_") else "library"
             return "root" if file in _ROOTS else "machinery"
         if file.startswith(_jax_roots()):
             stem, last = os.path.basename(file)[:-3], function.rsplit(".", 1)[-1]
@@ -218,6 +218,9 @@ class Frames:
         line, column = _position(frame.code, frame.lasti)
         file = frame.code.co_filename
         text = linecache.getline(file, line)
+        if file == _LOSSES:
+            name = frame.code.co_qualname.partition(".")[0].replace("_", "-")
+            return Location.of_loss(name, line, text.strip())
         if column is not None:
             column = characters(text, column)
         return Location(

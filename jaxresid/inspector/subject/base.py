@@ -193,7 +193,10 @@ class Subject(ABC):
                 "needless-loop-state",
                 lambda: rewriting(lambda made: loop_excess(report, levels, made)),
             )
-            yield "derived-residual", lambda: rewriting(lambda made: derived_values(report, made))
+            yield (
+                "derived-residual",
+                lambda: rewriting(lambda made: derived_values(report, levels.frames, made)),
+            )
         if holds_cast(*jaxprs):
             yield (
                 "widened-residual",

@@ -111,3 +111,9 @@ def framework_of(source: Source, frames: Frames) -> Framework:
 def checkpointed_layer(framework: Framework) -> str | None:
     """Return how to write a layer under a checkpoint; None in plain JAX, which has no layers."""
     return _LAYERS.get(framework)
+
+
+def is_flax_attention(source: Source) -> bool:
+    """Return whether a source is in an attention layer of Linen or NNX."""
+    path = "" if source.library is None else source.library.file.replace(os.sep, "/")
+    return path.endswith(("/flax/linen/attention.py", "/flax/nnx/nn/attention.py"))

@@ -200,7 +200,7 @@ def test_a_report_of_a_crash_ends_in_0_and_traceback_shows_it(program, monkeypat
 
 def test_the_log_level_says_what_was_tried(program, capsys):
     assert run(["report", program, "--on", "gpu:h100", "-q", "--log-level", "info"]) == 0
-    assert "jaxresid: info: attention-scores-at-peak: 0" in capsys.readouterr().err
+    assert "jaxresid: info: attention-scores-at-peak: 0 found" in capsys.readouterr().err
     assert run(["report", program, "--on", "gpu:h100", "-q"]) == 0
     assert capsys.readouterr().err == ""
     assert logging.getLogger("jaxresid").level == logging.NOTSET

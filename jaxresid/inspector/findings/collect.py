@@ -62,7 +62,7 @@ def collected(searches: Iterable[Search[T]], crashes: list[Crash]) -> list[T]:
                 raise
             crashes.append(crash_of(name, e))
         else:
-            _log.info("%s: %d", name, len(everything) - before)
+            _log.info("%s: %d found", name, len(everything) - before)
     return everything
 
 
@@ -79,7 +79,7 @@ def searches_of_step(report: Report, step: StepTrace) -> Iterator[Search[Finding
 def _searches(
     report: Report, traced: Traced, stacking: Callable[[], Sequence[Loop]]
 ) -> Iterator[Search[Finding]]:
-    yield "undefined- and unused-checkpoint-name", lambda: policy_findings(traced)
+    yield "undefined-checkpoint-name and unused-checkpoint-name", lambda: policy_findings(traced)
     yield "unwrapped-loop-body", lambda: unwrapped_bodies(report, traced, stacking)
     yield "free-residual", lambda: _free_residuals(report)
 

@@ -6,11 +6,17 @@ answer, what to write instead; further lines may show a signature or a caret.
 """
 
 import re
+from collections.abc import Callable
+from types import CodeType
+from typing import TypeVar
 
 # What is no failure of the user's code, whatever else it may raise.
 NOT_CAUGHT = (KeyboardInterrupt, GeneratorExit)
 _AROUND = 60  # how many characters of a SPEC stand on either side of the one that is wrong
 _LENGTH = 300  # of an exception's message in a summary
+
+F = TypeVar("F", bound=Callable[..., object])
+_CALLERS: set[CodeType] = set()
 
 
 class JaxresidError(Exception):
@@ -51,6 +57,27 @@ class DocumentError(JaxresidError):
 
 class TraceError(JaxresidError):
     """The error of a target that JAX could not trace or differentiate."""
+
+
+class RetraceError(JaxresidError):
+    """The error of a program that JAX cannot trace or differentiate again with a change.
+
+    The user's code or JAX raised its cause; see `inspector.trace.retracing`.
+    """
+
+
+def calls_user_code(function: F) -> F:
+    """Return a function of ours, marked as one that calls a function of the user's.
+
+    What such a call raises is the user's error, not ours.
+    """
+    _CALLERS.add(function.__code__)
+    return function
+
+
+def is_caller(code: CodeType) -> bool:
+    """Return whether code is that of a function which `calls_user_code`."""
+    return code in _CALLERS
 
 
 def summary(error: BaseException) -> str:

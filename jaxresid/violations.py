@@ -18,6 +18,10 @@ INVALID_CONFIGURATION = "invalid-configuration"
 Severity = Literal["error", "warning", "info"]
 Applicability = Literal["safe", "unsafe"]
 
+# The code, and the name, of what `check` could not look for because of a bug of ours. Like those of
+# files that could not be linted it is no rule's, and nothing silences it.
+CRASHED_FINDING = "crashed-finding"
+
 
 @dataclass(frozen=True, slots=True, order=True, repr=False)
 class Span(Shown):

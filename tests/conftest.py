@@ -14,7 +14,11 @@ import hypothesis
 import jax
 import pytest
 
+from jaxresid import crashes
 from jaxresid.xla import places
+
+# What crashes is to fail a test, and not to be a warning of a report.
+crashes.RAISES.set(True)
 
 # Garbage collection walks all that is alive, which is much here: the tests themselves, and jaxprs.
 # At Python's own thresholds that is a third of the time it takes to collect the tests.

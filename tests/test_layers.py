@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "jaxresid"
 # Packages and top-level modules of jaxresid -> what of jaxresid they may import.
 ALLOWED = {
     "_version": set(),
+    "crashes": {"errors", "home"},
     "decoding": set(),
     "documents": {
         *("decoding", "errors", "model", "regular_files", "text", "text_files", "user_cache"),
@@ -46,12 +47,30 @@ ALLOWED = {
         *("progress", "regular_files", "text", "user_cache"),
     },
     "inspector": {
-        *("errors", "home", "interrupts", "jax_compat", "jaxpr_types", "model", "option_types"),
+        *(
+            "crashes",
+            "errors",
+            "home",
+            "interrupts",
+            "jax_compat",
+            "jaxpr_types",
+            "model",
+            "option_types",
+        ),
         *("targets", "text", "xla"),
     },
     "adapters": {"errors", "inspector", "jax_compat", "targets", "text"},
     "advice": {
-        *("_version", "decoding", "documents", "errors", "inspector", "interrupts", "jax_compat"),
+        *(
+            "crashes",
+            "_version",
+            "decoding",
+            "documents",
+            "errors",
+            "inspector",
+            "interrupts",
+            "jax_compat",
+        ),
         *("jaxpr_types", "linter", "model", "option_types", "progress", "settings"),
         *("regular_files", "targets", "text", "violations", "xla"),
     },
@@ -67,6 +86,7 @@ ALLOWED = {
     },
     "cli": {
         *(
+            "crashes",
             "_version",
             "adapters",
             "advice",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxresid.crashes import raising
 from jaxresid.errors import JaxresidError
 from jaxresid.home import FOLDER
 from jaxresid.interrupts import reraising_interrupts
@@ -55,7 +56,8 @@ def run(argv: Sequence[str]) -> int:
 
 def _run(argv: Sequence[str]) -> int:
     try:
-        code = _called(argv)
+        with raising("--traceback" in argv):
+            code = _called(argv)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as e:

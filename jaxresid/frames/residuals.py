@@ -89,7 +89,7 @@ def _located(row: ResidualRow, origin: Computed) -> ResidualRow:
 
 
 def _place(location: Location) -> str:
-    return f"{location.file}:{location.line}"
+    return location.place
 
 
 def _line(row: ResidualRow) -> str | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jaxresid.crashes import Crash
+from jaxresid.inspector.findings.collect import collected
 from jaxresid.inspector.next_step import next_step
 from jaxresid.inspector.subject.base import Inspection
 from jaxresid.model import Finding, KeptBeyondPeak, Mark, Report
@@ -20,11 +22,15 @@ def concluded(inspection: Inspection, words: tuple[str, ...]) -> Inspection:
     subject, report = inspection.subject, inspection.report
     found: tuple[Finding, ...] = ()
     if not subject.is_dead:
-        if inspection.proposals is None:
-            inspection = replace(inspection, proposals=tuple(subject.proposals(report)))
-        assert inspection.proposals is not None
-        found = subject.findings(report, inspection.proposals, inspection.donating)
-    report = replace(report, findings=(*inspection.host_findings, *found))
+        crashes: list[Crash] = []
+        about_code = collected(subject.about_code(report), crashes)
+        proposals = inspection.proposals
+        if proposals is None:
+            proposals = tuple(collected(subject.proposing(report), crashes))
+        others = collected(subject.about_arguments(report, inspection.donating), crashes)
+        inspection = replace(inspection, proposals=proposals).with_crashes(crashes)
+        found = (*about_code, *(each.finding for each in proposals), *others)
+    report = replace(inspection.report, findings=(*inspection.host_findings, *found))
     following = next_step(
         report,
         words,

@@ -186,4 +186,4 @@ def _function(residual: Residual) -> str:
     where = origin.location
     if where is None:
         return ""
-    return f"{where.file}:{where.line}" if "<" in where.function else where.function
+    return where.place if where.is_of_loss or "<" in where.function else where.function

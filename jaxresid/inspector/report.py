@@ -11,13 +11,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
+from jaxresid.crashes import Crash
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.call.arguments import Arguments, arguments, without_changed
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints.function import check_policies
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.conclusions import concluded, kept_beyond_peak
-from jaxresid.inspector.findings.host_memory import WITHOUT_EFFECT, host_findings
+from jaxresid.inspector.findings.collect import collected
+from jaxresid.inspector.findings.host_memory import WITHOUT_EFFECT, host_searches
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.lifetimes import with_lifetimes
@@ -196,7 +198,9 @@ def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
     evaluated = subject.evaluate_checkpoints()
     places = OpSources(subject.trace)
     nbytes = None if estimate is None else estimate.nbytes
-    said = host_findings(found, program, evaluated.offers, places, nbytes)
+    crashes: list[Crash] = []
+    searches = host_searches(found, program, evaluated.offers, places, nbytes)
+    said = tuple(collected(searches, crashes))
     report = Report(
         target=subject.target,
         jax=subject.jax,
@@ -214,7 +218,7 @@ def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
         modules=modules(report, program, subject.live),
         beyond_peak=kept_beyond_peak(report),
     )
-    return Inspection(subject, report, evaluated.judged, said)
+    return Inspection(subject, report, evaluated.judged, said).with_crashes(crashes)
 
 
 def _step_of(

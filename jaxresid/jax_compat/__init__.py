@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from jaxresid.jax_compat.callers import keeping_callers as keeping_callers
 from jaxresid.jax_compat.callers import untagged as untagged
+from jaxresid.jax_compat.callers import whole_tracebacks as whole_tracebacks
 from jaxresid.jax_compat.callers import without_callers as without_callers
 from jaxresid.jax_compat.compiling import bytecode as bytecode
 from jaxresid.jax_compat.compiling import compiled as compiled

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxresid.jax_compat.patches import patched
+from jaxresid.jax_compat.version import import_jax
 
 
 def without_callers() -> contextlib.AbstractContextManager[Any]:
@@ -48,6 +49,18 @@ def keeping_callers() -> Iterator[None]:
         return
     with patched({(partial_eval, "TracebackScope"): keep}):
         yield
+
+
+@contextlib.contextmanager
+def whole_tracebacks() -> Iterator[None]:
+    """Let the tracebacks of exceptions that JAX hands on keep the lines in JAX."""
+    config = import_jax().config
+    before = config.jax_traceback_filtering
+    config.update("jax_traceback_filtering", "off")
+    try:
+        yield
+    finally:
+        config.update("jax_traceback_filtering", before)
 
 
 @functools.cache

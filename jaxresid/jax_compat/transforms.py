@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from jaxresid.errors import calls_user_code
 from jaxresid.jax_compat.patches import patched
 from jaxresid.jax_compat.version import import_jax
 
@@ -87,6 +88,7 @@ def checkpointed_function(frame: types.FrameType) -> Callable[..., Sequence[Any]
     if fun is None or tree is None:
         return None
 
+    @calls_user_code
     def call(*operands: Any) -> Sequence[Any]:
         args, kwargs = jax.tree.unflatten(tree, operands[len(operands) - tree.num_leaves :])
         found: Sequence[Any] = jax.tree.leaves(fun(*args, **kwargs))

@@ -9,13 +9,16 @@ from typing import Literal as OneOf
 
 from jaxresid.text.short_repr import Shown, printable
 
+_LOSS = "<--loss "
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Location(Shown):
     """A place in source.
 
     Attributes:
-      file: the path, relative to the working directory where it is below it.
+      file: the path, relative to the working directory where it is below it; `<--loss mean>` for
+        what a loss computes that is ours, see `of_loss`.
       line: the row, from 1.
       column: the column in code points, from 0; None where it is not known.
       function: the function that the line is in.
@@ -27,6 +30,21 @@ class Location(Shown):
     column: int | None
     function: str
     code: str = ""
+
+    @classmethod
+    def of_loss(cls, name: str, line: int, code: str) -> Location:
+        """Return the location of what a loss computes that `--loss` names, in code of ours."""
+        return cls(f"{_LOSS}{name}>", line, None, "", code)
+
+    @property
+    def is_of_loss(self) -> bool:
+        """Whether it is in a loss that `--loss` names, where there is no line of the user's."""
+        return self.file.startswith(_LOSS)
+
+    @property
+    def place(self) -> str:
+        """The place in words: `model.py:31`, or `the loss (--loss cross-entropy)`."""
+        return f"the loss ({self.file[1:-1]})" if self.is_of_loss else f"{self.file}:{self.line}"
 
     def __repr__(self) -> str:
         file, function = printable(self.file, -40), printable(self.function, 40)

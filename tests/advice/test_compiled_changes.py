@@ -15,6 +15,7 @@ from jaxresid.advice.check.microbatches import microbatch_proposals
 from jaxresid.advice.compile import changes
 from jaxresid.advice.compile.ahead_of_time import CompileSettings, PolicyProgram
 from jaxresid.advice.compile.report import confirmed
+from jaxresid.errors import RetraceError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.findings.proposals import compiled_change, with_compiled
 from jaxresid.inspector.report import inspection
@@ -81,7 +82,7 @@ def test_what_is_compiled_computes_the_same():
 @pytest.mark.parametrize(("name", "program"), PROGRAMS.items())
 def test_what_is_compiled_is_what_the_figures_are_of(name, program):
     found = inspected(*program)
-    (change,) = changes.changed_programs(found)[:1]
+    (change,) = changes.changed_programs(found, [])[:1]
     assert change.proposal.finding.name == name
     peak = change.program.estimate_nbytes(found.subject.place)
     assert peak == pytest.approx(change.proposal.finding.measured["peak_nbytes"], rel=0.001)
@@ -187,12 +188,12 @@ def test_only_some_are_compiled(monkeypatch):
 
 def test_what_jax_cannot_differentiate_whole_is_unconfirmed():
     def fails():
-        raise TypeError("no")
+        raise RetraceError("no")
 
     found = inspected(casts, CASTS)
     (proposal,) = found.proposals
     found = dataclasses.replace(found, proposals=(dataclasses.replace(proposal, changed=fails),))
-    assert changes.changed_programs(found) == ()
+    assert changes.changed_programs(found, []) == ()
     judged = changes.with_changes_judged(found, (), None, (), "")
     assert judged.proposals[0].finding.compiled.verdict == "unconfirmed"
 

@@ -14,11 +14,12 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from jaxresid import jax_compat
+from jaxresid import crashes, jax_compat
 from jaxresid.advice.plan.floor import reliefs
 from jaxresid.advice.plan.floor.reliefs import Reliefs, batch_of
 from jaxresid.advice.plan.plan import drafted, planned
 from jaxresid.advice.plan.search import menus
+from jaxresid.errors import RetraceError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject
@@ -480,7 +481,7 @@ def test_microbatches_and_another_dtype_are_traced_and_not_measured(traces, monk
 @pytest.mark.integration
 def test_no_user_code_runs_for_donation_and_splits(traces, monkeypatch):
     def untraced(*_):
-        raise TypeError
+        raise RetraceError
 
     monkeypatch.setattr(Reliefs, "_traced_with", untraced)
     made = []
@@ -648,3 +649,20 @@ def test_ctrl_c_prints_the_plan_and_exits_with_130(tmp_path):
     assert done.returncode == 130, done.stderr
     assert "Stopped by Ctrl-C after " in done.stdout and "no checkpoint can remove" in done.stdout
     assert done.stderr.endswith("jaxresid: interrupted; this is the best plan found so far\n")
+
+
+@pytest.mark.integration
+def test_a_change_that_crashes_is_a_warning_of_the_plan(monkeypatch):
+    def gone(*_):
+        raise AttributeError("module 'jax' has no attribute 'something'")
+
+    monkeypatch.setattr(reliefs, "like", gone)
+    token = crashes.RAISES.set(False)
+    try:
+        made = planned(traced(loss, inputs(), argnums=0), 1)
+    finally:
+        crashes.RAISES.reset(token)
+    (warning,) = [w for w in made.warnings if "AttributeError" in w]
+    assert "microbatches, what bfloat16 saves and what more devices save could not be" in warning
+    with pytest.raises(AttributeError):
+        planned(traced(loss, inputs(), argnums=0), 1)

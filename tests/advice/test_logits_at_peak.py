@@ -8,6 +8,7 @@ import pytest
 
 import jaxresid
 from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.findings.collect import collected
 from jaxresid.inspector.report import inspection
 
 N, D, V = 2048, 64, 8192
@@ -94,7 +95,7 @@ def test_it_is_worth_a_word_from_3_percent_on(share):
     least = violation.measured["peak_nbytes"]
     peak = dataclasses.replace(seen.report.peak, nbytes=int(least / (1 - share)))
     report = dataclasses.replace(seen.report, peak=peak)
-    said = [each.finding.name for each in seen.subject.proposals(report)]
+    said = [each.finding.name for each in collected(seen.subject.proposing(report), [])]
     assert ("logits-at-peak" in said) == (share > 0.03)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from jaxresid.advice.check.budgets import BUDGET_CODES, BudgetFinding, budget_findings
+from jaxresid.advice.check.microbatches import NAME as MICROBATCHES
 from jaxresid.advice.check.microbatches import microbatch_proposals
 from jaxresid.advice.check.source_lines import FindingFile, FindingPlacer
 from jaxresid.advice.check.verdict_rules import verdict_finding
@@ -15,19 +16,21 @@ from jaxresid.advice.compile.ahead_of_time import CompileSettings
 from jaxresid.advice.compile.changes import judged_alone
 from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
 from jaxresid.advice.compile.report import confirmed
+from jaxresid.crashes import crash_warnings
 from jaxresid.errors import InputsError
 from jaxresid.inspector.call.question import Question, in_two_calls
+from jaxresid.inspector.findings.collect import collected
 from jaxresid.inspector.memory.compilers import has_estimate
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.subject.base import Inspection
 from jaxresid.linter.rules import KNOWN
 from jaxresid.linter.run.files import LintRun
 from jaxresid.linter.text import suppress
-from jaxresid.model import Limits, Report
+from jaxresid.model import Finding, Limits, Report
 from jaxresid.option_types import Mode
 from jaxresid.settings.config import Options, load, matches
 from jaxresid.text.units import parse_budget
-from jaxresid.violations import Linted, Violation
+from jaxresid.violations import CRASHED_FINDING, Linted, Violation
 from jaxresid.xla.places import Place
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 
@@ -56,7 +59,8 @@ def check(
 
     The violations are the verdicts on the checkpoints and the other findings that a trace allows,
     with their figures in `measured`; keys that end in `nbytes` hold bytes. The configuration
-    nearest to each file and the comments in it apply as on the command line.
+    nearest to each file and the comments in it apply as on the command line. A finding that could
+    not be looked for, because of a bug in jaxresid, is a violation with the code `crashed-finding`.
 
     Args:
       fun: The function to check, as for `jaxresid.inspect`.
@@ -148,11 +152,16 @@ def checked(
     ]
     reported += [f for c in report.checkpoints for f in c.findings]
     reported += report.findings
-    reported += [
-        p.finding if compiles is None else judged_alone(inspection, p, compiles)
-        for p in microbatch_proposals(inspection, limit_nbytes)
-    ]
+    crashes = list(inspection.crashes)
+
+    def in_microbatches() -> Iterator[Finding]:
+        for proposal in microbatch_proposals(inspection, limit_nbytes):
+            finding = proposal.finding
+            yield finding if compiles is None else judged_alone(inspection, proposal, compiles)
+
+    reported += collected([(MICROBATCHES, in_microbatches)], crashes)
     placed = [placer.violation(finding, measured) for finding in reported]
+    placed += [placer.crash(warning) for warning in crash_warnings(crashes)]
     for each in over(report):
         file, violation = placer.violation(each.finding, measured)
         placed.append((file, violation if each.fails else replace(violation, severity="info")))
@@ -180,17 +189,17 @@ def _linted(file: FindingFile, violations: Sequence[Violation], run: LintRun) ->
         if (whole if code in BUDGET_CODES else config).enabled(code, name, True)
         and not any(matches(s, code, name) for s in ignored)
     }
-    left = [v for v in violations if v.code in wanted]
+    left = [v for v in violations if v.code in wanted or v.code == CRASHED_FINDING]
     document = file.document
     if document is not None and not run.ignore_noqa:
         # Which suppressions are unused is for the linter to say: one target is a part of its files.
         kept, _ = suppress.apply(
-            [v for v in left if v.code not in BUDGET_CODES],
+            [v for v in left if v.code not in (*BUDGET_CODES, CRASHED_FINDING)],
             suppress.parse(document.source.text),
             enabled=lambda _: False,
             known=KNOWN,
             path=file.path,
         )
-        left = [*kept, *(v for v in left if v.code in BUDGET_CODES)]
+        left = [*kept, *(v for v in left if v.code in (*BUDGET_CODES, CRASHED_FINDING))]
     left.sort(key=lambda v: v.sort_key)
     return Linted(file.path, tuple(left), {} if document is None else document.lines(left))

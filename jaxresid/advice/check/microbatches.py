@@ -15,10 +15,12 @@ from jaxresid import jax_compat
 from jaxresid.advice.plan.floor.parts import argument_name
 from jaxresid.advice.plan.floor.reliefs import Batch, batch_of
 from jaxresid.advice.plan.joint.microbatches import divided, in_microbatches
-from jaxresid.errors import NOT_CAUGHT
+from jaxresid.errors import RetraceError
 from jaxresid.inspector.findings.proposals import WORTH_SAYING, Changed, Proposal
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.subject.base import Inspection, Subject, gc_paused
+from jaxresid.inspector.trace.retracing import retracing
+from jaxresid.inspector.variants.choices import Variant
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import NOWHERE, Answer, Finding, Interval, Report, answer
 from jaxresid.text.units import format_bytes
@@ -151,19 +153,26 @@ def _pieces(subject: Subject, batch: Batch) -> int:
 def _in_microbatches(subject: Subject, count: int, budget: int) -> _Divided | None:
     """Return the program in some number of microbatches; None where that cannot be traced."""
     try:
-        variant = in_microbatches(subject, count).variants().variant({})
-        kept = variant.kept_nbytes
-    except NOT_CAUGHT:
-        raise
-    except Exception:  # with other shapes the function may raise anything
+        variant = _variant(subject, count)
+    except RetraceError:
         return None
     around = subject.interval(variant.peak_nbytes, variant.lowered.program)
     fits = answer(around, budget)
-    return _Divided(count, variant.peak_nbytes, around, kept, fits)
+    return _Divided(count, variant.peak_nbytes, around, variant.kept_nbytes, fits)
+
+
+def _variant(subject: Subject, count: int) -> Variant:
+    """Return the program in some number of microbatches.
+
+    Raises:
+      RetraceError: it cannot be traced; with other shapes the function may raise anything.
+    """
+    with retracing(f"{count} microbatches"):
+        return in_microbatches(subject, count).variants().variant({})
 
 
 def _changed(subject: Subject, count: int) -> Changed:
-    variant = in_microbatches(subject, count).variants().variant({})
+    variant = _variant(subject, count)
     return Changed(variant.trace, variant.program)
 
 
@@ -172,7 +181,9 @@ def _mixes_items(subject: Subject, count: int) -> bool:
 
     A value of each two items has two dims of the batch: both are smaller with a microbatch.
     """
-    jaxprs = [each.trace.tops for each in (subject, divided(subject, count))]
+    with retracing(f"{count} microbatches"):
+        parts = divided(subject, count)
+    jaxprs = [each.trace.tops for each in (subject, parts)]
     pairs = [_paired(a.jaxpr, b.jaxpr) for a, b in zip(*jaxprs, strict=True)]
     return any(
         sum(n == m * count for n, m in zip(a, b, strict=True)) > 1

@@ -18,7 +18,7 @@ from jaxresid.linter.rules import INDEX, TRACED
 from jaxresid.linter.text.document import Document, read
 from jaxresid.linter.text.syntax import UnparsableError, parse
 from jaxresid.model import Finding, Location
-from jaxresid.violations import Span, Violation
+from jaxresid.violations import CRASHED_FINDING, Span, Violation
 
 _ENTRIES = {entry.name: entry for entry in (*INDEX, *TRACED)}
 
@@ -77,7 +77,8 @@ class FindingPlacer:
             called = location
         notes = []
         if called is not None:
-            notes.append(f"in {called.file}:{called.line} {called.function}, called from here")
+            where = f"{called.place} {called.function}".rstrip()
+            notes.append(f"in {where}, called from here")
         if finding.source.scope:
             notes.append(f"module {finding.source.scope}")
         if notes:
@@ -102,12 +103,21 @@ class FindingPlacer:
             measured={**finding.measured, **measured},
         )
 
+    def crash(self, warning: str) -> tuple[FindingFile, Violation]:
+        """Return the violation for findings that could not be looked for, where the target is."""
+        location = self._target or Location(self._name, 1, None, self._name)
+        file = self.file(self._absolute(location))
+        span = _line(file.document, location.line)
+        return file, Violation(CRASHED_FINDING, CRASHED_FINDING, "error", warning, file.path, span)
+
     def _absolute(self, location: Location) -> str:
         if location.file.startswith("<"):  # what was compiled from no file
             return location.file
         return os.path.normpath(os.path.join(self._frames.cwd, location.file))
 
     def _kind(self, location: Location) -> str:
+        if location.is_of_loss:
+            return "library"
         return self._frames.kind(self._absolute(location), location.function)
 
     def _shown(self, path: str) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jaxresid.advice.compile.ahead_of_time import PolicyProgram
 from jaxresid.advice.compile.limited import LimitedCompiles
+from jaxresid.crashes import Crash
+from jaxresid.errors import RetraceError
+from jaxresid.inspector.findings.collect import collected
 from jaxresid.inspector.findings.donation import MISSING
 from jaxresid.inspector.findings.proposals import (
     Changed,
@@ -36,22 +41,29 @@ class ChangedProgram:
     program: PolicyProgram
 
 
-def changed_programs(inspection: Inspection) -> tuple[ChangedProgram, ...]:
+def changed_programs(inspection: Inspection, crashes: list[Crash]) -> tuple[ChangedProgram, ...]:
     """Return the program with each of the changes that findings propose, as far as JAX makes it.
 
     Args:
       inspection: the inspection, with its findings.
+      crashes: gets the crash of each change that an error of our own ends.
     """
-    subject, found = inspection.subject, list[ChangedProgram]()
+    subject = inspection.subject
     if subject.is_dead:
         return ()
+
+    def made(proposal: Proposal) -> Iterator[ChangedProgram]:
+        # The finding's own figures may be those of a few layers.
+        with contextlib.suppress(RetraceError):
+            changed = proposal.changed()
+            yield ChangedProgram(proposal, _program(proposal.finding.name, changed))
+
     with gc_paused(), subject.tracing():
-        for proposal in (inspection.proposals or ())[:MOST_REWRITES]:
-            try:
-                changed = proposal.changed()
-            except Exception:  # the finding's own figures may be those of a few layers
-                continue
-            found.append(ChangedProgram(proposal, _program(proposal.finding.name, changed)))
+        searches = [
+            (f"the change of {each.finding.name}", functools.partial(made, each))
+            for each in (inspection.proposals or ())[:MOST_REWRITES]
+        ]
+        found = collected(searches, crashes)
     if subject.donating is not None:
         found.append(ChangedProgram(None, _program(MISSING, subject.donating)))
     return tuple(found)
@@ -71,8 +83,12 @@ def judged_alone(inspection: Inspection, proposal: Proposal, compiles: LimitedCo
       compiles: the compiles that were asked then.
     """
     on, row = inspection.subject.place.text, inspection.report.compiled[0]
-    with gc_paused(), inspection.subject.tracing():
-        program = _program(proposal.finding.name, proposal.changed())
+    try:
+        with gc_paused(), inspection.subject.tracing():
+            program = _program(proposal.finding.name, proposal.changed())
+    except RetraceError:
+        said = CompiledChange(on, "unconfirmed", reason=_REFUSED)
+        return with_compiled(proposal.finding, said)
     (changed,) = compiles.compiled([program])
     return with_compiled(proposal.finding, _judged(on, proposal, row, changed, too_late(compiles)))
 

@@ -18,6 +18,7 @@ from jaxresid.advice.compile.changes import (
     with_changes_judged,
 )
 from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
+from jaxresid.crashes import Crash
 from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.checkpoints.judging import JudgedCheckpoint
 from jaxresid.inspector.conclusions import concluded
@@ -129,7 +130,8 @@ def confirmed(
     )
     asked, others = asked[:MOST_CHECKPOINTS], asked[MOST_CHECKPOINTS:]
     late = too_late(compiles)
-    changes = changed_programs(inspection) if checkpoints else ()
+    crashes: list[Crash] = []
+    changes = changed_programs(inspection, crashes) if checkpoints else ()
     row, *rows = compiles.compiled(
         [program_as_written(subject), *map(_without, asked), *(each.program for each in changes)]
     )
@@ -147,7 +149,7 @@ def confirmed(
         warnings=(*report.warnings, *warnings_of(compiles.settings)),
     )
     words = () if report.next_step is None else report.next_step.words
-    found = replace(inspection, report=made)
+    found = replace(inspection, report=made).with_crashes(crashes)
     if checkpoints:
         found = with_changes_judged(found, changes, row, rows[len(asked) :], late)
     return concluded(found, words)

@@ -24,6 +24,7 @@ from jaxresid.advice.plan.source.snippets import code
 from jaxresid.advice.plan.verification import Check, without_checkpoints
 from jaxresid.advice.timing.chips import Chip, chip_of, places_with_rates
 from jaxresid.advice.timing.intervals import checked_on, time_basis_of
+from jaxresid.crashes import Crash, crash_warnings
 from jaxresid.errors import InputsError
 from jaxresid.inspector.memory.compilers import has_estimate
 from jaxresid.inspector.subject.base import Subject, gc_paused
@@ -322,7 +323,7 @@ class Planning:
         }
         # Traced with a change, code that is not its variant would be the variant again.
         traces = is_promised and shown in search.tried and not interrupted
-        floor = self._floor(shown, compiles, confirmed, traces=traces, fits=fits)
+        floor, crashes = self._floor(shown, compiles, confirmed, traces=traces, fits=fits)
         is_out_of_reach = not fits and floor.held_nbytes > self.budget_nbytes
         basis = time_basis_of(plain, subject.place)
         time = None
@@ -374,6 +375,7 @@ class Planning:
                 *drafts.remarks(decided, plain),
                 *([] if exchanged is None else [exchanged]),
                 *said,
+                *crash_warnings(crashes),
             ),
             low_nbytes=around.low_nbytes if around else None,
             high_nbytes=around.high_nbytes if around else None,
@@ -405,23 +407,23 @@ class Planning:
         *,
         traces: bool,
         fits: bool,
-    ) -> Floor:
+    ) -> tuple[Floor, list[Crash]]:
         """Return the floor of what is shown, with what lowers it if `traces`.
 
-        Memory is short where something is recomputed, or nothing fits. `confirmed` is what the
-        compiler says that it needs, in bytes.
+        The second is what an error of our own left out of it. Memory is short where something is
+        recomputed, or nothing fits. `confirmed` is what the compiler says that it needs, in bytes.
         """
         is_step = self.subject.target.mode == "step"
         parts, without = floor_parts(shown.variant), () if is_step else WITHOUT_STEP
         if not traces or not self.has_estimate:
-            return Floor(parts, (), without)
+            return Floor(parts, (), without), []
         self.progress("tracing what lowers the floor")
         menus = None if self.offload else self.menus
         reliefs = Reliefs(
             self.subject, self.variants, shown, self.budget_nbytes, menus, compiles, confirmed
         )
         found = reliefs.found(is_short=not fits or shown.cost > 0)
-        return Floor(parts, found, without, reliefs.left_out)
+        return Floor(parts, found, without, reliefs.left_out), reliefs.crashes
 
     def _lowest(self, drafts: Drafts) -> TracedVariant:
         """Return the variant with the lowest peak that may be shown."""

@@ -48,11 +48,13 @@ from jaxresid.cli.show_findings import (
     showing_options,
     with_format,
 )
+from jaxresid.crashes import crash_warnings
 from jaxresid.errors import JaxresidError
 from jaxresid.linter.run.files import LintRun
 from jaxresid.progress import Progress, Stage
 from jaxresid.render.style.words import place_text
 from jaxresid.settings.config import Options, load
+from jaxresid.violations import CRASHED_FINDING
 
 if TYPE_CHECKING:
     from jaxresid.advice.check.growth import Earlier
@@ -186,6 +188,7 @@ def check(
 
         results = merged((one.name, one.results) for one in done)
     code = show(request, config, results)
+    failed |= any(v.code == CRASHED_FINDING for linted in results for v in linted.violations)
     for one in done:
         failed |= print_errors(one.found.report.compiled)
     if growth.update and failed:
@@ -286,7 +289,10 @@ def _tell_remarks(target: CheckedTarget, prefix: str, *, quiet: bool) -> None:
     if quiet:
         return
     report = target.found.report
+    crashes = crash_warnings(target.found.crashes)  # which are findings
     for warning in report.warnings:
+        if warning in crashes:
+            continue
         tell(f"jaxresid: warning: {prefix}{warning}")
     if report.place.profile is None and not report.compiled:
         tell(

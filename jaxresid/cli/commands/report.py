@@ -10,7 +10,7 @@ import click
 
 from jaxresid.cli.help import command, option
 from jaxresid.cli.keep_result import keep_result
-from jaxresid.cli.main import EXIT_FAILED, showing_progress
+from jaxresid.cli.main import EXIT_FAILED, showing_progress, tell
 from jaxresid.cli.options.compiling import (
     CompilingOptions,
     compile_options,
@@ -22,6 +22,7 @@ from jaxresid.cli.options.inputs import TargetOptions, inspected, target_options
 from jaxresid.cli.options.output import Output, output_options, picture_of
 from jaxresid.cli.options.places import asks_compiler, placed
 from jaxresid.cli.options.sizes import size
+from jaxresid.crashes import crash_warnings
 from jaxresid.errors import InputsError
 from jaxresid.option_types import GroupBy, PictureView, ReportView
 from jaxresid.render.report.rows import View
@@ -164,6 +165,9 @@ def report(
                     " functions only; use -f text or json, or --mode function"
                 )
             lines = saved_residual_lines(found.subject.fun, found.trace.arguments, options.has_aux)
+    if output.format not in ("text", "json", "html"):  # these have the report's warnings
+        for warning in crash_warnings(found.crashes):
+            tell(f"jaxresid: warning: {warning}")
     if output.format in ("pprof", "perfetto"):
         is_profile = output.format == "pprof"
         output.write_binary(result.to_pprof() if is_profile else result.to_perfetto())

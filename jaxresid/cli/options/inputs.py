@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ import click
 
 from jaxresid.cli.completion.values import references
 from jaxresid.cli.help import Group, option
+from jaxresid.cli.main import tell
 from jaxresid.cli.options import batches, chosen_target, named_targets
 from jaxresid.cli.options.places import place_of, place_options
 from jaxresid.cli.options.words import words_of
@@ -73,9 +75,43 @@ def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return named_targets.target_argument(input_options(wrapped))
 
 
-def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say what TARGET is called with; the command receives each of them."""
+class _ToStderr(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        tell(f"jaxresid: {record.levelname.lower()}: {self.format(record)}")
 
+
+def _logged(context: click.Context, parameter: click.Parameter, level: str | None) -> None:
+    """Show what is logged while the command runs, from a level on."""
+    if level is None:
+        return
+    logger, handler = logging.getLogger("jaxresid"), _ToStderr()
+    before = logger.level
+    logger.setLevel(level.upper())
+    logger.addHandler(handler)
+
+    def undo() -> None:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+    context.call_on_close(undo)
+
+
+def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say what TARGET is called with; the command receives each of them.
+
+    --log-level is with them, as what is logged is what becomes of the target.
+    """
+
+    @option(
+        "--log-level",
+        group=Group.GENERAL,
+        type=click.Choice(("debug", "info", "warning", "error")),
+        expose_value=False,
+        callback=_logged,
+        help="Say on stderr what is tried and what is left out, and why: error has bugs of jaxresid"
+        " with their tracebacks, warning also programs that JAX could not trace again, info also"
+        " the findings that were looked for, debug each rewrite.",
+    )
     @option(
         "--arg",
         group=Group.INPUTS,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError
+from jaxresid.errors import InputsError, calls_user_code
 from jaxresid.inspector.call.arguments import Arguments, StaticNumber, path_text
 from jaxresid.inspector.call.objects import entries, flattened, is_variable, put, restored
 from jaxresid.inspector.call.outside import inner_path
@@ -22,6 +22,7 @@ def call_with_leaves(
     return called_with_changes(fun, arguments, dynamic)[0]
 
 
+@calls_user_code
 def called_with_changes(
     fun: Callable[..., Any], arguments: Arguments, dynamic: Mapping[int, Any]
 ) -> tuple[Any, tuple[dict[str, Any], dict[str, Any], dict[str, list[Any]]]]:

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.errors import calls_user_code
 from jaxresid.inspector.checkpoints.policies import answers, description, means_nothing
 from jaxresid.inspector.checkpoints.sites import Call, CheckpointSite, calls, sites
 from jaxresid.inspector.jaxpr.bindings import checkpoint_binding, intercept_bind
@@ -20,6 +21,7 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.primitives import CALLS, PARTS, TRANSPARENT
+from jaxresid.inspector.trace.retracing import retracing
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Location
 
@@ -87,7 +89,8 @@ def batched_matmuls(
       run_again: runs the function that the jaxpr is of, while JAX traces it.
 
     Raises:
-      Exception: whatever the function, or a policy, raises.
+      RetraceError: the function cannot be traced again.
+      InputsError: a policy fails for what is written.
     """
     written: _Written | None = None
     top = Level(jaxpr)
@@ -131,6 +134,7 @@ def saving_as_well(policy: Any, matmuls: Iterable[Eqn]) -> Callable[..., Any]:
         for eqn in matmuls
     }
 
+    @calls_user_code
     def saving(primitive: Any, *avals: Any, **params: Any) -> Any:
         if "dimension_numbers" in params and kinds.get(_kind(avals, params)) is primitive:
             return True
@@ -202,7 +206,7 @@ def _written(frames: Frames, run_again: Callable[[], object]) -> _Written:
                 found.add((policy, frames.of(eqn).frames))
         return params
 
-    with intercept_bind({checkpoint_binding(): note}):
+    with retracing("the function"), intercept_bind({checkpoint_binding(): note}):
         run_again()
     return frozenset(found)
 

@@ -16,6 +16,7 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.rewrite import with_inner
+from jaxresid.inspector.trace.retracing import retracing
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 
 _RULE = "custom_vjp_call"
@@ -51,7 +52,7 @@ def hidden_names(levels: Levels, jaxpr: Jaxpr) -> Iterator[HiddenNames]:
       jaxpr: an open jaxpr that is differentiated.
 
     Raises:
-      Exception: whatever a forward rule raises.
+      RetraceError: a forward rule cannot be traced.
     """
     for site in sites(levels, Level(jaxpr)):
         wanted = wanted_names(site.policy)
@@ -60,7 +61,8 @@ def hidden_names(levels: Levels, jaxpr: Jaxpr) -> Iterator[HiddenNames]:
             held = {name: e for body in _bodies(eqn) for name, e in _names(body).items()}
             if not wanted & held.keys():
                 continue
-            rule = jax_compat.forward_rule(eqn)
+            with retracing("a forward rule"):
+                rule = jax_compat.forward_rule(eqn)
             seen = {_name(e) for e in _outside_rules([rule]) if _is_name(e)}
             hidden = (wanted & held.keys()) - seen
             if hidden:

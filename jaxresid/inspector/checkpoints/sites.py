@@ -21,6 +21,7 @@ from jaxresid.inspector.jaxpr.frames import (
     Frame,
     Frames,
     below,
+    calls_wrapped,
     definition,
     is_wrapper,
     name_of,
@@ -31,13 +32,14 @@ from jaxresid.inspector.jaxpr.frames import (
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels, scope_of, source_of
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
-from jaxresid.inspector.jaxpr.primitives import of_kind
+from jaxresid.inspector.jaxpr.primitives import CALLS, of_kind
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Location, Source
 from jaxresid.text.layer_paths import folded_scopes
 
 # What JAX differentiates by differentiating the jaxpr that it holds, and nothing else.
 _TRANSPARENT = of_kind("call", "checkpoint", "control", "map")
+_UNKNOWN = "a function"
 # The file of JAX that makes checkpoints.
 _CHECKPOINT = f"{os.sep}ad_checkpoint.py"
 # What the name stack of a derivative holds.
@@ -308,12 +310,18 @@ def body(
       is_stamped: whether its eqns may have the traceback of something else.
     """
     chain = [] if is_stamped else _shared(jaxpr, frames, above)
-    own = [f.code for f in chain if f.kind == "user"]
-    others = [f.code for f in chain if f.kind != "user"]
-    found = next((code for code in own if not passes_on(code)), own[-1] if own else None)
+    own = [each for each in chain if each.frame.kind == "user"]
+    others = [each.frame.code for each in chain if each.frame.kind != "user"]
+    found = next((each.frame.code for each in own if not each.passes_on), None)
+    found = found or (own[-1].frame.code if own else None)
     found = found or next((code for code in others if not is_wrapper(code)), None)
     if found is not None:
         return Body(name_of(found), definition(found, frames))
+    if len(jaxpr.eqns) == 1 and jax_compat.primitive_name(jaxpr.eqns[0]) in CALLS:
+        (nest,) = nests(jaxpr.eqns[0])  # what it wraps is jitted
+        inner = body(nest.jaxpr, frames)
+        if inner.name != _UNKNOWN:
+            return inner
     name, _, where = (jax_compat.traced_function(jaxpr) or "").partition(" at ")
     file, _, line = where.rpartition(":")
     if file and line.isdecimal() and frames.kind(file, name) not in ("machinery", "jax"):
@@ -323,27 +331,58 @@ def body(
         return Body(name_of_qualified(qualname), defined)
     if others:
         return Body(name_of(others[0]), definition(others[0], frames))
-    return Body("a function")
+    return Body(_UNKNOWN)
 
 
-def _shared(jaxpr: Jaxpr, frames: Frames, above: tuple[Frame, ...]) -> list[Frame]:
-    """Return the frames, outermost first, of the functions that all eqns of a body came through.
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """A function that all eqns of a body came through.
+
+    Attributes:
+      frame: its frame.
+      computes: whether it computes anything itself, casts aside.
+    """
+
+    frame: Frame
+    computes: bool = False
+
+    @property
+    def passes_on(self) -> bool:
+        """Whether it may do no more than call another."""
+        return passes_on(self.frame.code) or (not self.computes and calls_wrapped(self.frame))
+
+
+def _shared(jaxpr: Jaxpr, frames: Frames, above: tuple[Frame, ...]) -> list[_Passed]:
+    """Return the functions, outermost first, that all eqns of a body came through.
 
     Those that a wrapper makes itself are no part of what it wraps.
     """
     stacks = [below(frames.of(eqn), above, jaxpr) for eqn in jaxpr.eqns]
-    chain: list[Frame] = []
+    casts = [jax_compat.primitive_name(eqn) == "convert_element_type" for eqn in jaxpr.eqns]
+    stacks = [_without_jax(s) if c else s for s, c in zip(stacks, casts, strict=True)]
+    of_casts = {stack for stack, is_cast in zip(stacks, casts, strict=True) if is_cast}
+    chain: list[_Passed] = []
     while True:
         depth = len(chain)
         stacks = [stack for stack in stacks if len(stack) > depth]
         if not stacks or len({stack[depth].code for stack in stacks}) > 1:
             return chain
-        chain.append(stacks[0][depth])
         deeper = [stack for stack in stacks if len(stack) > depth + 1]
-        if deeper and is_wrapper(chain[-1].code):
+        if deeper and is_wrapper(deeper[0][depth].code):
+            computes = any(len(s) == depth + 1 and s not in of_casts for s in stacks)
+            chain.append(_Passed(deeper[0][depth], computes))
             stacks = deeper
+        else:
+            chain.append(_Passed(stacks[0][depth]))
         if len(deeper) < len(stacks) or len({stack[depth] for stack in stacks}) > 1:
             return chain
+
+
+def _without_jax(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """Return a stack up to the last frame that is not in JAX."""
+    while stack and stack[-1].kind == "jax":
+        stack = stack[:-1]
+    return stack
 
 
 def _common_scope(jaxpr: Jaxpr) -> str:

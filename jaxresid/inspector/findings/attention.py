@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from jaxresid import jax_compat
+from jaxresid.inspector.findings.frameworks import is_flax_attention
 from jaxresid.inspector.findings.logits import Chunked, chunked, may_be_in_vector_memory
 from jaxresid.inspector.findings.proposals import (
     WORTH_SAYING,
@@ -102,6 +103,8 @@ def _finding(
     held: int,
 ) -> Finding:
     first = scores[0]
+    # Flax's layers are given the function that attends.
+    layer = ". The layer takes either as attention_fn" if is_flax_attention(source) else ""
     queries, keys = first.count // found.chunks, first.width_of(first.value)
     effect, measured = rewrite_effect(report, rewrites, found.figures)
     return Finding(
@@ -113,7 +116,7 @@ def _finding(
         help="a kernel never has them in memory: jax.nn.dot_product_attention(q, k, v,"
         ' implementation="cudnn") on a GPU in float16 or bfloat16, splash attention on a TPU;'
         f" neither was traced. Without one, attend with {queries} queries at a time:"
-        " jax.lax.map(jax.checkpoint(lambda q: attend(q, k, v)), parts_of_q)",
+        f" jax.lax.map(jax.checkpoint(lambda q: attend(q, k, v)), parts_of_q){layer}",
         measured={
             "nbytes": held,
             "queries": first.count,

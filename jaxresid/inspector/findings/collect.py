@@ -1,13 +1,18 @@
 """Collect the findings of a trace: what is kept in vain, and what has no effect.
 
-Each finding is about one source line and names the rule that it is a case of.
+Each finding is about one source line and names the rule that it is a case of. An error of ours in
+the code behind one finding costs that one alone, and is a warning of the report.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
+from jaxresid.crashes import RAISES, Crash, crash_of
+from jaxresid.errors import NOT_CAUGHT, JaxresidError
 from jaxresid.inspector.findings.loops import (
     Loop,
     stacking_loops,
@@ -25,26 +30,58 @@ from jaxresid.text.units import format_bytes
 WORTH_SAYING = 0.01
 
 
-def function_findings(report: Report, traced: Trace) -> tuple[Finding, ...]:
-    """Return the findings about a function, apart from those about host memory or a checkpoint."""
-    stacking = functools.partial(stacking_loops, report, traced)
-    return (
-        *_about_code(report, traced, stacking),
-        *_free_residuals(report),
-    )
+T = TypeVar("T")
+
+# The names of findings -> what looks for them.
+Search = tuple[str, Callable[[], Iterable[T]]]
+
+_log = logging.getLogger(__name__)
 
 
-def step_findings(report: Report, step: StepTrace) -> tuple[Finding, ...]:
-    """Return the findings about a training step, as `function_findings` does."""
-    stacking = functools.partial(stacking_loops_of_step, step)
-    return (*_about_code(report, step, stacking), *_free_residuals(report))
+def collected(searches: Iterable[Search[T]], crashes: list[Crash]) -> list[T]:
+    """Return what is found, and add the searches that crash to `crashes`.
+
+    Args:
+      searches: the searches, by what they look for.
+      crashes: gets the crash of each search that an error of our own code ends.
+
+    Raises:
+      JaxresidError: what is asked cannot be answered.
+      Exception: an error of ours, where these are raised; see `crashes.RAISES`.
+    """
+    everything = list[T]()
+    for name, search in searches:
+        before = len(everything)
+        try:
+            everything.extend(search())
+        except (*NOT_CAUGHT, JaxresidError):
+            raise
+        except Exception as e:
+            _log.exception("%s: crashed", name)
+            if RAISES.get():
+                raise
+            crashes.append(crash_of(name, e))
+        else:
+            _log.info("%s: %d found", name, len(everything) - before)
+    return everything
 
 
-def _about_code(
+def searches_of_function(report: Report, traced: Trace) -> Iterator[Search[Finding]]:
+    """Yield the searches about a function, apart from those about host memory or a checkpoint."""
+    return _searches(report, traced, functools.partial(stacking_loops, report, traced))
+
+
+def searches_of_step(report: Report, step: StepTrace) -> Iterator[Search[Finding]]:
+    """Yield the searches about a training step, as `searches_of_function` does."""
+    return _searches(report, step, functools.partial(stacking_loops_of_step, step))
+
+
+def _searches(
     report: Report, traced: Traced, stacking: Callable[[], Sequence[Loop]]
-) -> Iterator[Finding]:
-    yield from policy_findings(traced)
-    yield from unwrapped_bodies(report, traced, stacking)
+) -> Iterator[Search[Finding]]:
+    yield "undefined-checkpoint-name and unused-checkpoint-name", lambda: policy_findings(traced)
+    yield "unwrapped-loop-body", lambda: unwrapped_bodies(report, traced, stacking)
+    yield "free-residual", lambda: _free_residuals(report)
 
 
 def _free_residuals(report: Report) -> Iterator[Finding]:

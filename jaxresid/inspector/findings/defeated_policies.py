@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from jaxresid import jax_compat
+from jaxresid.errors import InputsError, RetraceError
 from jaxresid.inspector.checkpoints.batched import (
     BatchedMatmuls,
     batched_matmuls,
@@ -40,13 +41,12 @@ def defeated_policies(
     for number, jaxpr in enumerate(rewrites.jaxprs):
         try:
             found = list(batched_matmuls(levels, jaxpr, run_again))
-        except Exception:  # it cannot be traced again, or a policy fails for what is written
+        except (RetraceError, InputsError):
             continue
         for each in found:
-            try:
-                changed = _as_meant(jaxpr, each)
-                figures = rewrites.figures(number, changed)
-            except Exception:  # there is nothing to say of a program that is not there
+            changed = _as_meant(jaxpr, each)
+            figures = rewrites.figures(number, changed)
+            if figures is None:
                 continue
             if rewrites.cost().flops - figures.cost.flops >= WORTH_SAYING * rewrites.cost().flops:
                 finding = _finding(report, rewrites, each, figures)

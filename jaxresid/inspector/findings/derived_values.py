@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from jaxresid.inspector.findings.frameworks import checkpointed_layer, framework_of
 from jaxresid.inspector.findings.proposals import (
     WORTH_SAYING,
     Proposal,
     proposal,
     rewrite_effect,
 )
+from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.variants.rewrites.derived_values import (
     Derived,
     Kind,
@@ -30,10 +32,9 @@ _MADE_OF = {
 }
 _HELP = {
     "arguments": "make it in a checkpoint with what reads it, which computes no product again:"
-    " `jax.checkpoint(lambda x, w: x @ w.astype(x.dtype), prevent_cse=False)(x, w)`, or nn.remat of"
-    " the layer",
+    " `jax.checkpoint(lambda x, w: x @ w.astype(x.dtype), prevent_cse=False)(x, w)`",
     "keys": "draw it in a checkpoint with what reads it:"
-    " `jax.checkpoint(dropout, prevent_cse=False)(key, x)`, or nn.remat of the Dropout layer",
+    " `jax.checkpoint(dropout, prevent_cse=False)(key, x)`",
     "integers": "make it in a checkpoint with what reads it, such as"
     " `jax.checkpoint(lambda i, s: jnp.where(mask(i), s, -1e9), prevent_cse=False)(i, s)`; what is"
     " the same in each trip, once before the loop",
@@ -52,13 +53,14 @@ class _Group:
         return sum(r.nbytes for r in self.residuals)
 
 
-def derived_values(report: Report, rewrites: Rewrites) -> Iterator[Proposal]:
+def derived_values(report: Report, frames: Frames, rewrites: Rewrites) -> Iterator[Proposal]:
     """Yield the findings of residuals of loops that are cheap to make again.
 
     There is one at most of what is made of arguments, of keys and of integers.
 
     Args:
       report: the report of the function or step; it has an estimated peak, and no mesh.
+      frames: tells the user's files.
       rewrites: what is differentiated.
     """
     assert report.peak is not None
@@ -80,13 +82,12 @@ def derived_values(report: Report, rewrites: Rewrites) -> Iterator[Proposal]:
         for made_of, group in groups.items():
             if group.nbytes < least:
                 continue
-            try:
-                changed = made_again(flat, list(group.values.values()))
-                figures = rewrites.figures(number, changed)
-            except Exception:  # there is nothing to say of a program that is not there
+            changed = made_again(flat, list(group.values.values()))
+            figures = rewrites.figures(number, changed)
+            if figures is None:
                 continue
             if report.peak.nbytes - figures.peak_nbytes >= least:
-                finding = _finding(report, rewrites, made_of, group, figures)
+                finding = _finding(report, frames, rewrites, made_of, group, figures)
                 yield proposal(finding, rewrites, number, changed)
 
 
@@ -108,8 +109,22 @@ def kind_of(residual: Residual) -> Kind:
     return made, aval.dtype, aval.shape
 
 
+def _help(made_of: str, source: Source, frames: Frames) -> str:
+    """Return what to write, of a layer in the framework that it is of."""
+    layer = checkpointed_layer(framework_of(source, frames))
+    if layer is None or made_of == "integers":
+        return _HELP[made_of]
+    text, _, _ = _HELP[made_of].partition(":")
+    return f"{text}: `{layer}`, of the {'Dropout layer' if made_of == 'keys' else 'layer'}"
+
+
 def _finding(
-    report: Report, rewrites: Rewrites, made_of: str, group: _Group, figures: Figures
+    report: Report,
+    frames: Frames,
+    rewrites: Rewrites,
+    made_of: str,
+    group: _Group,
+    figures: Figures,
 ) -> Finding:
     effect, measured = rewrite_effect(report, rewrites, figures)
     lines = Counter[Location | None]()
@@ -129,7 +144,7 @@ def _finding(
         f" {_MADE_OF[made_of]} are kept for {group.residuals[0].trips} trips of a loop. If the"
         f" backward pass makes them again, the {effect}",
         sources[biggest],
-        help=_HELP[made_of],
+        help=_help(made_of, sources[biggest], frames),
         measured={
             "nbytes": group.nbytes,
             "trips": group.residuals[0].trips,

@@ -53,13 +53,11 @@ def gathered_weights(
         found = list(gathered_in(flat))
         if not found:
             continue
-        try:
-            before = made.figures(number, flat).peak_nbytes
-            changed = made_again(flat, found)
-            figures = made.figures(number, changed)
-        except Exception:  # there is nothing to say of a program that is not there
+        changed = made_again(flat, found)
+        before, figures = made.figures(number, flat), made.figures(number, changed)
+        if before is None or figures is None:
             continue
-        is_same = abs(before - report.peak.nbytes) <= _SAME * report.peak.nbytes
+        is_same = abs(before.peak_nbytes - report.peak.nbytes) <= _SAME * report.peak.nbytes
         if is_same and report.peak.nbytes - figures.peak_nbytes >= least:
             yield proposal(_finding(report, made, kept, figures), made, number, changed)
 

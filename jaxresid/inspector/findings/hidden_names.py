@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jaxresid import jax_compat
+from jaxresid.errors import RetraceError
 from jaxresid.inspector.checkpoints.hidden_names import (
     HiddenNames,
     hidden_names,
@@ -37,14 +38,12 @@ def names_hidden_by_rules(report: Report, levels: Levels, rewrites: Rewrites) ->
     for number, jaxpr in enumerate(rewrites.jaxprs):
         try:
             found = list(hidden_names(levels, jaxpr))
-        except Exception:  # a rule or a policy fails; differentiation says so
+        except RetraceError:
             continue
         for each in found:
-            changes = {id(call): with_names_in_sight for call in each.calls}
-            try:
-                changed = rewritten(jaxpr, changes)
-                figures = rewrites.figures(number, changed)
-            except Exception:  # there is nothing to say of a program that is not there
+            changed = rewritten(jaxpr, {id(call): with_names_in_sight for call in each.calls})
+            figures = rewrites.figures(number, changed)
+            if figures is None:
                 continue
             if before - figures.cost.flops >= WORTH_SAYING * before:
                 finding = _finding(report, levels, rewrites, each, figures)

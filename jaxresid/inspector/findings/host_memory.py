@@ -6,7 +6,7 @@ are transposed in host memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jaxresid import jax_compat
@@ -26,14 +26,14 @@ _WORTH_SAYING = 0.01
 _MOVE = "device_put"
 
 
-def host_findings(
+def host_searches(
     residuals: Sequence[Residual],
     program: Program,
     offered: Sequence[Offer],
     places: OpSources,
     peak_nbytes: int | None,
-) -> tuple[Finding, ...]:
-    """Return the findings about host memory in a function or a training step.
+) -> Iterator[tuple[str, Callable[[], Iterator[Finding]]]]:
+    """Yield the searches for findings about host memory in a function or a training step.
 
     Args:
       residuals: the residuals of the function or step.
@@ -43,14 +43,19 @@ def host_findings(
       peak_nbytes: the peak of the program, in bytes; None, where it is not known, leaves out what
         is judged by its share of it.
     """
-    found = list(_without_effect(residuals, offered))
+    yield WITHOUT_EFFECT, lambda: _without_effect(residuals, offered)
     if peak_nbytes is not None and any(v.memory == "host" for v in program.block.inputs):
-        for finding in (*_unrolled(program, places), *_transposed(program, places)):
-            nbytes = finding.measured["nbytes"]
-            assert isinstance(nbytes, int)
-            if nbytes >= _WORTH_SAYING * peak_nbytes:
-                found.append(finding)
-    return tuple(found)
+        least = _WORTH_SAYING * peak_nbytes
+        yield "unrolled-host-moves", lambda: _of_size(least, _unrolled(program, places))
+        yield "transposed-host-scan", lambda: _of_size(least, _transposed(program, places))
+
+
+def _of_size(least: float, findings: Iterator[Finding]) -> Iterator[Finding]:
+    for finding in findings:
+        nbytes = finding.measured["nbytes"]
+        assert isinstance(nbytes, int)
+        if nbytes >= least:
+            yield finding
 
 
 def _without_effect(residuals: Sequence[Residual], offered: Sequence[Offer]) -> Iterator[Finding]:

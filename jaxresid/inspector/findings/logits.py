@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -127,23 +128,22 @@ def chunked(
     chunks = [n for n in range(2, count + 1) if count % n == 0 and count // n * each >= fewest]
     if not chunks:
         return None
-    known: dict[int, Chunked] = {}
 
-    def made(n: int) -> Chunked:
-        if n not in known:
-            changed = with_chunks(jaxpr, scores, n)
-            known[n] = Chunked(n, changed, rewrites.figures(number, changed))
-        return known[n]
+    @functools.cache
+    def made(n: int) -> Chunked | None:
+        changed = with_chunks(jaxpr, scores, n)
+        figures = rewrites.figures(number, changed)
+        return None if figures is None else Chunked(n, changed, figures)
 
-    try:
-        least = made(chunks[-1]).figures.peak_nbytes
-        if peak - least < WORTH_SAYING * peak:
-            return None
-        more = int(_NOTHING * (peak - least))
-        likely = [n for n in chunks if held // n - held // chunks[-1] <= more]
-        return next(made(n) for n in likely if made(n).figures.peak_nbytes <= least + more)
-    except Exception:  # whatever it is, there is nothing to say of a program that is not there
+    smallest = made(chunks[-1])
+    if smallest is None:
         return None
+    least = smallest.figures.peak_nbytes
+    if peak - least < WORTH_SAYING * peak:
+        return None
+    more = int(_NOTHING * (peak - least))
+    likely = (made(n) for n in chunks if held // n - held // chunks[-1] <= more)
+    return next(m for m in likely if m is not None and m.figures.peak_nbytes <= least + more)
 
 
 def _finding(
@@ -160,17 +160,19 @@ def _finding(
     held = _live_nbytes(logits, live)
     effect, measured = rewrite_effect(report, rewrites, found.figures)
     tokens, width = logits.tokens // found.chunks, logits.width_of(logits.value)
-    at = "the end"
+    what, own = "the loss at the end", ""
     if loss.location is not None:
-        where = f"{loss.location.file}:{loss.location.line}"
-        at = "this line" if loss.location == source.location else where
+        at = "this line" if loss.location == source.location else loss.location.place
+        what = f"the loss at {at}"
+        if loss.location.is_of_loss:
+            what, own = at, "in a function of your own, with --loss module:function, "
     return Finding(
         "logits-at-peak",
-        f"the logits of {logits.tokens} tokens × {width} and what the loss at {at} makes of them"
+        f"the logits of {logits.tokens} tokens × {width} and what {what} makes of them"
         f" take {format_bytes(held)} at the peak: {tokens} tokens at a time, in a checkpoint, they"
         f" hardly matter. The {effect}",
         source,
-        help=f"compute the loss of {tokens} tokens at a time:"
+        help=f"{own}compute the loss of {tokens} tokens at a time:"
         " jax.lax.map(jax.checkpoint(loss_of_tokens), (hidden, labels))",
         measured={
             "nbytes": held,
@@ -178,6 +180,6 @@ def _finding(
             "chunk_tokens": tokens,
             "chunks": found.chunks,
             **measured,
-            "loss": None if loss.location is None else f"{loss.location.file}:{loss.location.line}",
+            "loss": None if loss.location is None else loss.location.place,
         },
     )

@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from jaxresid import jax_compat
+from jaxresid.inspector.findings.frameworks import framework_of
 from jaxresid.inspector.findings.proposals import (
     WORTH_SAYING,
     Proposal,
     proposal,
     rewrite_effect,
 )
+from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.program.avals import aval_of
@@ -46,18 +48,18 @@ def loop_excess(report: Report, levels: Levels, rewrites: Rewrites) -> Iterator[
             # The cotangent of a stack takes as much again.
             if 2 * sum(each.nbytes for each in found) < least:
                 continue
-            try:
-                changed = without_excess(jaxpr, found)
-                figures = rewrites.figures(number, changed)
-            except Exception:  # there is nothing to say of a program that is not there
+            changed = without_excess(jaxpr, found)
+            figures = rewrites.figures(number, changed)
+            if figures is None:
                 continue
             if report.peak.nbytes - figures.peak_nbytes >= least:
-                finding = _finding(report, rewrites, source, found, figures)
+                finding = _finding(report, levels.frames, rewrites, source, found, figures)
                 yield proposal(finding, rewrites, number, changed)
 
 
 def _finding(
     report: Report,
+    frames: Frames,
     rewrites: Rewrites,
     source: Source,
     found: Sequence[Excess],
@@ -76,7 +78,8 @@ def _finding(
         for part, text in _texts(found, parts, trips).items()
         if parts[part] >= sum(parts.values()) / 10
     ]
-    helps = [text for part, text in _helps(found).items() if parts[part]]
+    is_nnx = framework_of(source, frames) == "nnx"
+    helps = [text for part, text in _helps(found, is_nnx=is_nnx).items() if parts[part]]
     loops = f"{len(found)} loops of {trips} trips each" if len(found) > 1 else "loop"
     return Finding(
         "needless-loop-state",
@@ -106,12 +109,12 @@ def _texts(found: Sequence[Excess], nbytes: Mapping[str, int], trips: int) -> di
     }
 
 
-def _helps(found: Sequence[Excess]) -> dict[str, str]:
+def _helps(found: Sequence[Excess], *, is_nnx: bool) -> dict[str, str]:
     """Return what to write against each part of the excess."""
+    of_layer = ", of an NNX layer the last of `nnx.split(layer, nnx.Param, ...)`" if is_nnx else ""
     is_carried = all(set(e.lasts) == set(e.carried) for e in found)
     return {
-        "copied": "return from the body only what changes: `return carry, None`, or for an NNX"
-        " layer the last of `nnx.split(layer, nnx.Param, ...)`",
+        "copied": f"return from the body only what changes: `return carry, None`{of_layer}",
         "repeated": "compute it outside the loop",
         "unread": "read the carry that the loop returns, not the last of the stack"
         if is_carried

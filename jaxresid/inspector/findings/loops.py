@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from jaxresid import jax_compat
 from jaxresid.inspector.call.leaves import is_inexact
+from jaxresid.inspector.findings.frameworks import checkpointed_loop
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import BACKWARD, BOTH, FORWARD
@@ -71,7 +72,7 @@ def unwrapped_bodies(
         if location is None or (location.file, location.line) in wrapped:
             continue
         source = levels.source(loop.level, loop.eqn)
-        advice = "checkpoint the body: lax.scan(jax.checkpoint(body, prevent_cse=False), ...)"
+        advice = f"checkpoint the body: {checkpointed_loop(loop.eqn, levels.frames)}"
         library = source.library
         if library is not None and _is_of_library(levels, loop, location):
             advice = (

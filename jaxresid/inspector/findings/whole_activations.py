@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from jaxresid.errors import RetraceError
 from jaxresid.inspector.call.splits import Split, parts, split_of_text, text
 from jaxresid.inspector.cost.jaxpr_cost import passes_cost
 from jaxresid.inspector.findings.logits import may_be_in_vector_memory
@@ -246,12 +247,12 @@ def _trials(
             for way in itertools.islice(_splits(value, axis, sizes), _DIMS)
         )
         for axis, dim, split in ways:
+            changed = constrained(jaxpr, made, traced.arguments.mesh, split)
             try:
-                changed = constrained(jaxpr, made, traced.arguments.mesh, split)
                 trace, program = rewrites.program(0, changed)
-                nbytes = peak_nbytes(lower(program, profile))
-            except Exception:  # there is nothing to say of a program that is not there
+            except RetraceError:
                 continue
+            nbytes = peak_nbytes(lower(program, profile))
             sent = sent_nbytes(program.block, program.trips)
             yield _Trial(line, value, axis, dim, split, changed, trace, nbytes, sent)
 

@@ -63,11 +63,7 @@ def widened_residuals(report: Report, levels: Levels, rewrites: Rewrites) -> Ite
     for number, jaxpr in enumerate(rewrites.jaxprs):
         flat = plain(jaxpr)
         groups: dict[tuple[str, str], list[_Widening]] = {}
-        try:
-            casts = list(casts_in(levels, jaxpr, flat))
-        except ValueError:  # other calls were inlined than are seen here
-            continue
-        for cast in casts:
+        for cast in casts_in(levels, jaxpr, flat):
             found = _widening(levels, cast)
             if found is not None:
                 groups.setdefault((str(cast.narrow), str(cast.wide)), []).append(found)
@@ -75,10 +71,9 @@ def widened_residuals(report: Report, levels: Levels, rewrites: Rewrites) -> Ite
             # A wide value may be kept several times, as it and what is made of it.
             if not any(each.cast.nbytes >= least / 4 for each in group):
                 continue
-            try:
-                changed = narrowed(flat, [each.cast for each in group])
-                figures = rewrites.figures(number, changed)
-            except Exception:  # there is nothing to say of a program that is not there
+            changed = narrowed(flat, [each.cast for each in group])
+            figures = rewrites.figures(number, changed)
+            if figures is None:
                 continue
             if report.peak.nbytes - figures.peak_nbytes >= least:
                 finding = _finding(report, rewrites, group, figures)
@@ -91,7 +86,7 @@ def _finding(
     nbytes, by_line = Counter[str](), dict[str, _Widening]()
     for each in group:
         where = each.source.location
-        line = "" if where is None else f"{where.file}:{where.line}"
+        line = "" if where is None else where.place
         nbytes[line] += each.cast.nbytes
         by_line.setdefault(line, each)
     ((line, _),) = nbytes.most_common(1)

@@ -180,7 +180,7 @@ class Frames:
     def _kind(self, file: str, function: str) -> str:
         if file.startswith(FOLDER):
             if file == _LOSSES:
-                return "library"
+                return "machinery" if function.startswith("_") else "library"
             return "root" if file in _ROOTS else "machinery"
         if file.startswith(_jax_roots()):
             stem, last = os.path.basename(file)[:-3], function.rsplit(".", 1)[-1]
@@ -203,10 +203,7 @@ class Frames:
 
         Rows are 1-based, columns 0-based in code points. None where Python was told to forget them.
         """
-        positions, at = _positions(frame.code), frame.lasti // 2
-        if not 0 <= at < len(positions):
-            return None
-        row, end_row, column, end_column = positions[at]
+        row, end_row, column, end_column = _span(frame)
         if row is None or end_row is None or column is None or end_column is None:
             return None
         file = frame.code.co_filename
@@ -221,6 +218,9 @@ class Frames:
         line, column = _position(frame.code, frame.lasti)
         file = frame.code.co_filename
         text = linecache.getline(file, line)
+        if file == _LOSSES:
+            name = frame.code.co_qualname.partition(".")[0].replace("_", "-")
+            return Location.of_loss(name, line, text.strip())
         if column is not None:
             column = characters(text, column)
         return Location(
@@ -272,6 +272,44 @@ def passes_on(code: CodeType) -> bool:
     )
 
 
+def calls_wrapped(frame: Frame) -> bool:
+    """Return whether a frame calls a function that one around it was given.
+
+    What a decorator puts around a function calls that so.
+    """
+    row, end_row, column, end_column = _span(frame)
+    return (row, column, end_row, end_column) in _calls_of_wrapped(frame.code.co_filename)
+
+
+@functools.lru_cache(maxsize=64)
+def _calls_of_wrapped(file: str) -> frozenset[tuple[int | None, ...]]:
+    """Return where functions of a file call what a function around them was given.
+
+    A call is row, column, end row and end column, as Python counts them.
+    """
+    found: set[tuple[int | None, ...]] = set()
+    module = _parsed(file)
+    todo: list[tuple[ast.AST, frozenset[str], frozenset[str]]] = []
+    if module is not None:
+        todo.append((module, frozenset(), frozenset()))
+    while todo:
+        node, own, around = todo.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            own, around = frozenset(arg.arg for arg in _arguments(node.args)), own | around
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in around - own
+        ):
+            found.add((node.lineno, node.col_offset, node.end_lineno, node.end_col_offset))
+        todo += [(child, own, around) for child in ast.iter_child_nodes(node)]
+    return frozenset(found)
+
+
+def _arguments(arguments: ast.arguments) -> list[ast.arg]:
+    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+
+
 def name_of(code: CodeType) -> str:
     """Return what a user calls a function.
 
@@ -302,9 +340,8 @@ def qualified_name(file: str, line: int, name: str) -> str:
 @functools.lru_cache(maxsize=64)
 def _definitions(file: str) -> Mapping[tuple[int, str], str]:
     """Return the qualified names of a file's functions by first line (a decorator's) and name."""
-    try:
-        module = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError):
+    module = _parsed(file)
+    if module is None:
         return {}
     found: dict[tuple[int, str], str] = {}
     todo: list[tuple[ast.AST, str]] = [(module, "")]
@@ -320,6 +357,19 @@ def _definitions(file: str) -> Mapping[tuple[int, str], str]:
                 inner = f"{prefix}{child.name}.<locals>."
             todo.append((child, inner))
     return found
+
+
+def _parsed(file: str) -> ast.Module | None:
+    """Return the syntax tree of a source file; None where it cannot be had."""
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def is_jax(code: CodeType) -> bool:
+    """Return whether code is JAX's."""
+    return code.co_filename.startswith(_jax_roots())
 
 
 def is_adapter(code: CodeType) -> bool:
@@ -401,6 +451,12 @@ def from_exception(tb: TracebackType | None) -> list[tuple[CodeType, int]]:
 @functools.cache
 def _positions(code: CodeType) -> tuple[tuple[int | None, ...], ...]:
     return tuple(code.co_positions())
+
+
+def _span(frame: Frame) -> tuple[int | None, ...]:
+    """Return row, end row, column and end column of what a frame was at, as Python counts them."""
+    positions, at = _positions(frame.code), frame.lasti // 2
+    return positions[at] if 0 <= at < len(positions) else (None,) * 4
 
 
 def _position(code: CodeType, lasti: int) -> tuple[int, int | None]:

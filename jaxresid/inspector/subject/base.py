@@ -6,15 +6,17 @@ import contextlib
 import functools
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
+from jaxresid.crashes import Crash, crash_warnings
 from jaxresid.inspector.checkpoints.batched import may_be_batched
 from jaxresid.inspector.checkpoints.hidden_names import may_hide_names
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints, JudgedCheckpoint
 from jaxresid.inspector.findings.attention import attention_at_peak
+from jaxresid.inspector.findings.collect import Search
 from jaxresid.inspector.findings.defeated_policies import defeated_policies
 from jaxresid.inspector.findings.derived_values import derived_values
 from jaxresid.inspector.findings.gathered_weights import gathered_weights
@@ -158,8 +160,8 @@ class Subject(ABC):
         """The program with what it could give away donated; None where there is nothing."""
         return None
 
-    def proposals(self, report: Report) -> Iterator[Proposal]:
-        """Yield the findings whose worth is that of a rewrite.
+    def proposing(self, report: Report) -> Iterator[Search[Proposal]]:
+        """Yield the searches for findings whose worth is that of a rewrite.
 
         On a mesh there are none but those of what is gathered inside `shard_map`, whose types are
         those of one device: how a compiler splits what is rewritten is not known.
@@ -167,28 +169,54 @@ class Subject(ABC):
         Args:
           report: its report.
         """
-        levels = self.trace.levels
-        yield from logits_at_peak(report, self.live, levels, self.profile, lambda: self.rewrites)
+        levels, profile = self.trace.levels, self.profile
+
+        def rewrites() -> Rewrites | None:
+            return self.rewrites
+
+        yield (
+            "logits-at-peak",
+            lambda: logits_at_peak(report, self.live, levels, profile, rewrites),
+        )
         if report.peak is not None:
-            yield from gathered_weights(report, self.profile, lambda: self.rewrites)
+            yield "gathered-weights-kept", lambda: gathered_weights(report, profile, rewrites)
         if report.peak is None or report.mesh is not None:
             return
         jaxprs = [top.jaxpr for top in self.trace.tops]
-        if holds_loop(*jaxprs) and self.rewrites is not None:
-            yield from loop_excess(report, levels, self.rewrites)
-            yield from derived_values(report, self.rewrites)
-        if holds_cast(*jaxprs) and self.rewrites is not None:
-            yield from widened_residuals(report, levels, self.rewrites)
-        yield from attention_at_peak(
-            report, self.live, levels, jaxprs, self.profile, lambda: self.rewrites
+
+        def rewriting(search: Callable[[Rewrites], Iterator[Proposal]]) -> Iterator[Proposal]:
+            made = self.rewrites
+            return iter(()) if made is None else search(made)
+
+        if holds_loop(*jaxprs):
+            yield (
+                "needless-loop-state",
+                lambda: rewriting(lambda made: loop_excess(report, levels, made)),
+            )
+            yield (
+                "derived-residual",
+                lambda: rewriting(lambda made: derived_values(report, levels.frames, made)),
+            )
+        if holds_cast(*jaxprs):
+            yield (
+                "widened-residual",
+                lambda: rewriting(lambda made: widened_residuals(report, levels, made)),
+            )
+        yield (
+            "attention-scores-at-peak",
+            lambda: attention_at_peak(report, self.live, levels, jaxprs, profile, rewrites),
         )
-        batched = self.trace.has_checkpoints and may_be_batched(jaxprs)
-        if batched and self.rewrites is not None:
+        if self.trace.has_checkpoints and may_be_batched(jaxprs):
             run_again = functools.partial(self.trace.run_again, self.fun)
-            yield from defeated_policies(report, levels, self.rewrites, run_again)
-        hides = self.trace.has_checkpoints and may_hide_names(self.trace.written)
-        if hides and self.rewrites is not None:
-            yield from names_hidden_by_rules(report, levels, self.rewrites)
+            yield (
+                "defeated-policy",
+                lambda: rewriting(lambda made: defeated_policies(report, levels, made, run_again)),
+            )
+        if self.trace.has_checkpoints and may_hide_names(self.trace.written):
+            yield (
+                "name-outside-custom-vjp-forward",
+                lambda: rewriting(lambda made: names_hidden_by_rules(report, levels, made)),
+            )
 
     def interval(self, nbytes: int, program: Program) -> Interval | None:
         """Return the interval around the estimated peak of the program or of a variant."""
@@ -262,21 +290,25 @@ class Subject(ABC):
         """
 
     @abstractmethod
-    def findings(
-        self,
-        report: Report,
-        proposals: Sequence[Proposal] = (),
-        donating: CompiledChange | None = None,
-    ) -> tuple[Finding, ...]:
-        """Return what else there is to say of it, given its report.
+    def about_code(self, report: Report) -> Iterator[Search[Finding]]:
+        """Yield the searches for findings about its code, to be told of before the proposals.
 
         What is about host memory, or about one of its checkpoints, is not in it.
 
         Args:
           report: its report.
-          proposals: what `proposals` yields for that.
+        """
+
+    def about_arguments(
+        self, report: Report, donating: CompiledChange | None
+    ) -> Iterator[Search[Finding]]:
+        """Yield the searches for findings about its arguments, to be told of after the proposals.
+
+        Args:
+          report: its report.
           donating: what the compiler says of `donating`; None where it was not asked.
         """
+        yield from ()
 
     @abstractmethod
     def split(self, report: Report, *, max_eqns: int, depth: int) -> Split:
@@ -302,7 +334,8 @@ class Inspection:
       judged: the checkpoints of the report, with what their verdicts are made of.
       host_findings: the findings about host memory.
       proposals: the findings whose worth is that of a rewrite; None before they are looked for.
-      donating: as `Subject.findings` is given it.
+      donating: as `Subject.about_arguments` is given it.
+      crashes: the searches that an error of our own ended.
     """
 
     subject: Subject
@@ -311,11 +344,22 @@ class Inspection:
     host_findings: tuple[Finding, ...] = ()
     proposals: tuple[Proposal, ...] | None = None
     donating: CompiledChange | None = None
+    crashes: tuple[Crash, ...] = ()
 
     @property
     def trace(self) -> Traced:
         """The trace of the subject, with its jaxprs."""
         return self.subject.trace
+
+    def with_crashes(self, crashes: Iterable[Crash]) -> Inspection:
+        """Return the inspection with more crashes, and a report that warns of all."""
+        every = tuple(dict.fromkeys((*self.crashes, *crashes)))
+        if every == self.crashes:
+            return self
+        earlier = crash_warnings(self.crashes)
+        warnings = [w for w in self.report.warnings if w not in earlier]
+        report = replace(self.report, warnings=(*warnings, *crash_warnings(every)))
+        return replace(self, report=report, crashes=every)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.checkpoints.function import evaluate_checkpoints
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
-from jaxresid.inspector.findings.collect import function_findings
+from jaxresid.inspector.findings.collect import Search, searches_of_function
 from jaxresid.inspector.findings.proposals import Proposal
 from jaxresid.inspector.findings.whole_activations import whole_activations
 from jaxresid.inspector.program.build import Program, value_and_gradients
@@ -21,7 +21,7 @@ from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.variants.function import FunctionVariants
 from jaxresid.inspector.variants.rewrites.effects import FunctionRewrites
-from jaxresid.model import CompiledChange, Finding, Mesh, Report, Residual, Split, Target
+from jaxresid.model import Finding, Mesh, Report, Residual, Split, Target
 
 if TYPE_CHECKING:
     from jaxresid.xla.processes.cache import CompileCache
@@ -58,12 +58,16 @@ class FunctionSubject(Subject):
         warnings = (*self.warnings, *more)
         return replace(self, trace=traced, split_again=split, warnings=warnings)
 
-    def proposals(self, report: Report) -> Iterator[Proposal]:
-        """Yield the findings whose worth is that of a rewrite; see `Subject.proposals`."""
-        yield from super().proposals(report)
-        if report.peak is not None and self.split_again is not None and self.trace.pieces:
-            yield from whole_activations(
-                report, self.trace, self.program, self.profile, self.rewrites, self.split_again
+    def proposing(self, report: Report) -> Iterator[Search[Proposal]]:
+        """Yield the searches for findings that are worth a rewrite; see `Subject.proposing`."""
+        yield from super().proposing(report)
+        split = self.split_again
+        if report.peak is not None and split is not None and self.trace.pieces:
+            yield (
+                "activations-left-whole",
+                lambda: whole_activations(
+                    report, self.trace, self.program, self.profile, self.rewrites, split
+                ),
             )
 
     @functools.cached_property
@@ -105,14 +109,9 @@ class FunctionSubject(Subject):
         """Return its variants, made by rewriting its primal jaxpr."""
         return FunctionVariants(self.trace, self.profile, self.name)
 
-    def findings(
-        self,
-        report: Report,
-        proposals: Sequence[Proposal] = (),
-        donating: CompiledChange | None = None,
-    ) -> tuple[Finding, ...]:
-        """Return what else there is to say of it; see `Subject.findings`."""
-        return (*function_findings(report, self.trace), *(each.finding for each in proposals))
+    def about_code(self, report: Report) -> Iterator[Search[Finding]]:
+        """Yield the searches for findings about its code; see `Subject.about_code`."""
+        return searches_of_function(report, self.trace)
 
     def split(self, report: Report, *, max_eqns: int, depth: int) -> Split:
         """Return its forward and backward pass, listed; see `Subject.split`."""

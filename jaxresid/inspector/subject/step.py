@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.errors import InputsError, RetraceError
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.checkpoints.step import evaluate_step_checkpoints
 from jaxresid.inspector.cost.step import step_cost
-from jaxresid.inspector.findings.collect import step_findings
+from jaxresid.inspector.findings.collect import Search, searches_of_step
 from jaxresid.inspector.findings.donation import (
+    MISSING,
+    UNUSABLE,
     missing_donation_findings,
     unusable_donation_findings,
 )
@@ -20,7 +22,6 @@ from jaxresid.inspector.findings.proposals import (
     WORTH_SAYING,
     Changed,
     PeakEffect,
-    Proposal,
     with_compiled,
 )
 from jaxresid.inspector.memory.peak import peak_nbytes
@@ -64,7 +65,7 @@ class StepSubject(Subject):
         roles = self.program.inputs, self.program.outputs
         try:
             return StepRewrites(self.fun, self.trace, self.profile, roles)
-        except JaxresidError:
+        except RetraceError:
             return None
 
     @property
@@ -109,28 +110,26 @@ class StepSubject(Subject):
         found = None if self.is_dead else self.missing_donation
         return None if found is None else Changed(found.step, found.program)
 
-    def findings(
-        self,
-        report: Report,
-        proposals: Sequence[Proposal] = (),
-        donating: CompiledChange | None = None,
-    ) -> tuple[Finding, ...]:
-        """Return what else there is to say of it; see `Subject.findings`."""
-        return (
-            *step_findings(report, self.trace),
-            *(each.finding for each in proposals),
-            *self._donation_findings(report, donating),
-        )
+    def about_code(self, report: Report) -> Iterator[Search[Finding]]:
+        """Yield the searches for findings about its code; see `Subject.about_code`."""
+        return searches_of_step(report, self.trace)
 
-    def _donation_findings(
+    def about_arguments(
         self, report: Report, donating: CompiledChange | None
-    ) -> Iterator[Finding]:
+    ) -> Iterator[Search[Finding]]:
+        """Yield the searches for findings about its arguments; see `Subject.about_arguments`."""
+        yield UNUSABLE, lambda: self._unusable_donation(report)
+        yield MISSING, lambda: self._missing_donation(donating)
+
+    def _unusable_donation(self, report: Report) -> Iterator[Finding]:
         peak = next((c.peak_nbytes for c in report.compiled), None) or (
             None if self.peak is None else self.peak.nbytes
         )
         if peak is not None:
             unusable = unusable_donations(self.trace, self.program)
             yield from unusable_donation_findings(self.fun, self.trace, unusable, peak)
+
+    def _missing_donation(self, donating: CompiledChange | None) -> Iterator[Finding]:
         found = self.missing_donation
         if found is None:
             return

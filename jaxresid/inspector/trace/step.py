@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.errors import calls_user_code
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.inspector.jaxpr.callsites import may_hold_checkpoints
@@ -277,6 +278,7 @@ def _returning_arrays(fun: Callable[..., Any]) -> Callable[..., Any]:
     jax = jax_compat.import_jax()
 
     @functools.wraps(fun)  # its signature names the arguments
+    @calls_user_code
     def call(*args: Any, **kwargs: Any) -> Any:
         return jax.tree.map(lambda leaf: leaf if _is_array(leaf) else None, fun(*args, **kwargs))
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.errors import RetraceError
 from jaxresid.inspector.call.leaves import float0, is_inexact
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import substituted, with_substitutes
@@ -37,8 +38,11 @@ Key = tuple[str, int]
 Change = Callable[[int, ClosedJaxpr], ClosedJaxpr]
 
 
-class UnjoinableError(Exception):
+class UnjoinableError(RetraceError):
     """A step's gradients cannot be put into the rest of the step; it has to be traced anew."""
+
+    def __init__(self) -> None:
+        super().__init__("the gradients of the step cannot be told from the rest")
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

@@ -17,7 +17,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import TraceError
+from jaxresid.errors import TraceError, calls_user_code
 from jaxresid.inspector.checkpoints.sites import is_derived
 from jaxresid.inspector.jaxpr.frames import Frame, Frames
 from jaxresid.inspector.jaxpr.level import Level
@@ -437,6 +437,7 @@ def tracing_losses(
 
     def new(fun: Callable[..., Any], has_aux: bool) -> Callable[..., Any]:
         @functools.wraps(fun)
+        @calls_user_code
         def traced(*args: Any, **kwargs: Any) -> Any:
             nonlocal is_busy
             if is_busy:
@@ -475,6 +476,7 @@ def traced_apart(
     leaves, tree = jax.tree.flatten((args, kwargs))
     returned: list[Any] = []
 
+    @calls_user_code
     def flat(*values: Any) -> list[Any]:
         again, named = jax.tree.unflatten(tree, values)
         result = fun(*again, **named)

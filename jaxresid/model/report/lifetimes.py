@@ -133,4 +133,4 @@ def without_names(checkpoints: Sequence[Checkpoint]) -> tuple[str, ...]:
 
 def _line(checkpoint: Checkpoint) -> str:
     place = checkpoint.location
-    return "" if place is None else f"{place.file}:{place.line}"
+    return "" if place is None else place.place

@@ -41,7 +41,7 @@ from jaxresid.render.report.peak import (
 )
 from jaxresid.render.report.residuals import row_text
 from jaxresid.render.report.rows import ResidualRow, View, rows, shapes_text
-from jaxresid.render.style.words import percent, place_text, source_notes, verdict_text
+from jaxresid.render.style.words import line_text, percent, source_notes, verdict_text
 from jaxresid.render.svg.icicle import icicle
 from jaxresid.render.svg.timeline import timeline
 from jaxresid.text.safe_text import safe_value
@@ -183,12 +183,12 @@ def _residual(row: ResidualRow) -> Sequence[str]:
 def _place(source: Source) -> tuple[str, ...]:
     """Return a source in parts: the place and its code, then the library's line and the module."""
     location = source.location
-    place = (f"{place_text(location)} {location.function}", location.code) if location else ()
+    place = (line_text(location), location.code) if location else ()
     return (*place, *source_notes(source))
 
 
 def _cells(source: Source) -> tuple[str, str]:
     """Return two cells: the place with the library's line and the module, and the code."""
     location = source.location
-    place = (f"{place_text(location)} {location.function}",) if location else ()
+    place = (line_text(location),) if location else ()
     return " · ".join((*place, *source_notes(source))), location.code if location else ""

@@ -44,7 +44,8 @@ class Tables:
         """Return the number of a place in source; `NONE` for None."""
         if location is None:
             return NONE
-        parts = (location.file, location.line, location.function, location.code)
+        file = location.place if location.is_of_loss else location.file
+        parts = (file, location.line, location.function, location.code)
         return self._places.number(parts, list(parts))
 
     def source(self, source: Source | None) -> tuple[int, int]:

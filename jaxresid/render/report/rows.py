@@ -8,7 +8,7 @@ from typing import get_args
 
 from jaxresid.model import NOWHERE, Computed, Report, Residual, Source
 from jaxresid.option_types import GroupBy, ReportView
-from jaxresid.render.style.words import aval_text, short_path
+from jaxresid.render.style.words import aval_text, line_text, place_text, short_path
 from jaxresid.text.layer_paths import folded_scopes, pattern, scope_key
 
 GROUPS: tuple[GroupBy, ...] = get_args(GroupBy)
@@ -130,13 +130,15 @@ def _line(residual: Residual) -> str:
     location = getattr(residual.origin, "location", None)
     if location is None:
         return _kind(residual)
-    return f"{short_path(location.file)}:{location.line} {location.function}"
+    return line_text(location)
 
 
 def _function(residual: Residual) -> str:
     location = getattr(residual.origin, "location", None)
     if location is None:
         return _kind(residual)
+    if location.is_of_loss:
+        return place_text(location)
     return f"{short_path(location.file)} {location.function}"
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxresid.model import Equation, Listing, Location, Split, Variable
-from jaxresid.render.style.words import aval_text, place_text
+from jaxresid.render.style.words import aval_text, line_text
 from jaxresid.text.safe_text import safe_value
 
 _SIDE_BY_SIDE = 120
@@ -97,7 +97,7 @@ def _body(listing: Listing, depth: int, source: bool) -> Iterator[_Line]:
     for equation in listing.equations:
         here = equation.location
         if source and here is not None and (place is None or _line_of(place) != _line_of(here)):
-            text = Text(f"{pad}{place_text(here)} {here.function}  ", style="dim")
+            text = Text(f"{pad}{line_text(here)}  ", style="dim")
             yield _Line(text.append(here.code, style="green not dim"), indent)
             place = here
         yield _Line(_equation(equation, pad + "  " * source), indent)

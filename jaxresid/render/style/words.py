@@ -65,11 +65,16 @@ def aval_text(aval: Aval) -> str:
 
 
 def place_text(location: Location) -> str:
-    """Return a location as text: `model.py:31`.
+    """Return a location as text: `model.py:31`, `the loss (--loss mean)`.
 
     The path of a file of an installed library begins at its package.
     """
-    return f"{short_path(location.file)}:{location.line}"
+    return short_path(location.place)
+
+
+def line_text(location: Location) -> str:
+    """Return a location as text with its function: `model.py:31 Block.__call__`."""
+    return f"{place_text(location)} {location.function}".rstrip()
 
 
 def short_path(file: str) -> str:

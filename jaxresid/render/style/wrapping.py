@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from jaxresid.model import Location, Source
-from jaxresid.render.style.words import place_text, source_notes
+from jaxresid.render.style.words import line_text, source_notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class LocationLines:
     location: Location
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        where = Text(f"{place_text(self.location)} {self.location.function}")
+        where = Text(line_text(self.location))
         code = Text(self.location.code, style="green")
         if where.cell_len + 2 + code.cell_len <= options.max_width:
             yield Text.assemble(where, "  ", code)

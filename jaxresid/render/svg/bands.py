@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from jaxresid.model import Lifetimes, LiveValue
-from jaxresid.render.style.words import kinds_text, place_text
+from jaxresid.render.style.words import kinds_text, line_text
 from jaxresid.text.safe_text import visible
 
 # Bottom to top: what is always there, then what comes and goes.
@@ -121,7 +121,7 @@ def _line(value: LiveValue) -> Key | None:
     where = value.location
     if value.primitive is None or where is None:
         return None
-    return Key(value.kind, visible(f"{place_text(where)} {where.function}"))
+    return Key(value.kind, visible(line_text(where)))
 
 
 def _ordered(found: dict[Key, tuple[int, tuple[int, ...]]]) -> tuple[Band, ...]:

@@ -229,7 +229,9 @@ def _scope(residual: Residual) -> tuple[str, ...]:
 
 def _function(residual: Residual) -> str:
     where = _origin(residual).location
-    return where.function if where else "no line known"
+    if where is None:
+        return "no line known"
+    return place_text(where) if where.is_of_loss else where.function
 
 
 def _file(residuals: Sequence[Residual]) -> str:

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from jaxresid.model import Lifetimes, Peak, Report
 from jaxresid.render.report.peak import op_text, peak_text, room_text
-from jaxresid.render.style.words import kinds_text, percent, place_text
+from jaxresid.render.style.words import kinds_text, line_text, percent
 from jaxresid.render.svg.axes import Scale, bytes_axis, limit
 from jaxresid.render.svg.bands import Band, bands_at_peak, bands_over
 from jaxresid.render.svg.canvas import WIDTH, cut, document, element, hint, written
@@ -194,11 +194,12 @@ def _mark(peak: Peak, chart: _Chart, scale: Scale) -> Iterator[str]:
             yield element("line", class_="range", x1=x - 4, x2=x + 4, y1=end, y2=end)
     yield element("circle", class_="mark", cx=x, cy=y, r=4)
     where = peak.location
-    place = f"{place_text(where)} {where.function}" if where else op_text(peak)
+    place = line_text(where) if where else op_text(peak)
     is_right = x > (_LEFT + _RIGHT) / 2
     room = (x - _LEFT if is_right else _RIGHT - x) - 8
     if where:
-        place = f"at {cut(place, room / 1.1 - 60, keeps_end=True)}"
+        which = "in" if where.is_of_loss else "at"
+        place = f"{which} {cut(place, room / 1.1 - 60, keeps_end=True)}"
     yield element("path", class_="axis", d=f"M{x:.1f},{_BOTTOM + 1}v28")
     yield written(
         x - 6 if is_right else x + 6,

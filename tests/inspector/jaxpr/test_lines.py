@@ -402,7 +402,7 @@ def test_findings_name_the_library_and_the_module(tmp_path, monkeypatch):
         return net.apply(params, x).sum()
 
     found = inspection(Question(loss, args))
-    (loop,) = found.subject.findings(found.report)
+    (loop,) = found.report.findings
     assert (loop.name, loop.location.line) == ("unwrapped-loop-body", line("x, _ =", SCANNED))
     assert os.path.join("flax", "core") in loop.source.library.file
     assert loop.source.scope == "Net"

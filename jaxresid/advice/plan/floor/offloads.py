@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,7 +10,8 @@ from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.advice.plan.search.menus import Menus
 from jaxresid.advice.plan.search.options import Option
 from jaxresid.advice.plan.search.search import choices
-from jaxresid.errors import NOT_CAUGHT
+from jaxresid.errors import RetraceError
+from jaxresid.inspector.trace.retracing import retracing
 from jaxresid.inspector.variants.choices import CheckpointPlace, Variant, Variants, everywhere
 
 # How many places are looked at, those whose bodies run most often.
@@ -70,12 +72,10 @@ def _offloads(variants: Variants, menus: Menus, shown: TracedVariant) -> Iterato
             continue
         others = {p: runs for p, runs in shown.combination.items() if p not in {place, *nests}}
         for option in menus.offloads(place):
-            try:
-                made = variants.variant(
-                    {**choices(others), place: everywhere(place, option.choice)}
-                )
-            except NOT_CAUGHT:
-                raise
-            except Exception:  # whatever JAX raises: an older one has no host memory for a CPU
-                continue
-            yield Offload(place, option, made)
+            # An older JAX has no host memory for a CPU.
+            with contextlib.suppress(RetraceError):
+                with retracing(f"an offload at {place}"):
+                    made = variants.variant(
+                        {**choices(others), place: everywhere(place, option.choice)}
+                    )
+                yield Offload(place, option, made)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,10 +25,12 @@ from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.advice.plan.search.menus import Menus
 from jaxresid.advice.plan.search.search import choices
 from jaxresid.advice.plan.search.solver_counts import most_that_fit
-from jaxresid.errors import NOT_CAUGHT
+from jaxresid.crashes import Crash
+from jaxresid.errors import RetraceError
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.call.leaves import is_array, is_inexact, like
 from jaxresid.inspector.few_layers import lowered_whole
+from jaxresid.inspector.findings.collect import Search, collected
 from jaxresid.inspector.jaxpr.bindings import strip_trace_context
 from jaxresid.inspector.memory.lowered import Lowered, lower
 from jaxresid.inspector.memory.peak import peak_nbytes
@@ -44,6 +45,7 @@ from jaxresid.inspector.program.step_roles import (
 )
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace.function import Trace
+from jaxresid.inspector.trace.retracing import retracing
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import Choices, Variants, same_places
@@ -94,6 +96,7 @@ class Reliefs:
 
     Attributes:
       left_out: As of `Floor`, once `found` has been called.
+      crashes: The changes that an error of our own left out, once `found` has been called.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class Reliefs:
         needed_nbytes: int | None = None,
     ) -> None:
         self.left_out: tuple[str, ...] = ()
+        self.crashes: list[Crash] = []
         self._menus, self._shown = menus, shown
         self._compiles, self._needed = compiles, needed_nbytes
         self._every_variant = variants
@@ -134,14 +138,19 @@ class Reliefs:
           is_short: Whether memory is short. Where it is not, only donation is looked for, which
             costs nothing, neither here nor where the program runs.
         """
-        if not is_short:
-            return tuple(self._donated())
-        each = [self._offloaded(), self._with_host_state(), self._narrowed()]
-        if self._subject.passes == 1:
-            each = [self._in_microbatches(), *each, self._split()]
+        each: list[Search[Relief]] = [("donation", self._donated)]
         # How many microbatches, and on what mesh, is chosen with the checkpoints otherwise.
-        each = [self._donated(), self._with_fewer_checkpoints(), *each]
-        return tuple(itertools.chain.from_iterable(each))
+        is_open = self._subject.passes == 1
+        if is_short:
+            each.append((_SOLVER, self._with_fewer_checkpoints))
+            if is_open:
+                each.append(("microbatches", self._in_microbatches))
+            each.append(("what offloading saves", self._offloaded))
+            each.append((_HOST_STATE, self._with_host_state))
+            each.append(("what bfloat16 saves", self._narrowed))
+            if is_open:
+                each.append(("what more devices save", self._split))
+        return tuple(collected(each, self.crashes))
 
     # -- each change -------------------------------------------------------------------------
 
@@ -180,7 +189,7 @@ class Reliefs:
             made[count] = traced, _program(traced)
             return peak_nbytes(self._lowered(made[count][1]))
 
-        with _ignoring_errors():
+        with _where_traced(_SOLVER):
             chosen = most_that_fit(loop, self._peak, self._budget, peak_of)
             traced, program = made[chosen.count]
             change = change_text(loop, chosen.count)
@@ -205,7 +214,7 @@ class Reliefs:
         for i in batch.leaves:
             leaves[i] = like(leaves[i], (half, *leaves[i].shape[1:]), leaves[i].dtype)
         names = _names([self._call.paths[i] for i in batch.leaves])
-        with _ignoring_errors():
+        with _where_traced("half the batch"):
             made = self._traced_with(leaves)
             if isinstance(made, Trace):
                 program = step_program(accumulated(made, self._call, batch.leaves))
@@ -232,7 +241,7 @@ class Reliefs:
         if not isinstance(traced, StepTrace) or isinstance(traced, AccumulatedTrace):
             return
         made: HostState | str = "JAX cannot trace it"
-        with _ignoring_errors():
+        with _where_traced(_HOST_STATE):
             made = with_host_state(traced)
         if isinstance(made, str):
             self._leave_out(made)
@@ -304,7 +313,7 @@ class Reliefs:
             for i in wide:
                 leaves[i] = like(leaves[i], leaves[i].shape, "bfloat16")
             names = _names([self._call.paths[i] for i in wide])
-            with _ignoring_errors():
+            with _where_traced("bfloat16"):
                 made = self._traced_with(leaves)
                 if self._updates_as_before(made):
                     change = f"{_listed(names)} in bfloat16 in place of float32"
@@ -320,7 +329,7 @@ class Reliefs:
         if mesh is None:
             devices = self._subject.place.devices or 1
             axis, size = _AXIS, devices if devices > 1 else _DEVICES
-            with _ignoring_errors():
+            with _where_traced("a mesh"):
                 mesh = jax_compat.new_abstract_mesh({axis: size})
         elif jax_compat.is_explicit(mesh):
             return  # the types would be others
@@ -337,7 +346,7 @@ class Reliefs:
             if i not in batch and role in (PARAMETERS, OPTIMIZER_STATE, "differentiated")
         }
         for chosen, way in ((batch, "data parallel"), (weights | batch, "FSDP")):
-            with _ignoring_errors():
+            with _where_traced(way):
                 split = _split_leaves(self._call, mesh, axis, size, chosen, batch)
                 if not split or (way == "FSDP" and not weights & split.keys()):
                     continue
@@ -514,11 +523,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 @contextlib.contextmanager
-def _ignoring_errors() -> Iterator[None]:
+def _where_traced(change: str) -> Iterator[None]:
     """Leave out what cannot be traced: the function may raise anything of other shapes."""
-    try:
+    with contextlib.suppress(RetraceError), retracing(change):
         yield
-    except NOT_CAUGHT:
-        raise
-    except Exception:
-        return

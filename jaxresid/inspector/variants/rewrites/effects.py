@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from jaxresid import jax_compat
-from jaxresid.errors import JaxresidError
+from jaxresid.errors import RetraceError
 from jaxresid.inspector.cost.jaxpr_cost import Costs, passes_cost
 from jaxresid.inspector.few_layers import can_leave_out_layers, few_layers, whole_figures
 from jaxresid.inspector.jaxpr.alike.repeats import shortened
@@ -23,11 +24,15 @@ from jaxresid.inspector.program.step_roles import Roles
 from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
 from jaxresid.inspector.residuals.step import step_kept_nbytes
 from jaxresid.inspector.trace.function import Trace, retrace
+from jaxresid.inspector.trace.retracing import retracing
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.joined import Gradients, joined, leaving_out
 from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr
 from jaxresid.model import Cost
+
+_log = logging.getLogger(__name__)
+_REWRITE = "a rewrite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +62,22 @@ class Rewrites(Protocol):
     def cost(self) -> Cost:
         """Return the cost of the program's passes as it is."""
 
-    def figures(self, number: int, jaxpr: Jaxpr) -> Figures:
+    def figures(self, number: int, jaxpr: Jaxpr) -> Figures | None:
         """Return the figures with another jaxpr in the place of one that is differentiated.
+
+        None where JAX cannot differentiate that: there is nothing to say of such a program.
 
         Args:
           number: the number of the one.
           jaxpr: the other, an open jaxpr of the same inputs and outputs.
-
-        Raises:
-          Exception: whatever JAX raises where it cannot differentiate that.
         """
 
     def program(self, number: int, jaxpr: Jaxpr) -> tuple[Traced, Program]:
-        """Return the trace and the whole program with another jaxpr, as for `figures`."""
+        """Return the trace and the whole program with another jaxpr, as for `figures`.
+
+        Raises:
+          RetraceError: JAX cannot differentiate that.
+        """
 
 
 class FunctionRewrites:
@@ -83,11 +91,16 @@ class FunctionRewrites:
         """Return the cost of the function's passes as it is."""
         return sum(passes_cost(self._traced), Cost())
 
-    def figures(self, number: int, jaxpr: Jaxpr) -> Figures:
+    def figures(self, number: int, jaxpr: Jaxpr) -> Figures | None:
         """Return the figures with another primal jaxpr; see `Rewrites.figures`."""
+        return _tried(number, lambda: self._figures(number, jaxpr))
+
+    def _figures(self, number: int, jaxpr: Jaxpr) -> Figures:
         short = shortened(jaxpr) if can_leave_out_layers(self._traced) else None
         if short is not None:
-            few = whole_figures(few_layers(self._traced, short), self._profile)
+            with retracing(_REWRITE):
+                made_of_few = few_layers(self._traced, short)
+            few = whole_figures(made_of_few, self._profile)
             if few is not None:
                 return Figures(few.peak_nbytes, few.kept_nbytes, sum(few.passes, Cost()))
         made, program = self.program(number, with_shared_layers(jaxpr))
@@ -103,7 +116,8 @@ class FunctionRewrites:
     def trace(self, number: int, jaxpr: Jaxpr) -> Trace:
         """Return the trace with another primal jaxpr."""
         primal = jax_compat.with_jaxpr(self._traced.primal().jaxpr, jaxpr)
-        return retrace(self._traced, primal)
+        with retracing(_REWRITE):
+            return retrace(self._traced, primal)
 
 
 class StepRewrites:
@@ -116,7 +130,7 @@ class StepRewrites:
       known: the roles of its inputs and outputs.
 
     Raises:
-      JaxresidError: its gradients cannot be left out of it.
+      RetraceError: its gradients cannot be left out of it.
     """
 
     def __init__(
@@ -124,15 +138,16 @@ class StepRewrites:
     ) -> None:
         self._step, self._profile, self._gradients = step, profile, Gradients()
         self._roles, self._reader = known, JaxprReader()
-        try:
-            # In a context of its own, or a step that is jitted would not be traced again.
-            with intercept_bind({}), leaving_out(self._gradients):
-                primal = step_primal(fun, step.arguments)
-            self._left = step_trace(primal, step.arguments, step.frames)
-            for jaxpr in (self._left.jaxpr, *(each.jaxpr for each in self._gradients.found)):
-                strip_trace_context(jaxpr)
-        except Exception as e:
-            raise JaxresidError("the gradients of the step cannot be told from the rest") from e
+        # In a context of its own, or a step that is jitted would not be traced again.
+        with (
+            retracing("the step without its gradients"),
+            intercept_bind({}),
+            leaving_out(self._gradients),
+        ):
+            primal = step_primal(fun, step.arguments)
+        self._left = step_trace(primal, step.arguments, step.frames)
+        for jaxpr in (self._left.jaxpr, *(each.jaxpr for each in self._gradients.found)):
+            strip_trace_context(jaxpr)
         self.jaxprs = tuple(each.jaxpr for each in self._gradients.found)
         self._costs = Costs(WhileTrips(step.arguments.trips))
 
@@ -140,8 +155,11 @@ class StepRewrites:
         """Return the cost of the step as it is."""
         return self._costs.of_program(self._step.jaxpr)
 
-    def figures(self, number: int, jaxpr: Jaxpr) -> Figures:
+    def figures(self, number: int, jaxpr: Jaxpr) -> Figures | None:
         """Return the figures with another loss; see `Rewrites.figures`."""
+        return _tried(number, lambda: self._figures(number, jaxpr))
+
+    def _figures(self, number: int, jaxpr: Jaxpr) -> Figures:
         made, program = self.program(number, with_shared_layers(jaxpr))
         peak = peak_nbytes(lower(program, self._profile))
         kept, _ = step_kept_nbytes(made, program)
@@ -166,4 +184,15 @@ class StepRewrites:
         def change(which: int, closed: ClosedJaxpr) -> ClosedJaxpr:
             return jax_compat.with_jaxpr(closed, jaxpr) if which == number else closed
 
-        return joined(self._left, self._gradients, change)
+        with retracing(_REWRITE):
+            return joined(self._left, self._gradients, change)
+
+
+def _tried(number: int, figures: Callable[[], Figures]) -> Figures | None:
+    """Return the figures of a rewrite; None where JAX cannot differentiate it."""
+    try:
+        made = figures()
+    except RetraceError:  # which the log has
+        return None
+    _log.debug("a rewrite of loss %d tried: its peak is %d bytes", number, made.peak_nbytes)
+    return made

@@ -67,7 +67,8 @@ class Cast:
 def casts_in(levels: Levels, jaxpr: Jaxpr, flat: Jaxpr) -> Iterator[Cast]:
     """Yield the casts to wider floats in an open jaxpr and in the bodies of its scans.
 
-    Those of what is added up alone are left out, and what checkpoints hold.
+    Those of what is added up alone are left out, and what checkpoints hold. There are none where
+    other calls were inlined than are seen here.
 
     Args:
       levels: the descent into the jaxpr.
@@ -75,8 +76,10 @@ def casts_in(levels: Levels, jaxpr: Jaxpr, flat: Jaxpr) -> Iterator[Cast]:
       flat: the same with the calls in it inlined, see `derived_values.plain`.
     """
     read: dict[int, set[Var]] = {}
-    each = zip(_casts(levels, Level(flat), 1), _casts(levels, Level(jaxpr), 1), strict=True)
-    for (holder, eqn, trips), (level, written, _) in each:
+    inlined, as_written = (list(_casts(levels, Level(j), 1)) for j in (flat, jaxpr))
+    if len(inlined) != len(as_written):
+        return
+    for (holder, eqn, trips), (level, written, _) in zip(inlined, as_written, strict=True):
         if id(holder.jaxpr) not in read:
             read[id(holder.jaxpr)] = _read_by_elements(holder.jaxpr)
         if eqn.outvars[0] in read[id(holder.jaxpr)]:

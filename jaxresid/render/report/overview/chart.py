@@ -11,7 +11,7 @@ from rich.text import Text
 from jaxresid.model import Peak, PhaseSpan
 from jaxresid.render.report.peak import op_text
 from jaxresid.render.report.sparkline import can_encode, column
-from jaxresid.render.style.words import place_text
+from jaxresid.render.style.words import line_text, place_text
 from jaxresid.text.units import format_bytes
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -132,8 +132,11 @@ def mark_lines(peak: Peak, at: int, width: int, mark: str) -> list[str]:
       mark: the character that points up to it.
     """
     where = peak.location
-    place = f"peak at {place_text(where)} {where.function}" if where else f"peak {op_text(peak)}"
-    for text in (place, place.rpartition(" ")[0] if where else "peak"):
+    place = f"peak {op_text(peak)}", "peak"
+    if where is not None:
+        which = "in" if where.is_of_loss else "at"
+        place = f"peak {which} {line_text(where)}", f"peak {which} {place_text(where)}"
+    for text in place:
         if at + 2 + len(text) <= width:
             return [f"{' ' * at}{mark} {text}"]
         if len(text) + 1 <= at:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from jaxresid.model import Computed, KeptBeyondPeak, Report
 from jaxresid.render.report.rows import ResidualRow, View, rows
-from jaxresid.render.style.words import percent, short_path
+from jaxresid.render.style.words import percent, place_text
 from jaxresid.text.units import format_bytes
 
 _TOP = 5
@@ -127,7 +127,8 @@ class _CodeLine:
         if where is None:
             yield Text(self.row.title or "")
             return
-        place = _place(short_path(where.file), f":{where.line} {where.function}", width)
+        rest = "" if where.is_of_loss else f":{where.line} {where.function}"
+        place = _place(place_text(where).removesuffix(f":{where.line}"), rest, width)
         scope = f"  {self.row.source.scope}" if self.row.source.scope else ""
         code = Text(where.code, style="green")
         if len(place) + 2 + code.cell_len + len(scope) <= width:

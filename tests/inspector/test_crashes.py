@@ -1,0 +1,307 @@
+"""Errors of our own in the code behind one finding, and what users' code and JAX raise there."""
+
+import json
+import logging
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.ad_checkpoint import checkpoint_name
+
+import jaxresid
+from jaxresid import crashes, jax_compat
+from jaxresid.advice.check import check as checking
+from jaxresid.cli.main import run
+from jaxresid.errors import RetraceError
+from jaxresid.inspector.findings import collect, host_memory
+from jaxresid.inspector.subject import base
+from jaxresid.inspector.subject import step as step_subject
+from jaxresid.inspector.trace import function as tracing
+from jaxresid.inspector.trace.retracing import retracing
+from jaxresid.inspector.variants.rewrites import effects
+from jaxresid.model.display import to_text
+from jaxresid.violations import CRASHED_FINDING
+from tests.small import f32
+
+L, N, D, V = 4, 64, 32, 4096
+NO_BATCH = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+NAMED = jax.checkpoint_policies.save_only_these_names("hidden")
+
+
+@jax.custom_vjp
+def block(x, w):
+    return checkpoint_name(jnp.tanh(x @ w), "hidden")
+
+
+block.defvjp(lambda x, w: (block(x, w), (x, w)), lambda kept, ct: (ct @ kept[1].T, kept[0].T @ ct))
+
+
+def loss(ws, x, head):
+    """Return a value for which every finding of a function is looked for."""
+    x, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, ws)
+    x = jax.checkpoint(block, policy=NAMED)(x, ws[0])
+    x = jax.vmap(jax.checkpoint(lambda x, w: jnp.tanh(x @ w), policy=NO_BATCH))(x[None], ws[:1])
+    logits = (x[0] @ head).astype(jnp.float32)
+    return -jnp.mean(jax.nn.log_softmax(logits)[:, 0])
+
+
+ARGS = f32(L, D, D), jax.ShapeDtypeStruct((N, D), jnp.bfloat16), f32(D, V)
+ARGS = tuple(jax.ShapeDtypeStruct(each.shape, jnp.bfloat16) for each in ARGS)
+
+
+def training_step(params, x):
+    gradient = jax.grad(lambda w: jnp.sum(jnp.tanh(jnp.tanh(x @ w) @ w)))(params)
+    return params - gradient
+
+
+STEP = f32(256, 256), f32(8, 256)
+
+
+def on_host(weights, x):
+    def body(x, w):
+        return jnp.tanh(x @ jax.device_put(w, jax.memory.Space.Device)), None
+
+    return jnp.sum(jax.lax.scan(body, x, weights)[0])
+
+
+def host_args():
+    shape = f32(L, D, D)
+    sharding = jax_compat.host_sharding(shape)
+    return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding), f32(N, D)
+
+
+MESSAGE = "module 'jax' has no attribute 'something'"
+
+
+def gone(*_, **__):
+    raise AttributeError(MESSAGE)
+
+
+@pytest.fixture
+def told():
+    """Errors of our own are told of, as users have it."""
+    token = crashes.RAISES.set(False)
+    yield
+    crashes.RAISES.reset(token)
+
+
+FUNCTION = {
+    "logits-at-peak": (base, "logits_at_peak"),
+    "gathered-weights-kept": (base, "gathered_weights"),
+    "needless-loop-state": (base, "loop_excess"),
+    "derived-residual": (base, "derived_values"),
+    "widened-residual": (base, "widened_residuals"),
+    "attention-scores-at-peak": (base, "attention_at_peak"),
+    "defeated-policy": (base, "defeated_policies"),
+    "name-outside-custom-vjp-forward": (base, "names_hidden_by_rules"),
+    "unused-checkpoint-name": (collect, "policy_findings"),
+    "unwrapped-loop-body": (collect, "unwrapped_bodies"),
+    "free-residual": (collect, "_free_residuals"),
+    "offload-without-effect": (host_memory, "_without_effect"),
+}
+OF_STEPS = {
+    "missing-donation": (step_subject, "missing_donation_findings"),
+    "unusable-donation": (step_subject, "unusable_donations"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "fun", "args"),
+    [
+        *((name, where, loss, ARGS) for name, where in FUNCTION.items()),
+        *((name, where, training_step, STEP) for name, where in OF_STEPS.items()),
+    ],
+)
+def test_a_finding_that_crashes_says_so(name, where, fun, args, monkeypatch, told):
+    monkeypatch.setattr(*where, gone)
+    report = jaxresid.inspect(fun, on="gpu:h100")(*args)
+    (warning,) = report.warnings
+    assert name in warning
+    assert f"AttributeError: {MESSAGE} (inspector/" in warning
+    assert ".py:" in warning
+    assert warning in " ".join(to_text(report, 100).split())
+    assert json.loads(report.to_json())["warnings"] == [warning]
+
+
+def test_the_other_findings_are_there(monkeypatch, told):
+    whole = jaxresid.inspect(loss, on="gpu:h100")(*ARGS)
+    monkeypatch.setattr(base, "attention_at_peak", gone)
+    report = jaxresid.inspect(loss, on="gpu:h100")(*ARGS)
+    assert "logits-at-peak" in {each.name for each in whole.findings}
+    assert report.findings == whole.findings
+
+
+def test_it_is_raised_in_tests(monkeypatch):
+    monkeypatch.setattr(base, "logits_at_peak", gone)
+    with pytest.raises(AttributeError, match="something"):
+        jaxresid.inspect(loss, on="gpu:h100")(*ARGS)
+
+
+def test_one_error_of_many_findings_is_one_warning(monkeypatch, told):
+    monkeypatch.setattr(step_subject, "StepRewrites", gone)
+    step = jax.jit(lambda w, x: training_step(w, x.astype(jnp.float32)))
+    args = f32(256, 256), jax.ShapeDtypeStruct((4096, 256), jnp.bfloat16)
+    (warning,) = jaxresid.inspect(step, on="gpu:h100")(*args).warnings
+    assert "widened-residual" in warning
+    assert warning.count("AttributeError") == 1
+
+
+def test_check_is_never_silent(monkeypatch, told):
+    assert CRASHED_FINDING not in {v.code for v in jaxresid.check(loss, on="gpu:h100")(*ARGS)}
+    monkeypatch.setattr(checking, "microbatch_proposals", gone)
+    (violation,) = [
+        v for v in jaxresid.check(loss, on="gpu:h100")(*ARGS) if v.code == CRASHED_FINDING
+    ]
+    assert "whole-batch-at-once" in violation.message
+    assert violation.severity == "error"
+
+
+PROGRAM = """\
+import jax
+import jax.numpy as jnp
+
+
+def loss(x):  # noqa
+    return jnp.sum(jnp.sin(x))
+
+
+def loss_inputs():
+    return (jnp.zeros((64, 64)),)
+"""
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    (tmp_path / "program_that_crashes.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    return "program_that_crashes.py:loss"
+
+
+@pytest.mark.parametrize("form", ["text", "json", "sarif", "github"])
+def test_check_ends_in_2(form, program, monkeypatch, capsys, told):
+    monkeypatch.setattr(base, "attention_at_peak", gone)
+    assert run(["check", program, "--on", "gpu:h100", "--select", "JXR801", "-f", form]) == 2
+    out, err = capsys.readouterr()
+    assert out.count("attention-scores-at-peak could not be looked for") == 1
+    assert "attention" not in err
+
+
+def test_a_report_of_a_crash_ends_in_0_and_traceback_shows_it(program, monkeypatch, capsys, told):
+    monkeypatch.setattr(base, "attention_at_peak", gone)
+    assert run(["report", program, "--on", "gpu:h100"]) == 0
+    assert "a bug in jaxresid: attention-scores-at-peak" in capsys.readouterr().out
+    assert run(["report", program, "--on", "gpu:h100", "-f", "pprof", "-o", "p.pb.gz"]) == 0
+    assert "warning: a bug in jaxresid: attention-scores-at-peak" in capsys.readouterr().err
+    assert run(["report", program, "--on", "gpu:h100", "--traceback"]) == 2
+    err = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in err
+    assert "in gone" in err
+
+
+def test_the_log_level_says_what_was_tried(program, capsys):
+    assert run(["report", program, "--on", "gpu:h100", "-q", "--log-level", "info"]) == 0
+    assert "jaxresid: info: attention-scores-at-peak: 0 found" in capsys.readouterr().err
+    assert run(["report", program, "--on", "gpu:h100", "-q"]) == 0
+    assert capsys.readouterr().err == ""
+    assert logging.getLogger("jaxresid").level == logging.NOTSET
+
+
+# -- what is ours, and what is not
+
+
+def without_vjp(*args):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delattr(jax, "vjp")
+        return tracing.retrace(*args)
+
+
+def with_a_malformed_jaxpr(trace, primal):
+    jaxpr = jax_compat.open_jaxpr(primal.jaxpr if hasattr(primal, "out_info") else primal)
+    cut = jax_compat.with_jaxpr(primal, jaxpr.replace(eqns=jaxpr.eqns[1:]))
+    return tracing.retrace(trace, cut)
+
+
+@pytest.mark.parametrize(
+    ("where", "instead", "error"),
+    [
+        ((effects.FunctionRewrites, "figures"), gone, "AttributeError"),
+        ((effects, "retrace"), gone, "AttributeError"),
+        ((effects, "retrace"), without_vjp, "AttributeError"),
+        ((effects, "retrace"), with_a_malformed_jaxpr, "KeyError"),
+        ((effects, "value_and_gradients"), gone, "AttributeError"),
+        ((effects, "passes_cost"), gone, "AttributeError"),
+        ((effects, "with_shared_layers"), gone, "AttributeError"),
+        ((tracing, "_as_evaluation"), gone, "AttributeError"),
+    ],
+)
+def test_errors_of_ours_in_a_rewrite_are_told(where, instead, error, monkeypatch, told):
+    monkeypatch.setattr(*where, instead)
+    (warning,) = jaxresid.inspect(loss, on="gpu:h100")(*ARGS).warnings
+    assert "logits-at-peak" in warning
+    assert f"{error}: " in warning
+
+
+def test_errors_of_ours_inside_what_jax_traces_are_told(monkeypatch, told):
+    real = effects.retrace
+
+    def broken(*args):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(tracing, "is_inexact", gone)
+            return real(*args)
+
+    monkeypatch.setattr(effects, "retrace", broken)
+    (warning,) = jaxresid.inspect(loss, on="gpu:h100")(*ARGS).warnings
+    assert "AttributeError" in warning
+    assert "inspector/trace/function.py" in warning
+
+
+class Moody:
+    """A policy, a rule or a step that fails once its mood is bad."""
+
+    def __init__(self, fun):
+        self.fun, self.is_bad = fun, False
+
+    def __call__(self, *args, **kwargs):
+        if self.is_bad:
+            raise AttributeError("'Batch' object has no attribute 'labels'")
+        return self.fun(*args, **kwargs)
+
+
+def turning(moody, real):
+    def turned(*args, **kwargs):
+        moody.is_bad = True
+        try:
+            return real(*args, **kwargs)
+        finally:
+            moody.is_bad = False
+
+    return turned
+
+
+def test_what_the_users_step_raises_is_silent_and_logged(monkeypatch, told, caplog):
+    moody = Moody(lambda w, x: training_step(w, x.astype(jnp.float32)))
+    monkeypatch.setattr(effects, "step_primal", turning(moody, effects.step_primal))
+    args = f32(256, 256), jax.ShapeDtypeStruct((4096, 256), jnp.bfloat16)
+    report = jaxresid.inspect(moody, on="gpu:h100")(*args)
+    assert report.target.mode == "step"
+    assert report.warnings == ()
+    assert "the step without its gradients cannot be traced: AttributeError: 'Batch'" in caplog.text
+
+
+def test_what_the_users_policy_raises_is_silent_and_logged(monkeypatch, told, caplog):
+    moody = Moody(jax.checkpoint_policies.dots_saveable)
+
+    def checkpointed(*args):
+        return jax.checkpoint(loss, policy=moody)(*args)
+
+    monkeypatch.setattr(effects, "retrace", turning(moody, effects.retrace))
+    assert jaxresid.inspect(checkpointed, on="gpu:h100")(*ARGS).warnings == ()
+    assert "a rewrite cannot be traced: AttributeError: 'Batch'" in caplog.text
+
+
+def test_what_jax_cannot_differentiate_is_silent():
+    x, before = f32(3), jax.config.jax_traceback_filtering
+    gradient = jax.jit(jax.grad(lambda x: jnp.sum(jax.pure_callback(jnp.sin, x, x))))
+    with pytest.raises(RetraceError, match="do not support JVP"), retracing("it"):
+        gradient.trace(x)
+    assert jax.config.jax_traceback_filtering == before

@@ -19,6 +19,7 @@ _ALPHABET = "a1 _.#\n\\\"'([{)]},:;=-*?!%/<>|@~$&+^`ZA0\r\t\x00\xe9"
 _SUFFIXES = ("", "\x00", "\n\x00", "a\x00")
 _NVARIANTS = 5
 _REPEATS = {op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT}
+_NSHAPES = 400  # the most that are tried with a pattern
 _FEW = 8  # a part that may be repeated at most so often is no loop
 
 
@@ -92,11 +93,14 @@ def _is_in(character, items):
 
 def _spread(choices):
     """Return a few of some texts, the first and the last among them."""
-    choices = list(dict.fromkeys(choices))
-    if len(choices) <= _NVARIANTS:
+    return _evenly(list(dict.fromkeys(choices)), _NVARIANTS)
+
+
+def _evenly(choices, count):
+    if len(choices) <= count:
         return choices
-    step = (len(choices) - 1) / (_NVARIANTS - 1)
-    return [choices[round(i * step)] for i in range(_NVARIANTS)]
+    step = (len(choices) - 1) / (count - 1)
+    return [choices[round(i * step)] for i in range(count)]
 
 
 def _inner(kind, value):
@@ -196,7 +200,7 @@ def shapes(pattern):
         for between in ("", "\n", " "):
             if start + between:
                 found["", start + between, ""] = None
-    return list(found)
+    return _evenly(list(found), _NSHAPES)
 
 
 # -- measuring -------------------------------------------------------------------------------------

@@ -247,7 +247,7 @@ def _import_statements(content: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
 
     It is tried only on lines that have the word: to try it on all takes five times as long.
     """
-    done, end, at = 0, 0, content.find(b"import")
+    done, end, at = 0, -1, content.find(b"import")
     last_bracket = content.rfind(b")")
     while at >= 0:
         start = content.rfind(b"\n", done, at) + 1 or done

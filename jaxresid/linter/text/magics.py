@@ -31,7 +31,7 @@ _INDENT = re.compile(r"[ \t]+")
 # Of pasted sessions: the prompt of a first line, and any.
 _PROMPTS = (
     (re.compile(r">>>(?: |(?=[\r\n]|\Z))"), re.compile(r"(?:>>>|\.\.\.)(?: |(?=[\r\n]|\Z))")),
-    (re.compile(r"In \[\d+\]: "), re.compile(r"(?:In \[\d+\]: |(?<!\s)\s*+\.{3,}: ?)")),
+    (re.compile(r"In \[\d+\]: "), re.compile(r"(?:In \[\d+\]: |(?<![\s.])\s*+\.{3,}+: ?)")),
 )
 # Databricks: what the first line of a cell says of its language.
 _OTHER_LANGUAGE = re.compile(r"\s*%(?:fs|md(?:-sandbox)?|r|scala|sh|sql)\b")

@@ -127,3 +127,8 @@ def _pattern(call, namespace):
             return None
         return values[0]
     return re.compile(values[0], values[1] if len(values) > 1 else 0)
+
+
+if __name__ == "__main__":
+    for use in patterns():
+        print(f"{use.place}: {', '.join(use.methods)} {use.pattern.pattern!r}")

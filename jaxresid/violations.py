@@ -15,6 +15,7 @@ from jaxresid.text.short_repr import Shown
 
 Severity = Literal["error", "warning", "info"]
 Applicability = Literal["safe", "unsafe"]
+OVER_LIMIT = "over-limit"
 
 
 @dataclass(frozen=True, slots=True, order=True, repr=False)
@@ -82,7 +83,8 @@ class Related(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Violation(Shown):
-    """One finding of a rule, or a file that could not be linted (`invalid-syntax`, `unreadable`).
+    """One finding of a rule, or a file that could not be linted (`invalid-syntax`,
+    `over-limit`, `unreadable`).
 
     Attributes:
       code: `JXR101`; for files that could not be linted the same as `name`.

@@ -25,6 +25,7 @@ from jaxresid.linter.rules import INDEX, TRACED, rule
 from jaxresid.linter.run.discover import UsageError
 from jaxresid.render.lint import FORMATS, STATISTICS_FORMATS, render, statistics
 from jaxresid.settings.config import Config, parse_per_file_ignores, split_selectors
+from jaxresid.violations import OVER_LIMIT
 
 if TYPE_CHECKING:
     from jaxresid.violations import Linted, RuleInfo
@@ -202,7 +203,9 @@ def show(
     fixed: int = 0,
     to_stderr: bool = False,
 ) -> int:
-    """Print results and return the exit code: 1 where more than infos was found.
+    """Print results and return the exit code.
+
+    It is 1 where more than infos was found, and 2 where a file takes too long to lint.
 
     Args:
       display: How findings are to be shown.
@@ -235,6 +238,8 @@ def show(
         click.echo(text, nl=False, err=True)
     elif text:
         write(text, output, verbatim=config.output_format == "github")
+    if any(v.code == OVER_LIMIT for r in results for v in r.violations):
+        return 2
     failed = any(v.severity != "info" for r in results for v in r.violations)
     return int(failed and not display.exit_zero)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxresid.linter.text.prefilter import any_in_code
+from jaxresid.linter.text.time_limit import reading
 
 # An import statement with its names, over lines where brackets or backslashes continue it.
 _IMPORT = re.compile(
@@ -58,12 +59,18 @@ Answered = Callable[[Question], "tuple[Path, ...] | None"]
 
 
 class FileWords:
-    """The words of one file that questions are about, each found when it is first needed."""
+    """The words of one file that questions are about, each found when it is first needed.
 
-    __slots__ = ("_answers", "_attributes", "_imported", "_modules", "content")
+    Args:
+      content: its bytes.
+      path: where it is, for what stops files that take too long.
+    """
 
-    def __init__(self, content: bytes) -> None:
+    __slots__ = ("_answers", "_attributes", "_imported", "_modules", "_path", "content")
+
+    def __init__(self, content: bytes, path: Path = Path()) -> None:
         self.content = content
+        self._path = path
         self._answers: dict[Question, bool] = {}
         self._imported: dict[bytes, list[bytes]] | None = None
         self._modules: frozenset[bytes] = frozenset()
@@ -86,7 +93,9 @@ class FileWords:
     def _read_imports(self) -> dict[bytes, list[bytes]]:
         imported: dict[bytes, list[bytes]] = {}
         modules: set[bytes] = set()
-        for start, module, names in _import_statements(self.content):
+        with reading(self._path):
+            statements = list(_import_statements(self.content))
+        for start, module, names in statements:
             words = _WORD.findall(names)
             modules.update(words)
             if start.startswith(b"f"):
@@ -105,7 +114,8 @@ class FileWords:
     def attributes(self) -> frozenset[bytes]:
         """The words that follow a dot."""
         if self._attributes is None:
-            self._attributes = frozenset(_attributes(self.content))
+            with reading(self._path):
+                self._attributes = frozenset(_attributes(self.content))
         return self._attributes
 
     @property
@@ -196,7 +206,7 @@ class Contents:
                         content = path.read_bytes()
                     except OSError:
                         content = b""
-                words = self._remembered[path] = FileWords(content)
+                words = self._remembered[path] = FileWords(content, path)
             self._words[path] = words
         return self._words[path]
 

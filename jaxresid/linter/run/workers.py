@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from jaxresid.errors import JaxresidError
 from jaxresid.interrupts import blocking_interrupts
+from jaxresid.linter.text.time_limit import OverLimitError, limited
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.notes import Dependencies
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from jaxresid.linter.run.known_results import AnswerDigests, FileNames, Learned
     from jaxresid.violations import Linted
 
+_T = TypeVar("_T")
 # Below this much to parse, a pool of processes costs more than it saves (measured on flax: equal
 # at 0.4 MB).
 _POOL_NBYTES = 500_000
@@ -37,7 +39,13 @@ class CandidateFile(NamedTuple):
 
 
 class FileLinter(Protocol):
-    """What lints a file in its project: `files.LintRun`."""
+    """What lints a file in its project: `files.LintRun`.
+
+    Attributes:
+      over_limit_files: the files that took too long.
+    """
+
+    over_limit_files: frozenset[Path]
 
     def content(self, raw: bytes, path: str, absolute: Path) -> Linted:
         """Lint bytes as the content of a file."""
@@ -50,6 +58,9 @@ class FileLinter(Protocol):
 
     def project(self, root: Path) -> Project:
         """Return the index of a project."""
+
+    def leave_out(self, path: Path) -> None:
+        """Take a file for empty from now on, and forget what is known of others."""
 
 
 def lint_files(
@@ -123,6 +134,27 @@ def available_cpus() -> int:
     return os.cpu_count() or 1
 
 
+def within_limit(lint: FileLinter, absolute: Path, work: Callable[[], _T]) -> _T | None:
+    """Return what work on a file returns, None where it takes longer than a file may.
+
+    Where reading another file takes that long, that one is left out, and the work begins again.
+
+    Args:
+      lint: what lints.
+      absolute: the file.
+      work: does the work, with what lints.
+    """
+    while True:
+        try:
+            with limited(absolute):
+                return work()
+        except OverLimitError as stopped:
+            is_over = stopped.path == absolute or stopped.path in lint.over_limit_files
+            lint.leave_out(stopped.path)
+            if is_over:
+                return None
+
+
 class Worker:
     """What lints files one by one, in this process or in one of its own.
 
@@ -140,9 +172,24 @@ class Worker:
             self._digests = AnswerDigests(names)
 
     def lint(self, file: CandidateFile) -> tuple[Linted, Learned | None]:
-        """Lint a file."""
+        """Lint a file.
+
+        One that takes too long is stopped, and so is one that does for this one to read: then this
+        one is linted without it.
+        """
+        result = None
+        if file.absolute not in self._lint.over_limit_files:
+            result = within_limit(self._lint, file.absolute, lambda: self._linted(file))
+        if result is None:
+            from jaxresid.linter.run.engine import over_limit
+
+            return over_limit(file.path), None
+        return result
+
+    def _linted(self, file: CandidateFile) -> tuple[Linted, Learned | None]:
         linted = self._lint.content(file.raw, file.path, file.absolute)
-        if self._digests is None:
+        # What depends on a file that was left out depends on how fast the machine is.
+        if self._digests is None or self._lint.over_limit_files:
             return linted, None
         root = self._lint.root(file.absolute)
         digest_of = self._lint.project(root).contents.digest

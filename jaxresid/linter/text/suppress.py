@@ -21,7 +21,7 @@ from jaxresid.violations import Edit, Fix, Span, Violation
 
 CODE = "JXR001"
 NAME = "unused-suppression"
-UNSUPPRESSABLE = frozenset({"invalid-syntax", "unreadable"})
+UNSUPPRESSABLE = frozenset({"invalid-syntax", "over-limit", "unreadable"})
 
 Kind = Literal["ignore", "file-ignore", "noqa", "file-noqa", "malformed"]
 

@@ -83,8 +83,9 @@ class Related(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Violation(Shown):
-    """One finding of a rule, or a file that could not be linted (`invalid-syntax`,
-    `over-limit`, `unreadable`).
+    """One finding of a rule, or a file that could not be linted.
+
+    Such a file is `invalid-syntax`, `over-limit` or `unreadable`.
 
     Attributes:
       code: `JXR101`; for files that could not be linted the same as `name`.

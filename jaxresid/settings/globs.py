@@ -121,7 +121,7 @@ def regex_of(pattern: str) -> str:
         else:
             pieces = [re.escape(token[-1])]
         for glob in globs:
-            glob += pieces
+            glob.extend(pieces)
     if opened:
         raise ValueError("`{` without `}`")
     return "|".join(dict.fromkeys(map(regex_of_pieces, globs)))

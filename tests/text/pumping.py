@@ -136,7 +136,9 @@ def _examples(node):
     if kind in {op.SUBPATTERN, op.ATOMIC_GROUP}:
         return _of_sequence(_inner(kind, value)[0])
     if kind is op.BRANCH:
-        return _spread(itertools.chain.from_iterable(zip(*_padded(map(_of_sequence, value[1])))))
+        return _spread(
+            itertools.chain.from_iterable(zip(*_padded(map(_of_sequence, value[1])), strict=True))
+        )
     return [""]  # assertions and places
 
 

@@ -98,7 +98,12 @@ def in_child(function: Callable[[str], _T | None], text: str) -> _T | None:
     Raises:
       OverLimitError: It takes longer than a file may.
     """
-    if not _files or sys.platform == "win32" or threading.active_count() > 1 or "jax" in sys.modules:
+    if (
+        not _files
+        or sys.platform == "win32"
+        or threading.active_count() > 1
+        or "jax" in sys.modules
+    ):
         return function(text)
     reader, writer = os.pipe()
     child = os.fork()

@@ -116,9 +116,13 @@ def _without_magics(text: str) -> tuple[str, frozenset[int]]:
     pos, row = 0, 1
     parts: list[str] = []
     rows: set[int] = set()
+    nested = True
     while pos < len(text):
         start = _magic_start(text, pos)
-        end = logical_end(text, pos) if start is None else _magic_end(text, pos)
+        if start is None:
+            end, nested = logical_end(text, pos, nested)
+        else:
+            end = _magic_end(text, pos)
         count = len(LINE_END.findall(text, pos, end))
         if start is None:
             parts.append(text[pos:end])

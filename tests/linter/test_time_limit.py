@@ -67,6 +67,15 @@ def test_one_that_takes_too_long_to_read_is_left_out_for_others():
     assert outcomes(work) == ([("a.py", []), ("b.py", ["over-limit"])], ["a.py", "a.py"])
 
 
+def test_one_that_nobody_asked_for_is_named():
+    def work(lint):
+        with time_limit.reading(A.with_name("c.py")):
+            if not lint.over_limit_files:
+                forever()
+
+    assert outcomes(work)[0] == [("a.py", []), ("b.py", []), ("/c.py", ["over-limit"])]
+
+
 def test_what_others_take_to_read_is_not_of_the_file():
     def work(lint):
         for path in (B, A.with_name("c.py")) * 4:

@@ -467,13 +467,13 @@ class LintRun:
                 results.append(found)
         linted = {result.path: (result, on) for result, on in self._lint(missed, jobs, known.names)}
         for candidate in missed:
-            result, learned = linted[candidate.path]
+            result, learned = linted.pop(candidate.path)
             results.append(result)
             if learned is not None:
                 root, config = place(candidate)
                 known.keep(candidate.absolute, candidate.raw, root, config, result, learned)
         known.save()
-        return results
+        return [*results, *(result for result, _ in linted.values())]
 
 
 def _named(paths: Iterable[Path], root: Path) -> tuple[ProjectModule, ...]:

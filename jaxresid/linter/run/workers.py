@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
@@ -36,6 +36,20 @@ class CandidateFile(NamedTuple):
     path: str
     absolute: Path
     raw: bytes
+
+
+class _Outcome(NamedTuple):
+    """What came of linting a file.
+
+    Attributes:
+      linted: the result.
+      learned: what it depends on; None where nobody asks.
+      left_out: the files that took too long until then, in the process that linted it.
+    """
+
+    linted: Linted
+    learned: Learned | None
+    left_out: frozenset[Path]
 
 
 class FileLinter(Protocol):
@@ -69,8 +83,10 @@ def lint_files(
     names: FileNames | None,
     lint: FileLinter,
     another: Callable[[], FileLinter],
-) -> Iterable[tuple[Linted, Learned | None]]:
+) -> list[tuple[Linted, Learned | None]]:
     """Lint files; with names for the cache, tell what each result depends on.
+
+    Other files of their projects that take too long to read have a result as well.
 
     Args:
       candidates: the files.
@@ -79,6 +95,29 @@ def lint_files(
       lint: what lints in this process.
       another: makes what lints in each other process; it can be sent there.
     """
+    outcomes = _outcomes(candidates, jobs, names, lint, another)
+    left_out = {path for outcome in outcomes for path in outcome.left_out}
+    named = [(outcome.linted, outcome.learned) for outcome in outcomes]
+    if not left_out:
+        return named
+    from jaxresid.linter.run.engine import over_limit
+
+    # Of these nobody asked, as they concern no rule, but others were linted without them.
+    others = sorted(left_out - {candidate.absolute for candidate in candidates})
+    return [*named, *((over_limit(_shown(path)), None) for path in others)]
+
+
+def _shown(path: Path) -> str:
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _outcomes(
+    candidates: Sequence[CandidateFile],
+    jobs: int | None,
+    names: FileNames | None,
+    lint: FileLinter,
+    another: Callable[[], FileLinter],
+) -> list[_Outcome]:
     workers = min(jobs or available_cpus(), len(candidates))
     # JAX's threads and a fork may deadlock, so a notebook that has imported it lints alone.
     alone = workers < 2 or "jax" in sys.modules
@@ -171,7 +210,7 @@ class Worker:
 
             self._digests = AnswerDigests(names)
 
-    def lint(self, file: CandidateFile) -> tuple[Linted, Learned | None]:
+    def lint(self, file: CandidateFile) -> _Outcome:
         """Lint a file.
 
         One that takes too long is stopped, and so is one that does for this one to read: then this
@@ -183,8 +222,8 @@ class Worker:
         if result is None:
             from jaxresid.linter.run.engine import over_limit
 
-            return over_limit(file.path), None
-        return result
+            result = over_limit(file.path), None
+        return _Outcome(*result, self._lint.over_limit_files)
 
     def _linted(self, file: CandidateFile) -> tuple[Linted, Learned | None]:
         linted = self._lint.content(file.raw, file.path, file.absolute)
@@ -207,6 +246,6 @@ def _start(another: Callable[[], FileLinter], names: FileNames | None) -> None:
     _collect_rarely()  # in this process for good
 
 
-def _in_worker(file: CandidateFile) -> tuple[Linted, Learned | None]:
+def _in_worker(file: CandidateFile) -> _Outcome:
     assert _worker is not None
     return _worker.lint(file)

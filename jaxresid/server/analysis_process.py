@@ -101,6 +101,7 @@ def serve() -> None:
             name, arguments = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
+        answer: tuple[bool, object]
         try:
             if name == "use":
                 analysis, answer = Analysis(*arguments), (True, None)

@@ -153,7 +153,7 @@ def test_what_is_read_of_a_long_file_takes_no_time():
     start = time.process_time()
     banner = b"# It ends.\n" + b"#####.##\n" * 20_000
     assert FileWords(banner + b"z = x. # y\n w").attributes == {b"w", b"z"}
-    assert not FileWords(b"import (\n" * 20_000).imported.keys() - {b"import"}
-    assert FileWords(b"import a;" * 20_000).imported.keys() >= {b"a"}
+    assert not FileWords(b"import (\n" * 60_000).imported.keys() - {b"import"}
+    assert FileWords(b"import a;" * 60_000).imported.keys() >= {b"a"}
     assert not FileWords(b"from\\\n" * 20_000 + b"; import").imported
-    assert time.process_time() - start < 0.3
+    assert time.process_time() - start < 1

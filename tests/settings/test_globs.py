@@ -35,34 +35,46 @@ def _matches(pieces, text):
 
 def test_a_glob_matches_what_its_wildcards_do():
     rng = random.Random(5)
-    pieces = ["a", "b", "/", "*", "?", "[ab]", "/**/", "*a*", "{a,*b}", "{a,ab}"]
+    pieces = ["a", "b", "/", "*", "?", "[ab]", "/**/", "/**/", "*a*", "{a,*b}", "{a,ab}"]
     matched = 0
-    for _ in range(300):
+    for _ in range(500):
         glob = re.sub("/+", "/", "".join(rng.choices(pieces, k=rng.randrange(1, 7))).lstrip("/"))
         matcher = re.compile(regex_of(glob))
         for _ in range(20):
-            text = "".join(rng.choices("aabb/", k=rng.randrange(1, 8)))
+            text = "".join(rng.choices("aab//", k=rng.randrange(1, 9)))
             expected = matches(glob, text)
             assert bool(matcher.fullmatch(text)) == expected, (glob, text)
             matched += expected
     assert matched > 500
 
 
+@pytest.mark.parametrize(
+    ("glob", "text"),
+    [("**/b/**/b/c", "x/b/b/c"), ("**/*b*/**/b/c", "x/ab/b/c"), ("*ab*b*bc", "xabbbc")],
+)
+def test_a_part_is_matched_where_it_first_occurs(glob, text):
+    assert re.fullmatch(regex_of(glob), text)
+    assert not re.fullmatch(regex_of(glob), text[1:-1])
+
+
 _NAME = "a" * 100
-_GLOBS = ["*a" * 20 + "b", "**/" + "*a" * 20 + "b", "x/" + "**/*a/" * 20 + "b", "*{a,aa}" * 9 + "b"]
+_GLOBS = ["*a" * 20 + "b", "**/" + "*a" * 20 + "b", "x/" + "**/*a/" * 20 + "b", "*{a,aa}" * 6 + "b"]
 
 
 @pytest.mark.parametrize("glob", _GLOBS)
 def test_many_stars_are_matched_at_once(tmp_path, glob):
     (tmp_path / ".git").mkdir()
-    (tmp_path / f"{_NAME}.py").touch()
+    deep = tmp_path / "x" / "/".join("a" * 40)
+    deep.mkdir(parents=True)
+    for folder in (tmp_path, deep):
+        (folder / f"{_NAME}.py").touch()
     path = f"{tmp_path}/x{'/a' * 200}/{_NAME}"
     start = time.process_time()
     assert not excluder((Glob(glob, str(tmp_path)),))(path, _NAME)
     assert not Glob(glob, str(tmp_path)).matcher()(path)
     (tmp_path / ".gitignore").write_text(f"{glob}\nz{glob}/**\n")
     found = discover([str(tmp_path)], Config(tmp_path))
-    assert [item.absolute.name for item in found] == [f"{_NAME}.py"]
+    assert [item.absolute.name for item in found] == [f"{_NAME}.py"] * 2
     assert time.process_time() - start < 0.3
 
 

@@ -9,7 +9,6 @@ timer; elsewhere there is no limit.
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -105,6 +104,8 @@ def in_child(function: Callable[[str], _T | None], text: str) -> _T | None:
         or "jax" in sys.modules
     ):
         return function(text)
+    import pickle  # takes 2 ms, which few files need
+
     reader, writer = os.pipe()
     child = os.fork()
     if not child:

@@ -137,9 +137,9 @@ def _rule_index(rules: Sequence[type[Documented]]) -> str:
         "[`jaxresid check`](../../how-to/check-in-ci.md) reports them, with the figures that it "
         "measured. It reports [verdicts](../../explanation/verdicts.md) under the linter's codes "
         "as well.",
-        "Files that cannot be linted are reported as `invalid-syntax` or `unreadable`, and what is "
-        "wrong with the configuration of a directory below as `invalid-configuration`. These are "
-        "errors and have no code.",
+        "Files that cannot be linted are reported as `invalid-syntax`, `over-limit` or "
+        "`unreadable`, and what is wrong with the configuration of a directory below as "
+        "`invalid-configuration`. These are errors and have no code.",
     ]
     names = "\n".join(rule.name for rule in rules)
     parts.append(f"```{{toctree}}\n:hidden:\n\n{names}\n```")

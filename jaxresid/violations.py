@@ -17,6 +17,7 @@ from jaxresid.text.short_repr import Shown
 INVALID_CONFIGURATION = "invalid-configuration"
 Severity = Literal["error", "warning", "info"]
 Applicability = Literal["safe", "unsafe"]
+OVER_LIMIT = "over-limit"
 
 # The code, and the name, of what `check` could not look for because of a bug of ours. Like those of
 # files that could not be linted it is no rule's, and nothing silences it.
@@ -90,7 +91,8 @@ class Related(Shown):
 class Violation(Shown):
     """One finding of a rule, or a file that could not be linted or is no configuration.
 
-    The code of such a file is `invalid-syntax`, `unreadable` or `invalid-configuration`.
+    The code of such a file is `invalid-syntax`, `over-limit`, `unreadable` or
+    `invalid-configuration`.
 
     Attributes:
       code: `JXR101`; for files that could not be linted the same as `name`.

@@ -123,8 +123,8 @@ ROOMS = {
     "linter": ("text", "resolve", "fixes", "patterns", "rule", "rules", "run"),
     "advice": ("diff", "timing", "compile", "compare", "plan", "check", "sweep", "oom"),
     "server": (
-        *("places", "buffers", "documents", "analysis", "answers", "linting", "traced"),
-        *("commands", "session", "protocol", "transport", "serve"),
+        *("places", "buffers", "documents", "analysis", "analysis_process", "answers", "linting"),
+        *("traced", "commands", "session", "protocol", "transport", "serve"),
     ),
     "xla": (
         "absent_devices",

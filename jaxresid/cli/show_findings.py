@@ -25,7 +25,10 @@ from jaxresid.linter.rules import INDEX, TRACED, rule
 from jaxresid.linter.run.discover import UsageError
 from jaxresid.render.lint import FORMATS, STATISTICS_FORMATS, render, statistics
 from jaxresid.settings.config import Config, parse_per_file_ignores, split_selectors
-from jaxresid.violations import INVALID_CONFIGURATION
+from jaxresid.violations import INVALID_CONFIGURATION, OVER_LIMIT
+
+# What is not linted as it should be: never only a finding.
+_FAILURES = frozenset({INVALID_CONFIGURATION, OVER_LIMIT})
 
 if TYPE_CHECKING:
     from jaxresid.violations import Linted, RuleInfo
@@ -205,7 +208,8 @@ def show(
 ) -> int:
     """Print results and return the exit code: 1 where more than infos was found, 2 for errors.
 
-    An error is a file that could not be linted as its configuration says.
+    An error is a file that takes too long to lint, or could not be linted as its configuration
+    says.
 
     Args:
       display: How findings are to be shown.
@@ -238,7 +242,7 @@ def show(
         click.echo(text, nl=False, err=True)
     elif text:
         write(text, output, verbatim=config.output_format == "github")
-    if any(v.code == INVALID_CONFIGURATION for r in results for v in r.violations):
+    if any(v.code in _FAILURES for r in results for v in r.violations):
         return EXIT_FAILED
     failed = any(v.severity != "info" for r in results for v in r.violations)
     return int(failed and not display.exit_zero)

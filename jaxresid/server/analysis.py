@@ -6,16 +6,20 @@ own: neither its neighbours nor their configuration are read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from jaxresid.linter.run.discover import is_excluded
 from jaxresid.linter.run.files import LintRun
+from jaxresid.linter.run.workers import within_limit
 from jaxresid.settings.config import Options, load
 
 if TYPE_CHECKING:
     from jaxresid.violations import Linted
+
+_T = TypeVar("_T")
 
 
 class Analysis:
@@ -57,12 +61,14 @@ class Analysis:
         Raises:
           ConfigError: The configuration is not understood.
         """
+        from jaxresid.linter.run.engine import over_limit
         from jaxresid.violations import Linted
 
         if self.is_excluded(path):
             return Linted(str(path), ())
-        run = self._run.replacing(dict(open_files))
-        return run.content(open_files[path], str(path), path)
+        run = self._replacing(path, open_files)
+        work = partial(run.content, open_files[path], str(path), path)
+        return self._within_limit(run, path, work) or over_limit(str(path))
 
     def fixed(self, path: Path, open_files: Mapping[Path, bytes]) -> bytes:
         """Return one of the open files after all fixes that `jaxresid lint --fix` would make.
@@ -76,5 +82,21 @@ class Analysis:
         """
         if self.is_excluded(path):
             return open_files[path]
-        run = self._run.replacing(dict(open_files))
-        return run.fix_content(open_files[path], str(path), path).raw
+        run = self._replacing(path, open_files)
+        work = partial(run.fix_content, open_files[path], str(path), path)
+        fixed = self._within_limit(run, path, work)
+        return open_files[path] if fixed is None else fixed.raw
+
+    def _replacing(self, path: Path, open_files: Mapping[Path, bytes]) -> LintRun:
+        empty = dict.fromkeys(self._run.over_limit_files - {path}, b"")
+        return self._run.replacing({**open_files, **empty})
+
+    def _within_limit(self, run: LintRun, path: Path, work: Callable[[], _T]) -> _T | None:
+        """Return what work with a run returns; None, and forget, where a file takes too long."""
+        result = within_limit(run, path, work)
+        if run.over_limit_files != self._run.over_limit_files:
+            self.forget()
+        # This one may have changed, and is tried again where it is asked for.
+        done = frozenset() if result is None else {path}
+        self._run.over_limit_files = run.over_limit_files - done
+        return result

@@ -12,14 +12,14 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from jaxresid.errors import JaxresidError
-from jaxresid.server.analysis import Analysis
+from jaxresid.server.analysis_process import AnalysisProcess
 from jaxresid.server.answers import Findings
 from jaxresid.server.documents import OpenFile, OpenFiles
 from jaxresid.violations import Violation
 
 
 class Linting:
-    """Lints open documents in another thread.
+    """Lints open documents in another process.
 
     Args:
       files: the open documents.
@@ -42,7 +42,7 @@ class Linting:
         self._executor = executor
         self._publish = publish
         self._tell = tell
-        self._analysis = Analysis(())
+        self._analysis = AnalysisProcess()
         # Grows whenever a document may have other findings than before, its text unchanged.
         self._epoch = 0
         self._known: dict[str, tuple[OpenFile, int, asyncio.Task[Findings]]] = {}
@@ -52,13 +52,17 @@ class Linting:
 
     def use(self, folders: Sequence[Path]) -> None:
         """Take other folders for the workspace."""
-        self._analysis = Analysis(folders)
+        self._executor.submit(self._analysis.use, folders)
         self.look_again()
+
+    def close(self) -> None:
+        """End what is being linted, and say nothing of that."""
+        self._tell = lambda _: None
+        self._analysis.close()
 
     def look_again(self) -> None:
         """Look again at files and configuration, which changed on the disk."""
-        analysis = self._analysis
-        self._executor.submit(analysis.forget)
+        self._executor.submit(self._analysis.forget)
         self._told.clear()
         self.changed()
 

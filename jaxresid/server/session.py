@@ -138,6 +138,7 @@ class Session:
 
     async def _shutdown(self, params: Any) -> None:
         await self._commands.stop()
+        self._linting.close()
 
     def _cancel_progress(self, params: Any) -> None:
         self._commands.cancel_token(params.token)

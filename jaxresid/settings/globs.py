@@ -75,49 +75,95 @@ def _absolute_regex(glob: Glob) -> str:
 
 
 _TOKEN = re.compile(r"\*+|\\.|.", re.DOTALL)
+# The pieces of a glob that match as much as is needed: of any text, and of whole folders. All
+# others are regexes of one character.
+STAR, FOLDERS = "*", "**/"
+_MOST_ALTERNATIVES = 1000
 
 
 def regex_of(pattern: str) -> str:
     """Return the regex that matches what a whole glob matches.
 
     Raises:
-      ValueError: A bracket or brace is not closed, or a brace is not opened.
+      ValueError: A bracket or brace is not closed, a brace is not opened, or the braces stand for
+        too many globs.
     """
-    out: list[str] = []
-    depth, i = 0, 0
+    # The globs until here; then of each brace that is open those before it, and its alternatives.
+    globs: list[list[str]] = [[]]
+    opened: list[tuple[list[list[str]], list[list[str]]]] = []
+    i = 0
     while match := _TOKEN.match(pattern, i):
         token, start, i = match[0], i, match.end()
+        pieces: list[str] = []
         if token == "**":
-            piece, i = _recursive(pattern, start)
+            pieces, i = _recursive(pattern, start)
         elif token == "[":
             piece, i = _character_class(pattern, i)
+            pieces = [piece]
         elif token[0] == "*":
-            piece = ".*"
+            pieces = [STAR]
         elif token == "?":
-            piece = "."
-        elif token in "{}":
-            depth += 1 if token == "{" else -1
-            piece = "(?:" if token == "{" else ")"
-        elif token == "," and depth:
-            piece = "|"
+            pieces = ["."]
+        elif token == "{":
+            opened.append((globs, []))
+            globs = [[]]
+        elif token == "}":
+            if not opened:
+                raise ValueError("`}` without `{`")
+            before, alternatives = opened.pop()
+            alternatives += globs
+            if len(before) * len(alternatives) > _MOST_ALTERNATIVES:
+                raise ValueError(f"its braces stand for over {_MOST_ALTERNATIVES:,} globs")
+            globs = [[*one, *other] for one in before for other in alternatives]
+        elif token == "," and opened:
+            opened[-1][1].extend(globs)
+            globs = [[]]
         else:
-            piece = re.escape(token[-1])
-        if depth < 0:
-            raise ValueError("`}` without `{`")
-        out.append(piece)
-    if depth:
+            pieces = [re.escape(token[-1])]
+        for glob in globs:
+            glob.extend(pieces)
+    if opened:
         raise ValueError("`{` without `}`")
+    return "|".join(dict.fromkeys(map(regex_of_pieces, globs)))
+
+
+def regex_of_pieces(pieces: Iterable[str], character: str = ".") -> str:
+    """Return the regex of the pieces of a glob.
+
+    What stands between two wildcards is matched where it first occurs, and there alone: what
+    follows it may be anywhere after that, and to try all other places takes time that is
+    exponential in the number of wildcards.
+
+    Args:
+      pieces: regexes of one character each, `STAR` and `FOLDERS`.
+      character: the regex of the characters that `STAR` matches.
+    """
+    runs: list[tuple[str, list[str]]] = [("", [])]
+    for piece in pieces:
+        if piece not in (STAR, FOLDERS):
+            runs[-1][1].append(piece)
+        elif runs[-1][1] or not runs[-1][0]:
+            runs.append((piece, []))
+        elif piece == STAR:
+            runs[-1] = STAR, []
+    first, *others = [(wildcard, "".join(run)) for wildcard, run in runs]
+    out = [first[1]]
+    for wildcard, run in others[:-1]:
+        shortest = f"{character}*?" if wildcard == STAR else "(?:.*?/)??"
+        out.append(f"(?>{shortest}{run})")
+    for wildcard, run in others[-1:]:  # it has to end where the text does
+        out.append(f"{character}*{run}" if wildcard == STAR else f"(?:.*/)?{run}")
     return "".join(out)
 
 
-def _recursive(pattern: str, start: int) -> tuple[str, int]:
-    """Return the regex of the `**` at `start`, and the index after it and any slash it consumes."""
+def _recursive(pattern: str, start: int) -> tuple[list[str], int]:
+    """Return the pieces of the `**` at `start`, and the index after it and any slash with it."""
     end = start + 2
     if start and pattern[start - 1] != "/":
-        return ".*", end
+        return [STAR], end
     if end == len(pattern):
-        return (".+" if start else ".*"), end
-    return ("(?:.*/)?", end + 1) if pattern[end] == "/" else (".*", end)
+        return ([".", STAR] if start else [STAR]), end
+    return ([FOLDERS], end + 1) if pattern[end] == "/" else ([STAR], end)
 
 
 def _character_class(pattern: str, start: int) -> tuple[str, int]:

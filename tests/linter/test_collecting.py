@@ -21,6 +21,8 @@ def _thresholds():
 class Recorder:
     """What notes the threshold in place of linting, and may fail."""
 
+    over_limit_files = frozenset()
+
     def __init__(self, error=None):
         self.thresholds, self.error = [], error
 

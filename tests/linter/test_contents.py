@@ -1,6 +1,7 @@
 """What a file's bytes tell of its imports and definitions, held against its tree."""
 
 import ast
+import time
 from pathlib import Path
 
 import pytest
@@ -146,3 +147,13 @@ def test_a_word_of_code_is_no_literal():
 )
 def test_a_word_in_code(code, is_in_code):
     assert FileWords(code.encode()).is_in_code("remat") is is_in_code
+
+
+def test_what_is_read_of_a_long_file_takes_no_time():
+    start = time.process_time()
+    banner = b"# It ends.\n" + b"#####.##\n" * 20_000
+    assert FileWords(banner + b"z = x. # y\n w").attributes == {b"w", b"z"}
+    assert not FileWords(b"import (\n" * 60_000).imported.keys() - {b"import"}
+    assert FileWords(b"import a;" * 60_000).imported.keys() >= {b"a"}
+    assert not FileWords(b"from\\\n" * 20_000 + b"; import").imported
+    assert time.process_time() - start < 1

@@ -267,7 +267,7 @@ def test_info_exclude_of_a_work_tree(here):
 
 PIECES = r"""a b c.py * ** ? *.py [ab] [!a] [^b] a* \a c.p[xy] [a [] []a] [z-a] [a-c]* *** a** b**y
 ] [[:alpha:]] [a\]] [!-b] \ [b-]""".split()
-PIECES += ["a[!x]c.py", "[a/]", "b ", "b\\ ", " a"]
+PIECES += ["a[!x]c.py", "[a/]", "b ", "b\\ ", " a", "*a*b*", "*c*.*y", "**/*a*/*c*"]
 
 
 def random_ignore(rng):

@@ -175,7 +175,9 @@ def test_what_is_wrong_at_the_top_is_one_line(tree, lint):
     put(tree / "pyproject.toml", '[tool.jaxresid]\nselect = ["JX\\u0058"]\n')
     said = "jaxresid: error: pyproject.toml:2: unknown rule `JXX` in `select`"
     assert lint()[2].startswith(said)
-    assert lint("--isolated", "--select", "JXX")[2].startswith("jaxresid: error: unknown rule `JXX` in `--select")
+    assert lint("--isolated", "--select", "JXX")[2].startswith(
+        "jaxresid: error: unknown rule `JXX` in `--select"
+    )
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])

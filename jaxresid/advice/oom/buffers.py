@@ -16,9 +16,11 @@ from jaxresid.xla.hlo.module import shape_of
 from jaxresid.xla.job import PeakBuffer
 
 _BACKWARD = re.compile(r"\btranspose\(")
-_RECOMPUTE = re.compile(r"rematted_computation|\bcheckpoint\b.*\btranspose\(|\bremat\b")
+_RECOMPUTE = re.compile(r"rematted_computation|\bremat\b")
+_CHECKPOINT = re.compile(r"\bcheckpoint\b")
 _FORWARD = re.compile(r"\bjvp\(")
-_STACKED = re.compile(r"\bwhile/body\b.*/dynamic_update_(?:index_in_dim|slice)\b")
+_LOOP = re.compile(r"\bwhile/body\b")
+_UPDATE = re.compile(r"/dynamic_update_(?:index_in_dim|slice)\b")
 # Sizes in logs have three digits; what is less than this share of one is rounding.
 _ROUNDING = 0.02
 _LONGEST_SOURCE = 10_000_000
@@ -40,7 +42,7 @@ def oom_buffers(
     groups: dict[tuple[OomRole, bool], list[CompiledBuffer]] = defaultdict(list)
     for buffer, row in zip(here, rows, strict=True):
         role = _role(buffer.op_name) if row.kind != "argument" else ""
-        stacked = role == "forward" and _STACKED.search(buffer.op_name) is not None
+        stacked = role == "forward" and _has_after(_LOOP, _UPDATE, buffer.op_name)
         groups[role, stacked].append(row)
     found = [
         _buffer(row, role, stacked)
@@ -69,9 +71,14 @@ def _buffer(row: CompiledBuffer, role: OomRole, stacked: bool) -> OomBuffer:
     )
 
 
+def _has_after(first: re.Pattern[str], then: re.Pattern[str], op_name: str) -> bool:
+    start = first.search(op_name)
+    return start is not None and then.search(op_name, start.end()) is not None
+
+
 def _role(op_name: str) -> OomRole:
     """Return which pass an operation is of, by its name."""
-    if _RECOMPUTE.search(op_name):
+    if _RECOMPUTE.search(op_name) or _has_after(_CHECKPOINT, _BACKWARD, op_name):
         return "recompute"
     if _BACKWARD.search(op_name):
         return "backward"

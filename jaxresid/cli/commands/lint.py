@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +31,7 @@ from jaxresid.settings.toml_values import display_path
 from jaxresid.text.safe_text import visible
 
 if TYPE_CHECKING:
+    from jaxresid.linter.run.engine import FixResult
     from jaxresid.violations import Linted
 
 _STDIN = "-"
@@ -299,7 +301,7 @@ def _fix(request: LintRequest, run: LintRun, results: Sequence[Linted]) -> int:
         absolute = Path(os.path.abspath(linted.path))
         try:
             raw = absolute.read_bytes()
-            fixed = run.fix_content(raw, linted.path, absolute)
+            fixed = _fixed(run, raw, linted.path, absolute)
             if request.diff:
                 diffs += _diff(raw, fixed.raw, linted.path)
             elif fixed.raw != raw and not replace_content(absolute, raw, fixed.raw):
@@ -356,6 +358,14 @@ def _writable(results: Sequence[Linted], run: LintRun) -> tuple[list[Linted], in
     return writable, 0 if len(writable) == len(results) else EXIT_FAILED
 
 
+def _fixed(run: LintRun, raw: bytes, path: str, absolute: Path) -> FixResult:
+    from jaxresid.linter.run.engine import FixResult, over_limit
+    from jaxresid.linter.run.workers import within_limit
+
+    fixed = within_limit(run, absolute, lambda: run.fix_content(raw, path, absolute))
+    return fixed or FixResult(raw, (), over_limit(path))
+
+
 def _diff(before: bytes, after: bytes, path: str) -> Iterator[str]:
     from jaxresid.linter.run.diffing import unified_diff
 
@@ -364,6 +374,7 @@ def _diff(before: bytes, after: bytes, path: str) -> Iterator[str]:
 
 def _add_noqa(run: LintRun, results: Sequence[Linted], reason: str) -> int:
     from jaxresid.linter.run.atomic_write import replace_content
+    from jaxresid.linter.run.workers import within_limit
     from jaxresid.linter.text import suppress
 
     added = 0
@@ -372,7 +383,10 @@ def _add_noqa(run: LintRun, results: Sequence[Linted], reason: str) -> int:
         absolute = Path(os.path.abspath(linted.path))
         try:
             raw = absolute.read_bytes()
-            new, count = run.suppress(raw, linted.path, absolute, reason)
+            silenced = within_limit(
+                run, absolute, partial(run.suppress, raw, linted.path, absolute, reason)
+            )
+            new, count = silenced or (raw, 0)
             if new != raw and replace_content(absolute, raw, new):
                 added += count
         except OSError as e:
@@ -399,10 +413,14 @@ def _stdin(request: LintRequest, run: LintRun) -> int:
             _write_bytes(raw)
         return _show(request, run, [])
     run = LintRun(config, overlay={absolute: raw}, ignore_noqa=request.ignore_noqa)
+    from jaxresid.linter.run.engine import over_limit
+    from jaxresid.linter.run.workers import within_limit
+
     if not (config.fix or request.fix_only or request.diff):
-        linted = run.content(raw, path, absolute)
+        work = partial(run.content, raw, path, absolute)
+        linted = within_limit(run, absolute, work) or over_limit(path)
         return _show(request, run, [linted] if linted.violations else [])
-    fixed = run.fix_content(raw, path, absolute)
+    fixed = _fixed(run, raw, path, absolute)
     if request.diff:
         text = "".join(_diff(raw, fixed.raw, path))
         if text:

@@ -55,8 +55,8 @@ def _words_of(line: str) -> tuple[list[str], str]:
     words = split_arg_string(line)
     if not line or line[-1].isspace():
         words.append("")
-    raw = re.search(r"""(?:[^\s"'\\]|\\.|"[^"]*"?|'[^']*'?)*$""", line)
-    return words[1:], raw[0] if raw else ""
+    written = re.findall(r"""(?:[^\s"'\\]|\\.|"[^"]*"?|'[^']*'?)++""", line)
+    return words[1:], written[-1] if written and line.endswith(written[-1]) else ""
 
 
 def _kind(items: Sequence[CompletionItem]) -> str:

@@ -22,7 +22,8 @@ _MOST = 4096
 # A string, or an array with its shape: the word stands for a size nowhere else, and after an `@`
 # it may well be an axis of the mesh.
 _ARRAY = re.compile(
-    r"""(?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<dtype>\w+)\[(?P<shape>[^\[\]]*)\]"""
+    r"""(?P<string>"(?:[^"\\]|\\.)*+"?|'(?:[^'\\]|\\.)*+'?)"""
+    r"""|(?<!\w)(?P<dtype>\w++)\[(?P<shape>[^\[\]]*+)\]"""
 )
 _WORD = re.compile(r"(?<!\w)batch(?!\w)")
 

@@ -30,7 +30,7 @@ def text(split: Split) -> str:
 
 def split_of_text(spec: str, rank: int) -> Split:
     """Return the split of an array of some rank that a text describes, as `text` makes it."""
-    entries = re.findall(r"\(([^)]*)\)|([^,()]+)", spec)
+    entries = re.findall(r"\(([^()]*+)\)|([^,()]+)", spec)
     found = [tuple(several.split(",")) if several else (one,) for several, one in entries]
     split = [() if axes == ("None",) else axes for axes in found]
     return (*split, *[()] * (rank - len(split)))

@@ -25,7 +25,7 @@ from jaxresid.jaxpr_types import Eqn, Var
 
 # What hands a parameter on as another form of it.
 _FORMS = TRANSPARENT | {"optimization_barrier"}
-_TOKENS = re.compile(r"\[(\d+)\]|\['([^']*)'\]|\[([^\]]*)\]|\.?([^.\[\]]+)")
+_TOKENS = re.compile(r"\[(\d+)\]|\['([^']*)'\]|\[([^\[\]]*+)\]|\.?([^.\[\]]+)")
 
 Path = tuple[str, ...]  # `("model", "blocks", "[3]", "mlp")`
 

@@ -232,7 +232,7 @@ def _paired_outputs(
 
 def _keys(path: str) -> list[str]:
     """Return the keys of a path: `['layers']`, `[3]` and `.w` for `params['layers'][3].w`."""
-    return re.findall(r"\[(?:'[^']*'|[^\]]*)\]|(?<=[\w\]])\.\w+|^\.\w+", path)
+    return re.findall(r"\[(?:'[^']*'|[^\[\]]*+)\]|(?<=[\w\]])\.\w+|^\.\w+", path)
 
 
 def _argument_numbers(step: StepTrace) -> list[int]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from jaxresid.linter.text.source import SourceText
 
 _COMMENT = re.compile(r"#[^\r\n]*")
-_BLANKS_AND_COMMENT = re.compile(r"[ \t]*#[^\r\n]*")
+_BLANKS_AND_COMMENT = re.compile(r"(?<![ \t])[ \t]*+#[^\r\n]*")
 _JOINED_LINES = re.compile(r"\\\r?\n")
 
 

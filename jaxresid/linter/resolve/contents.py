@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxresid.linter.text.prefilter import any_in_code
+from jaxresid.linter.text.time_limit import reading
 
 # An import statement with its names, over lines where brackets or backslashes continue it.
 _IMPORT = re.compile(
-    rb"(?:^|[;:])[ \t]*(from\b((?:[ \t.\w]|\\\r?\n)*)\bimport\b|import\b)"
-    rb"((?:[^\n(\\]|\\\r?\n)*(?:\([^)]*\))?)",
+    rb"(?:^(?<!\\\n)(?<!\\\r\n)|[;:])(?:[ \t]|\\\r?\n)*+"
+    rb"(from\b((?:[ \t.\w]|\\\r?\n)*)\bimport\b|import\b)((?:[^\n(\\]|\\\r?\n)*+)",
     re.MULTILINE,
 )
 _DEFINED = ((b"def", b"("), (b"class", b"("), (b"class", b":"))
@@ -29,7 +30,9 @@ _DEFINABLE = re.compile(rb"\b(?:def|class)[ \t]+(\w+)")
 _WORD = re.compile(rb"\w+")
 _DOTTED = re.compile(rb"\w+(?:\.\w+)*")
 _SPACE = re.compile(rb"[\s\\]+")
-_ATTRIBUTE = re.compile(rb"\.(?:[\s\\]|#[^\n]*)*(\w+)")
+_ATTRIBUTE = re.compile(rb"\.[\s\\]*+(\w+)")
+_DOT_AND_COMMENT = re.compile(rb"\.[\s\\]*+(?=#)")
+_AFTER_COMMENTS = re.compile(rb"(?:[\s\\]++|#[^\n]*+)*+(\w*+)")
 
 
 # To look for so many words in all files, one after the other, takes as long as to list what files
@@ -56,12 +59,18 @@ Answered = Callable[[Question], "tuple[Path, ...] | None"]
 
 
 class FileWords:
-    """The words of one file that questions are about, each found when it is first needed."""
+    """The words of one file that questions are about, each found when it is first needed.
 
-    __slots__ = ("_answers", "_attributes", "_imported", "_modules", "content")
+    Args:
+      content: its bytes.
+      path: where it is, for what stops files that take too long.
+    """
 
-    def __init__(self, content: bytes) -> None:
+    __slots__ = ("_answers", "_attributes", "_imported", "_modules", "_path", "content")
+
+    def __init__(self, content: bytes, path: Path = Path()) -> None:
         self.content = content
+        self._path = path
         self._answers: dict[Question, bool] = {}
         self._imported: dict[bytes, list[bytes]] | None = None
         self._modules: frozenset[bytes] = frozenset()
@@ -84,7 +93,9 @@ class FileWords:
     def _read_imports(self) -> dict[bytes, list[bytes]]:
         imported: dict[bytes, list[bytes]] = {}
         modules: set[bytes] = set()
-        for start, module, names in _import_statements(self.content):
+        with reading(self._path):
+            statements = list(_import_statements(self.content))
+        for start, module, names in statements:
             words = _WORD.findall(names)
             modules.update(words)
             if start.startswith(b"f"):
@@ -103,7 +114,8 @@ class FileWords:
     def attributes(self) -> frozenset[bytes]:
         """The words that follow a dot."""
         if self._attributes is None:
-            self._attributes = frozenset(_ATTRIBUTE.findall(self.content))
+            with reading(self._path):
+                self._attributes = frozenset(_attributes(self.content))
         return self._attributes
 
     @property
@@ -194,7 +206,7 @@ class Contents:
                         content = path.read_bytes()
                     except OSError:
                         content = b""
-                words = self._remembered[path] = FileWords(content)
+                words = self._remembered[path] = FileWords(content, path)
             self._words[path] = words
         return self._words[path]
 
@@ -241,24 +253,43 @@ class Contents:
 
 
 def _import_statements(content: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Yield the groups of `_IMPORT` for each of its matches.
+    """Yield the groups of `_IMPORT` for each of its matches, the last with its brackets.
 
     It is tried only on lines that have the word: to try it on all takes five times as long.
     """
-    done, at = 0, content.find(b"import")
+    done, end, at = 0, -1, content.find(b"import")
+    last_bracket = content.rfind(b")")
     while at >= 0:
         start = content.rfind(b"\n", done, at) + 1 or done
         while start > done and content.endswith((b"\\\n", b"\\\r\n"), 0, start):
             start = content.rfind(b"\n", done, start - 1) + 1 or done
-        end = content.find(b"\n", at)
-        found = _IMPORT.search(content, start, end if end >= 0 else len(content))
+        if end < at:  # a line may be long, and have many
+            end = content.find(b"\n", at)
+            end = end if end >= 0 else len(content)
+        found = _IMPORT.search(content, start, end)
         if found is not None:
             found = _IMPORT.match(content, found.start())  # with the lines that it goes on over
         done = at + len(b"import")
         if found is not None:
-            yield found[1], found[2] or b"", found[3]
-            done = max(done, found.end())
+            names, stop = found[3], found.end()
+            if content.startswith(b"(", stop) and stop < last_bracket:
+                stop = content.find(b")", stop) + 1
+                names = content[found.start(3) : stop]
+            yield found[1], found[2] or b"", names
+            done = max(done, stop)
         at = content.find(b"import", done)
+
+
+def _attributes(content: bytes) -> Iterator[bytes]:
+    """Yield the words that follow a dot, after comments too."""
+    yield from _ATTRIBUTE.findall(content)
+    end = 0
+    for dot in _DOT_AND_COMMENT.finditer(content):
+        if dot.start() >= end:  # the others are in the comments that were passed just now
+            after = _AFTER_COMMENTS.match(content, dot.end())
+            assert after is not None
+            end = after.end()
+            yield after[1]
 
 
 def _is_whole(dotted: bytes, content: bytes) -> bool:

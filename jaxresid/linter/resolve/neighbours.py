@@ -25,6 +25,7 @@ from jaxresid.linter.resolve.project_module import ProjectModule
 from jaxresid.linter.resolve.stages import callee_text, derivative_name
 from jaxresid.linter.resolve.uses import RemoteAround, RemoteCheckpoint, RemoteUse, Use
 from jaxresid.linter.text.source import SourceText
+from jaxresid.linter.text.time_limit import reading
 from jaxresid.linter.text.trees import walk
 
 _T = TypeVar("_T")
@@ -137,7 +138,8 @@ class Neighbours:
         """Return the tree of a file, None where it does not parse."""
         kept = self._kept.pop(path, None)
         if kept is None:
-            parsed = self._parse(path) if self._parses.get(path, True) else None
+            with reading(path):
+                parsed = self._parse(path) if self._parses.get(path, True) else None
             self._parses[path] = parsed is not None
             if parsed is None:
                 return None
@@ -155,7 +157,8 @@ class Neighbours:
             known.written = True
             if self._askable_words is None:
                 self._askable_words = frozenset().union(*self._askable().values())
-            _write_uses(known.uses, kept.facts, self._askable(), self._askable_words)
+            with reading(path):
+                _write_uses(known.uses, kept.facts, self._askable(), self._askable_words)
 
     def parsed(self, path: Path) -> ParsedModule | None:
         """Return a module with its tree, None where it does not parse."""
@@ -168,7 +171,8 @@ class Neighbours:
         if kept is None:
             return None
         if kept.facts is None:
-            kept.facts = self._make(kept.parsed)
+            with reading(path):
+                kept.facts = self._make(kept.parsed)
         return kept.facts
 
     def parses(self, path: Path) -> bool:
@@ -189,7 +193,8 @@ class Neighbours:
             facts = self.facts(path)
             if facts is None:
                 return ()
-            _write_use(known.uses, facts, qualname)
+            with reading(path):
+                _write_use(known.uses, facts, qualname)
         return known.uses[qualname]
 
     def strings(self, path: Path, value: str) -> int | None:
@@ -199,11 +204,12 @@ class Neighbours:
             parsed = self.parsed(path)
             if parsed is None:
                 return None
-            known.strings = Counter(
-                n.value
-                for n in walk(parsed.tree)
-                if isinstance(n, ast.Constant) and isinstance(n.value, str)
-            )
+            with reading(path):
+                known.strings = Counter(
+                    n.value
+                    for n in walk(parsed.tree)
+                    if isinstance(n, ast.Constant) and isinstance(n.value, str)
+                )
         return known.strings[value]
 
     def made(self, path: Path, make: Callable[[Facts], _T]) -> _T | None:
@@ -211,7 +217,8 @@ class Neighbours:
         key = path, make
         if key not in self._made:
             facts = self.facts(path)
-            self._made[key] = make(facts) if facts is not None else None
+            with reading(path):
+                self._made[key] = make(facts) if facts is not None else None
         return cast("_T | None", self._made[key])
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from jaxresid import regular_files
 from jaxresid.errors import JaxresidError
 from jaxresid.settings.config import Config
+from jaxresid.settings.globs import STAR, regex_of_pieces
 from jaxresid.settings.toml_values import ConfigFileError
 
 # Small values are NamedTuples here: a dataclass takes half a millisecond to make, and a commit hook
@@ -265,7 +266,8 @@ def _wildmatch(glob: str) -> str | None:
     # git compares what stands before the first wildcard by itself, so `a**` begins with `**`.
     literal = re.split(r"[*?\[\\]", glob, maxsplit=1)[0]
     glob = glob[len(literal) :]
-    out = [re.escape(literal)]
+    groups: list[list[str]] = [[]]  # with any number of folders between them
+    end = ""
     i = 0
     while match := _tokens().match(glob, i):
         token, i = match[0], match.end()
@@ -273,18 +275,36 @@ def _wildmatch(glob: str) -> str | None:
             found = _classes().match(glob, i)
             if found is None:
                 return None
-            out.append(_class(found))
+            groups[-1].append(_class(found))
             i = found.end()
         elif token == "\\":
             return None
         elif token.endswith("*/"):
-            out.append("(?:.*/)?")
+            groups.append([])
         elif token[0] == "*":
             bounded = len(token) > 1 and i == len(glob) and glob[: match.start()][-1:] in ("", "/")
-            out.append(".*" if bounded else "[^/]*")
+            if bounded:
+                end = ".*"
+            else:
+                groups[-1].append(STAR)
         else:
-            out.append("[^/]" if token == "?" else re.escape(token[-1]))
-    return "".join(out)
+            groups[-1].append("[^/]" if token == "?" else re.escape(token[-1]))
+    first, *others = map(_levels, groups)
+    # As for the wildcards of `regex_of_pieces`: all but the last where they first occur.
+    between = "".join(f"(?>(?:.*?/)??{group})" for group in others[:-1])
+    last = f"(?:.*/)?{others[-1]}" if others else ""
+    return f"{re.escape(literal)}{first}{between}{last}{end}"
+
+
+def _levels(pieces: Sequence[str]) -> str:
+    """Return the regex of pieces whose wildcards match no slash."""
+    levels: list[list[str]] = [[]]
+    for piece in pieces:
+        if piece == "/":
+            levels.append([])
+        else:
+            levels[-1].append(piece)
+    return "/".join(regex_of_pieces(level, "[^/]") for level in levels)
 
 
 @cache
@@ -404,16 +424,17 @@ def _possible_names(text: str) -> re.Pattern[str] | None:
         pattern = line.removesuffix("\r").rstrip(" ")
         if pattern and pattern[0] not in "#!":
             last = pattern.rstrip("/").rpartition("/")[2]
-            unclear = re.search(r"\\|\[.*/|[^/]\*\*", pattern)
+            in_class = "/" in pattern.partition("[")[2]
+            unclear = in_class or "\\" in pattern or re.search(r"[^/]\*\*", pattern)
             pieces[".*" if unclear else _loose(last)] = None
     return re.compile("|".join(pieces), re.DOTALL) if pieces else None
 
 
 def _loose(glob: str) -> str:
-    parts = re.split(r"(\*+|\?|\[.*)", glob, maxsplit=0)
-    return "".join(
-        part and (".*" if part[0] in "*[" else "." if part == "?" else re.escape(part))
-        for part in parts
+    before, bracket, _ = glob.partition("[")
+    pieces = {"*": STAR, "?": "."}
+    return regex_of_pieces(
+        [*(pieces.get(c) or re.escape(c) for c in before), *([STAR] if bracket else ())]
     )
 
 

@@ -14,10 +14,11 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from jaxresid.linter.text import prefilter as funnel
+from jaxresid.linter.text import time_limit
 from jaxresid.linter.text.document import Document, Parsed, read
 from jaxresid.linter.text.syntax import UnparsableError
 from jaxresid.linter.text.trees import walk
-from jaxresid.violations import Fix, Linted, Span, Violation
+from jaxresid.violations import OVER_LIMIT, Fix, Linted, Span, Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.neighbours import ParsedModule
@@ -76,6 +77,12 @@ def broken(path: str, name: str, message: str, row: int = 1, column: int = 0) ->
 def unreadable(path: str, reason: str) -> Linted:
     """Return the result of linting a file that cannot be read."""
     return Linted(path, (broken(path, UNREADABLE, f"cannot be read: {reason}"),))
+
+
+def over_limit(path: str) -> Linted:
+    """Return the result of a file that takes too long to lint."""
+    reason = f"not linted, as that takes over {time_limit.SECONDS:g} s of CPU time"
+    return Linted(path, (broken(path, OVER_LIMIT, reason),))
 
 
 def lint_bytes(

@@ -21,6 +21,7 @@ from jaxresid.linter.run.discover import (
 )
 from jaxresid.linter.run.workers import CandidateFile, lint_files
 from jaxresid.linter.text import prefilter as funnel
+from jaxresid.linter.text.time_limit import start_again
 from jaxresid.settings.config import Config, Options, Selection, load, matches
 from jaxresid.settings.toml_values import ConfigFileError, display_path
 
@@ -56,6 +57,7 @@ class LintRun:
 
     Attributes:
       found_nothing: whether the last `run` had no file to lint.
+      over_limit_files: the files that took too long, which others read as if they were empty.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class LintRun:
         self.found_nothing = False
         self._reports_configuration = reports_configuration
         self._wrong: dict[Path, ConfigFileError] = {}
+        self.over_limit_files: frozenset[Path] = frozenset()
         self._projects: dict[Path, Project] = {}
         self._listed: dict[Path, tuple[FoundFile, ...]] = {}
         self._configs: dict[Path, Config] = {}
@@ -231,6 +234,8 @@ class LintRun:
         return ProjectFacts(self._modules(root), settings)
 
     def _is_complete(self, root: Path) -> bool:
+        if any(path.is_relative_to(root) for path in self.over_limit_files):
+            return False
         return _is_project(root) or any(root.is_relative_to(d) for d in self.complete)
 
     # -- files -------------------------------------------------------------------------------
@@ -281,7 +286,17 @@ class LintRun:
         run._roots, run._named = self._roots, self._named
         run._entries, run._markers = self._entries, self._markers
         run._remembered = self._remembered
+        run.over_limit_files = self.over_limit_files
         return run
+
+    def leave_out(self, path: Path) -> None:
+        """Take a file for empty from now on, and forget what is known of others by their content.
+
+        Whatever was being found out when a file took too long is only half there.
+        """
+        self.over_limit_files |= {path}
+        self.overlay = {**self.overlay, path: b""}
+        self._projects, self._notes, self._remembered, self._results = {}, {}, None, None
 
     def dependencies(self, absolute: Path) -> Dependencies:
         """Return what the result of a file that was linted depends on."""
@@ -292,6 +307,7 @@ class LintRun:
         from jaxresid.linter.run.engine import FixResult, fix_bytes
 
         def project(now: bytes) -> ProjectView | None:
+            start_again()  # each round has the time of a file
             if self.is_alone(absolute):
                 return None
             root = self.root(absolute)
@@ -468,13 +484,13 @@ class LintRun:
                 results.append(found)
         linted = {result.path: (result, on) for result, on in self._lint(missed, jobs, known.names)}
         for candidate in missed:
-            result, learned = linted[candidate.path]
+            result, learned = linted.pop(candidate.path)
             results.append(result)
             if learned is not None:
                 root, config = place(candidate)
                 known.keep(candidate.absolute, candidate.raw, root, config, result, learned)
         known.save()
-        return results
+        return [*results, *(result for result, _ in linted.values())]
 
 
 def _named(paths: Iterable[Path], root: Path) -> tuple[ProjectModule, ...]:

@@ -105,21 +105,31 @@ def scan(text: str) -> Scan:
     return Scan(tuple(comments), tuple(logical), frozenset(closed))
 
 
-def logical_end(text: str, pos: int) -> int:
-    """Return the offset where the logical line that starts at `pos` ends, after its line end."""
+def logical_end(text: str, pos: int, nested: bool = True) -> tuple[int, bool]:
+    """Return the offset where the logical line that starts at `pos` ends, after its line end.
+
+    Args:
+      text: the text.
+      pos: where the line starts.
+      nested: whether all f-strings until there end, whose fields then may hold any expression.
+
+    Returns:
+      The offset, and whether all f-strings until there end.
+    """
     depth = 0
     while match := _TOKEN.search(text, pos):
         kind, pos = match.lastgroup, match.end()
         if kind == "newline" and not depth:
-            return pos
+            return pos, nested
         if kind == "quote":
             end = None
-            if _FORMATTED & set(match["prefix"] or ""):
+            if nested and _FORMATTED & set(match["prefix"] or ""):
                 end = _formatted_end(text, pos, match["quote"])
+                nested = end is not None
             pos = end if end is not None else _plain_end(text, pos, match["quote"])
         elif kind in {"open", "close"}:
             depth = max(0, depth + (1 if kind == "open" else -1))
-    return len(text)
+    return len(text), nested
 
 
 def _plain_end(text: str, pos: int, quote: str) -> int:

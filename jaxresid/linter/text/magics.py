@@ -31,7 +31,7 @@ _INDENT = re.compile(r"[ \t]+")
 # Of pasted sessions: the prompt of a first line, and any.
 _PROMPTS = (
     (re.compile(r">>>(?: |(?=[\r\n]|\Z))"), re.compile(r"(?:>>>|\.\.\.)(?: |(?=[\r\n]|\Z))")),
-    (re.compile(r"In \[\d+\]: "), re.compile(r"(?:In \[\d+\]: |\s*\.{3,}: ?)")),
+    (re.compile(r"In \[\d+\]: "), re.compile(r"(?:In \[\d+\]: |(?<![\s.])\s*+\.{3,}+: ?)")),
 )
 # Databricks: what the first line of a cell says of its language.
 _OTHER_LANGUAGE = re.compile(r"\s*%(?:fs|md(?:-sandbox)?|r|scala|sh|sql)\b")
@@ -116,9 +116,13 @@ def _without_magics(text: str) -> tuple[str, frozenset[int]]:
     pos, row = 0, 1
     parts: list[str] = []
     rows: set[int] = set()
+    nested = True
     while pos < len(text):
         start = _magic_start(text, pos)
-        end = logical_end(text, pos) if start is None else _magic_end(text, pos)
+        if start is None:
+            end, nested = logical_end(text, pos, nested)
+        else:
+            end = _magic_end(text, pos)
         count = len(LINE_END.findall(text, pos, end))
         if start is None:
             parts.append(text[pos:end])

@@ -260,7 +260,7 @@ class Notebook:
 
     def python(self) -> Iterator[tuple[Cell, str]]:
         """Yield the cells, each with its part of the module."""
-        lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)", self.text)
+        lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", self.text)
         ends = [*(cell.row - 1 for cell in self.cells[1:]), len(lines)]
         for cell, end in zip(self.cells, ends, strict=True):
             yield cell, "".join(lines[cell.row - 1 : end])

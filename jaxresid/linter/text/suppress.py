@@ -21,7 +21,7 @@ from jaxresid.violations import Edit, Fix, Span, Violation
 
 CODE = "JXR001"
 NAME = "unused-suppression"
-UNSUPPRESSABLE = frozenset({"invalid-configuration", "invalid-syntax", "unreadable"})
+UNSUPPRESSABLE = frozenset({"invalid-configuration", "invalid-syntax", "over-limit", "unreadable"})
 
 Kind = Literal["ignore", "file-ignore", "noqa", "file-noqa", "malformed"]
 
@@ -74,7 +74,7 @@ _NEXT = re.compile(r"(?<!#)#++\s*+[A-Za-z!]")
 _BRACKETS = re.compile(r"\s*\[([^\]]*)\]")
 _UNBRACKETED = re.compile(r"\s*[\[(:=]|\s+[A-Z]{2,3}\d+")
 _NOQA_CODES = re.compile(r"(?:[A-Z]+[0-9]+)+(?=[\s,#]|\Z)")
-_NOQA_CODE = re.compile(r"[A-Z]+[0-9]+")
+_NOQA_CODE = re.compile(r"(?<![A-Z])[A-Z]++[0-9]++")
 _LIKE_OURS = re.compile(r"JXR\d+")
 _FORMS = "write `ignore[CODE]`, or `file-ignore[CODE]` on a line of its own"
 

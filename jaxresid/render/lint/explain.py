@@ -10,7 +10,7 @@ from jaxresid.render.lint.layout import Paint, painter, wrap
 from jaxresid.text.safe_text import json_text
 from jaxresid.violations import RuleInfo
 
-_MARK = re.compile(r"[ \t]*# !$", re.MULTILINE)
+_MARK = re.compile(r"(?<![ \t])[ \t]*+# !$", re.MULTILINE)
 _VERBATIM = re.compile(r"^(\s|```|[-*>|] |\d+\. )", re.MULTILINE)
 _INDENT = 4
 

@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 
 _WIDTH = 100  # columns of a text in a notebook
 _PRE = '<pre style="line-height: normal; font-family: monospace">{code}</pre>'
-_DESCRIBED = re.compile(r"<title id=\"title\">(.*?)</title><desc id=\"desc\">(.*?)</desc>", re.S)
+_DESCRIBED = re.compile(r"<title id=\"title\">([^<]*+)</title><desc id=\"desc\">([^<]*+)</desc>")
 
 
 def view(*parts: str) -> str:

@@ -225,7 +225,7 @@ def _buffer(buffer: CompiledBuffer, tables: Tables) -> dict[str, Any]:
     }
 
 
-_SHAPE = re.compile(r"[a-z]+(\d*)\w*\[([\d,]*)\]")
+_SHAPE = re.compile(r"[a-z]++(\d*+)\w*+\[([\d,]*+)\]")
 
 
 def _dense_nbytes(buffer: CompiledBuffer) -> int | None:

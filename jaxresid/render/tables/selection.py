@@ -22,7 +22,7 @@ _MOST_REFUSED = 3
 
 # A policy of that many names is not written out.
 _MOST_NAMED = 2
-_POLICY = re.compile(r"\w+\([^()]*\)")
+_POLICY = re.compile(r"(?<!\w)\w++\([^()]*+\)")
 
 _AIMS = {
     "recompute": "least recomputation",

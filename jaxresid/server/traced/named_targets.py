@@ -13,7 +13,7 @@ from jaxresid.settings.toml_values import ConfigError
 
 _NAME = re.compile(r"[\w.]+")
 # Of a framework's models: `nnx:train.py:Decoder(512)`.
-_FRAMEWORK = re.compile(r"[a-z]+:(?=[^:]+:)")
+_FRAMEWORK = re.compile(r"(?<![a-z])[a-z]++:(?=[^:]++:)")
 
 
 class NamedTargets:

@@ -6,8 +6,6 @@ import re
 
 from jaxresid.settings.requirements.versions import on_jax
 
-# `- conda-forge::jax=0.4.16=pyhd8ed1ab_0  # comment`, in quotes or not.
-_ITEM = re.compile(r"""(?m)^[ \t]*-[ \t]+(["']?)([^"'\n#]*?)\1[ \t]*(?:[ \t]\#.*)?\r?$""")
 _SPEC = re.compile(r"(?i)(?:[\w./-]+::)?jax(?![\w.-])\s*(.*)")
 _NUMBER = re.compile(r"v?(\d[\w.+!-]*?)(\.?\*)?")
 
@@ -18,10 +16,20 @@ def environment_requirements(text: str) -> list[str]:
     Its own packages count, and those that it has pip install.
     """
     found: list[str] = []
-    for item in _ITEM.finditer(text):
-        spec = item[2].strip()
+    for spec in filter(None, map(_item, text.split("\n"))):
         found += on_jax([spec]) if re.match(r"(?i)jax\s*\[", spec) else conda_requirement(spec)
     return found
+
+
+def _item(line: str) -> str:
+    """Return `jax=0.4.16` of the line `- "jax=0.4.16"  # why`; '' where it is no item of a list."""
+    line = line.strip(" \t\r")
+    if not line.startswith(("- ", "-\t")):
+        return ""
+    item = re.split(r"[ \t]#", line[1:], maxsplit=1)[0].strip(" \t")
+    if len(item) > 1 and item[0] in "\"'" and item[0] == item[-1]:
+        item = item[1:-1]
+    return "" if {'"', "'", "#"} & set(item) else item.strip()
 
 
 def conda_requirement(spec: str) -> list[str]:
@@ -40,7 +48,7 @@ def _bound(part: str) -> str:
     """Return one bound as PEP 440 writes it; '' for one that bounds nothing."""
     if not part or part == "*":
         return ""
-    if compared := re.fullmatch(r"([<>!~]=?)\s*(\S*).*", part):
+    if compared := re.fullmatch(r"([<>!~]=?)\s*+(\S*+).*", part):
         return f"{compared[1]}{compared[2]}" if compared[2] else ""
     exact = part.startswith("==")
     # A build may follow the version: `=0.4.16=cpu_py311` or `0.4.16 cpu_py311`.

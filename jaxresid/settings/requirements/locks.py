@@ -16,7 +16,7 @@ _IS_JAX = re.compile(r"""^name\s*=\s*["']jax["']\s*$""", re.MULTILINE | re.IGNOR
 _VERSION = re.compile(r"""^version\s*=\s*["']([^"']+)["']\s*$""", re.MULTILINE)
 # pixi: the archive of a conda package, and the name of one from PyPI.
 _ARCHIVE = re.compile(r"/jax-(\d[\w.]*?)(?:-[^/\s]*)?\.(?:conda|tar|whl)\b")
-_NAMED = re.compile(r"^\s+name: jax\s*\n\s+version: ['\"]?([\w.]+)", re.MULTILINE)
+_NAMED = re.compile(r"^[ \t]++name: jax[ \t\r]*+\n[ \t]++version: ['\"]?([\w.]+)", re.MULTILINE)
 
 
 def locked_version(name: str, text: str) -> Version | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from jaxresid.settings.requirements.files import read
 from jaxresid.settings.requirements.versions import on_jax
 
-_INCLUDE = re.compile(r"(?:-r|-c|--requirement|--constraint)(?:\s*=?\s*)(\S+)")
+_INCLUDE = re.compile(r"(?:-r|-c|--requirement|--constraint)\s*+=?\s*+(\S+)")
 _HASH = re.compile(r"\s--hash[=\s]\S+")
 
 

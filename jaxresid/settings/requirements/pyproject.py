@@ -9,10 +9,10 @@ from jaxresid.settings.requirements.conda import conda_requirement
 from jaxresid.settings.requirements.versions import Groups, groups_of
 from jaxresid.settings.toml_values import table_in
 
-_CARET = re.compile(r"\^\s*v?(\d+)(?:\.(\d+))?(?:\.(\d+))?\S*")
+_CARET = re.compile(r"\^\s*+v?(\d++)(?:\.(\d++))?(?:\.(\d++))?\S*")
 # A marker in place of Poetry's own: that there is one is all that counts.
 _SOMEWHERE = "; sys_platform != ''"
-_TILDE = re.compile(r"~\s*v?(\d+)(?:\.(\d+))?(?:\.(\d+))?\S*")
+_TILDE = re.compile(r"~\s*+v?(\d++)(?:\.(\d++))?(?:\.(\d++))?\S*")
 
 
 def jax_requirements(document: Mapping[str, object]) -> Groups:
@@ -74,7 +74,7 @@ def _bounds(constraint: str) -> str:
 
     Of alternatives, `^0.4 || ^0.5`, the last counts, which is the newest as people write them.
     """
-    parts = re.split(r"\s*,\s*", constraint.rpartition("||")[2].strip())
+    parts = map(str.strip, constraint.rpartition("||")[2].split(","))
     return ",".join(bound for part in parts if (bound := _bound(part)))
 
 

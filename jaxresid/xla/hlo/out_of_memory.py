@@ -22,6 +22,7 @@ _CORES = re.compile(
 )
 # Of the GPU's and CPU's allocators, that fail while a program runs or is loaded.
 _TOTAL = re.compile(rf"^ *total allocation: +{SIZE}", re.MULTILINE)
+_ENTRY = re.compile(r"^[^\S\n]*+(?:\d+\.|Buffer \d+:)\s*+(?=Size:)", re.MULTILINE)
 _ALLOCATOR = re.compile(r"Out of memory (?:while trying to allocate|allocating) \d+ bytes")
 
 
@@ -91,9 +92,7 @@ def listed(message: str) -> tuple[PeakBuffer, ...]:
 
 
 def _entries(message: str) -> Iterator[PeakBuffer]:
-    for entry in re.split(r"^\s*(?:\d+\.|Buffer \d+:)\s*(?=Size:)", message, flags=re.MULTILINE)[
-        1:
-    ]:
+    for entry in _ENTRY.split(message)[1:]:
         size = re.match(rf"Size: {SIZE}", entry)
         if size is None:
             continue

@@ -19,7 +19,7 @@ _CALLED = re.compile(
 _ARRAY = re.compile(r"(\w+)\[([^\]]*)\]")
 _MEMORY = re.compile(r"S\((\d{1,3})\)")
 _WIDTH = re.compile(r"E\((\d{1,3})\)")
-_NAME = re.compile(r"%?([\w.-]+)(?:#(\d{1,9}))?$")
+_NAME = re.compile(r"%?(?<![\w.-])([\w.-]++)(?:#(\d{1,9}))?$")
 _OP_NAME = re.compile(r'\bop_name="([^"]*)"')
 _FILE = re.compile(r'\bsource_file="([^"]*)"')
 _LINE = re.compile(r"\bsource_line=(\d{1,9})")

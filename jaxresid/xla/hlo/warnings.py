@@ -20,12 +20,13 @@ _LENGTH = 300
 # Before 2025 an operation was named after "without doing a full rematerialization of the tensor".
 _RESHARDING = re.compile(
     r"Involuntary full rematerialization\. The compiler (?:cannot|was not able to) (?P<said>"
-    r"go from sharding (?P<held>\{.*?\}) to \{.*?\}) (?:efficiently|without doing a full"
+    r"go from sharding (?P<held>\{(?:(?!\} to \{|Involuntary ).)*+\}) to"
+    r" \{(?:(?!\} (?:efficiently|without)|Involuntary ).)*+\}) (?:efficiently|without doing a full"
     r" rematerialization of the tensor) for HLO operation:? (?P<operation>.*)"
 )
 _REPLICATED = re.compile(
-    r"\[SPMD\] (?P<said>Falling back to replicated execution for .*?)\. .*?"
-    r"Operation: (?P<operation>.*)"
+    r"\[SPMD\] (?P<said>Falling back to replicated execution for (?:(?!\. |\[SPMD\]).)*+)\. "
+    r"(?:(?!Operation: |\[SPMD\]).)*+Operation: (?P<operation>.*)"
 )
 _LIMIT = re.compile(
     r"(?P<said>Can't reduce memory use below \S+ \((?P<limit>-?\d+) bytes\) by rematerialization;"

@@ -16,7 +16,7 @@ _COLOUR = re.compile(
 )
 # Who wrote a line: Ray, MPI, kubectl, docker compose, srun, and launchers that name the rank.
 _WHO = re.compile(
-    r"\s*(?:\d*\((?P<ray>[^()]*\bpid=\d+[^()]*)\)"
+    r"\s*+(?:\d*+\((?P<ray>(?=[^()]*?\bpid=\d)[^()]*+)\)"
     r"|\[(?P<mpi>\d+(?:,\d+)*)\](?:<std(?:err|out)>)?:"
     r"|\[(?P<pod>pod/[^\]\s]+)\]"
     r"|(?P<service>[\w.-]+-\d+)\s+\|(?=\s|$)"

@@ -23,7 +23,7 @@ _HINTS = 8
 _HINT_LENGTH = 200
 _NARROWEST = 60  # of terminals that break lines
 _NOT_FAILED = "not a failure"
-_DEVICE = re.compile(r"StreamExecutor \[?device \(?\d+\)?\]?: ([^,]+),")
+_DEVICE = re.compile(r"StreamExecutor \[?device \(?\d+\)?\]?: ([^,]{1,200}),")
 _TAIL = 60  # of the line before, in which a word may begin that a terminal broke
 # Lines that belong to a lack of memory once it is told of.
 _FIELD = re.compile(

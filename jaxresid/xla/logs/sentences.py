@@ -23,7 +23,7 @@ _REQUESTS = (
     rf"Could not allocate {SIZE}",
     rf"Allocation \(size={SIZE}\) would exceed memory",
     rf"cuMemAllocAsync failed to allocate {SIZE}",
-    rf"failed to (?:alloc|allocate) {SIZE}[^:]*?from device",
+    rf"failed to (?:alloc|allocate) {SIZE}[^:]{{0,200}}?from device",
 )
 REQUEST = re.compile("|".join(_REQUESTS))
 # The same without rounding.
@@ -31,7 +31,7 @@ _EXACT = re.compile(r"(?: bytes)? ?\((?:rounded to )?(\d{1,20})(?:B| bytes)?\)")
 _HOST = re.compile(r"OOM[ -]?killed|oom-kill:|Out of memory: Killed process|\bOOMKilled\b", re.I)
 _BEFORE_START = re.compile(
     r"(?:cuDevicePrimaryCtxRetain|unable to create StreamExecutor|failed initializing"
-    r" StreamExecutor).*OUT_OF_MEMORY"
+    r" StreamExecutor).{0,500}?OUT_OF_MEMORY"
 )
 _CUDNN = re.compile(r"Could not create cudnn handle|CUDNN_STATUS_(?:INTERNAL_ERROR|ALLOC_FAILED)")
 _SAYS = re.compile(
@@ -40,7 +40,7 @@ _SAYS = re.compile(
     r"|Total hbm usage >=|Program hbm requirement|Largest program allocations in hbm"
     r"|(?:total memory required|total_hbm_usage)|Peak buffers:"
 )
-_ENTRY = re.compile(r"^\s*(?:\d+\.|Buffer \d+:?)\s*Size: ", re.MULTILINE)
+_ENTRY = re.compile(r"^[^\S\n]*+(?:\d+\.|Buffer \d+:?)\s*Size: ", re.MULTILINE)
 # What opens the part of a log that is about a lack of memory.
 OPENS = re.compile(
     "|".join(
@@ -73,11 +73,11 @@ _GPU = re.compile(
     r"|Out of memory while trying"
 )
 _TPU = re.compile(r"hbm|HBM|TPU|memory space \w?mem\b|at the bottom of memory")
-_RESERVED = re.compile(rf"^\s*reserved\s+{SIZE}", re.MULTILINE)
-_ARGUMENTS = re.compile(rf"^\s*arguments\s+{SIZE}", re.MULTILINE)
+_RESERVED = re.compile(rf"^[^\S\n]*+reserved\s++{SIZE}", re.MULTILINE)
+_ARGUMENTS = re.compile(rf"^[^\S\n]*+arguments\s++{SIZE}", re.MULTILINE)
 _OUTPUTS = re.compile(rf"Output size {SIZE}; shares {SIZE} with arguments")
 _TEMP = re.compile(
-    rf"^\s*HLO temp\s+{SIZE}(?: \((?P<used>[\d.]+)% utilization"
+    rf"^[^\S\n]*+HLO temp\s++{SIZE}(?: \((?P<used>[\d.]+)% utilization"
     rf"(?:: Unpadded \({SIZE}\) Padded \({SIZE}\))?"
     rf"(?:, [\d.]+% fragmentation \({SIZE}\))?)?",
     re.MULTILINE,

@@ -32,7 +32,7 @@ SCRATCH = "JAXRESID_SCRATCH"
 # What a log line of absl begins with: a severity, the date, the time and the thread.
 _PREFIX = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d\S*\s+\d+ |^what\(\):\s*")
 _FATAL = re.compile(
-    r"^F\d{4} |Check failed|LLVM ERROR|^terminate called|^what\(\):|Assertion .* failed"
+    r"^F\d{4} |Check failed|LLVM ERROR|^terminate called|^what\(\):|Assertion .{1,200}? failed"
 )
 # What absl's, LLVM's and Python's handlers of a crash begin with. libtpu's goes on to tell that it
 # cannot send a dump.

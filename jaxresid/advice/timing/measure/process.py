@@ -27,7 +27,7 @@ def reason(error: BaseException) -> str:
     text = str(error)
     if "RESOURCE_EXHAUSTED" not in text and "out of memory" not in text.lower():
         return summary(error)
-    wanted = re.search(r"allocat\w+ (\d+) bytes", text)
+    wanted = re.search(r"\ballocat\w++ (\d+) bytes", text)
     return "out of memory" + (f": needs {format_bytes(int(wanted[1]))} more" if wanted else "")
 
 

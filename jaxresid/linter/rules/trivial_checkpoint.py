@@ -606,8 +606,9 @@ def _trivial(facts: Facts, site: Site) -> str:
         return ""
     target = targets[0]
     if isinstance(target, External):
-        if target.qualname in layers.SINGLE_OPERATIONS and facts.is_class(site):
-            return _of_layer(target.qualname.rpartition(".")[2])
+        if facts.is_class(site):
+            trivial = layers.is_trivial_class(facts, site, target.qualname)
+            return _of_layer(target.qualname.rpartition(".")[2]) if trivial else ""
         return _operation(target.qualname)
     if isinstance(target, ast.ClassDef) and facts.is_class(site):
         return _module(facts, target)

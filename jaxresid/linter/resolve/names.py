@@ -462,17 +462,19 @@ class Names:
         )
 
     def _other_branch(self, one: ast.AST, other: ast.AST) -> bool:
-        """Return whether two nodes are in different branches of one `if`.
+        """Return whether two nodes are in different branches of one `if` or `match`.
 
         If so, neither sees the other.
         """
-        if not any(isinstance(parent, ast.If) for parent in self.ancestors(one)):
+        if not any(isinstance(parent, (ast.If, ast.Match)) for parent in self.ancestors(one)):
             return False
         path = dict(self._path(one))
         for parent, child in self._path(other):
             if parent in path:
-                if isinstance(parent, ast.If) and child is not path[parent]:
-                    mine, its = path[parent], child
+                mine, its = path[parent], child
+                if isinstance(parent, ast.Match):
+                    return mine is not its and mine in parent.cases and its in parent.cases
+                if isinstance(parent, ast.If) and mine is not its:
                     return (mine in parent.body and its in parent.orelse) or (
                         mine in parent.orelse and its in parent.body
                     )

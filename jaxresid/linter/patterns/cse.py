@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # About how many functions and classes other modules are asked for one checkpoint.
 _MAX_ASKED = 32
+_MAX_CALLERS = 3
 
 
 def false_prevent_cse(facts: Facts, site: Site) -> ast.expr | None:
@@ -123,8 +124,7 @@ def enclosing_unrolled_loop(facts: Facts, site: Site) -> Loop | None:
     """
     found: Loop | None = None
     for use in facts.site_uses(site):
-        for inner in _loop_uses(facts, use):
-            loop = loop_at(facts, inner.node) if inner is not None else None
+        for loop in running_loops(facts, use):
             if loop is None or not is_unrolled(facts, loop):
                 return None
             context = facts.context(loop.node)
@@ -134,19 +134,27 @@ def enclosing_unrolled_loop(facts: Facts, site: Site) -> Loop | None:
     return found
 
 
-def _loop_uses(facts: Facts, use: Use) -> tuple[Use | None, ...]:
-    """Return the loops that run what a use is, with None among them where something else does."""
-    if not PLAIN.issuperset(use.through):
+def running_loops(facts: Facts, use: Use, depth: int = 0) -> tuple[Loop | None, ...]:
+    """Return the loops that run what a use is, with None among them where something else may.
+
+    They run it as their body, or in what their body calls. What a decorator made of it runs nothing
+    more.
+    """
+    if "derived" in use.through:
+        return ()
+    if not PLAIN.issuperset(use.through) or depth > _MAX_CALLERS:
         return (None,)
     if use.kind == "loop":
-        return (use,)
+        return (loop_at(facts, use.node),)
     function = facts.names.function(use.node) if use.kind == "call" else None
     if function is None:
         return (None,)
-    uses = facts.uses(function)
-    if not uses:
+    owner = facts.names.class_of(function)
+    is_module = owner is not None and getattr(function, "name", "") == "__call__"
+    uses = facts.uses(owner) if owner is not None and is_module else facts.uses(function)
+    if not uses or facts.remote_uses(owner if owner is not None and is_module else function):
         return (None,)
-    return tuple(u if u.kind == "loop" and PLAIN.issuperset(u.through) else None for u in uses)
+    return tuple(loop for u in uses for loop in running_loops(facts, u, depth + 1))
 
 
 def enclosing_checkpoint(facts: Facts, site: Site) -> Site | RemoteCheckpoint | None:

@@ -29,15 +29,21 @@ def is_unrolled(facts: Facts, loop: Loop) -> bool:
     length = _length(facts, loop)
     if length == 1:
         return True
-    if loop.qualname not in SCANS | _CURRIED_SCANS | _FORI:
+    if loop.qualname not in SCANS | _CURRIED_SCANS | _FORI and not loop.api.factory:
         return False
-    given = loop.arguments.get(5 if loop.qualname in SCANS else None, "unroll")
+    given = unroll_argument(loop)
     unroll = _value(facts, given)
     if unroll is True:
         return True
     if type(unroll) is int and length is not None:
         return 0 < length <= unroll
     return given is not None and _is_length(loop, given)
+
+
+def unroll_argument(loop: Loop) -> ast.expr | None:
+    """Return the unrolling that a loop is given, None where it has its default."""
+    position = 5 if loop.qualname in SCANS else 2 if loop.api.factory else None
+    return loop.arguments.get(position, "unroll")
 
 
 def _is_length(loop: Loop, unroll: ast.expr) -> bool:
@@ -66,6 +72,9 @@ def _length(facts: Facts, loop: Loop) -> int | None:
     if loop.qualname in SCANS:
         length = _value(facts, get(3, "length"))
         return length if type(length) is int else _arange(facts, get(2, "xs"))
+    if loop.api.factory:
+        length = _value(facts, get(0, "num_layers"))
+        return length if type(length) is int else None
     if loop.qualname in _CURRIED_SCANS:
         length = _value(facts, get(None, "length"))
         return length if type(length) is int else None

@@ -484,6 +484,9 @@ class UseResolver(SiteFinder):
         position = where + shift if isinstance(where, int) else None
         keyword = where if isinstance(where, str) else None
         match role.kind:
+            case "loop" if role.entry.factory:
+                if role.bound and node in call.args[:1]:
+                    return Use("loop", call, api=role.entry, through=through)
             case "loop":
                 bodies: tuple[tuple[int, str], ...] = role.entry.bodies
                 if (

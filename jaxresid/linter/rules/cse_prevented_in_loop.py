@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes import edits
-from jaxresid.linter.patterns import cse, unrolling
+from jaxresid.linter.patterns import conditions, cse, unrolling
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Fix, Violation
@@ -667,20 +667,21 @@ class CsePreventedInLoop(Rule):
                     fix=_fix(facts, site, "False"),
                     related=stages.related_place(facts, loop.node, "the loop"),
                 )
-            elif choice is not None:
-                loop, call, test, holds = choice
-                flag = ast.unparse(test)
-                value = f"not {flag}" if holds else flag
+            elif choice is not None and choice.is_known:
+                flag, holds = conditions.text(facts, choice.condition), choice.condition.holds
+                value = conditions.negated(facts, choice.condition)
                 yield self.report(
                     facts,
                     site.node,
                     f"{stages.site_text(facts, site)} is the body of "
-                    f"`{cse.loop_callee(facts, loop)}` where `{flag}` is {holds}, and needs its "
-                    f"barriers only where it is not: give `prevent_cse={value}`",
+                    f"`{cse.loop_callee(facts, choice.loop)}` where `{flag}` is {holds}, and needs "
+                    f"its barriers only where it is not: give `prevent_cse={value}`",
                     fix=_fix(facts, site, value),
                     related=(
-                        *stages.related_place(facts, loop.node, "the loop"),
-                        *stages.related_place(facts, call.node, "called outside a loop here"),
+                        *stages.related_place(facts, choice.loop.node, "the loop"),
+                        *stages.related_place(
+                            facts, choice.call.node, "called outside a loop here"
+                        ),
                     ),
                 )
 

@@ -342,9 +342,10 @@ def _last_stage(facts: Facts, site: Site) -> tuple[FunctionNode, Use] | None:
     function = facts.names.function(call)
     if not isinstance(call, ast.Call) or function is None:
         return None
-    if not results.returns(facts, function, call) or not _has_earlier_stage(facts, function, call):
+    parts = results.parts(facts, function, call)
+    if not parts or not _has_earlier_stage(facts, function, call):
         return None
-    derivative = stages.differentiating(facts, function, whole=False)
+    derivative = stages.differentiating(facts, function, whole=False, parts=parts)
     return (function, derivative) if derivative is not None else None
 
 

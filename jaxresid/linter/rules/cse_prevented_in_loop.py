@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Loop, Site
 
 
+# Loops whose backward pass runs each step forward again, beside what a checkpoint recomputes.
+_RUN_AGAIN = "equinox.internal."
+
+
 class CsePreventedInLoop(Rule):
     """The body of a staged loop is checkpointed with barriers that it does not need.
 
@@ -692,6 +696,8 @@ def _loop(facts: Facts, site: Site) -> Loop | None:
     for use in facts.site_uses(site):
         for loop in cse.running_loops(facts, use):
             if loop is None or loop.api.kind not in {"loop", "map"}:
+                return None
+            if loop.qualname.startswith(_RUN_AGAIN):
                 return None
             if loop.arguments.dynamic or unrolling.is_unrolled(facts, loop):
                 return None

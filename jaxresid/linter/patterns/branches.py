@@ -155,7 +155,7 @@ def _callees(facts: Facts, call: ast.Call) -> list[tuple[Facts, FunctionNode, in
     if isinstance(origin, (ast.FunctionDef, ast.Lambda)):
         bound = isinstance(call.func, ast.Attribute) and home.names.class_of(origin) is not None
         return [(home, origin, int(bound))]
-    found = []
+    found: list[tuple[Facts, FunctionNode, int]] = []
     for instance in nn_modules.instances(facts, call.func):
         home, cls = _defined(facts, instance.cls)
         method = home.names.method(cls, "__call__") if isinstance(cls, ast.ClassDef) else None

@@ -32,6 +32,7 @@ _SET_UP = frozenset(
 _JOINING = frozenset({"stack", "array", "asarray", "concatenate", "hstack", "vstack"})
 _RESHAPING = frozenset("reshape transpose swapaxes squeeze ravel flatten astype items".split())
 _MAX_NAMES = 5
+_MAX_NESTING = 2
 _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 
 
@@ -172,8 +173,8 @@ def parts(
     else:
         values = [n.value for n in own_nodes(function) if isinstance(n, ast.Return)]
     found = set()
-    for value in values:
-        for part in _returned_parts(facts, value) if value is not None else ():
+    for value in filter(None, values):
+        for part in _returned_parts(facts, value):
             path = _reached(facts, function, call, value, part.path)
             if path is not None and is_among(path, of):
                 found.add(part)
@@ -188,7 +189,7 @@ def is_among(path: Path, of: frozenset[Part]) -> bool:
     )
 
 
-def _returned_parts(facts: Facts, value: ast.expr) -> Iterator[Part]:
+def _returned_parts(facts: Facts, value: ast.expr, depth: int = 0) -> Iterator[Part]:
     """Yield the parts that an expression is written with; the whole where it has none."""
     origin = facts.names.single_origin(value) if isinstance(value, ast.Name) else value
     match origin:
@@ -196,11 +197,14 @@ def _returned_parts(facts: Facts, value: ast.expr) -> Iterator[Part]:
             yield Part((), is_exact=True)
             yield from (Part((i,)) for i in range(len(elements)))
             return
-    keys = {k for n in _values_of(facts, value) for k in _written(facts, n)}
-    keys |= {k for k, _ in _stored_keys(facts, value)}
-    yield from (Part((key,)) for key in keys)
-    if not keys:
+    written = [item for n in _values_of(facts, value) for item in _written(facts, n).items()]
+    written += _stored_keys(facts, value)
+    if not written or depth > _MAX_NESTING:
         yield Part(())
+        return
+    for key, inner in written:
+        for part in _returned_parts(facts, inner, depth + 1):
+            yield Part((key, *part.path), part.is_exact)
 
 
 def _values_of(facts: Facts, value: ast.expr) -> list[ast.AST]:
@@ -214,8 +218,11 @@ def _written(facts: Facts, node: ast.AST) -> dict[str | int, ast.expr]:
     """Return the parts that a dictionary or an instance of a data class is written with."""
     match node:
         case ast.Dict(keys=keys, values=values):
-            pairs = zip(keys, values, strict=True)
-            return {k.value: v for k, v in pairs if isinstance(k, ast.Constant)}
+            return {
+                key.value: value
+                for key, value in zip(keys, values, strict=True)
+                if isinstance(key, ast.Constant) and isinstance(key.value, (str, int))
+            }
         case ast.Call(func=func, args=args, keywords=keywords):
             name = getattr(func, "attr", getattr(func, "id", ""))
             if name != "dict" and not name[:1].isupper():
@@ -253,7 +260,7 @@ def _stored_keys(facts: Facts, name: ast.expr) -> list[tuple[str | int, ast.expr
     for load in facts.names.loads.get(name.id, ()):
         parent = facts.names.parents.get(load)
         match parent:
-            case ast.Subscript(slice=ast.Constant(value=key), ctx=ast.Store()) if (
+            case ast.Subscript(slice=ast.Constant(value=str() | int() as key), ctx=ast.Store()) if (
                 facts.names.bindings(load) == bindings
             ):
                 statement = facts.names.parents.get(parent)

@@ -651,6 +651,21 @@ class CsePreventedInLoop(Rule):
                     return jax.lax.scan(step, x, weights)[0]
             """
         ),
+        Example(  # a loop that runs each step forward again before it goes back
+            """
+            import equinox.internal as eqxi
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def loss(ws, x):
+                return jnp.sum(eqxi.scan(jax.checkpoint(step), x, ws, kind="checkpointed")[0])
+            """
+        ),
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

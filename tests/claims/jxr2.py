@@ -323,6 +323,34 @@ def from_host_raises(module):
         gradient(jax.checkpoint(named, policy=module["policy"]))
 
 
+def no_block_is_checkpointed(module):
+    """With the policy's word nothing is computed twice, as without a checkpoint."""
+    net, x = module["Net"], jnp.ones((2, 8))
+    weights = net().init(jax.random.key(0), x)
+
+    def products(word):
+        model = net(remat_policy=word)
+        return count(jax.grad(lambda w: model.apply(w, x).sum()), "dot_general", weights)
+
+    assert products("minimal") == products("none") < products("full")
+
+
+def dots_are_computed_once(branch):
+    """The branch that chooses the policy leaves the layers plain; the other recomputes."""
+
+    def check(module):
+        def products(*words):
+            def loss(w, x):
+                return module["forward"](lambda w, x: jnp.sin(x @ w) @ w, [w, w], x, *words).sum()
+
+            return count(jax.grad(loss), "dot_general", W, X)
+
+        chosen, other = branch
+        assert products(chosen) < products(other)
+
+    return check
+
+
 CLAIMS: dict[str, tuple[Claim, ...]] = {
     "JXR201": (
         Claim(uncalled_factory),
@@ -348,6 +376,12 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         Claim(a_misspelt_name_raises(AttributeError), source=fixed("JXR213", 0)),
         Claim(a_table_gives_none, bad=2),
         Claim(a_misspelt_name_raises(KeyError), source=fixed("JXR213", 2)),
+    ),
+    "JXR214": (
+        Claim(no_block_is_checkpointed, needs=("flax",)),
+        Claim(dots_are_computed_once(("dots", "full")), bad=1),
+        Claim(dots_are_computed_once((True, False)), bad=2),
+        Claim(dots_are_computed_once(("names", "full")), bad=3),
     ),
     "JXR203": (
         Claim(tuple_matches_nothing),

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from claims import Claim, flops, joined
+from jaxresid.linter.rules import all_rules
 from jaxresid.linter.rules.cse_allowed_in_nested_checkpoint import CseAllowedInNestedCheckpoint
 
 WS = jnp.full((6, 64, 64), 0.01)
@@ -287,12 +288,89 @@ def _either_arm(namespace):
     assert _gradient_flops(loss(True)) > 1.1 * _gradient_flops(off)
 
 
+def _trunk(word, is_kept):
+    """The arm of a switch that calls layer by layer: the recomputation stays, or is merged away."""
+
+    def check(namespace):
+        trunk, layer = namespace["trunk"], _plain(namespace)
+
+        def plain(ws, x):
+            for w in ws:
+                x, _ = layer(x, w)
+            return jnp.sum(x)
+
+        flops_here = _gradient_flops(lambda ws, x: jnp.sum(trunk(ws, x, word)))
+        assert (flops_here > 1.1 * _gradient_flops(plain)) == is_kept
+
+    return check
+
+
+def _linen_switch(is_kept):
+    """The layers of a module, called one after the other."""
+
+    def check(namespace):
+        import flax.linen as nn
+
+        class Plain(nn.Module):
+            @nn.compact
+            def __call__(self, x):
+                for _ in range(4):
+                    x, _ = namespace["Block"]()(x, None)
+                return x
+
+        def cost(model):
+            x = jnp.ones((32, 8))
+            params = model.init(jax.random.key(0), x)
+            return flops(jax.value_and_grad(lambda p: jnp.sum(model.apply(p, x) ** 2)), params)
+
+        assert (cost(namespace["Net"](scan=False)) > 1.1 * cost(Plain())) == is_kept
+
+    return check
+
+
+def _unrolled(is_kept):
+    """A scan that a switch unrolls completely."""
+
+    def check(namespace):
+        run, step = namespace["run"], namespace["step"]
+
+        def plain(ws, x):
+            return jnp.sum(jax.lax.scan(step, x, ws, unroll=True)[0])
+
+        here = _gradient_flops(lambda ws, x: jnp.sum(run(ws, x, True)))
+        assert (here > 1.1 * _gradient_flops(plain)) == is_kept
+
+    return check
+
+
+RULES = {r.code: r for r in all_rules()}
+
+
+def fixed(code, index):
+    return RULES[code].bad[index].fixed
+
+
 CLAIMS = {
     "JXR401": (
         Claim(_outside, bad=0, since=(0, 12)),
         Claim(_outside, bad=1, since=(0, 12)),
         Claim(_through_jit, bad=0, since=(0, 12)),
         Claim(_in_a_loop, bad=0),
+        Claim(_linen_switch(False), bad=5, since=(0, 12), needs=("flax",)),
+        Claim(
+            _linen_switch(True),
+            source=fixed("JXR401", 5),
+            since=(0, 12),
+            needs=("flax",),
+        ),
+        *(
+            Claim(_trunk(calls, False), bad=bad, since=(0, 12))
+            for calls, bad in (("loop", 6), (False, 7), (False, 8))
+        ),
+        *(
+            Claim(_trunk(calls, True), source=fixed("JXR401", bad), since=(0, 12))
+            for calls, bad in (("loop", 6), (False, 8))
+        ),
     ),
     "JXR402": (
         Claim(_scan, bad=0, since=(0, 12)),
@@ -300,6 +378,8 @@ CLAIMS = {
         Claim(_linen, bad=2, since=(0, 12), needs=("flax",)),
         Claim(_merged_in_scan, bad=3, since=(0, 12)),
         Claim(_merged_in_scan, bad=4, since=(0, 12)),
+        Claim(_unrolled(False), bad=5, since=(0, 12)),
+        Claim(_unrolled(True), source=fixed("JXR402", 5), since=(0, 12)),
     ),
     "JXR403": (
         Claim(_nested_merged, bad=0, since=(0, 12), remat3=False),

@@ -6,6 +6,8 @@ from jaxresid.linter.resolve.project import Project, ProjectModule
 from jaxresid.linter.rule import Rule
 from jaxresid.linter.rules import all_rules
 from jaxresid.linter.run.engine import LintSettings, fix_bytes, lint_bytes
+from jaxresid.linter.run.files import LintRun
+from jaxresid.settings.config import Config
 from jaxresid.violations import Edit, Fix, Span
 
 RULES = tuple(r for r in all_rules() if r.is_default())
@@ -27,12 +29,35 @@ def found(source, path="module.py"):
     return lint_bytes(source.encode(), path, SETTINGS).violations
 
 
-@pytest.mark.parametrize("path", ["test_remat.py", "pkg/remat_test.py", "tests/conftest.py"])
-def test_placement_is_an_info_in_a_test_module(path):
-    (there,) = found(WHOLE, path)
-    (elsewhere,) = found(WHOLE, "tests/model.py")
-    assert (there.code, there.severity) == ("JXR101", "info")
-    assert (elsewhere.code, elsewhere.severity) == ("JXR101", "warning")
+@pytest.mark.parametrize(
+    ("path", "severity"),
+    [
+        *(
+            (path, "info")
+            for path in """
+            test_remat.py pkg/remat_test.py pkg/remat_tests.py pkg/conftest.py pkg/tests.py
+            tests/tests.py tests/model.py pkg/test/model.py /home/me/tests/model.py
+            """.split()
+        ),
+        *((path, "warning") for path in "model.py contest.py pkg/latest.py testing/m.py".split()),
+    ],
+)
+def test_placement_is_an_info_in_a_test_module(path, severity):
+    (violation,) = found(WHOLE, path)
+    assert (violation.code, violation.severity) == ("JXR101", severity)
+
+
+def test_what_stands_below_a_folder_of_tests_is_a_test_wherever_it_is_linted_from(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "pyproject.toml").touch()
+    folder = tmp_path / "tests" / "unit"
+    folder.mkdir(parents=True)
+    (folder / "model.py").write_text(WHOLE)
+    for where, path in ((tmp_path, "tests/unit/model.py"), (folder, "model.py")):
+        monkeypatch.chdir(where)
+        linted = LintRun(Config(tmp_path)).run([path], jobs=1, cache=False)
+        assert [v.severity for file in linted for v in file.violations] == ["info"]
 
 
 @pytest.mark.parametrize(

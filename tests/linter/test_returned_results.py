@@ -143,3 +143,69 @@ class Solver:
 )
 def test_a_loss_that_a_method_makes(use, expected, codes):
     assert codes(MADE.format(use=use)) == expected
+
+
+PARTS = """
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class Pair(NamedTuple):
+    first: jax.Array
+    second: jax.Array
+
+
+@dataclasses.dataclass
+class Output:
+    first: jax.Array
+    second: jax.Array
+
+
+def head(w, h):
+    return jnp.sin(h @ w)
+
+
+def forward(w, x):
+    h = jnp.tanh(x @ w)
+    z = jax.checkpoint(head)(w, h)
+    {end}
+
+
+def loss(w, x):
+    {use}
+
+
+step = jax.grad(loss)
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "use", "expected"),
+    [
+        ("return dict(first=h, second=z)", 'return forward(w, x)["second"].mean()', True),
+        ("return dict(first=h, second=z)", 'return forward(w, x)["first"].mean()', False),
+        ("o = {}; o['a'] = z; o['b'] = h; return o", "return forward(w, x)['a'].mean()", True),
+        ("o = {}; o['a'] = z; o['b'] = h; return o", "return forward(w, x)['b'].mean()", False),
+        ("return {'a': {'b': z}}", "return forward(w, x)['a']['b'].mean()", True),
+        ("return {'a': {'b': z}, 'c': h}", "return forward(w, x)['c'].mean()", False),
+        ("return Output(h, z)", "return forward(w, x).second.mean()", True),
+        ("return Output(h, z)", "return forward(w, x).first.mean()", False),
+        ("return Output(second=h, first=z)", "return (forward(w, x).first - 1).mean()", True),
+        ("return Pair(h, z)", "return forward(w, x)[1].mean()", True),
+        ("return Pair(h, z)", "_, z = forward(w, x); return z.mean()", True),
+        ("return Pair(h, z)", "z, _ = forward(w, x); return z.mean()", False),
+        ("return z, h", "z, _ = forward(w, x); return z.mean()", True),
+        ("return z, h", "_, h = forward(w, x); return h.mean()", False),
+        ("return h, z", "o = forward(w, x); return o[1].mean(), o[0]", True),
+        ("return h, z", "o = forward(w, x); return o[0].mean(), o[1]", False),
+        ("return {'a': z}", "o = forward(w, x); return {'loss': o['a'].mean()}", False),
+        ("return {'a': z}", "return jnp.sin(forward(w, x)['a'] @ w).mean()", False),
+        ("return {k: z for k in 'ab'}", "return forward(w, x)['a'].mean()", False),
+    ],
+)
+def test_the_part_that_the_loss_takes(end, use, expected, codes):
+    source = PARTS.format(end=end, use=use)
+    assert codes(source) == (["JXR102"] if expected else [])

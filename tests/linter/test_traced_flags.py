@@ -243,6 +243,8 @@ def test_plain_functions(case, tmp_path):
 
 
 FLAX = """
+from functools import partial
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -442,6 +444,146 @@ LINEN = {
                 return Block()(x, train=train)
         """
     + textwrap.indent(MODEL.format("nn.remat(Mixed)()(x, True)"), " " * 8),
+    "dropout in setup, by position": """
+        class Mixed(nn.Module):
+            def setup(self):
+                self.dropout = nn.Dropout(0.5)
+
+            def __call__(self, x, deterministic):
+                return self.dropout(x, deterministic)
+        """
+    + textwrap.indent(MODEL.format("nn.remat(Mixed)()(x, False)"), " " * 8),
+    "dropout in setup, static": """
+        class Mixed(nn.Module):
+            def setup(self):
+                self.dropout = nn.Dropout(0.5)
+
+            def __call__(self, x, deterministic):
+                return self.dropout(x, deterministic)
+        """
+    + textwrap.indent(MODEL.format("nn.remat(Mixed, static_argnums=(2,))()(x, False)"), " " * 8),
+    "counted without, dropout by position": """
+        class Mixed(nn.Module):
+            @nn.compact
+            def __call__(self, x, deterministic=True):
+                return nn.Dropout(0.1)(nn.Dense(3)(x), deterministic)
+        """
+    + textwrap.indent(MODEL.format("nn.remat(Mixed, static_argnums=(1,))()(x, False)"), " " * 8),
+    "submodules by index": """
+        class Mixed(nn.Module):
+            def setup(self):
+                self.blocks = [Block() for _ in range(2)]
+
+            def __call__(self, x, train):
+                for i in range(2):
+                    x = self.blocks[i](x, train)
+                return x
+        """
+    + textwrap.indent(MODEL.format("nn.remat(Mixed)()(x, True)"), " " * 8),
+    "submodules of zip and enumerate": """
+        class Mixed(nn.Module):
+            def setup(self):
+                self.blocks = [Block(), Block()]
+                self.norms = [nn.LayerNorm() for _ in range(2)]
+
+            def __call__(self, x, train):
+                for i, (norm, block) in enumerate(zip(self.norms, self.blocks)):
+                    x = i * block(norm(x), train)
+                return x
+        """
+    + textwrap.indent(MODEL.format("nn.remat(Mixed)()(x, True)"), " " * 8),
+    "submodules of another list of zip": """
+        class Mixed(nn.Module):
+            def setup(self):
+                self.blocks = [Block(), Block()]
+                self.dense = [nn.Dense(3) for _ in range(2)]
+
+            def __call__(self, x, scale):
+                for block, dense in zip(self.blocks, self.dense):
+                    x = dense(x) * scale
+                return x
+        """
+    + textwrap.indent(MODEL.format("nn.remat(Mixed)()(x, True)"), " " * 8),
+    "appended in setup": """
+        class Model(nn.Module):
+            def setup(self):
+                blocks = []
+                for i in range(2):
+                    blocks.append(nn.remat(Block)(name=f"block_{i}"))
+                self.blocks = blocks
+
+            def __call__(self, x, train):
+                for block in self.blocks:
+                    x = block(x, train)
+                return x
+
+        def run(x): return apply(Model(), x, True)
+        """,
+    "reversed in the call": """
+        class Model(nn.Module):
+            def setup(self):
+                block = nn.remat(Block)
+                self.blocks = [block() for _ in range(2)]
+
+            def __call__(self, x, train):
+                for i, block in enumerate(reversed(self.blocks)):
+                    x = i * block(x, train)
+                return x
+
+        def run(x): return apply(Model(), x, True)
+        """,
+    "reversed in the call, static": """
+        class Model(nn.Module):
+            def setup(self):
+                block = nn.remat(Block, static_argnums=(2,))
+                self.blocks = [block() for _ in range(2)]
+
+            def __call__(self, x, train):
+                for i, block in enumerate(reversed(self.blocks)):
+                    x = i * block(x, train)
+                return x
+
+        def run(x): return apply(Model(), x, True)
+        """,
+    "a checkpoint in a submodule": """
+        class Mixed(nn.Module):
+            def setup(self):
+                self.block = nn.remat(Block, static_argnums=(2,))()
+
+            def __call__(self, x, train):
+                return self.block(x, train)
+        """
+    + textwrap.indent(MODEL.format("nn.remat(Mixed)()(x, True)"), " " * 8),
+    "either of two submodules": """
+        class Mixed(nn.Module):
+            wide: bool = False
+
+            def setup(self):
+                self.block = partial(Dropped, rate=0.5)() if self.wide else Dropped()
+
+            def __call__(self, x, train):
+                return self.block(x, train)
+        """
+    + textwrap.indent(MODEL.format("nn.remat(Mixed)()(x, True)"), " " * 8),
+    "merged with a field": """
+        class Mixed(nn.Module):
+            deterministic: bool | None = None
+
+            @nn.compact
+            def __call__(self, x, deterministic=None):
+                det = nn.merge_param("deterministic", self.deterministic, deterministic)
+                return x if det else nn.Dense(3)(x)
+        """
+    + textwrap.indent(MODEL.format("nn.remat(Mixed)()(x, True)"), " " * 8),
+    "merged and not asked": """
+        class Mixed(nn.Module):
+            scale: float | None = None
+
+            @nn.compact
+            def __call__(self, x, scale=None):
+                return x * nn.merge_param("scale", self.scale, scale)
+        """
+    + textwrap.indent(MODEL.format("nn.remat(Mixed)()(x, True)"), " " * 8),
     "nnx": """
         def block(m, x, train): return m(x) * 2 if train else m(x)
         def run(x):
@@ -506,6 +648,26 @@ class Layer(hk.Module):
         return hk.Linear(3)(x) * 2 if train else x
 
 
+class Traced(hk.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = Layer()
+        self.layer = hk.remat(self.layer)
+
+    def __call__(self, x, train):
+        return self.layer(x, train)
+
+
+class Static(hk.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = Layer()
+        self.layer = hk.remat(self.layer, static_argnums=(1,))
+
+    def __call__(self, x, train):
+        return self.layer(x, train)
+
+
 def run(x):
     model = hk.transform(lambda x: {})
     return model.init(jax.random.key(0), x)
@@ -517,13 +679,18 @@ HAIKU_CALLS = {
     "an instance": "hk.remat(Layer())(x, True)",
     "an instance, static": "hk.remat(Layer(), static_argnums=(1,))(x, True)",
     "a closure": "hk.remat(lambda x: layer(x, True))(x)",
+    "an attribute": "Traced()(x, True)",
+    "an attribute, static": "Static()(x, True)",
 }
 
 
 @pytest.mark.parametrize("case", HAIKU_CALLS)
 def test_haiku(case, tmp_path):
     pytest.importorskip("haiku")
-    judged(HAIKU.format(HAIKU_CALLS[case]), tmp_path)
+    source = HAIKU.format(HAIKU_CALLS[case])
+    if "Traced" not in HAIKU_CALLS[case]:
+        source = source.replace("self.layer = hk.remat(self.layer)\n", "pass\n")
+    judged(source, tmp_path)
 
 
 @pytest.mark.integration

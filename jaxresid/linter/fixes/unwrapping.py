@@ -51,10 +51,10 @@ def unwrap(facts: Facts, call: ast.Call, inner: ast.expr) -> Edit | None:
             return Edit(facts.source.span(parent), _bracketed(facts, inner))
     if isinstance(parent, ast.Call) and parent.func is call and isinstance(inner, ast.Lambda):
         return _inline(facts, parent, inner)
-    if isinstance(parent, ast.Assign) and isinstance(inner, ast.Name):
-        match parent.targets:
-            case [ast.Name(id=name)] if name == inner.id:
-                return _remove_statement(facts, parent)
+    if isinstance(parent, ast.Assign) and isinstance(inner, (ast.Name, ast.Attribute)):
+        targets = [ast.unparse(target) for target in parent.targets]
+        if targets == [ast.unparse(inner)]:
+            return _remove_statement(facts, parent)
     text = facts.source.segment(facts.source.span(inner))
     if isinstance(parent, (ast.Assign, ast.Return)) and "\n" not in text:
         return Edit(facts.source.span(call), text)  # nothing around it binds

@@ -1,8 +1,8 @@
 """Find where a function asks for the truth of one of its parameters.
 
 A traced value has none: `if train:`, `not train` and `bool(train)` raise a
-TracerBoolConversionError. The parameter is followed into functions and modules that are defined in
-the same module, and into the layers of Flax that branch on an argument themselves.
+TracerBoolConversionError. The parameter is followed into functions and modules of the project, and
+into the layers of Flax that branch on an argument themselves.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.patterns import nn_modules
-from jaxresid.linter.resolve.names import External, FunctionNode
+from jaxresid.linter.patterns.nn_modules import Instance
+from jaxresid.linter.resolve.names import Binding, External, FunctionNode, Origin
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
@@ -22,15 +23,15 @@ _MAX_DEPTH = 4
 _CONVERSIONS = frozenset({"bool", "int", "float", "range"})
 _ORDER = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 # Layers that branch on an argument, of their constructor or of their call: the argument's name,
-# and that of the rate, where one of zero spares them the question.
-_LAYERS = {
-    "flax.linen.Dropout": ("deterministic", "rate"),
-    "flax.linen.BatchNorm": ("use_running_average", None),
-    "flax.linen.MultiHeadDotProductAttention": ("deterministic", "dropout_rate"),
-    "flax.linen.MultiHeadAttention": ("deterministic", "dropout_rate"),
-    "flax.linen.SelfAttention": ("deterministic", "dropout_rate"),
-    "flax.nnx.Dropout": ("deterministic", "rate"),
-    "flax.nnx.BatchNorm": ("use_running_average", None),
+# that of the rate, where one of zero spares them the question, and its place in the call, if any.
+_LAYERS: dict[str, tuple[str, str | None, int | None]] = {
+    "flax.linen.Dropout": ("deterministic", "rate", 1),
+    "flax.linen.BatchNorm": ("use_running_average", None, 1),
+    "flax.linen.MultiHeadDotProductAttention": ("deterministic", "dropout_rate", None),
+    "flax.linen.MultiHeadAttention": ("deterministic", "dropout_rate", None),
+    "flax.linen.SelfAttention": ("deterministic", "dropout_rate", 2),
+    "flax.nnx.Dropout": ("deterministic", "rate", None),
+    "flax.nnx.BatchNorm": ("use_running_average", None, 1),
 }
 
 
@@ -43,7 +44,7 @@ def decision(facts: Facts, function: FunctionNode, name: str, depth: int = 0) ->
         return None
     found = None
     for node in ast.walk(function):
-        if not isinstance(node, ast.Name) or node.id != name or not _is(facts, node, function):
+        if not isinstance(node, ast.Name) or not _is(facts, node, function, name):
             continue
         call = facts.names.parents.get(node)
         if isinstance(call, ast.Call) and _name(call.func) in {"isinstance", "type", "callable"}:
@@ -53,12 +54,22 @@ def decision(facts: Facts, function: FunctionNode, name: str, depth: int = 0) ->
     return found
 
 
-def _is(facts: Facts, node: ast.Name, function: FunctionNode) -> bool:
-    """Return whether a name is read and certainly is the parameter of a function."""
-    if not isinstance(node.ctx, ast.Load):
+def _is(facts: Facts, node: ast.Name, function: FunctionNode, name: str, depth: int = 0) -> bool:
+    """Return whether a name is read and certainly is a parameter of a function.
+
+    It is too after `train = nn.merge_param("train", self.train, train)`.
+    """
+    if not isinstance(node.ctx, ast.Load) or depth > _MAX_DEPTH:
         return False
-    bindings = facts.names.bindings(node)
-    return [b.kind for b in bindings] == ["param"] and bindings[0].owner is function
+    match facts.names.bindings(node):
+        case [Binding(kind="param", owner=owner)]:
+            return owner is function and node.id == name
+        case [Binding(kind="assign", value=ast.Name() as value, owner=owner)]:
+            return owner is function and _is(facts, value, function, name, depth + 1)
+        case [Binding(kind="assign", value=ast.Call(args=[_, _, ast.Name() as value]) as call)]:
+            merges = "flax.linen.merge_param" in facts.names.qualnames(call.func)
+            return merges and _is(facts, value, function, name, depth + 1)
+    return False
 
 
 def _name(func: ast.expr) -> str:
@@ -96,26 +107,34 @@ def _is_handed_on(facts: Facts, node: ast.Name, depth: int) -> bool:
     position = next((i for i, a in enumerate(call.args) if a is node), None)
     if any(isinstance(a, ast.Starred) for a in call.args) or (keyword is None and position is None):
         return False
+    functions = _callees(facts, call)
+    if functions:
+        return all(_asks(*f, keyword, position, depth) for f in functions)
     origin = facts.names.single_origin(call.func)
     if isinstance(origin, External):  # `nn.Dropout(0.1, deterministic=train)`
-        return _layer_asks(facts, origin, call, keyword)
-    if isinstance(
-        origin, ast.Call
-    ):  # `nn.Dropout(0.1)(x, deterministic=train)`, `Block()(x, train)`
-        made = facts.names.single_origin(origin.func)
-        if isinstance(made, External):
-            return _layer_asks(facts, made, origin, keyword)
-    function, implicit = _callee(facts, call)
-    if function is None or getattr(function, "decorator_list", None):
-        decorators = getattr(function, "decorator_list", [])
-        if function is None or any(not _is_compact(facts, d) for d in decorators):
-            return False
-    args = [*function.args.posonlyargs, *function.args.args][implicit:]
-    names = [a.arg for a in args]
+        return _layer_asks(facts, Instance(origin, (call,)), keyword, None)
+    # `nn.Dropout(0.1)(x, deterministic=train)`, `self.dropout(x, train)`
+    layers = nn_modules.instances(facts, call.func)
+    return bool(layers) and all(_layer_asks(facts, i, keyword, position) for i in layers)
+
+
+def _asks(
+    facts: Facts,
+    function: FunctionNode,
+    implicit: int,
+    keyword: str | None,
+    position: int | None,
+    depth: int,
+) -> bool:
+    """Return whether a function needs the truth of an argument that it is called with."""
+    decorators = [] if isinstance(function, ast.Lambda) else function.decorator_list
+    if any(not _is_compact(facts, d) for d in decorators):
+        return False
+    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)][implicit:]
     if keyword is None and position is not None and position < len(names):
         keyword = names[position]
     known = {*names, *(a.arg for a in function.args.kwonlyargs)}
-    return keyword in known and decision(facts, function, keyword, depth + 1) is not None
+    return keyword in known and decision(facts, function, str(keyword), depth + 1) is not None
 
 
 def _is_compact(facts: Facts, decorator: ast.expr) -> bool:
@@ -127,38 +146,48 @@ def _is_compact(facts: Facts, decorator: ast.expr) -> bool:
     }
 
 
-def _callee(facts: Facts, call: ast.Call) -> tuple[FunctionNode | None, int]:
-    """Return the function that a call runs, and how many arguments come before the call's own."""
-    origin = facts.names.single_origin(call.func)
+def _callees(facts: Facts, call: ast.Call) -> list[tuple[Facts, FunctionNode, int]]:
+    """Return the functions that a call may run, and how many arguments come before its own.
+
+    Each has the facts of its module. There are none where the call may run something else.
+    """
+    home, origin = _defined(facts, facts.names.single_origin(call.func))
     if isinstance(origin, (ast.FunctionDef, ast.Lambda)):
-        bound = isinstance(call.func, ast.Attribute) and facts.names.class_of(origin) is not None
-        return origin, int(bound)
-    made = nn_modules.instance_class(facts, call.func)
-    if made is None and isinstance(origin, ast.Call):
-        cls = facts.names.single_origin(origin.func)
-        made = cls if isinstance(cls, ast.ClassDef) else None
-    if isinstance(made, ast.ClassDef):
-        return facts.names.method(made, "__call__"), 1
-    return None, 0
+        bound = isinstance(call.func, ast.Attribute) and home.names.class_of(origin) is not None
+        return [(home, origin, int(bound))]
+    found: list[tuple[Facts, FunctionNode, int]] = []
+    for instance in nn_modules.instances(facts, call.func):
+        home, cls = _defined(facts, instance.cls)
+        method = home.names.method(cls, "__call__") if isinstance(cls, ast.ClassDef) else None
+        if method is None:
+            return []
+        found.append((home, method, 1))
+    return found
 
 
-def _layer_asks(facts: Facts, layer: External, made: ast.Call, keyword: str | None) -> bool:
+def _defined(facts: Facts, origin: Origin) -> tuple[Facts, Origin]:
+    """Return a function or a class of the project with the facts of its module, else what it is."""
+    return facts.definition(origin) or (facts, origin)
+
+
+def _layer_asks(facts: Facts, layer: Instance, keyword: str | None, position: int | None) -> bool:
     """Return whether a layer of Flax branches on an argument of its constructor or its call.
 
     Args:
       facts: the facts of the module.
-      layer: the layer's class.
-      made: the call of its constructor.
+      layer: the layer.
       keyword: the name by which the argument is given.
+      position: its place in the layer's call.
     """
-    argument, rate = _LAYERS.get(layer.qualname, (None, None))
-    if argument is None or keyword != argument:
+    qualname = layer.cls.qualname if isinstance(layer.cls, External) else ""
+    argument, rate, place = _LAYERS.get(qualname, (None, None, None))
+    if argument is None or not (keyword == argument or (keyword is None and position == place)):
         return False
     if rate is None:
         return True
-    given = next((k.value for k in made.keywords if k.arg == rate), None)
-    if given is None and rate == "rate" and made.args:
-        given = made.args[0]
+    given = next((k.value for call in layer.calls for k in call.keywords if k.arg == rate), None)
+    if given is None and rate == "rate" and layer.calls and layer.calls[0].args:
+        given = layer.calls[0].args[0]
     return given is not None and not _may_be_zero(facts, given)
 
 

@@ -72,6 +72,10 @@ def names_given(facts: Facts, call: ast.Call, factory: str) -> tuple[Mention | N
 def _elements(facts: Facts, node: ast.expr, factory: str) -> Iterator[Mention | None]:
     """Yield the names in a list, which may be written elsewhere; None for what is not literal."""
     origin = facts.names.single_origin(node)
+    if isinstance(origin, ast.Subscript):  # `NAMES["minimal"]`, `NAMES[config.remat]`
+        for value in _entries(facts, origin):
+            yield from _elements(facts, value, factory)
+        return
     if not isinstance(origin, (ast.List, ast.Tuple, ast.Set)):
         yield None
         return
@@ -80,6 +84,19 @@ def _elements(facts: Facts, node: ast.expr, factory: str) -> Iterator[Mention | 
             yield from _elements(facts, element.value, factory)
         else:
             yield _literal(facts, element, factory)
+
+
+def _entries(facts: Facts, node: ast.Subscript) -> list[ast.expr]:
+    """Return the lists in a table that a subscript of it may be, none where it is not visible."""
+    table = facts.names.single_origin(node.value)
+    if not isinstance(table, ast.Dict):
+        return []
+    word = facts.names.constant(node.slice)
+    return [
+        value
+        for key, value in zip(table.keys, table.values, strict=True)
+        if word is ... or facts.names.constant(key) == word
+    ]
 
 
 def _literal(facts: Facts, node: ast.expr, factory: str) -> Mention | None:
@@ -140,6 +157,22 @@ def defined_names(facts: Facts) -> Mapping[str | None, int]:
     for named in facts.named:
         origins.setdefault(named.name, set()).add(facts.names.single_origin(named.argument))
     return {name: len(found) for name, found in origins.items()}
+
+
+def computed_names(facts: Facts) -> frozenset[tuple[str, str]]:
+    """Return how the names begin and end that a module's calls of `checkpoint_name` compute.
+
+    `f"layer_{i}"` begins with `layer_`; both are empty where nothing is known.
+    """
+    found = set()
+    for named in facts.named:
+        if named.name is None:
+            origin = facts.names.single_origin(named.argument)
+            parts = origin.values if isinstance(origin, ast.JoinedStr) else []
+            ends = (parts[0], parts[-1]) if parts else ()
+            texts = [e.value if isinstance(e, ast.Constant) else "" for e in ends] or ["", ""]
+            found.add((str(texts[0]), str(texts[-1])))
+    return frozenset(found)
 
 
 def saved_names(facts: Facts, policy: Policy) -> frozenset[str]:

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxresid.linter.fixes import edits
-from jaxresid.linter.patterns.unrolling import is_unrolled
-from jaxresid.linter.resolve import alternatives
+from jaxresid.linter.patterns import conditions
+from jaxresid.linter.patterns.unrolling import is_unrolled, unrolling_choice
 from jaxresid.linter.resolve.uses import PLAIN, RemoteAround, RemoteCheckpoint
 from jaxresid.violations import Fix
 
 if TYPE_CHECKING:
+    from jaxresid.linter.patterns.conditions import Condition
     from jaxresid.linter.resolve.context import Around
     from jaxresid.linter.resolve.facts import Facts, Loop, Site, Use
 
 # About how many functions and classes other modules are asked for one checkpoint.
 _MAX_ASKED = 32
+_MAX_CALLERS = 3
 
 
 def false_prevent_cse(facts: Facts, site: Site) -> ast.expr | None:
@@ -62,91 +64,101 @@ def loop_callee(facts: Facts, loop: Loop) -> str:
     return ast.unparse(node)
 
 
-def only_if(facts: Facts, site: Site) -> tuple[Loop, Use, ast.expr, bool] | None:
-    """Return the loop that runs a site under one arm of an `if`, and a call of it in the other.
+class Choice(NamedTuple):
+    """A condition under which a staged loop runs a checkpoint, which is called without one else.
 
-    With them come the test, and whether the loop runs where it holds. None is returned where
-    something else becomes of the site as well, or where the test is more than a name.
+    Attributes:
+      loop: the loop.
+      call: a call outside it.
+      condition: what holds where the loop runs.
+      is_known: whether the condition can be asked where the checkpoint is made.
     """
-    found: tuple[Loop, ast.If, bool] | None = None
+
+    loop: Loop
+    call: Use
+    condition: Condition
+    is_known: bool
+
+
+def only_if(facts: Facts, site: Site) -> Choice | None:
+    """Return the condition under which loops run a site, with a call of it where it does not hold.
+
+    None is returned where something else becomes of the site as well.
+    """
+    loops: list[Loop] = []
     calls: list[Use] = []
     for use in facts.site_uses(site):
         if not PLAIN.issuperset(use.through):
             return None
         loop = loop_at(facts, use.node) if use.kind == "loop" else None
         if loop is not None and loop.api.kind in {"loop", "map"} and not is_unrolled(facts, loop):
-            arm = facts.arm(loop.node)
-            if arm is None or (found is not None and found[1:] != arm):
-                return None
-            found = (loop, *arm)
+            loops.append(loop)
         elif use.kind == "call":
             calls.append(use)
         else:
             return None
-    if found is None or not calls:
+    if not loops or not calls:
         return None
-    loop, choice, inside = found
-    if not all(alternatives.is_other_arm(facts, use.node, choice, inside) for use in calls):
-        return None
-    test, holds = choice.test, inside
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        test, holds = test.operand, not holds
-    return (loop, calls[0], test, holds) if _is_known_at(facts, test, site.node) else None
+    pairs = [(loop, use) for loop in loops for use in calls]
+    known = [[*conditions.excluding(facts, loop.node, use.node)] for loop, use in pairs]
+    for condition in known[0]:
+        same = (ast.dump(condition.test), condition.holds)
+        if all(any((ast.dump(c.test), c.holds) == same for c in others) for others in known):
+            is_known = conditions.is_known_at(facts, condition.test, site.node)
+            return Choice(loops[0], calls[0], condition, is_known)
+    return None
 
 
-def _is_known_at(facts: Facts, test: ast.expr, place: ast.expr) -> bool:
-    """Return whether a test is a name, or an attribute of one, that means the same elsewhere."""
-    root = test
-    while isinstance(root, ast.Attribute):
-        root = root.value
-    if not isinstance(root, ast.Name):
-        return False
-    if root.id == "self":
-        return facts.names.class_around(root) is facts.names.class_around(place)
-    bindings = facts.names.bindings(root)
-    function = facts.names.function(place)
-    return (
-        len(bindings) == 1
-        and facts.names.function(root) is function
-        and (
-            bindings[0].kind == "param"
-            or facts.names.order[bindings[0].node] < facts.names.order[place]
-        )
-    )
+class Unrolled(NamedTuple):
+    """A loop that is unrolled completely: always, or where a condition holds."""
+
+    loop: Loop
+    condition: Condition | None
 
 
-def enclosing_unrolled_loop(facts: Facts, site: Site) -> Loop | None:
+def enclosing_unrolled_loop(facts: Facts, site: Site) -> Unrolled | None:
     """Return the unrolled loop whose body a site makes, or is called in.
 
     None is returned where anything else becomes of the site, or where another loop is visible
     around.
     """
-    found: Loop | None = None
+    found: Unrolled | None = None
     for use in facts.site_uses(site):
-        for inner in _loop_uses(facts, use):
-            loop = loop_at(facts, inner.node) if inner is not None else None
-            if loop is None or not is_unrolled(facts, loop):
+        for loop in running_loops(facts, use):
+            if loop is None:
+                return None
+            choice = unrolling_choice(facts, loop)
+            if choice is None and not is_unrolled(facts, loop):
                 return None
             context = facts.context(loop.node)
             if context.loop or context.branch or context.rule or context.unknown:
                 return None
-            found = found or loop
+            condition = conditions.plain(*choice) if choice is not None else None
+            found = found or Unrolled(loop, condition)
     return found
 
 
-def _loop_uses(facts: Facts, use: Use) -> tuple[Use | None, ...]:
-    """Return the loops that run what a use is, with None among them where something else does."""
-    if not PLAIN.issuperset(use.through):
+def running_loops(facts: Facts, use: Use, depth: int = 0) -> tuple[Loop | None, ...]:
+    """Return the loops that run what a use is, with None among them where something else may.
+
+    They run it as their body, or in what their body calls. What a decorator made of it runs nothing
+    more.
+    """
+    if "derived" in use.through:
+        return ()
+    if not PLAIN.issuperset(use.through) or depth > _MAX_CALLERS:
         return (None,)
     if use.kind == "loop":
-        return (use,)
+        return (loop_at(facts, use.node),)
     function = facts.names.function(use.node) if use.kind == "call" else None
     if function is None:
         return (None,)
-    uses = facts.uses(function)
-    if not uses:
+    owner = facts.names.class_of(function)
+    is_module = owner is not None and getattr(function, "name", "") == "__call__"
+    uses = facts.uses(owner) if owner is not None and is_module else facts.uses(function)
+    if not uses or facts.remote_uses(owner if owner is not None and is_module else function):
         return (None,)
-    return tuple(u if u.kind == "loop" and PLAIN.issuperset(u.through) else None for u in uses)
+    return tuple(loop for u in uses for loop in running_loops(facts, u, depth + 1))
 
 
 def enclosing_checkpoint(facts: Facts, site: Site) -> Site | RemoteCheckpoint | None:

@@ -2,7 +2,8 @@
 
 Convolutions, matrix products and lookups are linear in each of their arguments, and so are average
 pools; a max pool finds its maxima again from its input. Normalizations, attention, recurrent cells
-and dropout keep more, and are not among them.
+and dropout keep more, and are not among them. A product in another type than that of its weights
+and its input keeps copies of them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from jaxresid.linter.patterns import nn_modules
 from jaxresid.linter.resolve.names import External
 
 if TYPE_CHECKING:
-    from jaxresid.linter.resolve.facts import Facts
+    from jaxresid.linter.resolve.facts import Facts, Site
 
 _LAYERS = {
     "flax.linen": "Dense DenseGeneral Embed Conv ConvTranspose Einsum",
@@ -33,6 +34,18 @@ SINGLE_OPERATIONS = frozenset(
     f"{m}.{name}" for m, names in _LAYERS.items() for name in names.split()
 )
 
+# Those among them that multiply nothing, by their own names or the beginnings of these.
+_WITHOUT_PRODUCT = ("Embed", "AvgPool", "MaxPool", "Bias", "Identity")
+# What makes a layer compute with copies of its weights and its input, which a checkpoint drops.
+_COPYING = frozenset(
+    """
+    dtype param_dtype promote_dtype preferred_element_type dot_general dot_general_cls
+    conv_general_dilated conv_general_dilated_cls
+    """.split()
+)
+# What a class goes through on the way to calls that are all visible.
+_VISIBLE = frozenset({"class", "instance", "element", "iterated"})
+
 
 def layer(facts: Facts, node: ast.expr) -> tuple[str, ...]:
     """Return the classes of layers of one operation that an expression is an instance of.
@@ -40,13 +53,57 @@ def layer(facts: Facts, node: ast.expr) -> tuple[str, ...]:
     They are given by their own names, `Conv`, in the order of the source; there are several where a
     flag chooses, and none where the expression may be anything else.
     """
-    origins = facts.names.origins(node)
-    classes = [
-        facts.names.single_origin(o.func) if isinstance(o, ast.Call) else None for o in origins
-    ]
-    if None in classes:
-        classes = [nn_modules.instance_class(facts, node)]
-    names = dict.fromkeys(c.qualname for c in classes if isinstance(c, External))
-    if all(isinstance(c, External) for c in classes) and SINGLE_OPERATIONS.issuperset(names):
-        return tuple(dict.fromkeys(name.rpartition(".")[2] for name in names))
-    return ()
+    found = nn_modules.instances(facts, node)
+    names = []
+    for instance in found:
+        qualname = instance.cls.qualname if isinstance(instance.cls, External) else ""
+        if qualname not in SINGLE_OPERATIONS or any(_copies(qualname, c) for c in instance.calls):
+            return ()
+        names.append(qualname.rpartition(".")[2])
+    return tuple(dict.fromkeys(names))
+
+
+def is_trivial_class(facts: Facts, site: Site, qualname: str) -> bool:
+    """Return whether all that becomes of a checkpointed class is layers of one operation.
+
+    It is not where code that is not visible may instantiate it, with a `dtype` perhaps.
+
+    Args:
+      facts: the facts of the module.
+      site: the checkpoint of the class.
+      qualname: the class.
+    """
+    if qualname not in SINGLE_OPERATIONS:
+        return False
+    if _multiplies_nothing(qualname):
+        return True
+    calls = [c for c in facts.names.calls if site.node in facts.names.origins(c.func)]
+    if not calls or any(_copies(qualname, call) for call in calls):
+        return False
+    return all(
+        use.kind == "call" and _VISIBLE.issuperset(use.through) for use in facts.site_uses(site)
+    )
+
+
+def _multiplies_nothing(qualname: str) -> bool:
+    return qualname.rpartition(".")[2].startswith(_WITHOUT_PRODUCT)
+
+
+def _copies(qualname: str, call: ast.Call) -> bool:
+    """Return whether a layer may compute with copies of what it gets, as it is constructed.
+
+    For example with `dtype=`, or with keywords that are not visible.
+    """
+    if _multiplies_nothing(qualname):
+        return False
+    for keyword in call.keywords:
+        unset = isinstance(keyword.value, ast.Constant) and keyword.value.value is None
+        if keyword.arg is None or (keyword.arg in _COPYING and not unset):
+            return True
+    return any(isinstance(a, ast.Starred) or _is_dtype(a) for a in call.args)
+
+
+def _is_dtype(node: ast.expr) -> bool:
+    """Return whether an argument by position is a dtype, as far as its spelling tells."""
+    name = getattr(node, "attr", getattr(node, "id", ""))
+    return "dtype" in name or name.startswith(("float", "bfloat"))

@@ -6,12 +6,12 @@ Shared by the framework rules (JXR6).
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.resolve import apis, results
-from jaxresid.linter.resolve.names import External, FunctionNode
+from jaxresid.linter.resolve.names import External, FunctionNode, Origin
 from jaxresid.violations import Fix
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ ModuleClass = ast.ClassDef | External
 _MAX_DEPTH = 8
 # Members of flax.nnx that change their own state when they are called.
 _STATEFUL = frozenset({"flax.nnx.BatchNorm", "flax.nnx.Dropout", "flax.nnx.SpectralNorm"})
+# What hands on the elements of a list.
+_CONTAINERS = frozenset({"list", "tuple", "reversed", "flax.nnx.List"})
 _FROZEN = frozenset({"deterministic", "use_running_average"})
 
 
@@ -56,68 +58,135 @@ def owner(facts: Facts, function: ast.AST) -> ast.ClassDef | None:
     return facts.names.class_of(function)
 
 
-def instance_class(facts: Facts, node: ast.expr, depth: int = 0) -> ModuleClass | None:
+class Instance(NamedTuple):
+    """An instance of a class.
+
+    Attributes:
+      cls: the class.
+      calls: the calls that give its constructor arguments, those of partials among them; none where
+        only an annotation tells.
+    """
+
+    cls: ModuleClass
+    calls: tuple[ast.Call, ...] = ()
+
+
+def instance_class(facts: Facts, node: ast.expr) -> ModuleClass | None:
     """Return the class that an expression is certainly an instance of, else None."""
-    if depth > _MAX_DEPTH:
-        return None
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        around = facts.names.class_around(node)
-        if node.value.id == "self" and around is not None:
-            return attribute_class(facts, around, node.attr, depth + 1)
-        return None
-    if isinstance(node, ast.Name):
-        bindings = facts.names.bindings(node)
-        if len(bindings) != 1:
-            return None
-        binding = bindings[0]
-        if binding.kind == "param" and isinstance(binding.node, ast.arg):
-            return _annotated_class(facts, binding.node.annotation)
-        if binding.kind == "for" and binding.element and binding.value is not None:
-            return _element_class(facts, binding.value, depth + 1)
-    return _instantiated_class(facts, facts.names.single_origin(node))
+    return _only_class(instances(facts, node))
 
 
-def attribute_class(
-    facts: Facts, cls: ast.ClassDef, attr: str, depth: int = 0
-) -> ModuleClass | None:
+def attribute_class(facts: Facts, cls: ast.ClassDef, attr: str) -> ModuleClass | None:
     """Return the class of an attribute of the instances of a class, None where it is not known."""
-    values = facts.names.self_assigned.get((cls, attr), [])
-    if len(values) == 1:
-        return instance_class(facts, values[0], depth + 1)
-    for statement in cls.body if not values else ():
+    return _only_class(_of_attribute(facts, cls, attr, None, 0))
+
+
+def _only_class(found: tuple[Instance, ...]) -> ModuleClass | None:
+    classes = {i.cls for i in found}
+    return classes.pop() if len(classes) == 1 else None
+
+
+def instances(facts: Facts, node: ast.expr, depth: int = 0) -> tuple[Instance, ...]:
+    """Return what an expression may be an instance of; nothing where it may be anything else.
+
+    A checkpointed or partly bound class counts as the class, and a checkpointed instance as the
+    instance: `nn.remat(Block)()`, `self.conv = hk.remat(self.conv)`.
+    """
+    if depth > _MAX_DEPTH:
+        return ()
+    match node:
+        case ast.Attribute(value=ast.Name(id="self"), attr=attr):
+            around = facts.names.class_around(node)
+            return _of_attribute(facts, around, attr, node, depth) if around is not None else ()
+        case ast.Attribute():
+            return ()
+        case ast.Subscript(value=container, slice=index) if not isinstance(index, ast.Slice):
+            return _elements(facts, container, depth + 1)
+        case ast.Name():
+            bindings = facts.names.bindings(node)
+            if [b.kind for b in bindings] == ["param"] and isinstance(bindings[0].node, ast.arg):
+                return _annotated(facts, bindings[0].node.annotation)
+            if [b.kind for b in bindings] == ["for"] and bindings[0].value is not None:
+                return _elements(facts, bindings[0].value, depth + 1)
+    return _all(_made(facts, o, depth) for o in facts.names.origins(node))
+
+
+def _all(parts: Iterable[tuple[Instance, ...]]) -> tuple[Instance, ...]:
+    """Return the instances of several origins; nothing where one of these has none."""
+    found = list(parts)
+    return tuple(dict.fromkeys(i for part in found for i in part)) if all(found) else ()
+
+
+def _of_attribute(
+    facts: Facts, cls: ast.ClassDef, attr: str, use: ast.expr | None, depth: int
+) -> tuple[Instance, ...]:
+    values = facts.names.assigned(cls, attr, use)
+    if values:
+        return _all(instances(facts, v, depth + 1) for v in values)
+    for statement in cls.body:
         match statement:
             case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation) if name == attr:
-                return _annotated_class(facts, annotation)
-    return None
+                return _annotated(facts, annotation)
+    return ()
 
 
-def _instantiated_class(facts: Facts, origin: object) -> ModuleClass | None:
+def _made(facts: Facts, origin: Origin, depth: int) -> tuple[Instance, ...]:
+    """Return the instances that a call makes, or makes a checkpoint of."""
     if not isinstance(origin, ast.Call):
-        return None
-    cls = facts.names.single_origin(origin.func)
-    return cls if isinstance(cls, (ast.ClassDef, External)) else None
+        return ()
+    site = facts.site_of(origin)
+    if site is not None:
+        target = site.target if not facts.is_class(site) else None
+        return instances(facts, target, depth + 1) if target is not None else ()
+    return _all(_of_class(facts, o, (origin,), depth) for o in facts.names.origins(origin.func))
 
 
-def _annotated_class(facts: Facts, annotation: ast.expr | None) -> ModuleClass | None:
+def _of_class(
+    facts: Facts, origin: Origin, calls: tuple[ast.Call, ...], depth: int
+) -> tuple[Instance, ...]:
+    """Return the instances that calling a class makes: itself, checkpointed or partly bound."""
+    match origin:
+        case ast.ClassDef() | External():
+            return (Instance(origin, calls),)
+        case ast.Call() if depth <= _MAX_DEPTH:
+            site = facts.site_of(origin)
+            inner = site.target if site is not None and facts.is_class(site) else None
+            if facts.is_partial(origin) and origin.args:
+                inner, calls = origin.args[0], (*calls, origin)
+            if inner is not None:
+                origins = facts.names.origins(inner)
+                return _all(_of_class(facts, o, calls, depth + 1) for o in origins)
+    return ()
+
+
+def _annotated(facts: Facts, annotation: ast.expr | None) -> tuple[Instance, ...]:
     if not isinstance(annotation, (ast.Name, ast.Attribute)):
-        return None
+        return ()
     cls = facts.names.single_origin(annotation)
-    return cls if isinstance(cls, (ast.ClassDef, External)) else None
+    return (Instance(cls),) if isinstance(cls, (ast.ClassDef, External)) else ()
 
 
-def _element_class(facts: Facts, container: ast.expr, depth: int) -> ModuleClass | None:
-    """Return the class of the elements of a list that is written here."""
+def _elements(facts: Facts, container: ast.expr, depth: int) -> tuple[Instance, ...]:
+    """Return the instances that are the elements of a list that is written here."""
+    if depth > _MAX_DEPTH:
+        return ()
     origin = facts.names.single_origin(container)
     match origin:
-        case ast.Call(args=[ast.List() | ast.ListComp() as inner]):  # `nnx.List([...])`
-            origin = inner
+        case ast.Call(args=[ast.List() | ast.ListComp() | ast.GeneratorExp() as inner]):
+            origin = inner  # `nnx.List([...])`
+        case ast.Call(args=[inner]) if not _CONTAINERS.isdisjoint(
+            facts.names.qualnames(origin.func)
+        ):
+            return _elements(facts, inner, depth + 1)  # `reversed(self.blocks)`
     match origin:
-        case ast.ListComp(elt=element):
-            return instance_class(facts, element, depth)
-        case ast.List(elts=[_, *_] as elements):
-            classes = {instance_class(facts, e, depth) for e in elements}
-            return classes.pop() if len(classes) == 1 else None
-    return None
+        case ast.ListComp(elt=element) | ast.GeneratorExp(elt=element):
+            return instances(facts, element, depth + 1)
+        case ast.List(elts=[]):
+            appended = facts.names.appended.get(origin, [])
+            return _all(instances(facts, e, depth + 1) for e in appended)
+        case ast.List(elts=elements) | ast.Tuple(elts=elements):
+            return _all(instances(facts, e, depth + 1) for e in elements)
+    return ()
 
 
 # -- state of nnx modules ------------------------------------------------------------------------

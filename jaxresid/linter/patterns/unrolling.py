@@ -29,15 +29,50 @@ def is_unrolled(facts: Facts, loop: Loop) -> bool:
     length = _length(facts, loop)
     if length == 1:
         return True
-    if loop.qualname not in SCANS | _CURRIED_SCANS | _FORI:
+    if loop.qualname not in SCANS | _CURRIED_SCANS | _FORI and not loop.api.factory:
         return False
-    given = loop.arguments.get(5 if loop.qualname in SCANS else None, "unroll")
+    given = unroll_argument(loop)
+    return given is not None and _is_complete(facts, loop, given, length)
+
+
+def unrolling_choice(facts: Facts, loop: Loop) -> tuple[ast.expr, bool] | None:
+    """Return the test on which a loop is unrolled completely, with whether it has to hold.
+
+    It is that of `unroll=n if unroll_layers else 1`.
+    """
+    given = None if loop.arguments.dynamic else unroll_argument(loop)
+    bindings = facts.names.bindings(given) if isinstance(given, ast.Name) else ()
+    if len(bindings) == 1 and bindings[0].kind == "assign":
+        given = bindings[0].value
+    match given:
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            length = _length(facts, loop)
+            arms = [_is_complete(facts, loop, arm, length) for arm in (body, orelse)]
+            return (test, arms[0]) if arms[0] != arms[1] else None
+    return None
+
+
+def _is_complete(facts: Facts, loop: Loop, given: ast.expr, length: int | None) -> bool:
+    """Return whether an unrolling leaves no loop of a loop with a length."""
     unroll = _value(facts, given)
     if unroll is True:
         return True
     if type(unroll) is int and length is not None:
         return 0 < length <= unroll
-    return given is not None and _is_length(loop, given)
+    return _is_length(loop, given)
+
+
+def unroll_argument(loop: Loop) -> ast.expr | None:
+    """Return the unrolling that a loop is given, None where it has its default."""
+    position = 5 if loop.qualname in SCANS else 2 if loop.api.factory else None
+    return loop.arguments.get(position, "unroll")
+
+
+def _length_argument(loop: Loop) -> ast.expr | None:
+    """Return the length that a scan or a stack of layers is given, None where it is given none."""
+    if loop.api.factory:
+        return loop.arguments.get(0, "num_layers")
+    return loop.arguments.get(3 if loop.qualname in SCANS else None, "length")
 
 
 def _is_length(loop: Loop, unroll: ast.expr) -> bool:
@@ -45,13 +80,13 @@ def _is_length(loop: Loop, unroll: ast.expr) -> bool:
 
     That is `length=n, unroll=n`, or `len(xs)` and `xs.shape[0]` of its `xs`.
     """
-    if loop.qualname not in SCANS or isinstance(unroll, ast.Constant):
+    if isinstance(unroll, ast.Constant) or loop.qualname in _FORI:
         return False
     text = ast.unparse(unroll)
-    length = loop.arguments.get(3, "length")
+    length = _length_argument(loop)
     if length is not None and isinstance(unroll, (ast.Name, ast.Attribute)):
         return ast.unparse(length) == text
-    xs = loop.arguments.get(2, "xs")
+    xs = loop.arguments.get(2, "xs") if loop.qualname in SCANS else None
     if not isinstance(xs, (ast.Name, ast.Attribute)):
         return False
     return text in {f"len({ast.unparse(xs)})", f"{ast.unparse(xs)}.shape[0]"}
@@ -63,13 +98,12 @@ def _length(facts: Facts, loop: Loop) -> int | None:
     if loop.qualname in _FORI:
         lower, upper = _value(facts, get(0, "lower")), _value(facts, get(1, "upper"))
         return upper - lower if type(lower) is int and type(upper) is int else None
-    if loop.qualname in SCANS:
-        length = _value(facts, get(3, "length"))
-        return length if type(length) is int else _arange(facts, get(2, "xs"))
-    if loop.qualname in _CURRIED_SCANS:
-        length = _value(facts, get(None, "length"))
-        return length if type(length) is int else None
-    return None
+    if loop.qualname not in SCANS | _CURRIED_SCANS and not loop.api.factory:
+        return None
+    length = _value(facts, _length_argument(loop))
+    if type(length) is int:
+        return length
+    return _arange(facts, get(2, "xs")) if loop.qualname in SCANS else None
 
 
 def _arange(facts: Facts, xs: ast.expr | None) -> int | None:

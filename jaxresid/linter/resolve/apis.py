@@ -101,16 +101,20 @@ class LoopApi(NamedTuple):
         reverse mode; `branch` runs it at most once but is a boundary for common-subexpression
         elimination as well.
       curried: takes the function alone and returns one that loops: `nn.scan(Body)(xs)`.
+      factory: whether it takes only options, and what it returns takes the function:
+        `hk.layer_stack(3)(block)`.
     """
 
     bodies: tuple[tuple[int, str], ...]
     kind: Literal["loop", "map", "while", "branch"] = "loop"
     curried: bool = False
+    factory: bool = False
 
 
 _SCAN = LoopApi(((0, "f"),))
 _FORI = LoopApi(((2, "body_fun"),))
 _WHILE = LoopApi(((0, "cond_fun"), (1, "body_fun")), "while")
+_LAYER_STACK = LoopApi((), curried=True, factory=True)
 LOOPS: dict[str, LoopApi] = {
     "jax.lax.scan": _SCAN,
     "jax.lax.map": LoopApi(((0, "f"),), "map"),
@@ -137,14 +141,23 @@ LOOPS: dict[str, LoopApi] = {
     "haiku.while_loop": _WHILE,
     "haiku.cond": LoopApi(((1, "true_fun"), (2, "false_fun")), "branch"),
     "haiku.switch": LoopApi(((1, "branches"),), "branch"),
-    "haiku.layer_stack": LoopApi((), curried=True),
-    "haiku.experimental.layer_stack": LoopApi((), curried=True),
+    "haiku.layer_stack": _LAYER_STACK,
+    "haiku.experimental.layer_stack": _LAYER_STACK,
     "equinox.internal.while_loop": LoopApi(((0, "cond_fun"), (1, "body_fun"))),
     "equinox.internal.scan": _SCAN,
     "haliax.scan": LoopApi(((0, "f"),), curried=True),
     "haliax.fold": LoopApi(((0, "fn"),), curried=True),
     "haliax.map": LoopApi(((0, "fn"),), "map", curried=True),
 }
+
+# How the copies of Haiku's layer stack end that AlphaFold and its descendants have.
+_LAYER_STACK_COPY = ".model.layer_stack.layer_stack"
+
+
+def loop(qualname: str) -> LoopApi | None:
+    """Return the member of the loop family that a qualified name is, None if it is none."""
+    return _LAYER_STACK if qualname.endswith(_LAYER_STACK_COPY) else LOOPS.get(qualname)
+
 
 Mode = Literal["reverse", "forward"]
 _REVERSE = """

@@ -98,6 +98,9 @@ class RoleResolver:
             if role.kind == "transform" and role.entry == "partial" and call.args:
                 for inner in self._roles(call.args[0], depth + 1):
                     yield Role(inner.kind, inner.qualname, inner.entry, (call, *inner.bound))
+            elif role.kind == "loop" and role.entry.factory:
+                if not role.bound:
+                    yield Role(role.kind, role.qualname, role.entry, (call,))
             elif role.kind in {"checkpoint", "derivative", "transform", "loop"} and not call.args:
                 # `nnx.remat(policy=...)`, `eqx.filter_jit(donate="all")`: gives a decorator.
                 yield Role(role.kind, role.qualname, role.entry, (call, *role.bound))
@@ -164,8 +167,9 @@ def _role(qualname: str) -> Role | None:
     """Return the member of the families that a fully qualified name is, None if it is none."""
     if qualname in apis.CHECKPOINTS:
         return Role("checkpoint", qualname, apis.CHECKPOINTS[qualname])
-    if qualname in apis.LOOPS:
-        return Role("loop", qualname, apis.LOOPS[qualname])
+    loop = apis.loop(qualname)
+    if loop is not None:
+        return Role("loop", qualname, loop)
     if qualname in apis.DERIVATIVES:
         return Role("derivative", qualname, apis.DERIVATIVES[qualname])
     if qualname in apis.TRANSFORMS:

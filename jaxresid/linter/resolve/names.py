@@ -12,6 +12,7 @@ import ast
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from jaxresid.linter.text.trees import NODE_FIELDS
@@ -285,8 +286,15 @@ class Names:
         element: bool = False,
     ) -> None:
         match target:
+            case ast.Name() if value is None:
+                self._bind("other", target.id, node, scope)
             case ast.Name():
                 self._bind(kind, target.id, node, scope, value, element=element)
+            case ast.Tuple() | ast.List() if element and (
+                parts := _iterates_over(value, target.elts)
+            ):
+                for inner, container in parts:
+                    self._target(kind, inner, container, node, scope, element=True)
             case ast.Tuple() | ast.List():
                 pairs: Iterable[tuple[ast.expr, ast.expr | None]] = ((t, None) for t in target.elts)
                 if (
@@ -454,17 +462,19 @@ class Names:
         )
 
     def _other_branch(self, one: ast.AST, other: ast.AST) -> bool:
-        """Return whether two nodes are in different branches of one `if`.
+        """Return whether two nodes are in different branches of one `if` or `match`.
 
         If so, neither sees the other.
         """
-        if not any(isinstance(parent, ast.If) for parent in self.ancestors(one)):
+        if not any(isinstance(parent, (ast.If, ast.Match)) for parent in self.ancestors(one)):
             return False
         path = dict(self._path(one))
         for parent, child in self._path(other):
             if parent in path:
-                if isinstance(parent, ast.If) and child is not path[parent]:
-                    mine, its = path[parent], child
+                mine, its = path[parent], child
+                if isinstance(parent, ast.Match):
+                    return mine is not its and mine in parent.cases and its in parent.cases
+                if isinstance(parent, ast.If) and mine is not its:
                     return (mine in parent.body and its in parent.orelse) or (
                         mine in parent.orelse and its in parent.body
                     )
@@ -578,7 +588,7 @@ class Names:
         if isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}:
             owner = self.class_around(node)
             if owner is not None:
-                yield from self._member(owner, node.attr)
+                yield from self._member(owner, node.attr, node)
                 return
         for origin in self.origins(node.value):
             match origin:
@@ -589,8 +599,10 @@ class Names:
                 case _:
                     yield None
 
-    def _member(self, owner: ast.ClassDef, attr: str) -> Iterator[Origin]:
-        values = self.self_assigned.get((owner, attr), [])
+    def _member(
+        self, owner: ast.ClassDef, attr: str, use: ast.AST | None = None
+    ) -> Iterator[Origin]:
+        values = self.assigned(owner, attr, use)
         for value in values:
             yield from self.origins(value)
         for statement in owner.body:
@@ -603,6 +615,19 @@ class Names:
                     return
         if not values:
             yield None
+
+    def assigned(
+        self, owner: ast.ClassDef, attr: str, use: ast.AST | None = None
+    ) -> list[ast.expr]:
+        """Return what the methods of a class assign to an attribute of `self`.
+
+        What `self.f = wrap(self.f)` assigns is left out for the use that stands in it.
+        """
+        values = self.self_assigned.get((owner, attr), [])
+        if len(values) < 2 or use is None:
+            return values
+        around = {use, *self.ancestors(use)}
+        return [v for v in values if v not in around]
 
     def method(self, owner: ast.ClassDef, name: str) -> ast.FunctionDef | None:
         """Return a method that the class itself defines, None if it defines none of this name."""
@@ -618,6 +643,18 @@ class Names:
         """Return an expression's origin where it has exactly one, else None."""
         origins = self.origins(node)
         return origins[0] if len(origins) == 1 else None
+
+    @cached_property
+    def appended(self) -> dict[ast.List, list[ast.expr]]:
+        """What is appended to each list that is written as empty: `blocks = []` and later."""
+        found: dict[ast.List, list[ast.expr]] = {}
+        for call in self.calls:
+            match call:
+                case ast.Call(func=ast.Attribute(value=container, attr="append"), args=[value]):
+                    origin = self.single_origin(container)
+                    if isinstance(origin, ast.List) and not origin.elts:
+                        found.setdefault(origin, []).append(value)
+        return found
 
     def loads_of(self, binding: Binding) -> Iterator[ast.Name]:
         """Yield the places that read the value a binding gave."""
@@ -643,7 +680,22 @@ class Names:
             return ...
 
 
-_BUILTINS = frozenset({"getattr", "set", "frozenset", "list", "tuple", "map", "dict", "range"})
+_BUILTINS = frozenset(
+    "getattr set frozenset list tuple map dict range len enumerate zip reversed".split()
+)
+
+
+def _iterates_over(
+    value: ast.expr | None, targets: list[ast.expr]
+) -> list[tuple[ast.expr, ast.expr | None]]:
+    """Return what the targets of `for i, (a, b) in enumerate(zip(x, y))` are elements of."""
+    match value:
+        case ast.Call(func=ast.Name(id="enumerate"), args=[container, *_]) if len(targets) == 2:
+            return [(targets[0], None), (targets[1], container)]
+        case ast.Call(func=ast.Name(id="zip"), args=args) if len(args) == len(targets):
+            if not any(isinstance(a, ast.Starred) for a in (*args, *targets)):
+                return list(zip(targets, args, strict=True))
+    return []
 
 
 def imported_from(package: str, level: int, module: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxresid.linter.resolve.names import FunctionNode
 from jaxresid.linter.text.trees import children
@@ -32,6 +32,7 @@ _SET_UP = frozenset(
 _JOINING = frozenset({"stack", "array", "asarray", "concatenate", "hstack", "vstack"})
 _RESHAPING = frozenset("reshape transpose swapaxes squeeze ravel flatten astype items".split())
 _MAX_NAMES = 5
+_MAX_NESTING = 2
 _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 
 
@@ -50,10 +51,14 @@ def statements(function: FunctionNode) -> list[ast.stmt]:
     return body
 
 
-def without_reductions(node: ast.expr) -> ast.expr:
+def without_reductions(node: ast.expr, *, keys: bool = False) -> ast.expr:
     """Return an expression without the reductions around it: `jnp.mean(f(x))` -> `f(x)`.
 
     What reduces each element of a list is a reduction of it: `sum(jnp.mean(y) for y in f(x))`.
+
+    Args:
+      node: the expression.
+      keys: whether to keep what takes one part of it: `f(x)["loss"]`.
     """
     while True:
         match node:
@@ -65,6 +70,8 @@ def without_reductions(node: ast.expr) -> ast.expr:
                 attr in _REDUCTIONS
             ):
                 node = args[0] if args and isinstance(inner, ast.Name) else inner
+            case ast.Subscript(slice=ast.Constant(value=str() | int())) if keys:
+                return node
             case ast.Subscript(value=inner) | ast.UnaryOp(operand=inner):
                 node = inner
             case ast.BinOp(left=inner, right=ast.Constant()):
@@ -120,40 +127,217 @@ def returned_expression(facts: Facts, function: FunctionNode) -> ast.expr | None
     return value
 
 
+# Where a part is in a value: the keys, fields and indices that lead to it.
+Path = tuple[str | int, ...]
+
+
+class Part(NamedTuple):
+    """A part of what a function returns.
+
+    Attributes:
+      path: where it is: `("logits",)` of `{"logits": x}` and of `Output(logits=x)`.
+      is_exact: whether it is this alone, and not what is inside it too.
+    """
+
+    path: Path
+    is_exact: bool = False
+
+
+WHOLE = frozenset({Part(())})
+
+
 def returns(facts: Facts, function: FunctionNode, call: ast.expr) -> bool:
     """Return whether a call makes what a function returns, on every path that makes the call.
 
     Looked through is what `returned_expression` looks through, and more local names. Other paths
     may return something else: `if remat: y = jax.checkpoint(f)(x)`, and `y = f(x)` in the `else`.
     """
+    return is_among((), parts(facts, function, call))
+
+
+def parts(
+    facts: Facts, function: FunctionNode, call: ast.expr, of: frozenset[Part] = WHOLE
+) -> frozenset[Part]:
+    """Return the parts of what a function returns that certain parts of a call's result make.
+
+    The first of a tuple counts for the whole: `return loss, aux`.
+
+    Args:
+      facts: the facts of the module.
+      function: the function.
+      call: the call, in the function.
+      of: the parts of its result.
+    """
     if isinstance(function, ast.Lambda):
         values: list[ast.expr | None] = [function.body]
     else:
         values = [n.value for n in own_nodes(function) if isinstance(n, ast.Return)]
-    return any(value is not None and _makes(facts, function, call, value, 0) for value in values)
+    found = set()
+    for value in filter(None, values):
+        for part in _returned_parts(facts, value):
+            path = _reached(facts, function, call, value, part.path)
+            if path is not None and is_among(path, of):
+                found.add(part)
+    return frozenset(found)
 
 
-def _makes(
-    facts: Facts, function: FunctionNode, call: ast.expr, value: ast.expr, depth: int
-) -> bool:
-    if isinstance(value, ast.Tuple) and value.elts:
-        value = value.elts[0]
-    value = _without_arithmetic(facts, function, value)
-    if value is call or depth > _MAX_NAMES:
-        return value is call
-    if isinstance(value, ast.IfExp):
-        arms = (value.body, value.orelse)
-        return any(_makes(facts, function, call, arm, depth + 1) for arm in arms)
-    if not isinstance(value, ast.Name):
-        return False
-    bindings = facts.names.bindings(value)
+def is_among(path: Path, of: frozenset[Part]) -> bool:
+    """Return whether what is at a path is, or is in, one of several parts."""
     return any(
-        b.kind in {"assign", "other"}
-        and isinstance(b.node, ast.Assign)
-        and _makes(facts, function, call, b.node.value, depth + 1)
-        and not any(_may_follow(facts, b.node, o.node) for o in bindings if o is not b)
-        for b in bindings
+        path == part.path or (not part.is_exact and path[: len(part.path)] == part.path)
+        for part in of
     )
+
+
+def _returned_parts(facts: Facts, value: ast.expr, depth: int = 0) -> Iterator[Part]:
+    """Yield the parts that an expression is written with; the whole where it has none."""
+    origin = facts.names.single_origin(value) if isinstance(value, ast.Name) else value
+    match origin:
+        case ast.Tuple(elts=elements) | ast.List(elts=elements) if elements:
+            yield Part((), is_exact=True)
+            yield from (Part((i,)) for i in range(len(elements)))
+            return
+    written = [item for n in _values_of(facts, value) for item in _written(facts, n).items()]
+    written += _stored_keys(facts, value)
+    if not written or depth > _MAX_NESTING:
+        yield Part(())
+        return
+    for key, inner in written:
+        for part in _returned_parts(facts, inner, depth + 1):
+            yield Part((key, *part.path), part.is_exact)
+
+
+def _values_of(facts: Facts, value: ast.expr) -> list[ast.AST]:
+    """Return what an expression may be, as far as it is written."""
+    if not isinstance(value, ast.Name):
+        return [value]
+    return [o for o in facts.names.origins(value) if isinstance(o, ast.AST)]
+
+
+def _written(facts: Facts, node: ast.AST) -> dict[str | int, ast.expr]:
+    """Return the parts that a dictionary or an instance of a data class is written with."""
+    match node:
+        case ast.Dict(keys=keys, values=values):
+            return {
+                key.value: value
+                for key, value in zip(keys, values, strict=True)
+                if isinstance(key, ast.Constant) and isinstance(key.value, (str, int))
+            }
+        case ast.Call(func=func, args=args, keywords=keywords):
+            name = getattr(func, "attr", getattr(func, "id", ""))
+            if name != "dict" and not name[:1].isupper():
+                return {}
+            fields = _fields(facts, func)
+            found: dict[str | int, ast.expr] = dict(zip(fields, args, strict=False))
+            found |= {k.arg: k.value for k in keywords if k.arg is not None}
+            found |= {i: found[f] for i, f in enumerate(fields) if f in found}
+            return found
+    return {}
+
+
+def _fields(facts: Facts, func: ast.expr) -> list[str]:
+    """Return the fields of a data class in order; none for what is no such class."""
+    definition = facts.definition(facts.names.single_origin(func))
+    cls = definition[1] if definition is not None else None
+    if not isinstance(cls, ast.ClassDef):
+        return []
+    methods = {s.name for s in cls.body if isinstance(s, ast.FunctionDef)}
+    if methods & {"__init__", "__call__", "setup"}:
+        return []
+    return [
+        s.target.id
+        for s in cls.body
+        if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
+    ]
+
+
+def _stored_keys(facts: Facts, name: ast.expr) -> list[tuple[str | int, ast.expr]]:
+    """Return what `out["loss"] = x` puts into a dictionary that a local name holds."""
+    if not isinstance(name, ast.Name):
+        return []
+    bindings = facts.names.bindings(name)
+    found = []
+    for load in facts.names.loads.get(name.id, ()):
+        parent = facts.names.parents.get(load)
+        match parent:
+            case ast.Subscript(slice=ast.Constant(value=str() | int() as key), ctx=ast.Store()) if (
+                facts.names.bindings(load) == bindings
+            ):
+                statement = facts.names.parents.get(parent)
+                if isinstance(statement, ast.Assign) and parent in statement.targets:
+                    found.append((key, statement.value))
+    return found
+
+
+def _reached(
+    facts: Facts,
+    function: FunctionNode,
+    call: ast.expr,
+    value: ast.expr,
+    path: Path = (),
+    depth: int = 0,
+) -> Path | None:
+    """Return which part of a call's result a part of an expression is, None where it is none.
+
+    Args:
+      facts: the facts of the module.
+      function: the function that both are in.
+      call: the call.
+      value: the expression.
+      path: which part of the expression.
+      depth: how many names were followed already.
+    """
+    if not path:
+        value = _without_arithmetic(facts, function, value, keys=True)
+    while value is not call:
+        match value:
+            case ast.Subscript(value=inner, slice=ast.Constant(value=str() | int() as key)):
+                value, path = inner, (key, *path)
+            case ast.Attribute(value=inner, attr=attr):
+                value, path = inner, (attr, *path)
+            case _:
+                break
+    if value is call or depth > _MAX_NAMES:
+        return path if value is call else None
+    inside: list[tuple[ast.expr, Path]] = []
+    match value:
+        case ast.Tuple(elts=elements) | ast.List(elts=elements) if elements:
+            index, rest = (path[0], path[1:]) if path else (0, ())
+            if isinstance(index, int) and -len(elements) <= index < len(elements):
+                inside.append((elements[index], rest))
+        case ast.IfExp(body=body, orelse=orelse):
+            inside += [(body, path), (orelse, path)]
+        case ast.Name():
+            stored = [v for k, v in _stored_keys(facts, value) if path and k == path[0]]
+            inside += [(v, path[1:]) for v in stored] or _bound(facts, value, path)
+        case _ if path and path[0] in (written := _written(facts, value)):
+            inside.append((written[path[0]], path[1:]))
+    for part, rest in inside:
+        found = _reached(facts, function, call, part, rest, depth + 1)
+        if found is not None:
+            return found
+    return None
+
+
+def _bound(facts: Facts, name: ast.Name, path: Path) -> list[tuple[ast.expr, Path]]:
+    """Return what a part of a local name is a part of, by the assignments that reach it."""
+    found = []
+    bindings = facts.names.bindings(name)
+    for binding in bindings:
+        node = binding.node
+        if not isinstance(node, ast.Assign) or binding.kind not in {"assign", "other"}:
+            continue
+        if any(_may_follow(facts, node, o.node) for o in bindings if o is not binding):
+            continue
+        for target in node.targets:
+            match target:
+                case ast.Name(id=bound) if bound == name.id:
+                    found.append((node.value, path))
+                case ast.Tuple(elts=elements) | ast.List(elts=elements):
+                    names = [getattr(e, "id", None) for e in elements]
+                    if name.id in names:
+                        found.append((node.value, (names.index(name.id), *path)))
+    return found
 
 
 def _may_follow(facts: Facts, node: ast.AST, other: ast.AST) -> bool:
@@ -179,14 +363,16 @@ def _may_follow(facts: Facts, node: ast.AST, other: ast.AST) -> bool:
     return True
 
 
-def _without_arithmetic(facts: Facts, function: FunctionNode, node: ast.expr) -> ast.expr:
+def _without_arithmetic(
+    facts: Facts, function: FunctionNode, node: ast.expr, *, keys: bool = False
+) -> ast.expr:
     """Return an expression without reductions, and without arithmetic with given values."""
-    node = without_reductions(node)
+    node = without_reductions(node, keys=keys)
     while isinstance(node, ast.BinOp) and isinstance(node.op, _ARITHMETIC):
         given = [_is_given(facts, function, side) for side in (node.left, node.right)]
         if given[0] == given[1]:
             break
-        node = without_reductions(node.right if given[0] else node.left)
+        node = without_reductions(node.right if given[0] else node.left, keys=keys)
     return node
 
 
@@ -237,7 +423,7 @@ def _all_set_up(
             case ast.FunctionDef() | ast.Import() | ast.ImportFrom():
                 pass
             case ast.Assign(value=value):
-                if not sets_up(facts, value) and not _makes(facts, function, call, value, 0):
+                if not sets_up(facts, value) and _reached(facts, function, call, value) is None:
                     return False
             case ast.If(body=body, orelse=orelse):
                 arms = [arm for arm in (body, orelse) if _contains(facts, arm, call)]

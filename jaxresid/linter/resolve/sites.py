@@ -192,7 +192,7 @@ class SiteFinder(RoleResolver):
                     found.append(Loop(decorator, role.entry, role.qualname, given, ()))
         for call in self.names.calls:
             role = self.role(call.func, "loop")
-            if role is None:
+            if role is None or (role.entry.factory and not role.bound):
                 continue
             arguments = self.arguments(call, role)
             bodies = tuple(
@@ -200,6 +200,8 @@ class SiteFinder(RoleResolver):
                 for position, keyword in role.entry.bodies
                 if (body := arguments.get(position, keyword)) is not None
             )
+            if role.entry.factory:
+                bodies = tuple(call.args[:1])
             found.append(Loop(call, role.entry, role.qualname, arguments, bodies))
         return tuple(found)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter.resolve import results
 from jaxresid.linter.resolve.names import External, FunctionNode
+from jaxresid.linter.resolve.results import Part
 from jaxresid.linter.text.trees import walk
 from jaxresid.violations import Related
 
@@ -205,7 +206,12 @@ def top_derivatives(facts: Facts, uses: tuple[Use, ...]) -> list[Use] | None:
 
 
 def differentiating(
-    facts: Facts, function: FunctionNode, *, whole: bool, depth: int = 0
+    facts: Facts,
+    function: FunctionNode,
+    *,
+    whole: bool,
+    parts: frozenset[Part] = results.WHOLE,
+    depth: int = 0,
 ) -> Use | None:
     """Return the derivative that is taken of a function, or of what only hands its result on.
 
@@ -215,12 +221,13 @@ def differentiating(
       facts: the facts of the module.
       function: the function.
       whole: whether every function on the way must do nothing else; if not, it may do more before.
+      parts: the parts of its result that are asked about.
       depth: how many functions were followed already.
     """
     uses = facts.uses(function)
     found = top_derivatives(facts, uses)
     if found:
-        return found[0]
+        return found[0] if results.is_among((), parts) else None
     made = {"returned"} if any("made" in u.through for u in uses) else set()
     calls = [use for use in uses if use.kind not in made]
     if depth > _MAX_CHAIN or not 0 < len(calls) <= _MAX_CALLS:
@@ -229,10 +236,11 @@ def differentiating(
         return None
     derivative = None
     for use in calls:
-        outer = _handing_on(facts, use, whole=whole)
+        outer = facts.names.function(use.node)
+        handed = _handed_on(facts, use, parts, whole=whole)
         above = (
-            differentiating(facts, outer, whole=whole, depth=depth + 1)
-            if outer is not None
+            differentiating(facts, outer, whole=whole, parts=handed, depth=depth + 1)
+            if outer is not None and handed
             else None
         )
         if above is None and (len(calls) == 1 or facts.context(use.node).reverse):
@@ -241,14 +249,19 @@ def differentiating(
     return derivative
 
 
-def _handing_on(facts: Facts, use: Use, *, whole: bool) -> FunctionNode | None:
-    """Return the function that does nothing after a call, or nothing else, but hand it on."""
+def _handed_on(facts: Facts, use: Use, parts: frozenset[Part], *, whole: bool) -> frozenset[Part]:
+    """Return the parts of a function's result that parts of a call in it are, none for another use.
+
+    Where all is asked for, there are none either if the function does more than the call.
+    """
     outer = facts.names.function(use.node)
     if not isinstance(use.node, ast.Call) or outer is None:
-        return None
-    if not _HANDING_ON.issuperset(use.through) or not results.returns(facts, outer, use.node):
-        return None
-    return outer if not whole or is_whole(facts, outer, use.node) else None
+        return frozenset()
+    if not _HANDING_ON.issuperset(use.through):
+        return frozenset()
+    if whole and not is_whole(facts, outer, use.node):
+        return frozenset()
+    return results.parts(facts, outer, use.node, parts)
 
 
 def is_whole(facts: Facts, function: FunctionNode, call: ast.Call) -> bool:

@@ -31,6 +31,8 @@ UseKind = Literal[
 # How many places one question follows a value to; beyond them it escapes.
 _MAX_STEPS = 10_000
 _MAX_ALL_STEPS = 1_000_000  # of all questions about a module
+# Builtins whose elements are those of their arguments.
+_ITERATORS = frozenset({"enumerate", "zip", "reversed"})
 # What takes the rules of a custom derivative that replaces the reverse pass. A jvp rule is itself
 # differentiated, so code in one is code like any other.
 _VJP_RULES = frozenset({"defvjp", "def_fwd", "def_bwd"})
@@ -304,7 +306,7 @@ class UseResolver(SiteFinder):
             case ast.Subscript() if node is parent.value and "element" in through:
                 yield from self._flow(parent, through, depth + 1)
             case ast.For() | ast.comprehension() if node is parent.iter and "element" in through:
-                yield from self._iteration_flow(parent, through, depth)
+                yield from self._iteration_flow(parent, parent.target, through, depth)
             case ast.arguments():
                 yield from self._default_flow(parent, node, through, depth)
             case ast.FunctionDef() | ast.ClassDef() | ast.AsyncFunctionDef():
@@ -334,6 +336,8 @@ class UseResolver(SiteFinder):
             yield from self._flow(node, through, depth + 1)
         elif "instance" in through and node.attr == "init":
             return  # makes parameters, and is not differentiated
+        elif "element" in through and node.attr == "append":
+            return  # of its list
         elif node.attr not in {"defvjp", "defjvp", "defjvps", "__name__", "__doc__"}:
             yield Use("escapes", node, through=through)
 
@@ -373,12 +377,12 @@ class UseResolver(SiteFinder):
     def _iteration_flow(
         self,
         loop: ast.For | ast.comprehension,
+        target: ast.expr | None,
         through: tuple[str, ...],
         depth: int,
     ) -> Iterator[Use]:
         """Yield where an element of a list goes: to the places of the loop's variable."""
         rest = tuple(t for t in through if t != "element")
-        target = loop.target
         if not isinstance(target, ast.Name):
             yield Use("escapes", loop, through=through)
             return
@@ -386,6 +390,39 @@ class UseResolver(SiteFinder):
         for binding in scope.bindings.get(target.id, ()):
             if binding.node is loop:
                 yield from self._binding_flow(binding, (*rest, "iterated"), depth)
+
+    def _iterated(
+        self, call: ast.Call, node: ast.AST
+    ) -> tuple[ast.For | ast.comprehension, ast.expr | None] | None:
+        """Return the loop over `enumerate(blocks)` and the like, with what takes their elements.
+
+        Args:
+          call: a call of `enumerate`, `zip` or `reversed`.
+          node: the argument that is followed.
+        """
+        callee = self._iterator(call)
+        parent = self.names.parents.get(call)
+        loop: ast.For | ast.comprehension
+        target: ast.expr | None
+        if isinstance(parent, (ast.For, ast.comprehension)) and parent.iter is call:
+            loop, target = parent, parent.target
+        elif isinstance(parent, ast.Call) and (outer := self._iterated(parent, call)) is not None:
+            loop, target = outer
+        else:
+            return None
+        if callee is None or node not in call.args:
+            return None
+        if callee == "reversed":
+            return loop, target
+        index = 1 if callee == "enumerate" else call.args.index(node)
+        elements = target.elts if isinstance(target, ast.Tuple) else []
+        return loop, elements[index] if index < len(elements) else None
+
+    def _iterator(self, call: ast.Call) -> str | None:
+        """Return the builtin that a call is one of, where it hands on the elements of lists."""
+        callee = self.names.single_origin(call.func)
+        name = callee.qualname if isinstance(callee, External) else None
+        return name if name in _ITERATORS else None
 
     def _default_flow(
         self, arguments: ast.arguments, node: ast.AST, through: tuple[str, ...], depth: int
@@ -447,6 +484,9 @@ class UseResolver(SiteFinder):
         position = where + shift if isinstance(where, int) else None
         keyword = where if isinstance(where, str) else None
         match role.kind:
+            case "loop" if role.entry.factory:
+                if role.bound and node in call.args[:1]:
+                    return Use("loop", call, api=role.entry, through=through)
             case "loop":
                 bodies: tuple[tuple[int, str], ...] = role.entry.bodies
                 if (
@@ -475,6 +515,16 @@ class UseResolver(SiteFinder):
         if isinstance(callee, External) and callee.qualname in {"list", "tuple"}:
             yield from self._flow(call, through, depth + 1)
             return
+        if isinstance(callee, External) and callee.qualname == "len":
+            return
+        over = self._iterated(call, node) if "element" in through else None
+        if over is not None:
+            yield from self._iteration_flow(*over, through, depth)
+            return
+        match call.func:
+            case ast.Attribute(value=container, attr="append") if self._is_list(container):
+                yield from self._appended_flow(container, (*through, "element"), depth)
+                return
         where = _position(call, node)
         if isinstance(callee, (ast.FunctionDef, ast.Lambda)) and where is not None:
             args = [*callee.args.posonlyargs, *callee.args.args]
@@ -487,6 +537,23 @@ class UseResolver(SiteFinder):
                 yield from self._parameter_flow(callee, name, (*through, "argument"), depth + 3)
                 return
         yield Use("escapes", call, through=through)
+
+    def _is_list(self, container: ast.expr) -> bool:
+        origin = self.names.single_origin(container)
+        return isinstance(origin, ast.List) and origin in self.names.appended
+
+    def _appended_flow(
+        self, container: ast.expr, through: tuple[str, ...], depth: int
+    ) -> Iterator[Use]:
+        """Yield where an element goes that is appended to a list: to the places of the list."""
+        match container:
+            case ast.Name():
+                for binding in self.names.bindings(container):
+                    yield from self._binding_flow(binding, through, depth)
+            case ast.Attribute(value=ast.Name(id="self"), attr=attr):
+                owner = self.names.class_around(container)
+                assert owner is not None  # the list is one of its attributes
+                yield from self._member_flow(owner, attr, through, depth)
 
 
 def _custom(role: Role) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ JXR208 save-anything-except error
 JXR211 offload-memory-kind error
 JXR212 unknown-policy error
 JXR213 policy-lookup-default warning
+JXR214 unused-policy warning
 JXR301 undefined-checkpoint-name warning
 JXR302 unused-checkpoint-name info
 JXR303 discarded-checkpoint-name error

@@ -19,7 +19,8 @@ class CheckpointedLastStage(Rule):
 
     ## What it does
     Finds `return jax.checkpoint(head)(x)` (through means, sums and the like) at the end of a
-    function that is differentiated as a whole, after other stages.
+    function that is differentiated as a whole, after other stages; also where the result is handed
+    out in a dictionary, a data class or a tuple, whose part the loss takes.
 
     ## Why is this bad?
     The backward pass begins with the last stage: what the checkpoint dropped is recomputed at once,
@@ -233,6 +234,112 @@ class CheckpointedLastStage(Rule):
                     return jax.lax.scan(self.make_step(network, tx, {}), carry, xs)
             """,
         ),
+        Example(
+            """
+            import dataclasses
+
+            import jax
+            import jax.numpy as jnp
+
+
+            @jax.tree_util.register_dataclass
+            @dataclasses.dataclass
+            class Output:
+                logits: jax.Array
+                hidden: jax.Array
+
+
+            def head(w, h):
+                return jnp.sin(h @ w)
+
+
+            def forward(w, x):
+                h = jnp.tanh(x @ w)
+                logits = jax.checkpoint(head)(w, h)  # !
+                return Output(logits=logits, hidden=h)
+
+
+            def loss(w, x, y):
+                output = forward(w, x)
+                return jnp.mean((output.logits - y) ** 2)
+
+
+            step = jax.jit(jax.value_and_grad(loss))
+            """,
+            fixed="""
+            import dataclasses
+
+            import jax
+            import jax.numpy as jnp
+
+
+            @jax.tree_util.register_dataclass
+            @dataclasses.dataclass
+            class Output:
+                logits: jax.Array
+                hidden: jax.Array
+
+
+            def head(w, h):
+                return jnp.sin(h @ w)
+
+
+            def forward(w, x):
+                h = jnp.tanh(x @ w)
+                logits = head(w, h)
+                return Output(logits=logits, hidden=h)
+
+
+            def loss(w, x, y):
+                output = forward(w, x)
+                return jnp.mean((output.logits - y) ** 2)
+
+
+            step = jax.jit(jax.value_and_grad(loss))
+            """,
+        ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def head(w, h):
+                return jnp.sin(h @ w)
+
+
+            def forward(w, x):
+                h = jnp.tanh(x @ w)
+                return {"hidden": h, "logits": jax.checkpoint(head)(w, h)}  # !
+
+
+            def loss(w, x, y):
+                return jnp.mean((forward(w, x)["logits"] - y) ** 2)
+
+
+            step = jax.jit(jax.value_and_grad(loss))
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def head(w, h):
+                return jnp.sin(h @ w)
+
+
+            def forward(w, x):
+                h = jnp.tanh(x @ w)
+                return {"hidden": h, "logits": head(w, h)}
+
+
+            def loss(w, x, y):
+                return jnp.mean((forward(w, x)["logits"] - y) ** 2)
+
+
+            step = jax.jit(jax.value_and_grad(loss))
+            """,
+        ),
     )
     good = (
         Example(
@@ -311,6 +418,73 @@ class CheckpointedLastStage(Rule):
             step = jax.grad(loss)
             """
         ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def head(w, h):
+                return jnp.sin(h @ w)
+
+
+            def forward(w, x):
+                h = jnp.tanh(x @ w)
+                return {"hidden": h, "logits": jax.checkpoint(head)(w, h)}
+
+
+            def loss(w, x, y):
+                return jnp.mean((forward(w, x)["hidden"] - y) ** 2)
+
+
+            step = jax.jit(jax.value_and_grad(loss))
+            """,
+        ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def head(w, h):
+                return jnp.sin(h @ w)
+
+
+            def forward(w, x):
+                h = jnp.tanh(x @ w)
+                return {"hidden": h, "logits": jax.checkpoint(head)(w, h)}
+
+
+            def loss(w, x, y):
+                return jnp.mean((jnp.sin(forward(w, x)["logits"] @ w) - y) ** 2)
+
+
+            step = jax.jit(jax.value_and_grad(loss))
+            """,
+        ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def head(w, h):
+                return jnp.sin(h @ w)
+
+
+            def forward(w, x):
+                h = jnp.tanh(x @ w)
+                return jax.checkpoint(head)(w, h), h
+
+
+            def loss(w, x):
+                _, hidden = forward(w, x)
+                return jnp.mean(hidden)
+
+
+            step = jax.jit(jax.value_and_grad(loss))
+            """,
+        ),
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
@@ -342,9 +516,10 @@ def _last_stage(facts: Facts, site: Site) -> tuple[FunctionNode, Use] | None:
     function = facts.names.function(call)
     if not isinstance(call, ast.Call) or function is None:
         return None
-    if not results.returns(facts, function, call) or not _has_earlier_stage(facts, function, call):
+    parts = results.parts(facts, function, call)
+    if not parts or not _has_earlier_stage(facts, function, call):
         return None
-    derivative = stages.differentiating(facts, function, whole=False)
+    derivative = stages.differentiating(facts, function, whole=False, parts=parts)
     return (function, derivative) if derivative is not None else None
 
 

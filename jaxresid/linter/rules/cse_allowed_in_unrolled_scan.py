@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.patterns import cse
+from jaxresid.linter.patterns import conditions, cse
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
@@ -18,8 +18,9 @@ class CseAllowedInUnrolledScan(Rule):
 
     ## What it does
     Finds a literal `prevent_cse=False` whose function is, or is called in, the body of a loop with
-    `unroll=True`, an `unroll` of at least the length, or a length of 1. The default of a
-    parameter counts, as in `unroll: int = 100`, where no visible caller gives another value.
+    `unroll=True`, an `unroll` of at least the length, or a length of 1; also where a switch decides
+    that, as in `unroll=n if unroll_layers else 1`. The default of a parameter counts, as in
+    `unroll: int = 100`, where no visible caller gives another value.
 
     ## Why is this bad?
     In a loop `prevent_cse=False` is right, because the forward and the backward loop are apart.
@@ -219,6 +220,90 @@ class CseAllowedInUnrolledScan(Rule):
             def loss(ws, x):
                 body = jax.checkpoint(step)
                 return jnp.sum(jax.lax.scan(body, x, ws, unroll=ws.shape[0])[0])
+            """,
+        ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def run(ws, x, unroll_layers=False):
+                n = len(ws)
+                body = jax.checkpoint(step, prevent_cse=False)  # !
+                x, _ = jax.lax.scan(body, x, ws, length=n, unroll=n if unroll_layers else 1)
+                return x
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def run(ws, x, unroll_layers=False):
+                n = len(ws)
+                body = jax.checkpoint(step)
+                x, _ = jax.lax.scan(body, x, ws, length=n, unroll=n if unroll_layers else 1)
+                return x
+            """,
+        ),
+        Example(
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, _):
+                    return nn.gelu(nn.Dense(8)(nn.gelu(nn.Dense(8)(x)))), None
+
+
+            class Model(nn.Module):
+                depth: int = 4
+                scan_layers: bool = True
+
+                @nn.compact
+                def __call__(self, x):
+                    stack = nn.scan(
+                        nn.remat(Block, prevent_cse=False),  # !
+                        variable_axes={"params": 0},
+                        split_rngs={"params": True},
+                        length=self.depth,
+                        unroll=1 if self.scan_layers else self.depth,
+                    )
+                    return stack()(x, None)[0]
+            """,
+            fixed="""
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, _):
+                    return nn.gelu(nn.Dense(8)(nn.gelu(nn.Dense(8)(x)))), None
+
+
+            class Model(nn.Module):
+                depth: int = 4
+                scan_layers: bool = True
+
+                @nn.compact
+                def __call__(self, x):
+                    stack = nn.scan(
+                        nn.remat(Block),
+                        variable_axes={"params": 0},
+                        split_rngs={"params": True},
+                        length=self.depth,
+                        unroll=1 if self.scan_layers else self.depth,
+                    )
+                    return stack()(x, None)[0]
             """,
         ),
     )
@@ -606,19 +691,38 @@ class CseAllowedInUnrolledScan(Rule):
                 return jnp.sum(run(*arguments))
             """
         ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def step(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def run(ws, x, fast=False):
+                body = jax.checkpoint(step, prevent_cse=False)
+                return jax.lax.scan(body, x, ws, length=6, unroll=3 if fast else 1)[0]
+            """
+        ),
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:
             value = cse.false_prevent_cse(facts, site)
-            loop = cse.enclosing_unrolled_loop(facts, site) if value is not None else None
-            if value is None or loop is None:
+            found = cse.enclosing_unrolled_loop(facts, site) if value is not None else None
+            if value is None or found is None:
                 continue
+            loop, condition = found
+            where = ""
+            if condition is not None:
+                where = f" where `{conditions.text(facts, condition)}` is {condition.holds}"
             yield self.report(
                 facts,
                 site.node,
                 f"{stages.site_text(facts, site)} with `prevent_cse=False` runs in "
-                f"`{_spelled(loop)}`, which is unrolled completely: under `jax.jit` the "
+                f"`{_spelled(loop)}`, which is unrolled completely{where}: under `jax.jit` the "
                 "recomputation is merged away",
                 fix=cse.without_prevent_cse(facts, site, value),
                 related=stages.related_place(facts, loop.node, "unrolled here"),

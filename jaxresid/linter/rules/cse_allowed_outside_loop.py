@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes import edits
-from jaxresid.linter.patterns import cse
+from jaxresid.linter.patterns import conditions, cse
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.uses import PLAIN
 from jaxresid.linter.rule import Example, Rule
@@ -21,7 +21,8 @@ class CseAllowedOutsideLoop(Rule):
     ## What it does
     Finds a literal `prevent_cse=False` whose function is called in a Python `for` loop, or in
     straight-line code that is visibly differentiated, with no `lax.scan` or other staged loop or
-    branch on the way.
+    branch on the way; also where a switch decides between a staged loop and such calls. And a
+    `prevent_cse=scan_layers` that is the wrong way round.
 
     ## Why is this bad?
     Under `jax.jit` the compiler then sees the forward pass and its recomputation side by side, finds
@@ -36,7 +37,8 @@ class CseAllowedOutsideLoop(Rule):
     gives to `lax.scan`; and where nothing is ever jitted, where it makes no difference.
 
     ## Is the fix safe?
-    No: it removes the argument, so that the compiled program recomputes, as was meant.
+    No: it removes the argument, or sets it by the switch, so that the compiled program recomputes,
+    as was meant.
     """
 
     code = "JXR401"
@@ -253,6 +255,161 @@ class CseAllowedOutsideLoop(Rule):
                         for _ in range(self.cfg.depth):
                             x, _ = block(self.cfg)(x, None)
                     return x
+            """,
+        ),
+        Example(
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, _):
+                    return x + nn.Dense(8)(nn.gelu(nn.Dense(32)(x))), None
+
+
+            class Net(nn.Module):
+                scan: bool = True
+
+                def setup(self):
+                    block = nn.remat(Block, prevent_cse=False)  # !
+                    if self.scan:
+                        self.layers = nn.scan(
+                            block, variable_axes={"params": 0}, split_rngs={"params": True}, length=4
+                        )()
+                    else:
+                        self.blocks = [block() for _ in range(4)]
+
+                def __call__(self, x):
+                    if self.scan:
+                        return self.layers(x, None)[0]
+                    for block in self.blocks:
+                        x, _ = block(x, None)
+                    return x
+            """,
+            fixed="""
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                @nn.compact
+                def __call__(self, x, _):
+                    return x + nn.Dense(8)(nn.gelu(nn.Dense(32)(x))), None
+
+
+            class Net(nn.Module):
+                scan: bool = True
+
+                def setup(self):
+                    block = nn.remat(Block, prevent_cse=not self.scan)
+                    if self.scan:
+                        self.layers = nn.scan(
+                            block, variable_axes={"params": 0}, split_rngs={"params": True}, length=4
+                        )()
+                    else:
+                        self.blocks = [block() for _ in range(4)]
+
+                def __call__(self, x):
+                    if self.scan:
+                        return self.layers(x, None)[0]
+                    for block in self.blocks:
+                        x, _ = block(x, None)
+                    return x
+            """,
+        ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def trunk(ws, x, mode="scan"):
+                body = jax.checkpoint(layer, prevent_cse=False)  # !
+                if mode == "scan":
+                    x, _ = jax.lax.scan(body, x, ws)
+                else:
+                    for w in ws:
+                        x, _ = body(x, w)
+                return x
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def trunk(ws, x, mode="scan"):
+                body = jax.checkpoint(layer, prevent_cse=mode != "scan")
+                if mode == "scan":
+                    x, _ = jax.lax.scan(body, x, ws)
+                else:
+                    for w in ws:
+                        x, _ = body(x, w)
+                return x
+            """,
+        ),
+        Example(
+            """
+            from functools import partial
+
+            import jax
+            import jax.numpy as jnp
+
+
+            @partial(jax.checkpoint, prevent_cse=False)  # !
+            def layer(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def trunk(ws, x, scan_layers=True):
+                if scan_layers:
+                    return jax.lax.scan(layer, x, ws)[0]
+                for w in ws:
+                    x, _ = layer(x, w)
+                return x
+            """,
+        ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def trunk(ws, x, scan_layers=True):
+                body = jax.checkpoint(layer, prevent_cse=scan_layers)  # !
+                if not scan_layers:
+                    for w in ws:
+                        x, _ = body(x, w)
+                    return x
+                return jax.lax.scan(body, x, ws)[0]
+            """,
+            fixed="""
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def trunk(ws, x, scan_layers=True):
+                body = jax.checkpoint(layer, prevent_cse=not scan_layers)
+                if not scan_layers:
+                    for w in ws:
+                        x, _ = body(x, w)
+                    return x
+                return jax.lax.scan(body, x, ws)[0]
             """,
         ),
     )
@@ -495,44 +652,116 @@ class CseAllowedOutsideLoop(Rule):
                 return jax.value_and_grad(loss)(ws, x)
             """
         ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def trunk(ws, x, scan_layers=True):
+                body = jax.checkpoint(layer, prevent_cse=not scan_layers)
+                if scan_layers:
+                    return jax.lax.scan(body, x, ws)[0]
+                for w in ws:
+                    x, _ = body(x, w)
+                return x
+            """,
+        ),
+        Example(
+            """
+            import jax
+            import jax.numpy as jnp
+
+
+            def layer(x, w):
+                return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+            def trunk(ws, x, cfg, careful):
+                body = jax.checkpoint(layer, prevent_cse=careful)
+                if cfg.scan_layers:
+                    return jax.lax.scan(body, x, ws)[0]
+                for w in ws:
+                    x, _ = body(x, w)
+                return x
+            """,
+        ),
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:
-            value = cse.false_prevent_cse(facts, site)
-            call = _unprotected(facts, site) if value is not None else None
-            choice = cse.only_if(facts, site) if value is not None and call is None else None
-            if choice is not None and value is not None:
-                _, call, test, holds = choice
-                if not _runs_backward(facts, call):
-                    continue
-                flag = ast.unparse(test)
-                wanted = f"not {flag}" if holds else flag
-                fix = Fix(
-                    f"Set `prevent_cse={wanted}`",
-                    (edits.replace(facts.source, value, wanted),),
-                    "unsafe",
-                )
-                yield self.report(
-                    facts,
-                    site.node,
-                    f"{stages.site_text(facts, site)} with `prevent_cse=False` is called outside a "
-                    f"staged loop where `{flag}` is {not holds}: under `jax.jit` the recomputation "
-                    f"is merged away, give `prevent_cse={wanted}`",
-                    fix=fix,
-                    related=stages.related_place(facts, call.node, "called here"),
-                )
+            value = site.keyword("prevent_cse")
+            if value is None or site.api.loop:
                 continue
-            if value is None or call is None:
-                continue
-            yield self.report(
-                facts,
-                site.node,
-                f"{stages.site_text(facts, site)} with `prevent_cse=False` is called outside a "
-                "staged loop: under `jax.jit` the recomputation is merged away",
-                fix=cse.without_prevent_cse(facts, site, value),
-                related=stages.related_place(facts, call.node, "called here"),
-            )
+            if cse.false_prevent_cse(facts, site) is None:
+                found = self._turned_round(facts, site, value)
+            else:
+                found = self._everywhere(facts, site, value) or self._chosen(facts, site, value)
+            if found is not None:
+                yield found
+
+    def _everywhere(self, facts: Facts, site: Site, value: ast.expr) -> Violation | None:
+        call = _unprotected(facts, site)
+        if call is None:
+            return None
+        return self.report(
+            facts,
+            site.node,
+            f"{stages.site_text(facts, site)} with `prevent_cse=False` is called outside a "
+            "staged loop: under `jax.jit` the recomputation is merged away",
+            fix=cse.without_prevent_cse(facts, site, value),
+            related=stages.related_place(facts, call.node, "called here"),
+        )
+
+    def _chosen(self, facts: Facts, site: Site, value: ast.expr) -> Violation | None:
+        choice = cse.only_if(facts, site)
+        if choice is None or not _runs_backward(facts, choice.call):
+            return None
+        flag, holds = conditions.text(facts, choice.condition), choice.condition.holds
+        wanted = conditions.negated(facts, choice.condition)
+        message = (
+            f"{stages.site_text(facts, site)} with `prevent_cse=False` is called outside a staged "
+            f"loop where `{flag}` is {not holds}: under `jax.jit` the recomputation is merged away"
+        )
+        related = stages.related_place(facts, choice.call.node, "called here")
+        if not choice.is_known:
+            help = f"make the checkpoint where `{flag}` is known, with `prevent_cse={wanted}`"
+            return self.report(facts, site.node, message, help=help, related=related)
+        return self.report(
+            facts,
+            site.node,
+            f"{message}, give `prevent_cse={wanted}`",
+            fix=_set(facts, value, wanted),
+            related=related,
+        )
+
+    def _turned_round(self, facts: Facts, site: Site, value: ast.expr) -> Violation | None:
+        """Report `prevent_cse=scan` where `not scan` is right."""
+        choice = cse.only_if(facts, site)
+        if choice is None or not choice.is_known or not _runs_backward(facts, choice.call):
+            return None
+        given, asked = conditions.plain(value, True), choice.condition
+        if given.holds != asked.holds or ast.dump(given.test) != ast.dump(asked.test):
+            return None
+        wanted = conditions.negated(facts, asked)
+        return self.report(
+            facts,
+            site.node,
+            f"{stages.site_text(facts, site)} has the barriers of "
+            f"`prevent_cse={ast.unparse(value)}` in the staged loop, and none where it is called "
+            f"outside one: give `prevent_cse={wanted}`",
+            fix=_set(facts, value, wanted),
+            related=stages.related_place(facts, choice.call.node, "called outside a loop here"),
+        )
+
+
+def _set(facts: Facts, value: ast.expr, wanted: str) -> Fix:
+    edit = edits.replace(facts.source, value, wanted)
+    return Fix(f"Set `prevent_cse={wanted}`", (edit,), "unsafe")
 
 
 def _unprotected(facts: Facts, site: Site) -> Use | None:

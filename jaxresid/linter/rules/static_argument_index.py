@@ -363,6 +363,110 @@ class StaticArgumentIndex(Rule):
             """
             },
         ),
+        Example(
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                dropout: float = 0.1
+
+                @nn.compact
+                def __call__(self, x, deterministic=True):
+                    y = nn.Dense(8)(x)
+                    y = nn.Dropout(self.dropout)(y, deterministic)
+                    return x + y, {}
+
+
+            class Net(nn.Module):
+                remat: bool = True
+
+                @nn.compact
+                def __call__(self, x, deterministic: bool = True):
+                    if self.remat:
+                        block = nn.remat(Block, prevent_cse=True, static_argnums=(1,))  # !
+                    else:
+                        block = Block
+                    for i in range(2):
+                        x, _ = block(name=f"a{i}")(x, deterministic)
+                    return x
+            """,
+            fixed="""
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                dropout: float = 0.1
+
+                @nn.compact
+                def __call__(self, x, deterministic=True):
+                    y = nn.Dense(8)(x)
+                    y = nn.Dropout(self.dropout)(y, deterministic)
+                    return x + y, {}
+
+
+            class Net(nn.Module):
+                remat: bool = True
+
+                @nn.compact
+                def __call__(self, x, deterministic: bool = True):
+                    if self.remat:
+                        block = nn.remat(Block, prevent_cse=True, static_argnums=(2,))
+                    else:
+                        block = Block
+                    for i in range(2):
+                        x, _ = block(name=f"a{i}")(x, deterministic)
+                    return x
+            """,
+        ),
+        Example(
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                rate: float = 0.1
+
+                def setup(self):
+                    self.dense = nn.Dense(8)
+                    self.dropout = nn.Dropout(self.rate)
+
+                def __call__(self, x, deterministic):
+                    return self.dropout(self.dense(x), deterministic)
+
+
+            class Net(nn.Module):
+                def setup(self):
+                    layers = []
+                    for i in range(3):
+                        layers.append(nn.remat(Block)(name=f"block_{i}"))  # !
+                    self.layers = layers
+
+                def __call__(self, x, deterministic: bool = True):
+                    for i, layer in enumerate(self.layers):
+                        x = layer(x, deterministic)
+                    return x
+            """,
+        ),
+        Example(
+            """
+            import flax.linen as nn
+
+
+            class Cross(nn.Module):
+                @nn.compact
+                def __call__(self, x, u, deterministic=True):
+                    y = nn.Dense(8)(x + u)
+                    return nn.Dropout(0.1)(y, deterministic)
+
+
+            class Net(nn.Module):
+                @nn.compact
+                def __call__(self, x, u, deterministic: bool = True):
+                    cross = nn.remat(Cross, static_argnums=(2,))  # !
+                    return cross(name="cross")(x, u, deterministic)
+            """
+        ),
     )
     good = (
         Example(  # static, in another module
@@ -781,6 +885,35 @@ class StaticArgumentIndex(Rule):
             f = jax.jit(layer, static_argnums=[1])
             g = jax.jit(layer, static_argnums=(5,))
             """
+        ),
+        Example(
+            """
+            import flax.linen as nn
+
+
+            class Block(nn.Module):
+                rate: float = 0.1
+
+                def setup(self):
+                    self.dense = nn.Dense(8)
+                    self.dropout = nn.Dropout(self.rate)
+
+                def __call__(self, x, deterministic):
+                    return self.dropout(self.dense(x), deterministic)
+
+
+            class Net(nn.Module):
+                def setup(self):
+                    layers = []
+                    for i in range(3):
+                        layers.append(nn.remat(Block, static_argnums=(2,))(name=f"block_{i}"))
+                    self.layers = layers
+
+                def __call__(self, x, deterministic: bool = True):
+                    for i, layer in enumerate(self.layers):
+                        x = layer(x, deterministic)
+                    return x
+            """,
         ),
     )
 

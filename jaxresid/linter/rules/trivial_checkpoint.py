@@ -66,9 +66,9 @@ class TrivialCheckpoint(Rule):
     ## When is this fine?
     Around what has intermediate values to drop, such as `gelu`, a normalization or two layers, and
     around a product of what is sliced, transposed or cast there, a copy that a loop would stack: the
-    rule is silent there. Around a layer that computes in a narrower type (`dtype=`), a checkpoint
-    drops the cast of the weights, and keeps the input in the wide one. Where the barrier itself is
-    wanted.
+    rule is silent there. Around a layer that computes in another type (`dtype=`, `param_dtype=`), a
+    checkpoint drops the cast of the weights, and keeps the input as it is: the rule is silent too,
+    wherever the layer is constructed. Where the barrier itself is wanted.
 
     ## Is the fix safe?
     No: values stay the same, but the checkpoint is also a barrier to the compiler.
@@ -339,6 +339,34 @@ class TrivialCheckpoint(Rule):
                 return jax.nn.gelu(filtered(params, apply(params, x)))
             """,
         ),
+        Example(
+            """
+            import haiku as hk
+
+
+            class Net(hk.Module):
+                def __init__(self, remat=False):
+                    super().__init__()
+                    self._conv = hk.Conv2D(output_channels=8, kernel_shape=7, name="conv")
+                    if remat:
+                        self._conv = hk.remat(self._conv)  # !
+
+                def __call__(self, x):
+                    return self._conv(x)
+            """,
+            fixed="""
+            import haiku as hk
+
+
+            class Net(hk.Module):
+                def __init__(self, remat=False):
+                    super().__init__()
+                    self._conv = hk.Conv2D(output_channels=8, kernel_shape=7, name="conv")
+
+                def __call__(self, x):
+                    return self._conv(x)
+            """,
+        ),
     )
     good = (
         Example(  # each makes a copy of the weights, which the scan would stack
@@ -578,6 +606,46 @@ class TrivialCheckpoint(Rule):
             def identity(x):
                 pass
             """),
+        Example(
+            """
+            import flax.linen as nn
+            import jax.numpy as jnp
+
+
+            class Attention(nn.Module):
+                dim: int = 256
+                ckpt: bool = True
+
+                def setup(self):
+                    dense = nn.Dense
+                    if self.ckpt:
+                        dense = nn.remat(nn.Dense)
+                    self.qkv = dense(3 * self.dim, dtype=jnp.bfloat16, param_dtype=jnp.float32)
+
+                def __call__(self, x):
+                    return self.qkv(x)
+            """,
+        ),
+        Example(
+            """
+            from flax import nnx
+
+
+            class Stem(nnx.Module):
+                def __init__(self, config, rngs):
+                    self.conv = nnx.Conv(3, 8, (3, 3), dtype=config.dtype, rngs=rngs)
+
+                def __call__(self, x):
+                    return nnx.remat(self.conv)(x)
+            """,
+        ),
+        Example(
+            """
+            import flax.linen as nn
+
+            Dense = nn.remat(nn.Dense)  # for whoever imports it, with a dtype perhaps
+            """,
+        ),
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
@@ -606,8 +674,9 @@ def _trivial(facts: Facts, site: Site) -> str:
         return ""
     target = targets[0]
     if isinstance(target, External):
-        if target.qualname in layers.SINGLE_OPERATIONS and facts.is_class(site):
-            return _of_layer(target.qualname.rpartition(".")[2])
+        if facts.is_class(site):
+            trivial = layers.is_trivial_class(facts, site, target.qualname)
+            return _of_layer(target.qualname.rpartition(".")[2]) if trivial else ""
         return _operation(target.qualname)
     if isinstance(target, ast.ClassDef) and facts.is_class(site):
         return _module(facts, target)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 INVALID_SYNTAX = "invalid-syntax"
 UNREADABLE = "unreadable"
-_TEST_MODULE = re.compile(r"test_.*\.py|.*_test\.py|conftest\.py")
+_TEST_MODULE = re.compile(r"test_.*\.py|.*_tests?\.py|tests?\.py|conftest\.py")
+_TEST_FOLDERS = frozenset({"test", "tests"})
 # A fix may enable another; ruff stops after as many rounds.
 _MAX_ROUNDS = 100
 
@@ -169,7 +170,7 @@ def _found_in(
             target_jax=settings.target_jax,
             path=file,
         )
-        lenient = _TEST_MODULE.fullmatch(PurePath(source.path).name) is not None
+        lenient = _is_test(file or PurePath(source.path), module.name if module else "")
         for rule in settings.rules:
             found = rule().find(facts)
             if lenient and rule.lenient_in_tests:
@@ -196,6 +197,17 @@ def _found_in(
     return [
         v if v.fix is None or settings.fixable(v.code) else replace(v, fix=None) for v in violations
     ]
+
+
+def _is_test(path: PurePath, module: str) -> bool:
+    """Return whether a file is a test, or stands with tests.
+
+    Args:
+      path: the file.
+      module: its dotted name; "" where it has none.
+    """
+    folders = {path.parent.name, *module.split(".")[:-1]}
+    return _TEST_MODULE.fullmatch(path.name) is not None or not _TEST_FOLDERS.isdisjoint(folders)
 
 
 class FixResult(NamedTuple):

@@ -1,0 +1,88 @@
+"""Tell whether all that the checkpoints of a module run is in the module, or in libraries."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from typing import TYPE_CHECKING
+
+from jaxresid.linter.resolve.names import External
+
+if TYPE_CHECKING:
+    from jaxresid.linter.resolve.facts import Facts
+
+# Libraries that name no values inside themselves, unless they are given a name.
+_LIBRARIES = frozenset(
+    "jax jaxlib flax haiku equinox optax numpy scipy chex einops jaxtyping ml_dtypes".split()
+)
+# What a module of Flax or Haiku has without defining it.
+_MODULE_METHODS = frozenset(
+    """
+    param variable sow perturb make_rng is_initializing is_mutable_collection has_variable
+    get_variable put_variable
+    """.split()
+)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+
+
+def is_closed(facts: Facts) -> bool:
+    """Return whether a module checkpoints its own functions alone, and these call nothing unknown.
+
+    What is called may be defined in the module, or belong to JAX and the libraries around it. The
+    policies that the module makes are for these checkpoints.
+    """
+    if facts.names.star_imports or not facts.sites:
+        return False
+    known = _LIBRARIES | sys.stdlib_module_names
+    if any(name.partition(".")[0] not in known for name in _imports(facts)):
+        return False
+    if not _taken_calls(facts).issuperset(call for call, _ in facts.policy_calls):
+        return False
+    if not all(_is_own(facts, target) for site in facts.sites for target in facts.targets(site)):
+        return False
+    return not any(_is_unknown(facts, call) for call in facts.names.calls)
+
+
+def _taken_calls(facts: Facts) -> set[ast.AST]:
+    """Return the calls that make the policies of the module's checkpoints."""
+    given = [site.keyword("policy") for site in facts.sites]
+    origins = [o for node in given if node is not None for o in facts.names.origins(node)]
+    return {inner for o in origins if isinstance(o, ast.AST) for inner in ast.walk(o)}
+
+
+def _imports(facts: Facts) -> list[str]:
+    """Return the modules that a module imports from, by their dotted names."""
+    found = []
+    for node in facts.names.imports:
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        else:
+            found.append("." * node.level + (node.module or ""))
+    return found
+
+
+def _is_own(facts: Facts, target: object) -> bool:
+    """Return whether what is checkpointed is defined in the module, or a class of a library."""
+    return isinstance(target, (*_FUNCTIONS, External))
+
+
+def _is_unknown(facts: Facts, call: ast.Call) -> bool:
+    """Return whether a call runs a function that the module is given: a parameter, or a field."""
+    if not isinstance(call.func, ast.Name) and not (
+        isinstance(call.func, ast.Attribute)
+        and isinstance(call.func.value, ast.Name)
+        and call.func.value.id == "self"
+    ):
+        return False
+    return any(_is_given(facts, origin, call.func) for origin in facts.names.origins(call.func))
+
+
+def _is_given(facts: Facts, origin: object, func: ast.expr) -> bool:
+    if origin is not None:
+        return False
+    if not isinstance(func, ast.Name):
+        return getattr(func, "attr", "") not in _MODULE_METHODS
+    bindings = facts.names.bindings(func)
+    if not bindings:
+        return False  # a builtin
+    return not any(b.kind == "for" and b.value is not None for b in bindings)

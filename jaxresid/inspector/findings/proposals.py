@@ -135,6 +135,14 @@ def peak_change(before: int, after: int, called: str = "estimated peak") -> str:
     return f"{called} {'rises' if after > before else 'falls'} from {shown} to {changed}"
 
 
+def kept_change(before: int, after: int) -> str:
+    """Return what is kept after a change: `16.00 MiB are kept instead of 64.00 MiB`."""
+    shown, changed = format_bytes(before), format_bytes(after)
+    if shown == changed:
+        return f"{shown} are kept as before"
+    return f"{changed} are kept instead of {shown}"
+
+
 def rewrite_effect(
     report: Report, rewrites: Rewrites, figures: Figures
 ) -> tuple[str, dict[str, object]]:
@@ -153,8 +161,8 @@ def rewrite_effect(
     more = figures.cost.flops - before
     peak_after, kept_after = figures.peak_nbytes, figures.kept_nbytes
     text = peak_change(peak, peak_after)
-    if kept_after != kept:
-        text += f", and {format_bytes(kept_after)} are kept instead of {format_bytes(kept)}"
+    if format_bytes(kept_after) != format_bytes(kept):
+        text += f", and {kept_change(kept, kept_after)}"
     if more > 0:
         text += f", for {format_flops(more)} more ({more / before:.1%})"
     return text, {

@@ -30,7 +30,9 @@ def on_place_of(evidence: Evidence, options: TargetOptions) -> TargetOptions:
     Where neither names one it is the accelerator here, or a common one of that platform.
     """
     if not options.on and (on := evidence.place or _of_platform(evidence.platform)):
-        origin = "as the log says" if evidence.place else "the log does not say of which one it is"
+        source = "dump" if evidence.from_dump else "log"
+        known = f"as the {source} says"
+        origin = known if evidence.place else f"the {source} does not say of which one it is"
         options = replace(options, on=(on,), on_origin=origin)
     return placed(options, compiles=False)[0]
 

@@ -184,7 +184,7 @@ def trace_texts(report: OomReport, trace: OomTrace) -> Iterator[str]:
     beside = trace.arguments_nbytes or 0
     yield f"{format_bytes(trace.peak_nbytes - beside)} of it beside arguments"
     if report.required_nbytes is not None:
-        yield f"the log says that it needs {format_bytes(report.required_nbytes)}"
+        yield f"the {report.source} says that it needs {format_bytes(report.required_nbytes)}"
     elif report.requested_nbytes is not None:
         yield f"the log says that {format_bytes(report.requested_nbytes)} was asked for at once"
 

@@ -33,7 +33,7 @@ _HOST = re.compile(r"OOM[ -]?killed|oom-kill:|Out of memory: Killed process|\bOO
 # The part of the host's memory that devices read, and of how much where the line says so.
 _PINNED = re.compile(
     r"pinned host allocation failed|[Cc]ould not allocate pinned host memory"
-    r"|failed to alloc \d{1,20} bytes on host|\w*host_bfc\) ran out of memory"
+    r"|failed to alloc \d{1,20} bytes on host|host_bfc\) ran out of memory"
 )
 _PINNED_NBYTES = re.compile(r"(?:failed to alloc|pinned host memory of size:) (\d{1,20})\b")
 _BEFORE_START = re.compile(

@@ -117,4 +117,4 @@ def test_what_is_computed_less_is_no_negative_recomputation(flops, more):
     assert (measured["flops_before"], measured["flops"]) == (1000, flops)
     assert text.startswith("estimated peak stays at ")
     assert ("100 FLOP more" in text) == bool(more)
-    assert "instead" not in text
+    assert "kept" not in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jaxresid.model import OomBuffer, OomCause, OomParts, Report, WayOut
+from jaxresid.model import Finding, OomBuffer, OomCause, OomParts, Report, WayOut
 from jaxresid.model.out_of_memory import WayOutKind
 from jaxresid.xla.logs.failure import Failure
 
@@ -145,14 +145,12 @@ class _Ways:
 
     def _finding(self) -> Iterator[WayOut]:
         """Yield what the report proposes, where that lowers the estimated peak by much."""
-        saved = [
-            int(f.measured["peak_before_nbytes"]) - int(f.measured["peak_nbytes"])
-            for f in (self._report.findings if self._report is not None else ())
-            if {"peak_before_nbytes", "peak_nbytes"} <= f.measured.keys()
-        ]
-        peak = self._report.peak if self._report is not None else None
-        if peak is not None and saved and max(saved) >= _MUCH * peak.nbytes:
-            yield WayOut("finding", self._jaxresid("check", self._names.target), max(saved))
+        peak = None if self._report is None else self._report.peak
+        if self._report is None or peak is None:
+            return
+        saved = max(map(_saved, self._report.findings), default=0)
+        if saved >= _MUCH * peak.nbytes:
+            yield WayOut("finding", self._jaxresid("check", self._names.target), saved)
 
     def _donation(self) -> Iterator[WayOut]:
         """Yield that outputs could take over arguments, where that would save much."""
@@ -202,7 +200,7 @@ class _Ways:
     def _host_limit(self) -> int:
         """Return a limit in GB that is above JAX's own, 64, and has room for what was asked for."""
         asked = self._failure.requested_nbytes or 0
-        return max(128, 2 ** (2 * asked // 10**9).bit_length())
+        return max(128, 1 << (2 * asked // 10**9).bit_length())
 
     def _jaxresid(self, command: str, target: str) -> str:
         return f"jaxresid {command} {target} --on {self._names.place}"
@@ -219,6 +217,12 @@ class _Ways:
             return
         budget = "" if capacity is None else f" --budget {int(capacity / _GIB * 100) / 100:g}GiB"
         yield WayOut(kind, self._jaxresid("plan", target) + budget, nbytes)
+
+
+def _saved(finding: Finding) -> int:
+    """Return by how much the change that a finding proposes lowers the estimated peak."""
+    before, after = (finding.measured.get(f"peak_{name}nbytes") for name in ("before_", ""))
+    return before - after if isinstance(before, int) and isinstance(after, int) else 0
 
 
 def _with_fraction(fraction: float) -> str:

@@ -33,9 +33,9 @@ def _parts(difference: Difference) -> Iterator[str]:
     if difference.is_same:
         return
     labels = (_escaped(side.label) for side in (difference.before, difference.after))
-    if rows := list(words.figures(difference)):
+    if figures := list(words.figures(difference)):
         yield ""
-        yield from _table(("", *labels, "difference"), rows, ":--|--:|--:|--:")
+        yield from _table(("", *labels, "difference"), figures, ":--|--:|--:|--:")
     if difference.lines:
         yield from _folded(
             words.lines_summary(difference.lines),

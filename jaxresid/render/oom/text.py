@@ -105,7 +105,7 @@ def _trace(report: OomReport, trace: OomTrace, verbose: bool) -> Iterator[Render
     """Yield what the trace of the target says, beside the log, and its lines."""
     assert report.target is not None
     yield Text(f"by the trace of {report.target.name}, for {trace.place}: {trace.origin}")
-    yield Padding(FlowingParts(trace_texts(report, trace)), (0, 0, 0, 2))
+    yield Padding(FlowingParts(tuple(trace_texts(report, trace))), (0, 0, 0, 2))
     whole = trace.kept_nbytes if trace.peak_nbytes is None else trace.peak_nbytes
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", no_wrap=True)

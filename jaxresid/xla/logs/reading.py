@@ -181,8 +181,13 @@ class _Reader:
             return
         found = parse_failure(_whole(lines), process.pool.pool())
         if found is not None:
-            known = {"device": process.device, "rematerialized": process.rematerialized}
-            self._found.append((name, replace(found, function=function, **known)))
+            found = replace(
+                found,
+                device=process.device,
+                rematerialized=process.rematerialized,
+                function=function,
+            )
+            self._found.append((name, found))
 
 
 def _differ(one: int | None, other: int | None) -> bool:

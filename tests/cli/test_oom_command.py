@@ -143,6 +143,40 @@ def test_inputs_that_no_batch_and_no_mesh_fits(tmp_path, monkeypatch):
     assert "for gpu:h100: given with --on" in said.out
 
 
+@pytest.mark.parametrize(
+    ("typed", "commands"),
+    [
+        (
+            "--arg f32[batch,16] --batch 32",
+            [
+                "--arg f32[batch,16] --batch 32",
+                "--arg f32[batch,16] --batch 4..32",
+                "--arg f32[batch,16]@data --batch 32 --mesh data=8",
+            ],
+        ),
+        (
+            "--arg f32[64,16]@data --mesh data=1",
+            ["--arg f32[64,16]@data --mesh data=1"],
+        ),
+        (
+            "--kwarg x=f32[6,16]",
+            [
+                "--kwarg x=f32[6,16]",
+                "--kwarg x=f32[batch,16] --batch 1..6",
+                "--kwarg x=f32[6,16]@data --mesh data=2",
+            ],
+        ),
+    ],
+)
+def test_commands_have_what_was_typed_and_one_change(typed, commands, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.log").write_text(LOG)
+    (tmp_path / "m.py").write_text(MODEL.format(inputs="none", parameters="", size=1))
+    out = answer("oom", "train.log", "m.py:loss", *typed.split(), "--on", "gpu:h100").out
+    said = [" ".join(command) for command in commands_in(out)]
+    assert said == [f"plan m.py:loss {each} --on gpu:h100" for each in commands]
+
+
 def test_the_place_of_the_log_is_the_one_that_is_traced_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.py").write_text(MODEL.format(inputs="none", parameters="", size=1))

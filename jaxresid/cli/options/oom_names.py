@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from jaxresid.advice.oom.oom import Evidence
 
 _TPU = "tpu:v5e"  # where a log is of a TPU and does not say of which
-_REPLACED = {"--on", "--mesh", "--mesh-mode", "--batch"}
 _SIZE = re.compile(r"\s*(\d+)\s*(?=,|$)")
 _DEVICES, _SMALLER = 8, 8
 
@@ -51,17 +50,17 @@ def names_of(options: TargetOptions, make: Callable[[], Any] | None) -> Names:
       options: the target with its options, and its place.
       make: the function that makes its inputs; None where they are typed.
     """
-    words = [*_kept(options.words)]
+    words = [*_without("--on", options.words)]
     return Names(
         shlex.join(words), options.on[0], _batched(options, words, make), _split(options, words)
     )
 
 
-def _kept(words: tuple[str, ...]) -> Iterator[str]:
-    """Yield the words that stay in each of the commands."""
+def _without(flag: str, words: Iterable[str]) -> Iterator[str]:
+    """Yield words but for an option, which another takes the place of."""
     rest = iter(words)
     for word in rest:
-        if word in _REPLACED:
+        if word == flag:
             next(rest)
         else:
             yield word
@@ -72,7 +71,7 @@ def _batched(
 ) -> str | None:
     """Return the target with batches to choose from, up to the one that it has."""
     if options.batch:
-        return _with_sizes(words, options.batch[0])
+        return _with_sizes([*_without("--batch", words)], options.batch[0])
     if make is not None:
         size = _default_batch(make)
         return None if size is None else _with_sizes(words, size)
@@ -103,7 +102,8 @@ def _split(options: TargetOptions, words: list[str]) -> str | None:
 def _leading_size(options: TargetOptions) -> int | None:
     """Return the first dimension of all arrays that are typed; None where they do not share one."""
     specs = (*options.arg, *(each.partition("=")[2] for each in options.kwarg))
-    arrays = [m for spec in specs for m in batches.arrays_in(spec) if m["shape"].strip()]
+    sized = (batches.sized_spec(spec, batches.single(options.batch)) for spec in specs)
+    arrays = [m for spec in sized for m in batches.arrays_in(spec) if m["shape"].strip()]
     sizes = [_SIZE.match(m["shape"]) for m in arrays]
     known = {int(size[1]) if size else None for size in sizes}
     is_plain = not any(m.string.startswith("@", m.end()) for m in arrays)

@@ -26,6 +26,7 @@ _PER_PAGE = 100
 _COMMAND = re.compile(r"::(error|warning|notice) .*?::(.*)")
 _KINDS = {"error": "error", "warning": "warning", "notice": "info"}
 _SHOWN = 20
+_HEAD = "### "  # of a target, in the Markdown of `jaxresid diff`
 _OUTCOMES = {"0": "passed", "1": "failed"}
 
 
@@ -84,7 +85,8 @@ def body_of(results: Results, marker: str, longest: int | None = _LONGEST) -> st
       marker: what tells our comment from others.
       longest: cut what is longer; None for all of it.
     """
-    parts = [marker, "## jaxresid", *_findings("lint", results.lint, results)]
+    parts = [marker, "## jaxresid", *_changes(results)]
+    parts += _findings("lint", results.lint, results)
     parts += _findings("check", results.check, results)
     if (code := results.codes.get("diff")) is not None:
         parts.append("### Against the base")
@@ -97,6 +99,16 @@ def body_of(results: Results, marker: str, longest: int | None = _LONGEST) -> st
         rest = "*Cut here: the summary of the run has all of it.*"
         text = f"{_whole_lines(text[:longest])}\n\n{rest}"
     return text + "\n"
+
+
+def _changes(results: Results) -> Iterator[str]:
+    """Yield the list of what the comparison says of each target, how its peak moves first."""
+    if results.codes.get("diff") not in _OUTCOMES:
+        return
+    heads = [line for line in (results.diff or "").splitlines() if line.startswith(_HEAD)]
+    if heads:
+        more = [f"- ... and {len(heads) - _SHOWN} more"] if len(heads) > _SHOWN else []
+        yield "\n".join([*(f"- {head.removeprefix(_HEAD)}" for head in heads[:_SHOWN]), *more])
 
 
 def _findings(name: str, output: str | None, results: Results) -> Iterator[str]:

@@ -130,6 +130,9 @@ def test_the_text():
     assert "```text\na:b.py:8:1: JXR821 100% over\nc.py:1:1: JXR806 wide\n```" in text
     assert "### Against the base\n\n### `train`: keeps more\n" in text
     assert "help" not in text and "not a command" not in text
+    assert text.index("\n- `train`: keeps more\n") < text.index("**lint**")
+    failed = comment.body_of(results(diff="### `train`: x\n", codes={"diff": "2"}), MARKER)
+    assert "- `train`" not in failed
 
 
 def test_what_could_not_run_is_said():

@@ -119,9 +119,7 @@ def _traced_here(question: Question) -> Subject:
         warnings = (*warnings, _EARLY_REMAT3)
     frames = Frames(own=own_code(fun))
     call = arguments(question, meshes.as_mesh(question.mesh))
-    given = (tuple(question.args), dict(question.kwargs))
-    if remark := meshes.unsharded_warning(call, jax.tree.leaves(given)):
-        warnings = (*warnings, remark)
+    leaves = jax.tree.leaves((tuple(question.args), dict(question.kwargs)))
     mode, has_aux = question.mode, question.has_aux
     may_be_step = mode != "function" and not has_aux and question.argnums is None
     step, given_call = None, call
@@ -153,6 +151,10 @@ def _traced_here(question: Question) -> Subject:
                         step = _step_of(fun, given_call, name, frames, required=False)
                 elif _drops_gradients(traced):
                     more = (*more, dead_gradients(name))
+    jaxpr = traced.written if step is None else step.jaxpr
+    remark = meshes.unused_mesh_warning(call, leaves, jaxpr, question.words)
+    if remark := remark or meshes.unsharded_warning(call, leaves):
+        warnings = (*warnings, remark)
     if step is not None:
         if not steps.holds_gradient(step.jaxpr):
             raise InputsError(

@@ -45,6 +45,7 @@ from jaxresid.model.out_of_memory import OomOther as OomOther
 from jaxresid.model.out_of_memory import OomParts as OomParts
 from jaxresid.model.out_of_memory import OomPool as OomPool
 from jaxresid.model.out_of_memory import OomReport as OomReport
+from jaxresid.model.out_of_memory import OomTrace as OomTrace
 from jaxresid.model.out_of_memory import WayOut as WayOut
 from jaxresid.model.plan.floor import Floor as Floor
 from jaxresid.model.plan.floor import FloorPart as FloorPart

@@ -21,7 +21,7 @@ class Limits(Shown):
       peak_nbytes: the bytes that its peak may have; None for any.
       kept_nbytes: the bytes that its backward pass may keep in device memory, arguments aside; None
         for any.
-      growth: the share of a baseline by which either may be above it; None for any.
+      growth: the share of a baseline's peak by which the peak may be above it; None for any.
     """
 
     peak_nbytes: int | None = None

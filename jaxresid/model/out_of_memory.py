@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
+from jaxresid.model.budget import LineBytes
 from jaxresid.model.compiled import BufferKind
 from jaxresid.model.display import show
 from jaxresid.model.result import Result
@@ -24,11 +25,13 @@ OomCause = OneOf[
     "preallocation",
     "on-chip",
     "host",
+    "pinned-host",
     "unknown",
 ]
 WayOutKind = OneOf[
     "shapes",
     "plan",
+    "finding",
     "batch",
     "shard",
     "state",
@@ -43,6 +46,7 @@ WayOutKind = OneOf[
     "allocator",
     "kernel",
     "host-profile",
+    "host-limit",
 ]
 OomRole = OneOf["forward", "backward", "recompute", ""]
 
@@ -131,10 +135,11 @@ class WayOut(Shown):
     """Something to try.
 
     Attributes:
-      kind: what is changed, or looked at: `shapes`, `plan`, `batch`, `shard`, `state` (the
-        optimizer's), `donate`, `list-buffers`, `dump`, `other-program`, `other-device`,
-        `live-arrays`, `fraction` (more of the GPU for JAX), `less-fraction`, `allocator`, `kernel`,
-        `host-profile`.
+      kind: what is changed, or looked at: `shapes`, `plan`, `finding` (what the report of the
+        target proposes), `batch`, `shard`, `state` (the optimizer's), `donate`, `list-buffers`,
+        `dump`, `other-program`, `other-device`, `live-arrays`, `fraction` (more of the GPU for
+        JAX), `less-fraction`, `allocator`, `kernel`, `host-profile`, `host-limit` (more host memory
+        for devices).
       command: the command that tries it, of `live-arrays` a line to put into the program; words in
         capitals stand for what the log does not say.
       nbytes: the bytes that it is about; None where they are not known.
@@ -143,6 +148,31 @@ class WayOut(Shown):
     kind: WayOutKind
     command: str
     nbytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class OomTrace(Shown):
+    """What the trace of the target says of its memory, beside what the log says.
+
+    Attributes:
+      place: the place that the estimate is for.
+      origin: who chose that place.
+      peak_nbytes: the estimated peak; None where none is estimated, as on a CPU.
+      low_nbytes: the lower end of the interval around it; None where none is known.
+      high_nbytes: the upper end.
+      arguments_nbytes: the bytes of arguments, at the peak.
+      kept_nbytes: what the backward pass keeps in device memory.
+      lines: the lines that have most at the peak, largest first; without a peak, of what is kept.
+    """
+
+    place: str
+    origin: str
+    peak_nbytes: int | None
+    low_nbytes: int | None
+    high_nbytes: int | None
+    arguments_nbytes: int | None
+    kept_nbytes: int
+    lines: tuple[LineBytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -173,6 +203,7 @@ class OomReport(Result):
         other programs, free but not in one piece (`fragmentation`), taken before this program began
         (`other-program`), or by JAX's own preallocation so that libraries have none
         (`preallocation`); `on-chip`: the small memory on a TPU's core; `host`: the host's memory;
+        `pinned-host`: the part of it that a GPU reads, of which JAX takes no more than a limit;
         `unknown`.
       is_certain: whether the figures of the log leave no other cause.
       source: what was read: `log` or `dump`.
@@ -184,6 +215,9 @@ class OomReport(Result):
       required_nbytes: the bytes that the program needs on one device; None: not known, as below.
       capacity_nbytes: the bytes that a program can have there.
       requested_nbytes: the bytes of the one allocation that failed.
+      rematerialized_nbytes: what XLA could bring the program down to by computing values twice,
+        where it says that this was not enough.
+      rematerialization_limit_nbytes: what it aimed at.
       parts: what the program's memory is made of.
       pool: what the allocator said.
       buffers: the largest buffers, largest first, equal ones as one.
@@ -195,6 +229,9 @@ class OomReport(Result):
       others: further lacks of memory in the log.
       hints: where the cause is unknown, lines that speak of memory.
       target: the target that buffers were matched to; None without one.
+      trace: what its trace says; None without a target.
+      function: the function that the traceback in the log ends in, `train.py:train_step`; '' where
+        it ends in none that has a name.
       notes: what restricts the answer.
     """
 
@@ -208,6 +245,8 @@ class OomReport(Result):
     required_nbytes: int | None = None
     capacity_nbytes: int | None = None
     requested_nbytes: int | None = None
+    rematerialized_nbytes: int | None = None
+    rematerialization_limit_nbytes: int | None = None
     parts: OomParts = field(default_factory=OomParts)
     pool: OomPool = field(default_factory=OomPool)
     buffers: tuple[OomBuffer, ...] = ()
@@ -218,6 +257,8 @@ class OomReport(Result):
     others: tuple[OomOther, ...] = ()
     hints: tuple[str, ...] = ()
     target: Target | None = None
+    trace: OomTrace | None = None
+    function: str = ""
     notes: tuple[str, ...] = ()
 
     def print(self, *, verbose: bool = False) -> None:

@@ -1,12 +1,15 @@
 """JXR834: what loops keep although it is cheap to make, and what the program takes without it."""
 
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 import jaxresid
+from jaxresid.inspector.findings.proposals import rewrite_effect
+from jaxresid.inspector.variants.rewrites.effects import Figures
 
 L, N, D = 16, 64, 256
 BF16 = jnp.bfloat16
@@ -99,3 +102,19 @@ def casting_activations(ws, x):
 @pytest.mark.parametrize("fun", [returning, elsewhere, of_one_trip, casting_activations])
 def test_it_is_silent_where_the_peak_stays(fun):
     assert found(fun, *ARGS, has_aux=fun is returning) == []
+
+
+@pytest.mark.parametrize(("flops", "more"), [(998, 0), (1000, 0), (1100, 100)])
+def test_what_is_computed_less_is_no_negative_recomputation(flops, more):
+    """A rewritten program has its calls inlined, of which JAX may leave out more."""
+    report = jaxresid.inspect(casting(product), on="gpu:h100")(*ARGS)
+    before = SimpleNamespace(cost=lambda: SimpleNamespace(flops=1000))
+    figures = Figures(
+        report.peak.nbytes, report.totals.computed_nbytes, SimpleNamespace(flops=flops)
+    )
+    text, measured = rewrite_effect(report, before, figures)
+    assert measured["recompute_flops"] == more
+    assert (measured["flops_before"], measured["flops"]) == (1000, flops)
+    assert text.startswith("estimated peak stays at ")
+    assert ("100 FLOP more" in text) == bool(more)
+    assert "kept" not in text

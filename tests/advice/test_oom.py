@@ -283,12 +283,154 @@ Peak buffers:
     assert jaxresid.oom(text).matched_nbytes is None
 
 
-def test_a_log_without_buffers_tells_what_the_target_keeps():
+def test_the_report_of_the_target_stands_beside_the_log():
     text = "Ran out of memory in memory space hbm. Used 23.88G of 15.75G hbm."
     report = traced()
-    (note,) = jaxresid.oom(text, report).notes
-    kept = f"{report.totals.computed_nbytes / GIB:.2f} GiB"
-    assert f"by its trace loss keeps {kept} for its backward pass" in note
+    found = jaxresid.oom(text, report).trace
+    assert (found.place, found.peak_nbytes) == ("tpu:v5e", report.peak.nbytes)
+    assert found.kept_nbytes == report.totals.computed_nbytes
+    assert found.arguments_nbytes == report.peak.arguments_nbytes
+    assert [line.source.location.line for line in found.lines] == [9, 11]
+    live = sum(value.nbytes for value in report.peak.live if value.source.location)
+    assert sum(line.nbytes for line in found.lines) == live
+    assert jaxresid.oom(text).trace is None
+
+
+TRACEBACK = """
+E1120 10:14:38.4 41021 pjrt_stream_executor_client.cc:2985] Execution of replica 0 failed: {error}
+Traceback (most recent call last):
+  File "/home/me/gpt/train.py", line 38, in <module>
+    main()
+{frames}
+{error}
+"""
+ERROR = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 137492627456 bytes."
+
+
+def of_traceback(frames, error=ERROR):
+    return jaxresid.oom(TRACEBACK.format(frames=frames, error=error)).function
+
+
+@pytest.mark.parametrize(
+    ("frames", "function"),
+    [
+        (
+            '  File "/home/me/gpt/train.py", line 33, in main\n'
+            "    loss = train_step(model, optimizer, tokens[:, 1:])\n"
+            "           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+            '  File "/home/me/.venv/lib/python3.12/site-packages/flax/nnx/c.py", line 431, in f\n'
+            "    out = self.jitted_fn(*args, **kwargs)",
+            "train.py:train_step",
+        ),
+        (
+            '  File "/home/me/gpt/train.py", line 33, in main\n'
+            "    print(step(make(x)))\n"
+            "          ^^^^^^^^^^^^^",
+            "train.py:step",
+        ),
+        ('  File "/a/m.py", line 3, in main\n    x = update(y)\n  [... skipping]', "m.py:update"),
+        ('  File "/a/m.py", line 3, in forward\n    return jnp.dot(x, y)', "m.py:forward"),
+        ('  File "/a/m.py", line 3, in main\n    float(loss)', ""),
+        ('  File "/a/m.py", line 3, in main\n    self.step(x)', ""),
+        ('  File "<stdin>", line 3, in main\n    step(x)', ""),
+    ],
+)
+def test_the_function_of_the_traceback(frames, function):
+    assert of_traceback(frames) == function
+
+
+def test_a_traceback_of_another_error_names_nothing():
+    frames = '  File "/a/m.py", line 3, in main\n    x = update(y)'
+    assert of_traceback(frames, "ValueError: no") == ""
+    handled = TRACEBACK.format(frames=frames, error="KeyError: 'x'") + f"step 1\n{ERROR}\n"
+    assert jaxresid.oom(handled).function == ""
+
+
+def test_a_guessed_function_stands_in_the_commands(tmp_path, monkeypatch):
+    frames = '  File "/home/me/gpt/src/train.py", line 33, in main\n    train_step(model)'
+    log = TRACEBACK.format(frames=frames, error=ERROR)
+    monkeypatch.chdir(tmp_path)
+    assert jaxresid.oom(log).ways[0].command.startswith("jaxresid compile train.py:train_step ")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text("train_step = jit(step)\n")
+    assert jaxresid.oom(log).function == "src/train.py:train_step"
+    (tmp_path / "src" / "train.py").write_text("class Trainer:\n    def train_step(self): ...\n")
+    assert jaxresid.oom(log).function == ""
+    assert "TARGET" in jaxresid.oom(log).ways[0].command
+
+
+SMALLEST = (
+    "hlo_rematerialization.cc:3005] Can't reduce memory use below 54.12GiB (58109067264 bytes) by"
+    " rematerialization; only reduced to 141.30GiB (151720034304 bytes), down from 141.62GiB"
+    " (152063639552 bytes) originally\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "cause", "is_certain"),
+    [(137492627456, "temporaries", True), (60 * GIB, "temporaries", False), (GIB, "held", False)],
+)
+def test_what_xla_could_not_make_small_enough_is_temporaries(asked, cause, is_certain):
+    log = f"{SMALLEST}RESOURCE_EXHAUSTED: Out of memory while trying to allocate {asked} bytes."
+    found = jaxresid.oom(log)
+    assert (found.rematerialized_nbytes, found.rematerialization_limit_nbytes) == (
+        151720034304,
+        58109067264,
+    )
+    assert (found.cause, found.is_certain) == (cause, is_certain)
+    assert jaxresid.oom(SMALLEST).cause == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("text", "platform", "cause", "asked", "free"),
+    [
+        (
+            "ValueError: RESOURCE_EXHAUSTED: Attempting to allocate 3.98G. That was not possible."
+            " There are 3.97G free.",
+            *("tpu", "held", round(3.98 * GIB), round(3.97 * GIB)),
+        ),
+        (
+            "RESOURCE_EXHAUSTED: Error loading program 'jit_train_step': Attempting to allocate"
+            " 1.82G. That was not possible. There are 1.54G free.",
+            *("tpu", "held", round(1.82 * GIB), round(1.54 * GIB)),
+        ),
+        (
+            "RESOURCE_EXHAUSTED: Error allocating device buffer: Attempting to allocate 196.00M."
+            " That was not possible. There are 134.44M free.; (1x0x0_HBM0): while running replica",
+            *("tpu", "held", 196 * MIB, round(134.44 * MIB)),
+        ),
+        (
+            "Resource exhausted: Attempting to reserve 6.48G at the bottom of memory. That was not"
+            " possible. There are 6.78G free, 0B reserved, and 3.33G reservable.",
+            *("tpu", "fragmentation", round(6.48 * GIB), round(6.78 * GIB)),
+        ),
+        (
+            "INTERNAL: pinned host allocation failed. Please set the environment variable"
+            " XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB to allocate larger host memory than the default",
+            *("gpu", "pinned-host", None, None),
+        ),
+        (
+            "cuda_driver.cc:796] failed to alloc 12524123136 bytes on host: CUDA_ERROR_OPERATING",
+            *("gpu", "pinned-host", 12524123136, None),
+        ),
+        (
+            "Allocator (gpu_host_bfc) ran out of memory trying to allocate 16.00GiB (rounded to"
+            " 17179869184)requested by op",
+            *("gpu", "pinned-host", 17179869184, None),
+        ),
+        ("Out of memory allocating 34359738368 bytes.", "cpu", "too-large", 2**35, None),
+    ],
+)
+def test_short_forms(text, platform, cause, asked, free):
+    found = jaxresid.oom(text)
+    assert (found.platform, found.cause) == (platform, cause)
+    assert (found.requested_nbytes, found.pool.free_nbytes) == (asked, free)
+
+
+def test_more_of_the_pinned_memory_is_offered():
+    found = jaxresid.oom("failed to alloc 150000000000 bytes on host: CUDA_ERROR_OUT_OF_MEMORY")
+    (way,) = found.ways
+    assert way.command == "XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB=512 python train.py"
 
 
 def test_a_line_of_another_machine_is_found_by_the_end_of_its_path():

@@ -1,5 +1,6 @@
 """`jaxresid diff`: its sides, what it refuses, and that it leaves nothing behind."""
 
+import dataclasses
 import json
 import os
 import re
@@ -118,14 +119,35 @@ def test_refused(given, message, saved, call):
 def test_what_changed_since_a_revision(repository, call, left_over):
     code, out, err = call("diff", "main", "--target", "model.py:loss", "--on", "tpu:v5e")
     assert code == 0, err
-    assert out.startswith("Keeps ")
-    assert "at model.py:7 in loss" in out
+    assert out.startswith("The peak stays at ")
+    assert "keeps 256 B more" in out
+    assert "at model.py:7 in loss" in " ".join(out.split())
     assert "on tpu:v5e" in out
     assert left_over(repository) == 0
     code, out, _ = call("diff", "main", "--target", "model.py:loss", "--exit-code", "-f", "json")
-    assert code == 1
+    assert code == 0
     (document,) = json.loads(out)
     assert (document["kind"], document["before"]["label"]) == ("diff", "main")
+
+
+def test_the_peak_decides_the_exit_code(saved, call):
+    before = jaxresid.load(saved, jaxresid.Report)
+    peak = before.peak
+    assert peak is not None
+    for share, code in ((1.0, 0), (1.009, 0), (1.05, 1), (0.5, 0)):
+        after = dataclasses.replace(
+            before, peak=dataclasses.replace(peak, nbytes=int(peak.nbytes * 1000 * share))
+        )
+        earlier = dataclasses.replace(
+            before, peak=dataclasses.replace(peak, nbytes=peak.nbytes * 1000)
+        )
+        after.save("after.json")
+        earlier.save(saved)
+        assert call("diff", saved, "after.json", "--exit-code")[0] == code
+    dataclasses.replace(before, peak=None).save("after.json")
+    code, _, err = call("diff", saved, "after.json", "--exit-code")
+    assert code == 2
+    assert "--exit-code: the peaks of saved.<locals>.<lambda> cannot be compared" in err
 
 
 @pytest.mark.integration
@@ -145,7 +167,7 @@ def test_a_target_that_is_new_does_not_hide_the_others(repository, call):
     (repository / "pyproject.toml").write_text(TARGETS + table)
     code, out, err = call("diff", "main")
     assert code == 2
-    assert out.count("Keeps ") == 2
+    assert out.count("keeps ") == 2
     assert "jaxresid: error: main: model.py has no attribute 'added'" in err
 
 

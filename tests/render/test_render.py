@@ -339,12 +339,12 @@ def test_no_number_is_cut(width, group_by):
     for live in PEAK.live[:4]:
         assert format_bytes(live.nbytes) in shown
     for c in CHECKPOINTED.checkpoints:
-        assert (
-            f"peak {format_bytes(c.peak_nbytes)} → {format_bytes(c.peak_without_nbytes)}" in shown
-        )
-        assert (
-            f"kept {format_bytes(c.kept_nbytes)} → {format_bytes(c.kept_without_nbytes)}" in shown
-        )
+        for with_it, without in (
+            (c.peak_nbytes, c.peak_without_nbytes),
+            (c.kept_nbytes, c.kept_without_nbytes),
+        ):
+            assert format_bytes(with_it) in shown
+            assert format_bytes(without) in shown
         assert format_flops(c.recompute_flops) in shown
 
 
@@ -555,7 +555,7 @@ earns its keep  layer  model.py:49  policy dots_saveable  prevent_cse=False
   saved-but-recomputed, model.py:41: 'h[0]' is saved, and the dot_general before
   it runs again; name the product instead
 saves nothing  loss  model.py:60  no policy
-  kept 0 B → 35.00 MiB · peak 100.00 MiB → 100.00 MiB
+  kept 0 B → 35.00 MiB · peak 100.00 MiB either way
   recompute 60.13 GFLOP (33.3%) · r 0.00
   it is all of the loss: everything is recomputed at once, right where it is
   needed"""
@@ -624,6 +624,15 @@ saves nothing  loss  model.py:60  no policy
     def test_figures_that_there_are_not(self):
         c = dataclasses.replace(USELESS, recompute_flops=0, recompute_fraction=0.0, ratio=None)
         assert figure_parts(c)[2:] == ("recompute 0 FLOP",)
+
+    def test_what_stays_is_said_once(self):
+        c = dataclasses.replace(USELESS, kept_nbytes=MIB, kept_without_nbytes=MIB)
+        c = dataclasses.replace(c, peak_nbytes=2 * MIB, peak_without_nbytes=2 * MIB + 1)
+        assert figure_parts(c)[:2] == ("kept 1.00 MiB either way", "peak 2.00 MiB either way")
+        nothing = dataclasses.replace(c, kept_nbytes=0, kept_without_nbytes=0)
+        assert figure_parts(nothing)[0] == "peak 2.00 MiB either way"
+        more = dataclasses.replace(c, kept_nbytes=0)
+        assert figure_parts(more)[0] == "kept 0 B → 1.00 MiB"
 
     def test_no_price_for_what_is_not_saved(self):
         worse = dataclasses.replace(USELESS, peak_nbytes=200 * MIB, ratio=-2.857)

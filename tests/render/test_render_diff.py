@@ -2,7 +2,7 @@
 
 import io
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,13 @@ import pytest
 from rich.console import Console
 
 import jaxresid
-from jaxresid.model import CheckpointDifference, LineDifference, Location, ValueDifference
+from jaxresid.model import (
+    CheckpointDifference,
+    LineDifference,
+    Location,
+    Totals,
+    ValueDifference,
+)
 from jaxresid.render.diff.markdown import code, render_markdown
 from jaxresid.render.diff.text import render_difference, render_differences
 from jaxresid.text.units import format_bytes
@@ -49,8 +55,8 @@ def shown(difference, width=80, **options):
 
 def test_what_is_the_same_is_two_lines():
     assert shown(SAME).splitlines() == [
-        f"No difference: keeps {format_bytes(SAME.after.totals.computed_nbytes)}, peak about"
-        f" {format_bytes(SAME.after.peak_nbytes)}.",
+        f"No difference: peak about {format_bytes(SAME.after.peak_nbytes)}, keeps"
+        f" {format_bytes(SAME.after.totals.computed_nbytes)}.",
         f"model.py:loss: main → working tree · on gpu:h100 · jax {jax.__version__}",
     ]
 
@@ -59,7 +65,9 @@ def test_the_first_sentence_says_what_changed_and_where():
     text = shown(MORE)
     line = wider.__code__.co_firstlineno + 1
     first = " ".join(text.split()).partition(". ")[0]
-    assert first.startswith(f"Keeps {format_bytes(MORE.kept_growth_nbytes)} more (+")
+    peak = format_bytes(MORE.after.peak_nbytes)
+    kept = f"keeps {format_bytes(MORE.kept_growth_nbytes)} more (+"
+    assert first.startswith(f"The peak stays at about {peak}; for information: {kept}")
     assert f"at tests/render/test_render_diff.py:{line} in wider" in first
     assert f"tests/render/test_render_diff.py:{line} wider" in text
     assert "+ f32[128,64]" in text
@@ -67,8 +75,9 @@ def test_the_first_sentence_says_what_changed_and_where():
 
 def test_what_is_less_has_a_minus():
     text = " ".join(shown(LESS).split())
-    assert text.startswith("Keeps ")
-    assert " less (−" in text
+    peak, kept = LESS.peak_growth_nbytes, LESS.kept_growth_nbytes
+    assert text.startswith(f"The peak is {format_bytes(peak)} higher (+")
+    assert f"; keeps {format_bytes(-kept)} less (−" in text
     assert "1 checkpoint added" in text
     assert "recompute" in text
 
@@ -121,7 +130,7 @@ def test_several_are_one_below_the_other():
     console = Console(file=io.StringIO(), width=80)
     console.print(render_differences([SAME, MORE]))
     text = console.file.getvalue()
-    assert text.index("No difference") < text.index("\n\n") < text.index("Keeps")
+    assert text.index("No difference") < text.index("\n\n") < text.index("The peak")
 
 
 @pytest.mark.parametrize("difference", [SAME, MORE, LESS, many(2)])
@@ -151,8 +160,8 @@ def test_every_key_is_required():
 def test_markdown_has_a_heading_a_table_and_folded_details():
     text = render_markdown([MORE, SAME])
     first, second = text.split("\n\n### ")
-    assert first.startswith("### `model.py:loss`: keeps ")
-    assert "| kept | " in first
+    assert first.startswith("### `model.py:loss`: the peak stays at about ")
+    assert first.index("| peak (estimate) | ") < first.index("| kept | ")
     assert first.count("<details>") == first.count("</details>") >= 1
     assert second.startswith("`model.py:loss`: no difference")
     assert "<details>" not in second
@@ -178,6 +187,66 @@ def test_nothing_of_the_code_is_markup(bad):
     assert "@everyone" not in prose
     rows = [row for row in text.splitlines() if row.startswith("| +")]
     assert all(row.replace("\\|", "").count("|") == 6 for row in rows)
+
+
+def with_sides(difference, **figures):
+    """A difference in whose two sides the figures are these pairs."""
+    before, after = (
+        replace(side, **{name: pair[i] for name, pair in figures.items()})
+        for i, side in enumerate((difference.before, difference.after))
+    )
+    return replace(difference, before=before, after=after)
+
+
+NOTHING = Totals(*(0,) * len(fields(Totals)))
+
+
+def test_more_is_kept_is_a_matter_of_the_peak():
+    higher = with_sides(MORE, peak_nbytes=(100, 200))
+    unknown = with_sides(MORE, peak_nbytes=(None, None), peak_by=(None, None))
+    kept = f"eeps {format_bytes(MORE.kept_growth_nbytes)} more"
+    assert f"information: k{kept}" in shown(MORE)
+    assert "The peak is 100 B higher (+100.0%)" in shown(higher)
+    assert shown(unknown).startswith(f"K{kept}")
+    assert "information" not in shown(higher) + shown(unknown)
+    assert "peak (" not in shown(unknown) + render_markdown([unknown])
+
+
+def test_a_few_flops_are_no_difference():
+    few = with_sides(SAME, recompute_flops=(2, 0), total_flops=(10**6, 10**6))
+    assert few.is_same
+    beside = replace(few, lines=MORE.lines)
+    assert "FLOP" not in shown(beside) + render_markdown([beside])
+    many = with_sides(SAME, recompute_flops=(2, 0), total_flops=(100, 98))
+    assert not many.is_same
+    assert "recomputes 2 FLOP less" in shown(many)
+
+
+def test_what_there_is_nothing_of_has_no_row():
+    nothing = with_sides(
+        replace(SAME, found=LESS.found, checkpoints=LESS.checkpoints),
+        totals=(NOTHING, NOTHING),
+        peak_nbytes=(None, None),
+        peak_by=(None, None),
+        recompute_flops=(0, 0),
+    )
+    for text in (shown(nothing), render_markdown([nothing])):
+        assert "0 B" not in text
+        assert "?" not in text
+        assert "| main |" not in text
+
+
+def test_a_line_that_differs_at_the_peak_alone_has_the_bytes_there():
+    line = replace(
+        LESS.lines[0],
+        kept_before_nbytes=0,
+        kept_after_nbytes=0,
+        peak_before_nbytes=1024,
+        peak_after_nbytes=3072,
+    )
+    text = render_markdown([replace(LESS, lines=(line,))])
+    assert "| +2.00 KiB | 1.00 KiB | 3.00 KiB |" in text
+    assert "<summary>1 line</summary>" in text
 
 
 def test_inline_code():

@@ -158,7 +158,7 @@ def _held_peak(report: Report, limit_nbytes: int) -> Held:
             + (errors or "peaks are not estimated there; add --compile (compile=True)")
         )
     if compiled is not None:
-        lines = _compiled_by_line(compiled) or _live_by_line(report)
+        lines = _compiled_by_line(compiled) or live_by_line(report)
         arguments = compiled.argument_nbytes or 0
         return Held("peak", peak.nbytes, limit_nbytes, "xla", False, None, lines, arguments)
     assert estimate is not None
@@ -169,12 +169,16 @@ def _held_peak(report: Report, limit_nbytes: int) -> Held:
         "estimate",
         bool(estimate.uncounted),
         estimate.interval,
-        _live_by_line(report),
+        live_by_line(report),
         estimate.arguments_nbytes,
     )
 
 
-def _live_by_line(report: Report) -> tuple[LineBytes, ...]:
+def live_by_line(report: Report) -> tuple[LineBytes, ...]:
+    """Return the lines whose values are live at the estimated peak, that of the most bytes first.
+
+    Where no peak is estimated these are the lines of what is kept.
+    """
     if report.peak is None:
         return kept_by_line(report)
     return _by_line((v.source, v.nbytes, v.kind) for v in report.peak.live)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxresid.advice.check.budgets import kept_by_line, peak_of
+from jaxresid.advice.check.budgets import BudgetFinding, kept_by_line, peak_of
 from jaxresid.advice.diff.difference import diff
 from jaxresid.errors import InputsError
 from jaxresid.model import (
@@ -81,8 +81,11 @@ def baseline_of(report: Report, root: Path) -> Baseline:
 
 def growth_finding(
     report: Report, earlier: Earlier, most: float, name: str, root: Path
-) -> Finding | None:
+) -> BudgetFinding | None:
     """Return what there is to say of a program that has grown by more than a share; else None.
+
+    It fails by its peak alone. Where it only keeps more, which raises the peak by no more than the
+    share, that is said for information.
 
     Args:
       report: The report.
@@ -96,34 +99,39 @@ def growth_finding(
         different means.
     """
     baseline = earlier.baseline
-    figures = _figures(report, earlier, name)
+    peak, kept = figures = _figures(report, earlier, name)
     grown = [each for each in figures if each.after_nbytes > each.before_nbytes * (1 + most)]
     if not grown:
         return None
-    by = {"kept": _kept_growth, "peak": _peak_growth}[grown[0].name]
-    lines = by(report, earlier, root)
-    said = [
-        f"`{name}` has grown by more than {100 * most:g}% since {earlier.label}:"
-        f" {', and '.join(map(_sentence, grown))}",
-        *_line_sentences(lines),
-    ]
+    fails = peak in grown
+    lines = (_peak_growth if fails else _kept_growth)(report, earlier, root)
+    if fails:
+        what = f"`{name}` has grown by more than {100 * most:g}% since {earlier.label}"
+        said = [f"{what}: {', and '.join(map(_sentence, grown))}"]
+    else:
+        held = f"the peak has not grown by more than {100 * most:g}%"
+        said = [f"{held} since {earlier.label}, but of `{name}` {_sentence(kept)}"]
+    said += _line_sentences(lines)
     if baseline.jax != report.jax.version:
         said.append(f"That was traced by jax {baseline.jax}, and this by {report.jax.version}")
     where = lines[0].location if lines else None
     remedy = "raise the limit" if earlier.report else "`jaxresid check --update` accepts it"
-    return Finding(
+    finding = Finding(
         GROWTH_RULE,
         ". ".join(said),
         NOWHERE if where is None else Source(where),
-        f"checkpoint what has grown, or {remedy}",
+        f"checkpoint what has grown, or {remedy}"
+        if fails
+        else "nothing, or a limit of its own: --max-kept",
         {
-            "by": grown[-1].by,
+            "by": grown[0].by,
             "baseline": earlier.label,
             "max_growth": most,
             **{f"{each.name}_before_nbytes": each.before_nbytes for each in figures},
             **{f"{each.name}_nbytes": each.after_nbytes for each in figures},
         },
     )
+    return BudgetFinding(finding, fails)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +144,12 @@ class _Compared:
     by: str
 
 
-def _figures(report: Report, earlier: Earlier, name: str) -> tuple[_Compared, ...]:
+def _figures(report: Report, earlier: Earlier, name: str) -> tuple[_Compared, _Compared]:
+    """Return the peak and what is kept, before and now.
+
+    Raises:
+      InputsError: As `growth_finding`.
+    """
     baseline, peak = earlier.baseline, peak_of(report)
     if baseline.place != report.place.name:
         raise InputsError(
@@ -144,16 +157,14 @@ def _figures(report: Report, earlier: Earlier, name: str) -> tuple[_Compared, ..
             f" the two cannot be compared; add --on {baseline.place}, or make the baseline anew"
         )
     kept = _Compared("kept", baseline.kept_nbytes, report.totals.computed_nbytes, "trace")
-    if baseline.peak_nbytes is None:
-        return (kept,)
-    if peak is None or baseline.peak_by != peak.by:
+    if peak is None or baseline.peak_nbytes is None or baseline.peak_by != peak.by:
         words = {"estimate": "an estimate", "xla": "XLA's, of --compile", None: "not known"}
         raise InputsError(
             f"the peak of `{name}` in {earlier.label} is {words[baseline.peak_by]}, and this one is"
             f" {words[None if peak is None else peak.by]}: the two cannot be compared; make both"
             " with --compile, or both without"
         )
-    return kept, _Compared("peak", baseline.peak_nbytes, peak.nbytes, peak.by)
+    return _Compared("peak", baseline.peak_nbytes, peak.nbytes, peak.by), kept
 
 
 def _sentence(figure: _Compared) -> str:

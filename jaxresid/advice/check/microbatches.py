@@ -16,7 +16,7 @@ from jaxresid.advice.plan.floor.parts import argument_name
 from jaxresid.advice.plan.floor.reliefs import Batch, batch_of
 from jaxresid.advice.plan.joint.microbatches import divided, in_microbatches
 from jaxresid.errors import RetraceError
-from jaxresid.inspector.findings.proposals import WORTH_SAYING, Changed, Proposal
+from jaxresid.inspector.findings.proposals import WORTH_SAYING, Changed, Proposal, kept_change
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.subject.base import Inspection, Subject, gc_paused
 from jaxresid.inspector.trace.retracing import retracing
@@ -224,8 +224,8 @@ def _finding(
         f" {format_bytes(budget)}. In {chosen.count} microbatches of {rows}, their gradients added"
         f" up, the estimated peak falls to {format_bytes(chosen.nbytes)}"
         f"{_range(chosen.interval)}, {_ANSWERS[chosen.fits]}, and"
-        f" {format_bytes(chosen.kept_nbytes)} are kept instead of"
-        f" {format_bytes(report.totals.computed_nbytes)}, for no more FLOPs{others}",
+        f" {kept_change(report.totals.computed_nbytes, chosen.kept_nbytes)}, for no more"
+        f" FLOPs{others}",
         NOWHERE,
         help="add up jax.value_and_grad of the microbatches in a jax.lax.scan, and update once:"
         f" `jaxresid plan --microbatches 1..{chosen.count}` writes it, and weighs checkpoints"

@@ -51,8 +51,7 @@ def verdict_finding(checkpoint: Checkpoint) -> Finding | None:
         return None
     message = (
         f"the checkpoint of `{c.function}` {_SAYS[c.verdict]}: {c.reason}. The program keeps"
-        f" {format_bytes(c.kept_without_nbytes)} without it and {format_bytes(c.kept_nbytes)} with"
-        f" it{_peak(c)}{_recompute(c)}{_estimated(c)}"
+        f" {_kept(c.kept_without_nbytes, c.kept_nbytes)}{_peak(c)}{_recompute(c)}{_estimated(c)}"
     )
     return Finding(name, message, c.source, _HELP[name], _measured(c))
 
@@ -78,6 +77,13 @@ def _rule(checkpoint: Checkpoint) -> str | None:
             has_names = _QUOTED.search(policy or "") is not None
             return "undefined-checkpoint-name" if has_names else "unmatched-policy"
     return None
+
+
+def _kept(without: int, nbytes: int) -> str:
+    before, after = format_bytes(without), format_bytes(nbytes)
+    if before != after:
+        return f"{before} without it and {after} with it"
+    return f"{after} with it and without it" if nbytes else "nothing with it and nothing without it"
 
 
 def _peak(c: Checkpoint) -> str:

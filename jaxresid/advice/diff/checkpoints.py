@@ -13,7 +13,10 @@ _ENOUGH_TEXT = 0.5
 
 
 def checkpoint_differences(
-    before: Sequence[Checkpoint], after: Sequence[Checkpoint], tolerance: float
+    before: Sequence[Checkpoint],
+    after: Sequence[Checkpoint],
+    tolerance: float,
+    negligible_flops: float,
 ) -> tuple[CheckpointDifference, ...]:
     """Return the checkpoints that differ, in the order of the later program, gone ones last.
 
@@ -21,6 +24,7 @@ def checkpoint_differences(
       before: the checkpoints of the earlier report.
       after: those of the later one.
       tolerance: recomputations that differ by no more than this share of the larger are the same.
+      negligible_flops: so are those that differ by no more than this.
     """
     partner = _paired(before, after)
     found = []
@@ -29,7 +33,7 @@ def checkpoint_differences(
             found.append(CheckpointDifference(None, now, ("added",)))
             continue
         was = before[partner[j]]
-        if changes := tuple(_changes(was, now, tolerance)):
+        if changes := tuple(_changes(was, now, tolerance, negligible_flops)):
             found.append(CheckpointDifference(was, now, changes))
     gone = set(range(len(before))) - set(partner.values())
     found += [CheckpointDifference(before[i], None, ("removed",)) for i in sorted(gone)]
@@ -104,7 +108,9 @@ def _policy(checkpoint: Checkpoint) -> str:
     return checkpoint.policy or "nothing_saveable"
 
 
-def _changes(was: Checkpoint, now: Checkpoint, tolerance: float) -> Iterator[str]:
+def _changes(
+    was: Checkpoint, now: Checkpoint, tolerance: float, negligible_flops: float
+) -> Iterator[str]:
     if was.verdict != now.verdict:
         yield "verdict"
     if _policy(was) != _policy(now):
@@ -116,6 +122,8 @@ def _changes(was: Checkpoint, now: Checkpoint, tolerance: float) -> Iterator[str
     if before is not None and after is not None and before != after:
         yield "dropped"
     if was.recompute_flops is None or now.recompute_flops is None:
+        return
+    if abs(now.recompute_flops - was.recompute_flops) <= negligible_flops:
         return
     if is_more_than(tolerance, was.recompute_flops, now.recompute_flops):
         yield "recompute"

@@ -12,7 +12,7 @@ from jaxresid.advice.diff.matching import matched
 from jaxresid.advice.diff.pairing import paired
 from jaxresid.errors import InputsError
 from jaxresid.model import Difference, DiffSide, JaxInfo, LineDifference, Mesh, Report
-from jaxresid.model.comparison.difference import TOLERANCE
+from jaxresid.model.comparison.difference import TOLERANCE, negligible_recompute
 
 
 def diff(
@@ -46,7 +46,12 @@ def diff(
     found, gone = finding_differences(before.findings, after.findings)
     whole = Difference(
         *sides,
-        checkpoints=checkpoint_differences(before.checkpoints, after.checkpoints, tolerance),
+        checkpoints=checkpoint_differences(
+            before.checkpoints,
+            after.checkpoints,
+            tolerance,
+            negligible_recompute(*(side.total_flops for side in sides)),
+        ),
         inputs=input_differences(before, after),
         found=found,
         gone=gone,

@@ -123,12 +123,12 @@ def _with_code(source: Source) -> Source:
         return source
     file = location.file.removeprefix(os.path.join(os.getcwd(), ""))
     code = location.code
-    if not code and _is_source(location.file):
+    if not code and is_source(location.file):
         code = linecache.getline(location.file, location.line).strip()
     return replace(source, location=replace(location, file=file, code=code))
 
 
-def _is_source(file: str) -> bool:
+def is_source(file: str) -> bool:
     """Return whether a file is one of source code: a log may name a device instead."""
     try:
         return (

@@ -14,6 +14,9 @@ _MODEST_NBYTES = 4 * 2**30
 _IMPOSSIBLE_NBYTES = 320 * 2**30
 # Allocators round what is asked for, and logs what they say.
 _ROUNDING = 1.02
+# XLA:GPU aims at 95 % of what is left of 80 % of the device beside arguments and outputs; JAX gives
+# a program no more than 95 %.
+_ROOM_FOR_TEMPORARIES = 1.25
 # Of BFC's bar: below the first nothing but this program's allocation is large, above the second
 # little is free.
 _EMPTY_FRACTION, _FULL_FRACTION = 0.1, 0.5
@@ -33,15 +36,17 @@ def cause_of(
       buffers: its largest buffers.
     """
     if failure.memory != "device":
-        return ("host" if failure.memory == "host" else "on-chip"), True
+        return failure.memory, True
     if failure.before_start:
         return "other-program", True
     pool = failure.pool
     if failure.phase == "start":
         return "preallocation", pool.limit_nbytes is not None
-    if failure.phase in ("load", "transfer") and pool.free_nbytes is not None:
-        return _without_room(failure), True
     need, asked = failure.required_nbytes, failure.requested_nbytes
+    # A TPU's program is allocated as it is loaded: what it asks for as it runs is for arrays.
+    is_array = failure.phase in ("load", "transfer") or (failure.platform == "tpu" and need is None)
+    if is_array and pool.free_nbytes is not None:
+        return _without_room(failure), True
     ceiling = failure.capacity_nbytes or pool.limit_nbytes
     size = _of_size(failure, parts, buffers)
     largest = max((n for n in (need, asked) if n is not None), default=None)
@@ -50,6 +55,10 @@ def cause_of(
         return (size, size == "padding") if known else ("unknown", False)
     if (ceiling is not None and largest > ceiling) or largest > _IMPOSSIBLE_NBYTES:
         return size, True
+    smallest = failure.rematerialized
+    if smallest is not None and asked is not None and asked > smallest.limit_nbytes:
+        # What XLA computes twice are temporaries alone, and a GPU's are one allocation.
+        return "temporaries", asked > _ROOM_FOR_TEMPORARIES * smallest.limit_nbytes
     if asked is not None and _is_in_pieces(failure, asked):
         return "fragmentation", True
     if ceiling is not None:
@@ -62,9 +71,7 @@ def _without_room(failure: Failure) -> OomCause:
     """Return the cause where an allocator says how much was free and how much was asked for."""
     pool, asked = failure.pool, failure.requested_nbytes
     free = pool.free_nbytes or 0
-    if asked is not None and free * _ROUNDING >= asked:
-        return "fragmentation"
-    return "held"
+    return "held" if asked is None or free < asked else "fragmentation"
 
 
 def _is_in_pieces(failure: Failure, asked: int) -> bool:

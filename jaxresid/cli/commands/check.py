@@ -258,7 +258,7 @@ def _checked(
             root = Path(os.path.abspath(lock)).parent
             grown = growth_finding(report, earlier, limits.growth, reference, root)
             if grown is not None:
-                yield BudgetFinding(grown, fails=True)
+                yield grown
 
     results = checked(found, run, over, limits.peak_nbytes, compiles if compile_ else None)
     return CheckedTarget(reference, found, results)

@@ -14,7 +14,7 @@ from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import place_options
 from jaxresid.cli.options.sides import AskedSides, label_of, sides_of, traced
 from jaxresid.cli.options.typed import typed_arguments
-from jaxresid.errors import JaxresidError
+from jaxresid.errors import InputsError, JaxresidError
 
 
 @command(
@@ -66,7 +66,11 @@ from jaxresid.errors import JaxresidError
     " JAX, not jaxresid.",
 )
 @option("--all", "all_", is_flag=True, help="Show every line and checkpoint that differs.")
-@option("--exit-code", is_flag=True, help="Exit 1 if there is a difference.")
+@option(
+    "--exit-code",
+    is_flag=True,
+    help="Exit 1 if a peak is more than 1 % higher, and 2 if the peaks cannot be compared.",
+)
 @mode_option
 @place_options
 @input_options
@@ -83,7 +87,7 @@ def diff(
     exit_code: bool,
     **options: Any,
 ) -> int:
-    """Show what changed between two versions: kept bytes, peak, recompute and verdicts, by line.
+    """Show what changed between two versions: peak, kept bytes, recompute and verdicts, by line.
 
     A and B are saved reports (FILE.json), revisions of git, or targets. B is the working tree if it
     is not given; with --flag or --python it is A, under that flag or interpreter, and A may be left
@@ -121,8 +125,17 @@ def diff(
     if text:
         output.write(text, verbatim=output.format == "html")
     failed = [each for each in reports if isinstance(each, JaxresidError)]
+    if exit_code:
+        failed += [
+            InputsError(
+                f"--exit-code: the peaks of {each.after.target.name} cannot be compared; trace both"
+                " for one place whose peak is known, such as --on gpu:h100"
+            )
+            for each in found
+            if each.peak_growth_nbytes is None
+        ]
     for error in failed:
         tell(f"jaxresid: error: {error}")
     if failed:
         return EXIT_FAILED
-    return int(exit_code and not all(each.is_same for each in found))
+    return int(exit_code and any(each.has_higher_peak for each in found))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -21,7 +21,7 @@ PARAMETERS = ("batch", "batch_size")
 _MOST = 4096
 # A string, or an array with its shape: the word stands for a size nowhere else, and after an `@`
 # it may well be an axis of the mesh.
-_ARRAY = re.compile(
+ARRAY = re.compile(
     r"""(?P<string>"(?:[^"\\]|\\.)*+"?|'(?:[^'\\]|\\.)*+'?)"""
     r"""|(?<!\w)(?P<dtype>\w++)\[(?P<shape>[^\[\]]*+)\]"""
 )
@@ -87,6 +87,11 @@ def _range(part: str, what: str) -> tuple[int, int]:
     return low, high
 
 
+def arrays_in(spec: str) -> Iterator[re.Match[str]]:
+    """Yield the arrays of a SPEC: matches with groups `dtype` and `shape`."""
+    return (match for match in ARRAY.finditer(spec) if match["string"] is None)
+
+
 def is_sized(spec: str) -> bool:
     """Return whether a dimension of a SPEC is the word `batch`."""
     return sized_spec(spec, 1) != spec
@@ -120,7 +125,7 @@ def sized_spec(spec: str, batch: int | None) -> str:
             return match[0]
         return f"{match['dtype']}[{_WORD.sub(str(batch), match['shape'])}]"
 
-    return _ARRAY.sub(replaced, spec)
+    return ARRAY.sub(replaced, spec)
 
 
 def check_specs(specs: Sequence[str], batches: Sequence[int]) -> None:

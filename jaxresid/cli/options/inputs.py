@@ -255,7 +255,12 @@ def inspected(options: TargetOptions, *, lifetimes: bool = False) -> Inspection:
     Raises:
       JaxresidError: Something is wrong with the target, its inputs or its trace.
     """
-    asked = replace(requested(options).question, lifetimes=lifetimes)
+    return inspection_of(requested(options), lifetimes=lifetimes)
+
+
+def inspection_of(request: TargetRequest, *, lifetimes: bool = False) -> Inspection:
+    """Return the inspection of what is requested; see `inspected`."""
+    asked = replace(request.question, lifetimes=lifetimes)
     from jaxresid.inspector.report import inspection
     from jaxresid.xla.processes.cache import CompileCache, default_directory
 

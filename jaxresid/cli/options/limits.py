@@ -50,7 +50,7 @@ def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
             group=Group.BUDGET,
             callback=_read(parse_growth),
             metavar="SHARE",
-            help="Fail if the peak, or what is kept, is above the baseline by more than this: 2%.",
+            help="Fail if the peak is above that of the baseline by more than this: 2%.",
         ),
         option(
             "--max-kept",

@@ -99,9 +99,9 @@ def placed(
 ) -> tuple[Given, tuple[Place, ...]]:
     """Return the options with the place that is meant, and the places, each once.
 
-    Where something is compiled this process is prepared for it, before it loads jax: it traces on
-    the CPU, with as many devices as the largest topology has, so that a mesh of that many can be
-    made.
+    Where something is compiled, or a place is of several devices, this process is prepared for it,
+    before it loads jax: it traces on the CPU, with as many devices as the largest topology has, so
+    that a mesh of that many can be made.
 
     Args:
       options: The options as given.
@@ -122,7 +122,8 @@ def placed(
         found = [
             choose(None, memory_fraction=options.memory_fraction, margin_nbytes=options.margin or 0)
         ]
-    if compiles or asks_compiler(found):
+    # A program's own mesh, of a shard_map, needs as many devices too.
+    if compiles or asks_compiler(found) or any((place.devices or 1) > 1 for place in found):
         _prepare(found, measures=measures)
     places = tuple(dict.fromkeys(found))
     texts = tuple(place.text for place in places)

@@ -15,6 +15,7 @@ from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.findings.proposals import (
     WORTH_SAYING,
     Proposal,
+    kept_change,
     peak_change,
     proposal,
     rewrite_effect,
@@ -24,7 +25,7 @@ from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Finding, Report
-from jaxresid.text.units import format_bytes, format_flops
+from jaxresid.text.units import format_flops
 
 
 def defeated_policies(
@@ -78,8 +79,8 @@ def _finding(
         f" save {hidden} of {hidden + found.saved} matmuls with parameters, which it would save if"
         f" the vmap{f' at {where}' if where else ''} did not give them a batch dimension"
         f" (of {found.size}). Saved, {format_flops(fewer)} less are computed"
-        f" ({fewer / before:.1%}), {format_bytes(figures.kept_nbytes)} are kept"
-        f" instead of {format_bytes(kept)}, and the {peak_change(peak, figures.peak_nbytes)}",
+        f" ({fewer / before:.1%}), {kept_change(kept, figures.kept_nbytes)}, and the"
+        f" {peak_change(peak, figures.peak_nbytes)}",
         site.source,
         help="name what is to be saved, `checkpoint_name(x @ w, 'up')`, with the policy"
         " save_only_these_names('up'): a name is saved whatever a vmap adds. If the memory matters"

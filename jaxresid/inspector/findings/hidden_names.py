@@ -15,6 +15,7 @@ from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.findings.proposals import (
     WORTH_SAYING,
     Proposal,
+    kept_change,
     peak_change,
     proposal,
     rewrite_effect,
@@ -23,7 +24,7 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
 from jaxresid.model import Finding, Report, Source
-from jaxresid.text.units import format_bytes, format_flops
+from jaxresid.text.units import format_flops
 
 
 def names_hidden_by_rules(report: Report, levels: Levels, rewrites: Rewrites) -> Iterator[Proposal]:
@@ -69,7 +70,7 @@ def _finding(
         f" differentiation runs the forward rule of the custom_vjp function, which {does}"
         f" {'it' if len(names) == 1 else 'them'}. With the names in the rule,"
         f" {format_flops(fewer)} less are computed ({fewer / before:.1%}),"
-        f" {format_bytes(figures.kept_nbytes)} are kept instead of {format_bytes(kept)}, and the"
+        f" {kept_change(kept, figures.kept_nbytes)}, and the"
         f" {peak_change(peak, figures.peak_nbytes)}",
         where,
         help="give the names in the forward rule, and let it call the plain implementation, not"

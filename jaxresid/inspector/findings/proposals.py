@@ -15,6 +15,8 @@ from jaxresid.text.units import format_bytes, format_flops
 
 # Of the peak; a change that takes less off it is not told of.
 WORTH_SAYING = 0.03
+# Of all FLOPs: less is 0.0 % where it is shown.
+WORTH_A_SHARE = 0.0005
 
 
 # What a change is for: a lower peak, or fewer FLOPs, which may take memory.
@@ -135,12 +137,22 @@ def peak_change(before: int, after: int, called: str = "estimated peak") -> str:
     return f"{called} {'rises' if after > before else 'falls'} from {shown} to {changed}"
 
 
+def kept_change(before: int, after: int) -> str:
+    """Return what is kept after a change: `16.00 MiB are kept instead of 64.00 MiB`."""
+    shown, changed = format_bytes(before), format_bytes(after)
+    if shown == changed:
+        return f"{shown} are kept as before"
+    return f"{changed} are kept instead of {shown}"
+
+
 def rewrite_effect(
     report: Report, rewrites: Rewrites, figures: Figures
 ) -> tuple[str, dict[str, object]]:
     """Return what a rewrite does to peak, kept bytes and FLOPs, in words and by name.
 
-    The words are `estimated peak falls from ...`.
+    The words are `estimated peak falls from ...`. A rewritten program may compute less, and not
+    only where that is its point: its calls are inlined, of which JAX may leave out more. That is no
+    recomputation.
 
     Args:
       report: the report of the program as it is, with an estimated peak.
@@ -153,16 +165,18 @@ def rewrite_effect(
     more = figures.cost.flops - before
     peak_after, kept_after = figures.peak_nbytes, figures.kept_nbytes
     text = peak_change(peak, peak_after)
-    if kept_after != kept:
-        text += f", and {format_bytes(kept_after)} are kept instead of {format_bytes(kept)}"
-    if more > 0:
+    if format_bytes(kept_after) != format_bytes(kept):
+        text += f", and {kept_change(kept, kept_after)}"
+    if more > WORTH_A_SHARE * before:
         text += f", for {format_flops(more)} more ({more / before:.1%})"
     return text, {
         "peak_nbytes": peak_after,
         "peak_before_nbytes": peak,
         "kept_nbytes": kept_after,
         "kept_before_nbytes": kept,
-        "recompute_flops": more,
+        "flops": figures.cost.flops,
+        "flops_before": before,
+        "recompute_flops": max(more, 0),
     }
 
 

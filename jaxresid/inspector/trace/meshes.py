@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,13 +12,18 @@ from typing import TYPE_CHECKING, Any
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.call.arguments import Arguments
+from jaxresid.inspector.jaxpr.nesting import eqns_in
+from jaxresid.inspector.jaxpr.primitives import SHARDINGS
 from jaxresid.inspector.trace.function import Trace
+from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Mesh
 from jaxresid.text.units import format_bytes
 
 if TYPE_CHECKING:
     from jaxresid.xla.processes.cache import CompileCache
 
+# What splits values in a program, whatever its arguments are.
+_SPLITTING = SHARDINGS | {"shard_map", "reshard"}
 # Of the bytes of all arguments.
 _WORTH_SAYING = 0.01
 
@@ -83,6 +90,44 @@ def unsharded_warning(call: Arguments, leaves: Sequence[Any]) -> str | None:
         f"{format_bytes(nbytes)} of the arguments have no sharding ({which}) and are counted whole"
         " on each device; jax.jit leaves their split to the compiler"
     )
+
+
+def unused_mesh_warning(
+    call: Arguments, leaves: Sequence[Any], jaxpr: Jaxpr, words: Sequence[str]
+) -> str | None:
+    """Return a warning where a mesh splits nothing: no argument, and no value in the program.
+
+    What a `shard_map` or a constraint in the program splits is enough.
+
+    Args:
+      call: the arguments, abstract.
+      leaves: the leaves of the call as they were given.
+      jaxpr: the program.
+      words: those of the command line, whose SPECs the warning takes up.
+    """
+    if call.mesh is None:
+        return None
+    sizes = {axis: size for axis, size in jax_compat.axes_of(call.mesh).items() if size > 1}
+    splits = (split for leaf in leaves for split in (_split(leaf) or ()))
+    if not sizes or any(split is not None for split in splits):
+        return None
+    if any(jax_compat.primitive_name(eqn) in _SPLITTING for eqn in eqns_in(jaxpr)):
+        return None
+    axis, size = next(iter(sizes.items()))
+    axes = ",".join(f"{name}={n}" for name, n in sizes.items())
+    typed = (spec for flag, spec in itertools.pairwise(words) if flag == "--arg")
+    spec = next((spec for spec in typed if _divides(size, spec)), None)
+    write = f"f32[{8 * size},128]@{axis}" if spec is None else f"--arg '{spec}@{axis}'"
+    return (
+        f"the mesh {axes} splits nothing: each device has every array whole. Write behind an @ what"
+        f" is split, such as {write}, or give the inputs a NamedSharding"
+    )
+
+
+def _divides(size: int, spec: str) -> bool:
+    """Return whether a SPEC is that of an array whose first dimension can be split so."""
+    first = re.fullmatch(r"\w+\[(\d{1,18})(?:,[\d,]*)?\]", spec.replace(" ", ""))
+    return first is not None and int(first[1]) % size == 0
 
 
 def _split(leaf: Any) -> Any:

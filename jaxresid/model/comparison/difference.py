@@ -16,6 +16,9 @@ from jaxresid.text.short_repr import Shown, printable
 
 # Peaks and recomputation are the same where they differ by no more than this share of the larger.
 TOLERANCE = 0.01
+# Recomputation is the same where it differs by less than this share of all FLOPs: shares are shown
+# with one digit after the point, and less of them rounds to none.
+NEGLIGIBLE_RECOMPUTE = 0.0005
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -183,7 +186,8 @@ class Difference(Result):
     """What two reports say differently.
 
     Kept bytes are compared exactly; peaks and recomputed FLOPs with a tolerance, as an estimate
-    rounds. The same program further down in a file is no difference.
+    rounds. The same program further down in a file is no difference. Whether the later side is
+    worse the peak decides: what is kept beyond it is told for information.
 
     Attributes:
       before: the earlier side.
@@ -262,9 +266,18 @@ class Difference(Result):
         return is_more_than(self.tolerance, self.before.peak_nbytes, self.after.peak_nbytes)
 
     @property
+    def has_higher_peak(self) -> bool:
+        """Whether the peaks can be compared, and the later one is higher beyond the tolerance."""
+        return self.differs_in_peak and (self.peak_growth_nbytes or 0) > 0
+
+    @property
     def differs_in_recompute(self) -> bool:
-        """Whether the recomputed FLOPs differ by more than the tolerance."""
-        return is_more_than(self.tolerance, self.before.recompute_flops, self.after.recompute_flops)
+        """Whether the recomputed FLOPs differ by more than the tolerance, and not by a rounding."""
+        before, after = self.before, self.after
+        least = negligible_recompute(before.total_flops, after.total_flops)
+        return abs(self.recompute_growth_flops) > least and is_more_than(
+            self.tolerance, before.recompute_flops, after.recompute_flops
+        )
 
     @property
     def is_same(self) -> bool:
@@ -281,6 +294,11 @@ class Difference(Result):
     def print(self, *, all: bool = False) -> None:
         """Print the difference to stdout: a screen of it, or with `all` every line."""
         show(self, all=all)
+
+
+def negligible_recompute(before: int, after: int) -> float:
+    """Return by how many FLOPs recomputation may differ, given the FLOPs of both programs."""
+    return NEGLIGIBLE_RECOMPUTE * max(before, after)
 
 
 def is_more_than(tolerance: float, before: int | None, after: int | None) -> bool:

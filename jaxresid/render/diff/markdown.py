@@ -33,13 +33,14 @@ def _parts(difference: Difference) -> Iterator[str]:
     if difference.is_same:
         return
     labels = (_escaped(side.label) for side in (difference.before, difference.after))
-    yield ""
-    yield from _table(("", *labels, "difference"), words.figures(difference), ":--|--:|--:|--:")
+    if figures := list(words.figures(difference)):
+        yield ""
+        yield from _table(("", *labels, "difference"), figures, ":--|--:|--:|--:")
     if difference.lines:
         yield from _folded(
             words.lines_summary(difference.lines),
             _table(
-                ("kept", "before", "after", "line", "values"),
+                ("difference", "before", "after", "line", "values"),
                 _rows(difference),
                 "--:|--:|--:|:--|:--",
             ),
@@ -69,8 +70,7 @@ def _rows(difference: Difference) -> Iterator[tuple[str, ...]]:
     for line in ordered[:_LINES]:
         yield (
             words.line_growth(line),
-            format_bytes(line.kept_before_nbytes),
-            format_bytes(line.kept_after_nbytes),
+            *map(format_bytes, words.line_figures(line)),
             _line(line),
             _escaped(" · ".join(words.line_notes(line, _VALUES))),
         )

@@ -75,15 +75,15 @@ def _parts(
     yield from (Text(note, style="dim") for note in difference.notes)
     if difference.is_same:
         return
-    yield Text("")
-    yield from _figures(difference)
+    if figures := list(words.figures(difference)):
+        yield Text("")
+        yield from _figures(figures)
     yield from _lines(difference, lines)
     yield from _checkpoints(difference, checkpoints)
     yield from _others(difference, lines)
 
 
-def _figures(difference: Difference) -> Iterator[Text]:
-    rows = list(words.figures(difference))
+def _figures(rows: Sequence[tuple[str, str, str, str]]) -> Iterator[Text]:
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     for name, was, now, growth in rows:
         figures = f"{was.rjust(widths[1])} → {now.rjust(widths[2])}"
@@ -96,7 +96,7 @@ def _lines(difference: Difference, most: int | None) -> Iterator[RenderableType]
     yield Text("lines that differ most", style="dim")
     ordered = words.by_size(difference.lines)
     for line in ordered[:most]:
-        yield _LineRows(line, is_short=most is not None)
+        yield _LineRows(line, words.is_information(difference), is_short=most is not None)
     if rest := ordered[len(ordered) if most is None else most :]:
         yield Text(f"{words.lines_summary(rest)}: --all shows them", style="dim")
 
@@ -107,16 +107,19 @@ class _LineRows:
 
     Attributes:
       line: the line.
+      is_information: whether keeping more does no harm.
       is_short: whether each of the two rows is cut where the console ends.
     """
 
     line: LineDifference
+    is_information: bool
     is_short: bool
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         line = self.line
         growth = words.line_growth(line)
-        style = "green" if growth.startswith(words.MINUS) else "red"
+        more = "" if self.is_information else "red"
+        style = "green" if growth.startswith(words.MINUS) else more
         head = Text.assemble(
             (growth.rjust(_INDENT - 2), style),
             "  ",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from jaxresid.model import (
     Aval,
@@ -25,33 +25,48 @@ def headline(difference: Difference) -> str:
     """Return what changed in one sentence, without the target."""
     after = difference.after
     if difference.is_same:
-        peak = "" if after.peak_nbytes is None else f", {peak_text(after)}"
-        return f"No difference: keeps {format_bytes(after.totals.computed_nbytes)}{peak}."
+        kept = f"keeps {format_bytes(after.totals.computed_nbytes)}"
+        if after.peak_nbytes is None:
+            return f"No difference: {kept}."
+        return f"No difference: peak {_about(after)}{format_bytes(_peak(after))}, {kept}."
     text = "; ".join(_clauses(difference))
     return f"{text[0].upper()}{text[1:]}."
 
 
 def _clauses(difference: Difference) -> Iterator[str]:
-    kept = difference.kept_growth_nbytes
-    if kept:
-        share = share_text(difference.before.totals.computed_nbytes, kept)
-        much = format_bytes(abs(kept))
-        yield f"keeps {much} {'more' if kept > 0 else 'less'}{share}{_most_of(difference, kept)}"
-    elif any(line.growth_nbytes for line in difference.lines):
-        yield "keeps as much in all, at other lines"
-    else:
-        yield "keeps the same"
-    host = difference.after.totals.host_nbytes - difference.before.totals.host_nbytes
-    if host:
-        yield f"{format_bytes(abs(host))} {'more' if host > 0 else 'less'} in host memory"
     peak = difference.peak_growth_nbytes
     if difference.differs_in_peak and peak is not None:
         share = share_text(difference.before.peak_nbytes or 0, peak)
-        yield f"the peak is {format_bytes(abs(peak))} {'higher' if peak > 0 else 'lower'}{share}"
+        much = f"{format_bytes(abs(peak))} {'higher' if peak > 0 else 'lower'}"
+        where = _most_of(difference, peak, lambda line: line.peak_growth_nbytes)
+        yield f"the peak is {much}{share}{where}"
+    elif peak is not None:
+        yield f"the peak stays at {_about(difference.after)}{format_bytes(_peak(difference.after))}"
+    yield _kept_clause(difference)
+    host = difference.after.totals.host_nbytes - difference.before.totals.host_nbytes
+    if host:
+        yield f"{format_bytes(abs(host))} {'more' if host > 0 else 'less'} in host memory"
     flops = difference.recompute_growth_flops
     if difference.differs_in_recompute:
         yield f"recomputes {format_flops(abs(flops))} {'more' if flops > 0 else 'less'}"
     yield from _other_clauses(difference)
+
+
+def _kept_clause(difference: Difference) -> str:
+    kept = difference.kept_growth_nbytes
+    if not kept:
+        moved = any(line.growth_nbytes for line in difference.lines)
+        return "keeps as much in all, at other lines" if moved else "keeps the same"
+    share = share_text(difference.before.totals.computed_nbytes, kept)
+    much = f"{format_bytes(abs(kept))} {'more' if kept > 0 else 'less'}"
+    where = _most_of(difference, kept, lambda line: line.growth_nbytes)
+    said = f"keeps {much}{share}{where}"
+    return f"for information: {said}" if is_information(difference) and kept > 0 else said
+
+
+def is_information(difference: Difference) -> bool:
+    """Return whether keeping more does no harm: the peaks are known, and it is not higher."""
+    return difference.peak_growth_nbytes is not None and not difference.has_higher_peak
 
 
 def _other_clauses(difference: Difference) -> Iterator[str]:
@@ -78,36 +93,42 @@ def _other_clauses(difference: Difference) -> Iterator[str]:
         )
 
 
-def _most_of(difference: Difference, kept: int) -> str:
-    """Return the line that has most of the growth; '' where there is none in the user's code."""
-    lines = [line for line in difference.lines if line.location is not None]
+def _most_of(difference: Difference, growth: int, of: Callable[[LineDifference], int]) -> str:
+    """Return the line that has most of a growth; '' where there is none in the user's code."""
+    lines = [line for line in difference.lines if line.location is not None and of(line)]
     if not lines:
         return ""
-    line = (max if kept > 0 else min)(lines, key=lambda each: each.growth_nbytes)
-    if line.growth_nbytes * kept <= 0 or line.location is None:
+    line = (max if growth > 0 else min)(lines, key=of)
+    if of(line) * growth <= 0 or line.location is None:
         return ""
     function = f" in {line.location.function}" if line.location.function else ""
     return f", {'most of it ' * (len(lines) > 1)}at {place_text(line.location)}{function}"
 
 
 def figures(difference: Difference) -> Iterator[tuple[str, str, str, str]]:
-    """Yield rows of what is compared: its name, before, after and what it grew by."""
+    """Yield rows of what is compared: its name, before, after and what it grew by.
+
+    The peak is first. What there is nothing of on either side has no row.
+    """
     before, after = difference.before, difference.after
+    if before.peak_nbytes is not None or after.peak_nbytes is not None:
+        yield _peak_row(difference)
     for name, was, now, always in (
         ("kept", before.totals.computed_nbytes, after.totals.computed_nbytes, True),
         ("in host memory", before.totals.host_nbytes, after.totals.host_nbytes, False),
         ("arguments read", before.totals.arguments_nbytes, after.totals.arguments_nbytes, False),
         ("constants", before.totals.constants_nbytes, after.totals.constants_nbytes, False),
     ):
-        if always or was != now:
+        if was != now or (always and was):
             growth = growth_text(was, now) if was != now else "the same"
             yield name, format_bytes(was), format_bytes(now), growth
-    yield _peak_row(difference)
+    if not before.recompute_flops and not after.recompute_flops:
+        return
     recompute = "the same"
     if difference.differs_in_recompute:
         flops = difference.recompute_growth_flops
         recompute = f"{'+' if flops > 0 else MINUS}{format_flops(abs(flops))}"
-    elif before.recompute_flops != after.recompute_flops:
+    elif _recompute(before) != _recompute(after):
         recompute = _within(difference)
     yield "recompute", _recompute(before), _recompute(after), recompute
 
@@ -136,12 +157,12 @@ def _recompute(side: DiffSide) -> str:
     return "?" if fraction is None else f"{100 * fraction:.1f}%"
 
 
-def peak_text(side: DiffSide) -> str:
-    """Return the peak of a side in words; an estimate is called one."""
-    if side.peak_nbytes is None:
-        return "peak not known"
-    about = "about " if side.peak_by == "estimate" else ""
-    return f"peak {about}{format_bytes(side.peak_nbytes)}"
+def _peak(side: DiffSide) -> int:
+    return side.peak_nbytes or 0
+
+
+def _about(side: DiffSide) -> str:
+    return "about " if side.peak_by == "estimate" else ""
 
 
 def signed_bytes(nbytes: int) -> str:
@@ -169,9 +190,19 @@ def is_gone(line: LineDifference) -> bool:
     return line.after is None and line.before is not None
 
 
+def line_figures(line: LineDifference) -> tuple[int, int]:
+    """Return the bytes of a line before and after: of what it keeps, else of what differs."""
+    if line.growth_nbytes:
+        return line.kept_before_nbytes, line.kept_after_nbytes
+    if line.host_growth_nbytes:
+        return line.host_before_nbytes, line.host_after_nbytes
+    return line.peak_before_nbytes, line.peak_after_nbytes
+
+
 def line_growth(line: LineDifference) -> str:
     """Return by how much a line grew: in what it keeps, else at the peak."""
-    return signed_bytes(line.growth_nbytes or line.host_growth_nbytes or line.peak_growth_nbytes)
+    before, after = line_figures(line)
+    return signed_bytes(after - before)
 
 
 def line_notes(line: LineDifference, most: int | None) -> tuple[str, ...]:
@@ -287,4 +318,5 @@ def _count(number: int, word: str) -> str:
 def lines_summary(lines: Sequence[LineDifference]) -> str:
     """Return how many lines there are, and what they grow by together: `3 lines, +1.00 KiB`."""
     growth = sum(line.growth_nbytes for line in lines)
-    return f"{_count(len(lines), 'line')}, {signed_bytes(growth)} kept"
+    kept = f", {signed_bytes(growth)} kept" if growth else ""
+    return f"{_count(len(lines), 'line')}{kept}"

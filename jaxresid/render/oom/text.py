@@ -11,8 +11,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import OomReport, Source, WayOut
-from jaxresid.render.oom.words import buffer_text, facts, part_texts, verdict_text, way_text
+from jaxresid.model import OomReport, OomTrace, Source, WayOut
+from jaxresid.render.oom.words import (
+    buffer_text,
+    facts,
+    part_texts,
+    trace_texts,
+    verdict_text,
+    way_text,
+)
 from jaxresid.render.style.shell import ShellCommand
 from jaxresid.render.style.words import percent, place_text
 from jaxresid.render.style.wrapping import FlowingParts, SourceLines
@@ -23,9 +30,12 @@ _TOP = 4
 _STYLES = {"held": "bold yellow", "unknown": "bold yellow"}
 _PATH_PARTS = 3
 _NAMES = (
-    ("TARGET", "the function or training step that ran out of memory, module:function"),
+    (
+        "TARGET",
+        "the function or training step that ran out of memory, module:function, with its inputs"
+        " (`batch` in a SPEC is the batch size, and @data behind it splits it)",
+    ),
     ("PLACE", "where it ran (jaxresid compile --list-places)"),
-    ("SIZE", "the memory of one device"),
 )
 
 
@@ -48,6 +58,8 @@ def render_oom(report: OomReport, *, verbose: bool = False) -> RenderableType:
     parts.append(Padding(Group(*lines), (0, 0, 0, 2)))
     if report.buffers:
         parts += _buffers(report, verbose)
+    if report.trace is not None:
+        parts += _trace(report, report.trace, verbose)
     if report.hints:
         parts += [Text("lines that speak of memory")]
         parts += [Padding(Text(hint, style="dim"), (0, 0, 0, 2)) for hint in report.hints]
@@ -89,6 +101,26 @@ def _buffers(report: OomReport, verbose: bool) -> Iterator[RenderableType]:
         yield Text(f"  {len(left)} smaller {rows}, {nbytes} (-v lists them)", style="dim")
 
 
+def _trace(report: OomReport, trace: OomTrace, verbose: bool) -> Iterator[RenderableType]:
+    """Yield what the trace of the target says, beside the log, and its lines."""
+    assert report.target is not None
+    yield Text(f"by the trace of {report.target.name}, for {trace.place}: {trace.origin}")
+    yield Padding(FlowingParts(tuple(trace_texts(report, trace))), (0, 0, 0, 2))
+    whole = trace.kept_nbytes if trace.peak_nbytes is None else trace.peak_nbytes
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for line in trace.lines if verbose else trace.lines[:_TOP]:
+        where = _where(line.source, verbose) or Text("in a library")
+        share = percent(line.nbytes, whole)
+        table.add_row(
+            Text(format_bytes(line.nbytes), style="cyan"), Text(share, style="dim"), where
+        )
+    if trace.lines:
+        yield Padding(table, (0, 0, 0, 2))
+
+
 def _title(report: OomReport) -> str:
     whose = "the log" if report.source == "log" else "the dump"
     title = f"largest buffers by {whose}"
@@ -124,7 +156,7 @@ def _way(number: int, way: WayOut) -> RenderableType:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row(Text(f"  {number}."), Text(f"{way_text(way)}{nbytes}"))
-    return Group(table, _command(way.command))
+    return Group(table, *map(_command, way.command.split("; ")))
 
 
 def _command(command: str) -> RenderableType:
@@ -153,5 +185,12 @@ def _remarks(report: OomReport, verbose: bool) -> Iterator[Text]:
         yield Text(f"{len(shown)} other lack{plural} of memory in the log (-v)", style="dim")
     if verbose and report.said:
         yield Text(f"the log says: {report.said}", style="dim")
+    if report.function and report.target is None:
+        told = f"{report.function} is what the traceback ends in; its inputs, where no"
+        yield Text(
+            f"{told} {report.function.rpartition(':')[2]}_inputs() beside it returns them, are"
+            " yours to add: --arg SPEC.",
+            style="dim",
+        )
     for note in report.notes:
         yield Text(f"note: {note}", style="dim")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from jaxresid.model import OomBuffer, OomReport, WayOut
+from collections.abc import Iterator
+
+from jaxresid.model import OomBuffer, OomReport, OomTrace, WayOut
 from jaxresid.render.style.words import computed_text, percent
 from jaxresid.text.units import format_bytes
 
@@ -51,6 +53,8 @@ _WAYS = {
     "allocator": "an allocator that does not need one piece",
     "kernel": "let kernels have more of the on-chip memory, or give the kernel smaller blocks",
     "host-profile": "which Python code takes the host's memory",
+    "host-limit": "let JAX pin more of the host's memory, or offload less",
+    "finding": "what lowers the estimated peak most by other code: the line, and what to write",
 }
 
 
@@ -66,6 +70,10 @@ def _verdict(report: OomReport) -> str:
         return "unknown: no lack of memory of XLA's that jaxresid knows"
     if cause == "host":
         return "the host's memory ran out, not the device's"
+    if cause == "pinned-host":
+        asked = report.requested_nbytes
+        more = "" if asked is None else f": {format_bytes(asked)} was asked for"
+        return f"the host memory that JAX pins for the GPU ran out, not the GPU's{more}"
     if cause == "on-chip":
         return "a kernel needs more than the memory on the chip, not more than the device's"
     if cause == "other-program":
@@ -141,6 +149,12 @@ def facts(report: OomReport) -> tuple[str, ...]:
         found.append(f"{format_bytes(pool.device_free_nbytes)} of it free")
     if pool.largest_free_nbytes is not None:
         found.append(f"largest free piece {format_bytes(pool.largest_free_nbytes)}")
+    if report.rematerialized_nbytes is not None:
+        nbytes, limit = report.rematerialized_nbytes, report.rematerialization_limit_nbytes or 0
+        found.append(
+            f"by computing values twice XLA brought it down to {format_bytes(nbytes)} only, and"
+            f" aimed at {format_bytes(limit)}"
+        )
     if report.processes > 1:
         found.append(f"{report.processes} processes say the same")
     return tuple(found)
@@ -156,6 +170,23 @@ def part_texts(report: OomReport) -> tuple[str, ...]:
             share = percent(nbytes, whole) if whole else ""
             found.append(f"{word} {format_bytes(nbytes)}" + f" ({share})" * bool(share))
     return tuple(found)
+
+
+def trace_texts(report: OomReport, trace: OomTrace) -> Iterator[str]:
+    """Yield the estimated peak beside the figure of the log that is nearest to what it counts."""
+    if trace.peak_nbytes is None:
+        yield f"{format_bytes(trace.kept_nbytes)} kept for the backward pass; no peak is estimated"
+        return
+    between = ""
+    if trace.low_nbytes is not None and trace.high_nbytes is not None:
+        between = f" ({format_bytes(trace.low_nbytes)} to {format_bytes(trace.high_nbytes)})"
+    yield f"peak about {format_bytes(trace.peak_nbytes)}{between}"
+    beside = trace.arguments_nbytes or 0
+    yield f"{format_bytes(trace.peak_nbytes - beside)} of it beside arguments"
+    if report.required_nbytes is not None:
+        yield f"the {report.source} says that it needs {format_bytes(report.required_nbytes)}"
+    elif report.requested_nbytes is not None:
+        yield f"the log says that {format_bytes(report.requested_nbytes)} was asked for at once"
 
 
 def buffer_text(buffer: OomBuffer) -> str:

@@ -55,11 +55,11 @@ def figure_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
     share = percent(c.recompute_fraction, 1) if c.recompute_fraction and c.recompute_flops else ""
     about = "about " if bound else ""
     peak = "XLA's peak" if c.by == "xla" else "peak"
-    parts = [
-        f"kept {format_bytes(c.kept_nbytes)} → {_known(c.kept_without_nbytes)}",
-    ]
+    parts = []
+    if c.kept_nbytes or c.kept_without_nbytes != 0:
+        parts.append(f"kept {_change(c.kept_nbytes, c.kept_without_nbytes)}")
     if c.peak_nbytes is not None:
-        parts.append(f"{peak} {format_bytes(c.peak_nbytes)} → {_known(c.peak_without_nbytes)}")
+        parts.append(f"{peak} {_change(c.peak_nbytes, c.peak_without_nbytes)}")
     if c.recompute_flops is not None:
         added = f"recompute {bound}{format_flops(c.recompute_flops)}"
         parts.append(added + f" ({about}{share})" * bool(share))
@@ -88,8 +88,11 @@ def confirmation_text(checkpoint: Checkpoint) -> str:
     return f"the estimate differs: {verdict_text(estimated.verdict)}, peak {' → '.join(peaks)}"
 
 
-def _known(nbytes: int | None) -> str:
-    return "unknown" if nbytes is None else format_bytes(nbytes)
+def _change(nbytes: int, without: int | None) -> str:
+    """Return a figure with a checkpoint and without it."""
+    shown = format_bytes(nbytes)
+    other = "unknown" if without is None else format_bytes(without)
+    return f"{shown} either way" if shown == other else f"{shown} → {other}"
 
 
 def finding_text(finding: Finding, checkpoint: Checkpoint) -> str:
@@ -107,6 +110,9 @@ def finding_text(finding: Finding, checkpoint: Checkpoint) -> str:
 
 def render_checkpoints(checkpoints: Sequence[Checkpoint]) -> Iterator[RenderableType]:
     """Yield the block of the text report on checkpoints."""
+    if not checkpoints:
+        yield Text("no checkpoint", style="bold")
+        return
     count = len(checkpoints)
     title = f"{count} checkpoint{'s' * (count != 1)}"
     yield Text.assemble((title, "bold"), (f"  {LEGEND}", "dim"))

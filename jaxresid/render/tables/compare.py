@@ -329,9 +329,11 @@ def _costs(row: ComparisonRow) -> tuple[int, int]:
 
 
 def _best_trade(row: ComparisonRow, plain: ComparisonRow | None) -> str:
-    peak = f"peak {format_bytes(row.compared_nbytes or 0)}"
-    if plain is not None and plain.compared_nbytes not in (None, row.compared_nbytes):
-        peak += f" instead of {format_bytes(plain.compared_nbytes or 0)}"
+    shown = format_bytes(row.compared_nbytes or 0)
+    peak = f"peak {shown}"
+    if plain is not None and plain.compared_nbytes is not None:
+        before = format_bytes(plain.compared_nbytes)
+        peak += f" instead of {before}" if before != shown else ""
     added = added_text(row.recompute_flops or 0, row.recompute_fraction or 0.0, row.uncosted)
     return f"{peak}, {added}"
 

@@ -7,12 +7,27 @@ from typing import Literal as OneOf
 
 from jaxresid.model import OomParts, OomPool
 from jaxresid.xla.job import PeakBuffer
+from jaxresid.xla.logs.tracebacks import UserFunction
 
 # When memory ran out: as the program was compiled, as it was loaded onto the device, as it ran (a
 # GPU's temporaries are allocated then), as an array was put onto the device, as JAX began.
 Phase = OneOf["compile", "load", "run", "transfer", "start", ""]
-# Which memory: the device's, the small one on a TPU's core, the host's.
-Memory = OneOf["device", "on-chip", "host"]
+# Which memory: the device's, the small one on a TPU's core, the host's, or of that the part that
+# devices read themselves, of which JAX takes no more than a limit.
+Memory = OneOf["device", "on-chip", "host", "pinned-host"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rematerialized:
+    """What XLA says where it cannot make a program small enough by computing values twice.
+
+    Attributes:
+      nbytes: what it could bring the program down to.
+      limit_nbytes: what it aimed at.
+    """
+
+    nbytes: int
+    limit_nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +50,8 @@ class Failure:
       processes: how many processes said the same.
       count: how often it was said in one process.
       before_start: whether the device was full before this program had anything on it.
+      rematerialized: what XLA says of its own attempt to make the program smaller.
+      function: the user's function that the traceback ends in; None where there is none.
     """
 
     said: str
@@ -52,6 +69,8 @@ class Failure:
     processes: int = 1
     count: int = 1
     before_start: bool = False
+    rematerialized: Rematerialized | None = None
+    function: UserFunction | None = None
 
 
 @dataclass(frozen=True, slots=True)

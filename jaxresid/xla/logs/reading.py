@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from jaxresid.model import OomParts, OomPool
-from jaxresid.xla.logs.failure import Failure, Log
+from jaxresid.xla.logs.failure import Failure, Log, Rematerialized
 from jaxresid.xla.logs.lines import Line, read_line
 from jaxresid.xla.logs.pool import PoolReader
-from jaxresid.xla.logs.sentences import OPENS, needed, parse_failure, requested
+from jaxresid.xla.logs.sentences import OPENS, needed, parse_failure, rematerialized, requested
+from jaxresid.xla.logs.tracebacks import TracebackReader, UserFunction, begins
 
 # A part of a log that is about a lack of memory ends after so many lines that are not.
 _QUIET = 80
@@ -54,6 +55,9 @@ class _Process:
         self.asked: int | None = None
         self.needs: int | None = None
         self.device = ""
+        self.rematerialized: Rematerialized | None = None
+        self.traceback = TracebackReader()
+        self.function: UserFunction | None = None
 
     def open(self) -> bool:
         """Return whether the last lines were about a lack of memory."""
@@ -88,6 +92,7 @@ class _Reader:
         self._not_failures = 0
         self._left_out = 0
         self._open = 0
+        self._tracebacks = 0  # that are open
         self._last = ""
         self._before = ""
 
@@ -97,7 +102,8 @@ class _Reader:
         before, self._before = self._before, raw
         if " of size " in raw and self._process(self._last).pool.read(raw):
             return
-        if not self._open and not _MAYBE.search(before[-_TAIL:] + raw):
+        is_traced = self._tracebacks or begins(raw)
+        if not self._open and not is_traced and not _MAYBE.search(before[-_TAIL:] + raw):
             return
         line = read_line(raw)
         self._last = line.process or self._last
@@ -112,6 +118,11 @@ class _Reader:
         process = self._process(name)
         if process.pool.read(line.text):
             return
+        was_open = process.traceback.is_open
+        function = process.traceback.read(line.text)
+        self._tracebacks += process.traceback.is_open - was_open
+        if (smallest := rematerialized(line.text)) is not None:
+            process.rematerialized = smallest
         if "StreamExecutor" in line.text and (device := _DEVICE.search(line.text)):
             process.device = device[1]
         if _NOT_FAILED in line.text:
@@ -125,6 +136,8 @@ class _Reader:
         needs = needed(line.text) if is_whole else None
         if opens and process.open() and process.is_other(asked, needs):
             self._close(name, process)
+        if opens and function is not None:
+            process.function = function
         if opens or broken or process.open():
             if not process.open():
                 self._open += 1
@@ -162,12 +175,19 @@ class _Reader:
         lines, process.lines, process.quiet = process.lines, [], 0
         self._open -= 1
         process.asked = process.needs = None
+        function, process.function = process.function, None
         if len(self._found) >= _FAILURES:
             self._left_out += 1
             return
         found = parse_failure(_whole(lines), process.pool.pool())
         if found is not None:
-            self._found.append((name, replace(found, device=process.device)))
+            found = replace(
+                found,
+                device=process.device,
+                rematerialized=process.rematerialized,
+                function=function,
+            )
+            self._found.append((name, found))
 
 
 def _differ(one: int | None, other: int | None) -> bool:

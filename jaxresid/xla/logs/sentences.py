@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import filterfalse
 from typing import Literal as OneOf
 
 from jaxresid.model import OomParts, OomPool
 from jaxresid.xla.hlo.out_of_memory import listed, parse_out_of_memory
 from jaxresid.xla.hlo.sizes import SIZE, nbytes
-from jaxresid.xla.logs.failure import Failure, Memory, Phase
+from jaxresid.xla.logs.failure import Failure, Memory, Phase, Rematerialized
 
 _LENGTH = 300  # of the sentence that is kept
 
@@ -29,6 +30,12 @@ REQUEST = re.compile("|".join(_REQUESTS))
 # The same without rounding.
 _EXACT = re.compile(r"(?: bytes)? ?\((?:rounded to )?(\d{1,20})(?:B| bytes)?\)")
 _HOST = re.compile(r"OOM[ -]?killed|oom-kill:|Out of memory: Killed process|\bOOMKilled\b", re.I)
+# The part of the host's memory that devices read, and of how much where the line says so.
+_PINNED = re.compile(
+    r"pinned host allocation failed|[Cc]ould not allocate pinned host memory"
+    r"|failed to alloc \d{1,20} bytes on host|host_bfc\) ran out of memory"
+)
+_PINNED_NBYTES = re.compile(r"(?:failed to alloc|pinned host memory of size:) (\d{1,20})\b")
 _BEFORE_START = re.compile(
     r"(?:cuDevicePrimaryCtxRetain|unable to create StreamExecutor|failed initializing"
     r" StreamExecutor).{0,500}?OUT_OF_MEMORY"
@@ -47,6 +54,7 @@ OPENS = re.compile(
         [
             *(REQUEST.pattern, _SAYS.pattern, _BEFORE_START.pattern, _CUDNN.pattern),
             *(r"^\s*\d+\. Size: \d", r"^\s*Buffer 1:\s*$", f"(?i:{_HOST.pattern})"),
+            _PINNED.pattern,
         ]
     )
 )
@@ -72,7 +80,13 @@ _GPU = re.compile(
     r"CUDA|cuda|GPU|HIP_|ROCM|rocm|BufferAssignment|device ordinal|cuMem|Peak buffers|_bfc\b"
     r"|Out of memory while trying"
 )
-_TPU = re.compile(r"hbm|HBM|TPU|memory space \w?mem\b|at the bottom of memory")
+_TPU = re.compile(
+    r"hbm|HBM|TPU|memory space \w?mem\b|at the bottom of memory|That was not possible\."
+)
+_REMATERIALIZED = re.compile(
+    r"Can't reduce memory use below [^()\n]{1,20}\((\d{1,20}) bytes\) by rematerialization; only"
+    r" reduced to [^()\n]{1,20}\((\d{1,20}) bytes\)"
+)
 _RESERVED = re.compile(rf"^[^\S\n]*+reserved\s++{SIZE}", re.MULTILINE)
 _ARGUMENTS = re.compile(rf"^[^\S\n]*+arguments\s++{SIZE}", re.MULTILINE)
 _OUTPUTS = re.compile(rf"Output size {SIZE}; shares {SIZE} with arguments")
@@ -101,6 +115,12 @@ def requested(line: str) -> int | None:
     return int(exact[1]) if exact else nbytes(number, unit)
 
 
+def rematerialized(line: str) -> Rematerialized | None:
+    """Return what a line says of XLA's attempt to make a program smaller; None if of none."""
+    found = _REMATERIALIZED.search(line) if "rematerialization" in line else None
+    return None if found is None else Rematerialized(int(found[2]), int(found[1]))
+
+
 def needed(line: str) -> int | None:
     """Return the bytes that a line says a whole program needs; None if it does not say."""
     found = _NEEDS.search(line)
@@ -121,6 +141,12 @@ def parse_failure(lines: Sequence[str], pool: OomPool) -> Failure | None:
     sentence = next((line for line in lines if OPENS.search(line)), "")
     if _HOST.search(text) and not REQUEST.search(text):
         return Failure(_cut(sentence), phase="run", memory="host")
+    if _PINNED.search(text) and not any(map(requested, filterfalse(_PINNED.search, lines))):
+        asked = _PINNED_NBYTES.search(text)
+        nbytes_asked = int(asked[1]) if asked else _last(requested(line) for line in lines)
+        return Failure(
+            _cut(sentence), "gpu", "run", memory="pinned-host", requested_nbytes=nbytes_asked
+        )
     space = _SPACE.search(text)
     memory: Memory = "device"
     if space is not None and (space[1] or space[2]).lower() != "hbm":

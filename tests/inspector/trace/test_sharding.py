@@ -433,6 +433,48 @@ def test_arguments_without_a_sharding_are_said(mesh, state, is_said):
     )
 
 
+def mapped(x):
+    mesh = AbstractMesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    inner = jax.shard_map(jnp.sin, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
+    return jnp.sum(inner(x))
+
+
+WHOLE = "the mesh data=4,model=2 splits nothing: each device has every array whole."
+WRITE = " Write behind an @ what is split, such as"
+
+
+@pytest.mark.parametrize(
+    ("fun", "split", "words", "said"),
+    [
+        (jnp.sum, (), (), f"{WHOLE}{WRITE} f32[32,128]@data, or give the inputs a NamedSharding"),
+        (
+            jnp.sum,
+            None,
+            ("--arg", "f32[64, 16]"),
+            f"{WHOLE} Write behind an @ what is split, such"
+            " as --arg 'f32[64, 16]@data', or give the inputs a NamedSharding",
+        ),
+        (
+            jnp.sum,
+            (),
+            ("--arg", "f32[63]"),
+            f"{WHOLE} Write behind an @ what is split, such as f32",
+        ),
+        (jnp.sum, (None, "model"), (), None),
+        (mapped, (), (), None),
+        (jax.jit(lambda x: constrained(x, "data")), (), (), None),
+    ],
+)
+def test_a_mesh_that_splits_nothing_is_said(fun, split, words, said):
+    x = f32(64, 64, split=split, mesh=AUTO)
+    call = arguments(Question(fun, (x,)), AUTO)
+    jaxpr = jax.make_jaxpr(fun)(f32(64, 64)).jaxpr
+    warning = meshes.unused_mesh_warning(call, [x], jaxpr, words)
+    assert warning is None if said is None else warning.startswith(said)
+    alone = arguments(Question(fun, (f32(64, 64),)), None)
+    assert meshes.unused_mesh_warning(alone, [f32(64, 64)], jaxpr, words) is None
+
+
 # --- explicit axes: exact, without devices ----------------------------------------------------
 
 
@@ -718,6 +760,34 @@ def test_the_mesh_of_the_inputs_is_the_one_that_is_asked_for(mode, tmp_path):
     found = valid(run([*command, "--mesh", "data=8"], tmp_path))
     assert found["mesh"]["mode"] == mode.lower()
     assert found["peak"]["arguments_nbytes"] == 4 + 64 * 4 // 8
+
+
+MAPPED = """
+import jax, jax.numpy as jnp
+from jax.sharding import AxisType, PartitionSpec as P
+
+def loss(x):
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    return jnp.sum(jax.shard_map(jnp.sin, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x))
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("on", ["tpu:v5e:2x4", "gpu:h100:8"])
+def test_the_mesh_of_a_shard_map_needs_no_other(on, tmp_path):
+    (tmp_path / "model.py").write_text(MAPPED)
+    command = ["-m", "jaxresid", "report", "model:loss", "--arg", "f32[64,8]", "--on", on]
+    found = valid(run([*command, "-f", "json"], tmp_path))
+    assert found["warnings"] == []
+
+
+@pytest.mark.integration
+def test_a_report_says_that_a_mesh_splits_nothing(tmp_path):
+    (tmp_path / "model.py").write_text("import jax.numpy as jnp\nloss = jnp.sum\n")
+    command = ["-m", "jaxresid", "report", "model:loss", "--mesh", "data=8", "-f", "json"]
+    (warning,) = valid(run([*command, "--arg", "f32[64,8]"], tmp_path))["warnings"]
+    assert "such as --arg 'f32[64,8]@data'" in warning
+    assert valid(run([*command, "--arg", "f32[64,8]@data"], tmp_path))["warnings"] == []
 
 
 @pytest.mark.integration

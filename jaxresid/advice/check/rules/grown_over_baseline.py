@@ -12,6 +12,8 @@ _LOCK = """
     place = "gpu:h100"
     jax = "0.10.2"
     kept = "40 MiB"
+    peak = "50 MiB"
+    peak-by = "estimate"
 """
 _LAYERS = """
     import jax
@@ -39,13 +41,15 @@ _OPTIONS = ("--max-growth", "10%", "--baseline", "jaxresid.lock", "--on", "gpu:h
 
 
 class GrownOverBaseline(TracedRule):
-    """A target keeps or takes more than before, by more than the share that was set for it.
+    """The peak of a target is higher than before, by more than the share that was set for it.
 
     ## What it does
-    Compares the kept bytes and the peak with those of a lockfile, of a saved report or of a
-    revision of git (`--baseline`), where `--max-growth`, or `max-growth` of the target's table in
-    pyproject.toml, is set, and reports the line that has grown most. Code that moved is followed.
-    A limit is of the whole program: comments do not silence it, and it need not be selected.
+    Compares the peak with that of a lockfile, of a saved report or of a revision of git
+    (`--baseline`), where `--max-growth`, or `max-growth` of the target's table in pyproject.toml,
+    is set, and reports the line that has grown most. Code that moved is followed. Where only what
+    is kept for the backward pass has grown by more, and the peak has not, it is an info: that
+    takes no more memory, and has a limit of its own, `--max-kept`. A limit is of the whole program:
+    comments do not silence it, and it need not be selected.
 
     ## Why is this bad?
     Memory is lost a few percent at a time, each too small to be noticed in a review.

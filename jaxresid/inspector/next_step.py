@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Literal
 
 from jaxresid.model import (
     Answer,
@@ -61,16 +62,33 @@ def next_step(
     return dataclasses.replace(found, words=words)
 
 
+def ask_compiler(action: Literal["plan", "compare", "compile"], why_not: str | None) -> NextStep:
+    """Return the step where an estimate is too close to tell.
+
+    Args:
+      action: the command that asks the compiler.
+      why_not: why the compiler of the place is not here; None if it is.
+    """
+    if why_not is None:
+        message = "the estimate is too close to tell; XLA can"
+        return NextStep(action, message, compiles=action != "compile")
+    return NextStep("install", f"the estimate is too close to tell; XLA can, but {why_not}")
+
+
 def _chosen(report: Report, is_dead: bool, why_uncompiled: Callable[[], str | None]) -> NextStep:
     if is_dead:
         return NextStep("return", "return what depends on the gradients; see the warning below")
     fits = _fits(report)
     if fits == "does not fit":
-        return NextStep("plan", f"make it fit; {_culprit(report)}", _kept(report))
+        # What the estimate says fits was refused: the plan must not be by the estimate.
+        by_xla = _compiled(report) is not None
+        message = f"make it fit; {_culprit(report)}"
+        return NextStep("plan", message, _kept(report), compiles=by_xla)
     if fits == "too close" and not report.compiled:
-        if not why_uncompiled():
-            return NextStep("compile", "the estimate is too close to tell; XLA can")
-        return NextStep("plan", f"make sure that it fits; {_culprit(report)}", _kept(report))
+        return ask_compiler("compile", why_uncompiled())
+    if fits == "too close":
+        message = f"make sure that it fits; {_culprit(report)}"
+        return NextStep("plan", message, _kept(report), compiles=True)
     bad = [c for c in report.checkpoints if c.verdict not in _GOOD]
     if bad:
         return _check(max(bad, key=lambda c: c.recompute_flops or 0), len(bad))

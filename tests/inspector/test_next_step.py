@@ -27,9 +27,9 @@ def test_what_does_not_fit_is_planned():
 
 def test_what_is_too_close_is_compiled_where_there_is_a_compiler():
     assert of(100).command == ("jaxresid", "compile", *WORDS)
-    step = of(100, why="no libtpu")
-    assert step.action == "plan"
-    assert step.message.startswith("make sure that it fits; attention keeps")
+    step = of(100, why="compiling needs libtpu: pip install it")
+    assert (step.action, step.command) == ("install", ())
+    assert step.message.endswith("XLA can, but compiling needs libtpu: pip install it")
 
 
 def test_a_checkpoint_that_is_not_worth_it_is_checked():
@@ -68,7 +68,9 @@ def test_where_residuals_are_little_it_says_what_is_much():
 
 def test_xla_knows_better():
     compiled = Compiled("gpu:h100", peak_nbytes=90 * MIB, capacity_nbytes=80 * MIB, fits=False)
-    assert of(1000, dataclasses.replace(REPORT, compiled=(compiled,))).action == "plan"
+    step = of(1000, dataclasses.replace(REPORT, compiled=(compiled,)))
+    # The estimate says that it fits, and so would a plan by it.
+    assert step.command == ("jaxresid", "plan", *WORDS, "--compile")
     failed = Compiled("gpu:h100", error="it broke")
     assert of(1000, dataclasses.replace(REPORT, compiled=(failed,))).action == "compare"
 

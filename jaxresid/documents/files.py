@@ -16,7 +16,7 @@ from jaxresid.model import SCHEMA_VERSION
 from jaxresid.text_files import write_text
 
 T = TypeVar("T", bound=Result)
-_HOW = "`jaxresid report -f json` and the `save` of a result write such files"
+_HOW = "-f json of a command and the `save` of a result write such files"
 
 
 def save(value: Result, path: str | os.PathLike[str]) -> None:

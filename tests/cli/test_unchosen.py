@@ -77,10 +77,10 @@ def test_a_configured_target_of_that_name_goes_before(fails, project):
 
 
 def test_no_target_says_what_to_write(fails, project):
-    assert "Write the function, as in: jaxresid report train.py:loss (" in fails("report")
+    assert "Write the function, as in train.py:loss; of a file alone, " in fails("report")
     table = '[tool.jaxresid.targets.big]\ntarget = "kudu.py:loss"\n'
     (project / "pyproject.toml").write_text(table)
-    assert ", or a target of pyproject.toml: big (" in fails("plan")
+    assert ", or a target of pyproject.toml: big; of" in fails("plan")
     (project / "pyproject.toml").write_text("[tool.jaxresid")
     assert "Write the function" in fails("plan")
 

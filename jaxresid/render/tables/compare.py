@@ -253,7 +253,7 @@ def _compiled_remarks(comparison: Comparison) -> Iterator[str]:
         yield from dict.fromkeys(f"{on}: {note}." for c in told for note in c.notes)
         named = [(row.policy, compiled_for(on, row)) for row in comparison.rows]
         warned = warned_texts([(policy_text(policy), c) for policy, c in named if c])
-        yield from (f"{on}: {text}; `jaxresid compile` names the lines." for text in warned)
+        yield from (f"{on}: {text}; the compile command names the lines." for text in warned)
 
 
 def gradients_text(comparison: Comparison) -> str:

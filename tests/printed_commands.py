@@ -63,9 +63,8 @@ def commands_in(text):
     Raises:
       AssertionError: One is printed where nobody can tell where it ends.
     """
-    text = click.unstyle(text)
     found = {}
-    rest = text
+    rest = re.sub(r"^Usage: .*", "", click.unstyle(text), flags=re.MULTILINE)
     for pattern in (_QUOTED, _OWN_LINES):
         for match in pattern.finditer(rest):
             command = match[match.lastindex].replace("\\\n", " ")
@@ -93,7 +92,9 @@ def run_printed(*argv, depth=2, codes=(0, 1), replacing=(), seen=None):
     assert first.code in codes, first
     seen[argv] = first
     answers = [first]
-    for command in commands_in(first.out + first.err) if depth else ():
+    # What is below the help of a command are examples, of files that are not there.
+    follows = depth and "--help" not in argv
+    for command in commands_in(first.out + first.err) if follows else ():
         command = tuple(dict(replacing).get(word, word) for word in command)
         if command not in seen:
             answers += run_printed(*command, depth=depth - 1, replacing=replacing, seen=seen)

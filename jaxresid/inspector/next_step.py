@@ -86,10 +86,9 @@ def _chosen(
 ) -> NextStep:
     if is_dead:
         return NextStep("return", "return what depends on the gradients; see the warning below")
-    fits = _fits(report)
+    # What XLA has said the next figures are not to contradict by an estimate.
+    fits, by_xla = _fits(report), _is_compiled_too(report)
     if fits == "does not fit":
-        # What the estimate says fits was refused: the plan must not be by the estimate.
-        by_xla = _compiled(report) is not None
         message = f"make it fit; {_best_change(report, proposals) or _culprit(report)}"
         return NextStep("plan", message, _kept(report), compiles=by_xla)
     if fits == "too close" and not report.compiled:
@@ -99,14 +98,15 @@ def _chosen(
         return NextStep("plan", message, _kept(report), compiles=True)
     bad = [c for c in report.checkpoints if c.verdict not in _GOOD]
     if bad:
-        return _check(max(bad, key=lambda c: c.recompute_flops or 0), len(bad))
+        worst = max(bad, key=lambda c: c.recompute_flops or 0)
+        return dataclasses.replace(_check(worst, len(bad)), compiles=by_xla)
     if fits == "fits" and (spare := _dispensable(report)) is not None:
         return spare
     if not _kept(report):
         return NextStep("none", "nothing: no residual is kept, so no checkpoint lowers the peak")
     if (most := _instead_of_residuals(report)) is not None:
         return NextStep("none", f"nothing: no checkpoint lowers the peak much, as {most}")
-    return NextStep("compare", _culprit(report), _kept(report))
+    return NextStep("compare", _culprit(report), _kept(report), compiles=by_xla)
 
 
 def _dispensable(report: Report) -> NextStep | None:
@@ -131,7 +131,12 @@ def _dispensable(report: Report) -> NextStep | None:
         f"the checkpoint of {c.function} adds {share:.1%} FLOPs; without it the peak of"
         f" {format_bytes(nbytes)} fits as well"
     )
-    return NextStep("compare", message, nbytes)
+    return NextStep("compare", message, nbytes, compiles=_is_compiled_too(report))
+
+
+def _is_compiled_too(report: Report) -> bool:
+    """Return whether XLA was asked beside an estimate; on a CPU there is none."""
+    return report.peak is not None and _compiled(report) is not None
 
 
 def _capacity(report: Report) -> int | None:

@@ -5,8 +5,11 @@ reader sees where it ends, and so does this.
 """
 
 import io
+import os
 import re
 import shlex
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import click
@@ -17,7 +20,7 @@ from jaxresid.cli.main import run
 
 _STARTS = "|".join(COMMANDS)
 _OWN_LINES = re.compile(rf"^(?:.*: |\s*)(jaxresid (?:{_STARTS})\b.*(?:(?<= \\)\n.*)*)$", re.M)
-_IN_BACKTICKS = re.compile(rf"`(jaxresid (?:{_STARTS})\b[^`]*)`")
+_QUOTED = re.compile(rf"`(jaxresid (?:{_STARTS})\b[^`]*)`|'(jaxresid (?:{_STARTS}) --help)'")
 _ANYWHERE = re.compile(rf"\bjaxresid (?:{_STARTS})\b")
 # Wide enough that no sentence is broken, and with it no command in backticks.
 _COLUMNS = "5000"
@@ -37,7 +40,12 @@ class Answer:
 
 
 def answer(*argv, columns=_COLUMNS):
-    """Return what the command line answers, run in this process."""
+    """Return what the command line answers, run in this process; on a mesh, in one of its own."""
+    if "--mesh" in argv:  # JAX makes as many devices as it is told to when it starts
+        env = {**os.environ, "COLUMNS": columns}
+        words = [sys.executable, "-m", "jaxresid", *argv]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, env=env)
+        return Answer(argv, done.returncode, done.stdout, done.stderr)
     with CliRunner().isolation(env={"COLUMNS": columns}) as streams:
         code = run(argv)
         out, err = (_text(stream) for stream in streams[:2])
@@ -55,12 +63,12 @@ def commands_in(text):
     Raises:
       AssertionError: One is printed where nobody can tell where it ends.
     """
-    text = click.unstyle(text)
     found = {}
-    rest = text
-    for pattern in (_IN_BACKTICKS, _OWN_LINES):
+    rest = re.sub(r"^Usage: .*", "", click.unstyle(text), flags=re.MULTILINE)
+    for pattern in (_QUOTED, _OWN_LINES):
         for match in pattern.finditer(rest):
-            found[tuple(shlex.split(match[1].replace("\\\n", " "))[1:])] = match.start(1)
+            command = match[match.lastindex].replace("\\\n", " ")
+            found[tuple(shlex.split(command)[1:])] = match.start(match.lastindex)
         rest = pattern.sub(lambda match: re.sub("[^\n]", " ", match[0]), rest)
     bare = _ANYWHERE.search(rest)
     assert bare is None, f"neither in backticks nor on a line of its own: {rest[bare.start() :]}"
@@ -84,7 +92,9 @@ def run_printed(*argv, depth=2, codes=(0, 1), replacing=(), seen=None):
     assert first.code in codes, first
     seen[argv] = first
     answers = [first]
-    for command in commands_in(first.out + first.err) if depth else ():
+    # What is below the help of a command are examples, of files that are not there.
+    follows = depth and "--help" not in argv
+    for command in commands_in(first.out + first.err) if follows else ():
         command = tuple(dict(replacing).get(word, word) for word in command)
         if command not in seen:
             answers += run_printed(*command, depth=depth - 1, replacing=replacing, seen=seen)

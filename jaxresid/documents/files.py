@@ -18,7 +18,7 @@ from jaxresid.text.wide_encodings import wide_encoding
 from jaxresid.text_files import write_text
 
 T = TypeVar("T", bound=Result)
-_HOW = "`jaxresid report -f json` and the `save` of a result write such files"
+_HOW = "-f json of a command and the `save` of a result write such files"
 
 
 def save(value: Result, path: str | os.PathLike[str]) -> None:

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from jaxresid.crashes import Crash
 from jaxresid.inspector.findings.collect import collected
+from jaxresid.inspector.findings.proposals import Proposal
 from jaxresid.inspector.next_step import next_step
-from jaxresid.inspector.subject.base import Inspection
-from jaxresid.model import Finding, KeptBeyondPeak, Mark, Report
+from jaxresid.inspector.subject.base import Inspection, Subject
+from jaxresid.model import Cost, Finding, KeptBeyondPeak, Mark, Phases, Report
 from jaxresid.xla.places import why_unavailable
 
 
@@ -34,10 +35,32 @@ def concluded(inspection: Inspection, words: tuple[str, ...]) -> Inspection:
     following = next_step(
         report,
         words,
+        proposals=inspection.proposals or (),
         is_dead=subject.is_dead,
         why_uncompiled=lambda: why_unavailable(subject.place),
     )
     return replace(inspection, report=replace(report, next_step=following))
+
+
+def rewrite_proposals(subject: Subject, crashes: list[Crash]) -> tuple[Proposal, ...]:
+    """Return the findings whose worth is that of a rewrite, without a report of the subject.
+
+    What its checkpoints are worth, which takes long to tell, they do not read.
+
+    Args:
+      subject: the subject.
+      crashes: where findings that crash are recorded.
+    """
+    report = Report(
+        target=subject.target,
+        jax=subject.jax,
+        place=subject.place_info,
+        residuals=subject.residuals,
+        cost=Phases(Cost(), Cost(), Cost()),
+        peak=subject.peak,
+        mesh=subject.mesh,
+    )
+    return tuple(collected(subject.proposing(report), crashes))
 
 
 def kept_beyond_peak(report: Report) -> KeptBeyondPeak | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Literal
 
+from jaxresid.inspector.findings.proposals import ChangeEffect, Proposal
 from jaxresid.model import (
     Answer,
     Checkpoint,
@@ -46,6 +48,7 @@ def next_step(
     report: Report,
     words: tuple[str, ...],
     *,
+    proposals: Sequence[Proposal] = (),
     is_dead: bool,
     why_uncompiled: Callable[[], str | None],
 ) -> NextStep:
@@ -54,33 +57,56 @@ def next_step(
     Args:
       report: the report, apart from this.
       words: the words of the command line that ask about the same function, as `NextStep` has them.
+      proposals: its findings whose worth is that of a rewrite.
       is_dead: whether it is a training step that does nothing with its gradients.
       why_uncompiled: returns why the compiler of the place is not here; None if it is.
     """
-    found = _chosen(report, is_dead, why_uncompiled)
+    found = _chosen(report, proposals, is_dead, why_uncompiled)
     return dataclasses.replace(found, words=words)
 
 
-def _chosen(report: Report, is_dead: bool, why_uncompiled: Callable[[], str | None]) -> NextStep:
+def ask_compiler(action: Literal["plan", "compare", "compile"], why_not: str | None) -> NextStep:
+    """Return the step where an estimate is too close to tell.
+
+    Args:
+      action: the command that asks the compiler.
+      why_not: why the compiler of the place is not here; None if it is.
+    """
+    if why_not is None:
+        message = "the estimate is too close to tell; XLA can"
+        return NextStep(action, message, compiles=action != "compile")
+    return NextStep("install", f"the estimate is too close to tell; XLA can: {why_not}")
+
+
+def _chosen(
+    report: Report,
+    proposals: Sequence[Proposal],
+    is_dead: bool,
+    why_uncompiled: Callable[[], str | None],
+) -> NextStep:
     if is_dead:
         return NextStep("return", "return what depends on the gradients; see the warning below")
-    fits = _fits(report)
+    # What XLA has said the next figures are not to contradict by an estimate.
+    fits, by_xla = _fits(report), _is_compiled_too(report)
     if fits == "does not fit":
-        return NextStep("plan", f"make it fit; {_culprit(report)}", _kept(report))
+        message = f"make it fit; {_best_change(report, proposals) or _culprit(report)}"
+        return NextStep("plan", message, _kept(report), compiles=by_xla)
     if fits == "too close" and not report.compiled:
-        if not why_uncompiled():
-            return NextStep("compile", "the estimate is too close to tell; XLA can")
-        return NextStep("plan", f"make sure that it fits; {_culprit(report)}", _kept(report))
+        return ask_compiler("compile", why_uncompiled())
+    if fits == "too close":
+        message = f"make sure that it fits; {_best_change(report, proposals) or _culprit(report)}"
+        return NextStep("plan", message, _kept(report), compiles=True)
     bad = [c for c in report.checkpoints if c.verdict not in _GOOD]
     if bad:
-        return _check(max(bad, key=lambda c: c.recompute_flops or 0), len(bad))
+        worst = max(bad, key=lambda c: c.recompute_flops or 0)
+        return dataclasses.replace(_check(worst, len(bad)), compiles=by_xla)
     if fits == "fits" and (spare := _dispensable(report)) is not None:
         return spare
     if not _kept(report):
         return NextStep("none", "nothing: no residual is kept, so no checkpoint lowers the peak")
     if (most := _instead_of_residuals(report)) is not None:
         return NextStep("none", f"nothing: no checkpoint lowers the peak much, as {most}")
-    return NextStep("compare", _culprit(report), _kept(report))
+    return NextStep("compare", _culprit(report), _kept(report), compiles=by_xla)
 
 
 def _dispensable(report: Report) -> NextStep | None:
@@ -105,7 +131,12 @@ def _dispensable(report: Report) -> NextStep | None:
         f"the checkpoint of {c.function} adds {share:.1%} FLOPs; without it the peak of"
         f" {format_bytes(nbytes)} fits as well"
     )
-    return NextStep("compare", message, nbytes)
+    return NextStep("compare", message, nbytes, compiles=_is_compiled_too(report))
+
+
+def _is_compiled_too(report: Report) -> bool:
+    """Return whether XLA was asked beside an estimate; on a CPU there is none."""
+    return report.peak is not None and _compiled(report) is not None
 
 
 def _capacity(report: Report) -> int | None:
@@ -149,6 +180,22 @@ def _check(checkpoint: Checkpoint, count: int) -> NextStep:
 def _kept(report: Report) -> int:
     totals = report.totals
     return totals.computed_nbytes + totals.host_nbytes
+
+
+def _best_change(report: Report, proposals: Sequence[Proposal]) -> str | None:
+    """Return the change of a finding that makes it fit, and that plans are to be weighed against.
+
+    Of several it is the one of fewest FLOPs. Where none does, it is that which takes most off the
+    peak, if that is at least half of what is too much; else None.
+    """
+    capacity = _capacity(report)
+    effects = [each for each in map(ChangeEffect.of, proposals) if each is not None]
+    if not effects or capacity is None:
+        return None
+    best = min(effects, key=lambda e: (max(e.after_nbytes - capacity, 0), e.flops_fraction))
+    if 2 * best.saved_nbytes < best.before_nbytes - capacity:
+        return None
+    return f"{best.text}; weigh checkpoints against it"
 
 
 def _culprit(report: Report) -> str:

@@ -14,6 +14,7 @@ from jaxresid.model.budget import LineBytes as LineBytes
 from jaxresid.model.comparison.comparison import Comparison as Comparison
 from jaxresid.model.comparison.comparison import ComparisonRow as ComparisonRow
 from jaxresid.model.comparison.comparison import Timing as Timing
+from jaxresid.model.comparison.comparison import with_answers as with_answers
 from jaxresid.model.comparison.difference import CheckpointDifference as CheckpointDifference
 from jaxresid.model.comparison.difference import Difference as Difference
 from jaxresid.model.comparison.difference import DiffSide as DiffSide

@@ -135,7 +135,7 @@ _OTHER_NAMES = {
     "tpu7": "tpu7x",
     "ironwood": "tpu7x",
 }
-_LISTED = "jaxresid compile --list-places lists them all"
+_LISTED = "`jaxresid compile --list-places` lists them all"
 
 
 def topologies() -> tuple[Topology, ...]:

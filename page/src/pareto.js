@@ -14,7 +14,7 @@ export function pareto(state) {
   const { doc } = state;
   const svg = select(document.createElementNS("http://www.w3.org/2000/svg", "svg")).attr("class", "pareto").attr("role", "img");
   const told = el("p", { class: "told", "aria-live": "polite" });
-  const view = el("section", { class: "view" }, el("ul", { class: "legend" }, el("li", {}, "○ estimate with its interval"), el("li", {}, "■ confirmed by XLA"), el("li", {}, "◆ knee"), el("li", {}, "▶ the plan"), el("li", {}, "— frontier")), el("div", { class: "plot" }, svg.node()), told);
+  const view = el("section", { class: "view" }, el("ul", { class: "legend" }, el("li", {}, "○ estimate with its interval"), el("li", {}, "■ confirmed by XLA"), el("li", {}, "◆ knee"), el("li", {}, doc.kind === "plan" ? "▶ the plan" : "▶ the one to take"), el("li", {}, "— frontier")), el("div", { class: "plot" }, svg.node()), told);
 
   function draw() {
     const rows = doc.rows.filter((each) => each.peak !== null && each.recompute !== null);
@@ -61,7 +61,8 @@ export function pareto(state) {
     // Names where they do not fall on one another.
     const taken = [];
     for (const row of [...rows].sort((a, b) => b.pareto - a.pareto || (b.chosen ? 1 : 0) - (a.chosen ? 1 : 0))) {
-      const label = `${row.chosen ? "▶ " : row.knee ? "◆ " : ""}${row.name.length > 34 ? `${row.name.slice(0, 33)}…` : row.name}`;
+      const name = `${row.letter} ${row.name}`.trim();
+      const label = `${row.chosen ? "▶ " : row.knee ? "◆ " : ""}${name.length > 34 ? `${name.slice(0, 33)}…` : name}`;
       const w = label.length * 6.2;
       const left = x(100 * row.recompute) + 12 + w > width - MARGIN.right ? x(100 * row.recompute) - 12 - w : x(100 * row.recompute) + 12;
       const top = y(peak(row)) - 7;
@@ -81,5 +82,5 @@ export function pareto(state) {
 
 function words(row, limit) {
   const peak = row.xla !== null ? `${bytes(row.xla)} by XLA` : `${bytes(row.peak)}${row.low !== null ? ` (${bytes(row.low)} to ${bytes(row.high)})` : ""}, an estimate`;
-  return [`${row.name}: peak ${peak}`, `recompute ${share(row.recompute)}`, fits(row, limit)].filter(Boolean).join(", ");
+  return [`${row.letter} ${row.name}: peak ${peak}`.trim(), `recompute ${share(row.recompute)}`, fits(row, limit)].filter(Boolean).join(", ");
 }

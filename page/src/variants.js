@@ -46,11 +46,12 @@ export function policies(state) {
     const hasTime = rows.some((each) => each.time !== null);
     add(view, [
       doc.diff?.length && el("div", {}, el("h2", {}, "The plan"), el("pre", { class: "code" }, doc.diff.join("\n"))),
-      el("p", {}, "Choose a row to see its timeline. ● no other row has both a lower peak and less to recompute; ◆ the knee, beyond which saving memory gets expensive."),
+      el("p", {}, "Choose a row to see its timeline. ● no other row has both a lower peak and less to recompute; ◆ the knee, beyond which saving memory gets expensive; ▶ ", doc.kind === "plan" ? "the plan." : "the one to take."),
       table(
         doc.kind === "plan" ? "Plans that no other beats" : "Policies",
         [
           ["", (each) => (each.chosen ? "▶" : each.knee ? "◆" : each.pareto ? "●" : "")],
+          ...(rows.some((each) => each.letter) ? [["letter", (each) => each.letter]] : []),
           ["policy", (each) => each.name],
           ["at", (each) => each.at],
           ...(hasKept ? [["kept", (each) => bytes(each.kept), "number"]] : []),

@@ -149,3 +149,24 @@ SILENT = {
 def test_it_is_silent(name):
     fun, args = SILENT[name]()
     assert not found(fun, *args)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda f: f, pytest.param(as_step, marks=pytest.mark.integration)],
+    ids=["loss", "step"],
+)
+def test_a_plan_names_it_where_it_is_better(wrap):
+    """No plan fits here, and the one with the lowest peak recomputes more."""
+    fun = wrap(unrolled(attend))
+    report = jaxresid.inspect(fun, on="gpu:h100")(*ARGS)
+    measured = report.findings[0].measured
+    plan = jaxresid.plan(fun, budget=report.peak.nbytes // 2, on="gpu:h100")(*ARGS)
+    (relief,) = (each for each in plan.floor.reliefs if each.kind == "rewrite")
+    assert (relief.peak_nbytes, relief.answer) == (measured["peak_nbytes"], "fits")
+    assert relief.saved_nbytes == plan.estimate_nbytes - measured["peak_nbytes"]
+    share = f"{measured['recompute_fraction']:.1%}"
+    assert relief.change.endswith(f"in place of this plan, recompute {share}")
+    assert plan.recompute_fraction > measured["recompute_fraction"]
+    assert plan.next_step.action == "change"
+    assert plan.next_step.message.startswith("attention for 128 queries at a time (attention-scor")

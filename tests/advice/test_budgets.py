@@ -178,11 +178,16 @@ def test_figures_of_a_trace_are_not_called_estimated(lab):
 
 
 def test_a_finding_names_lines_arguments_and_a_command(report):
-    (said,) = budget_findings(report, Limits(peak_nbytes=MIB), "train")
+    words = ("train", "--arg", "f32[4, 4]", "--on", "gpu:h100")
+    asked = dataclasses.replace(
+        report, next_step=dataclasses.replace(report.next_step, words=words)
+    )
+    (said,) = budget_findings(asked, Limits(peak_nbytes=MIB), "train")
     assert said.fails and said.finding.name == "peak-over-budget"
     assert "This line takes" in said.finding.message
     assert said.finding.help == (
-        "`jaxresid plan train --budget 1MiB` looks for checkpoints that fit"
+        "`jaxresid plan train --arg 'f32[4, 4]' --on gpu:h100 --budget 1MiB` looks for checkpoints"
+        " that fit"
     )
     assert said.finding.measured["peak_nbytes"] == report.peak.nbytes
     (nameless,) = budget_findings(report, Limits(peak_nbytes=MIB))

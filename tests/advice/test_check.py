@@ -892,7 +892,7 @@ def test_explain_and_rules_know_the_codes(capsys):
         for word in (rule.code, rule.name):
             assert run(["explain", word]) == 0
             out = capsys.readouterr().out
-            assert "needs:    a trace: jaxresid check" in out
+            assert "needs:    a trace, which check makes" in out
             assert f"# <-- {rule.code}" in out
     assert run(["rules", "-f", "json"]) == 0
     listed = json.loads(capsys.readouterr().out)

@@ -1099,7 +1099,7 @@ def test_warnings_in_a_comparison():
         text_of(render_comparison(dataclasses.replace(COMPARISON, rows=warned)), 10_000).split()
     )
     assert f"{TPU}: XLA stays above its own memory limit (" in text
-    assert text.count("`jaxresid compile` names the lines") == 4
+    assert text.count("the compile command names the lines") == 4
     assert f"{TPU}: XLA computes values twice to save memory (" in text
 
 

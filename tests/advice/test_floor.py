@@ -3,6 +3,7 @@ reports of the same programs written by hand; and what plans say they tried."""
 
 import functools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,11 +22,13 @@ from jaxresid.advice.plan.plan import drafted, planned
 from jaxresid.advice.plan.search import menus
 from jaxresid.errors import RetraceError
 from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.findings.proposals import Proposal
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.variants.function import FunctionVariants
 from jaxresid.inspector.variants.step import StepVariants
-from jaxresid.model import Interval
+from jaxresid.model import Finding, Interval, Source
+from jaxresid.render.tables.floor import relief_text
 from tests.shared_variants import sharing_variants
 
 ON = "tpu:v5p"
@@ -387,6 +390,36 @@ def exact_loss(params, x, y):
     return loss(params, x, y)
 
 
+@pytest.mark.parametrize(
+    ("peak", "fraction", "is_shown"),
+    [(0.9, 0.9, True), (1.1, 0.0, True), (0.995, 0.9, False)],
+    ids=["lower", "cheaper", "worse"],
+)
+def test_what_a_finding_proposes_is_shown_where_it_is_lower_or_costs_less(
+    monkeypatch, peak, fraction, is_shown
+):
+    plan = lowest(loss)
+    assert plan.recompute_flops > 0
+
+    def proposals(subject, crashes):
+        after = int(peak * plan.peak_nbytes)
+        before = plan.written_nbytes
+        figures = {"peak_before_nbytes": before, "peak_nbytes": after}
+        finding = Finding(
+            "a-finding", "", Source(None), measured={**figures, "recompute_fraction": fraction}
+        )
+        return (Proposal(finding, None),)
+
+    monkeypatch.setattr(reliefs, "rewrite_proposals", proposals)
+    found = [each for each in lowest.__wrapped__(loss).floor.reliefs if each.kind == "rewrite"]
+    assert bool(found) == is_shown
+    for each in found:
+        assert each.saved_nbytes == plan.peak_nbytes - each.peak_nbytes
+        assert each.change.startswith("the remedy (a-finding) in place of this plan, recompute ")
+        word = "less" if peak < 1 else "more"
+        assert re.search(rf"\d{{1,2}}\.\d% *: .*B {word}$", relief_text(each))
+
+
 @pytest.mark.integration
 def test_what_cannot_be_traced_is_not_shown():
     kinds = {
@@ -396,7 +429,16 @@ def test_what_cannot_be_traced_is_not_shown():
 
 
 def test_the_cheapest_comes_first_and_each_lowers_the_peak():
-    rank = ("donation", "microbatches", "batch", "offload", "host-state", "dtype", "sharding")
+    rank = (
+        "donation",
+        "rewrite",
+        "microbatches",
+        "batch",
+        "offload",
+        "host-state",
+        "dtype",
+        "sharding",
+    )
     for fun in (loss, step):
         plan = lowest(fun)
         order = [rank.index(each.kind) for each in plan.floor.reliefs]

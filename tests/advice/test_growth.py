@@ -300,7 +300,7 @@ def test_update_and_hold(lab):
     file = lab.write(toml='max-growth = "2%"')
     code, out, err = lab()
     assert (code, out) == (2, "")
-    assert "there is no jaxresid.lock to hold growth against: `jaxresid check --update`" in err
+    assert "there is no jaxresid.lock to hold growth against: the same command with --update" in err
     code, out, err = lab("--update")
     assert (code, out) == (0, "All checks passed!\n")
     assert "jaxresid: jaxresid.lock: wrote train\n" in err
@@ -395,7 +395,7 @@ def test_a_target_that_the_lockfile_does_not_have(lab):
     lab("--update")
     code, _, err = lab(f"{file}:loss", "--max-growth", "2%")
     assert code == 2
-    assert f"jaxresid.lock has no `{file}:loss`; `jaxresid check --update` writes it" in err
+    assert f"jaxresid.lock has no `{file}:loss`; the same command with --update writes it" in err
 
 
 def test_what_a_table_refuses(lab):

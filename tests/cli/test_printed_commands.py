@@ -1,13 +1,15 @@
 """Each command that jaxresid prints runs on the inputs at hand, and ends in 0 or 1."""
 
 import io
+import json
 import shutil
 
 import pytest
-from printed_commands import commands_in, run_printed
+from printed_commands import answer, commands_in, run_printed
 from rich.console import Console
 
 from jaxresid.render.style.shell import ShellCommand
+from jaxresid.xla.places import parse_place, why_unavailable
 from tests.where import ROOT
 
 
@@ -41,13 +43,94 @@ def fixture_tree(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.integration
-def test_commands_of_a_report(fixture_tree):
-    answers = run_printed("report", "fixtures/inspect/gpt.py:loss", depth=1)
-    assert len(answers) == 2, answers[0]
+# Functions, a training step, and a module of a released library; by how often what each takes goes
+# into the memory there is.
+TARGETS = {
+    "scanned": ("fixtures/inspect/gpt.py:loss_scan",),
+    "layers": ("fixtures/plan/decoder.py:loss_fn",),
+    "checkpointed": ("fixtures/plan/decoder.py:loss_remat",),
+    "step": ("fixtures/tutorials/linen_step.py:train_step",),
+    "library": ("linen:flax.linen:SelfAttention(8)", "--arg", "f32[8,512,256]"),
+}
+ROOMS = {"does not fit": 0.5, "too close": 1.0, "fits": 8.0}
+
+
+def with_room(words, times):
+    """The words with so much memory, as a multiple of the estimated peak."""
+    words = (*words, "--on", "tpu:v5e")
+    report = json.loads(answer("report", *words, "-f", "json").out)
+    margin = report["on"]["memory_nbytes"] - int(times * report["peak"]["nbytes"])
+    return (*words, "--margin", f"{margin}B")
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("command", ["report", "plan", "check"])
-def test_commands_of_an_error(fixture_tree, command):
-    run_printed(command, "fixtures/inspect/gpt.py", codes=(2,))
+@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("target", TARGETS)
+def test_commands_of_each_answer(fixture_tree, target, room):
+    pytest.importorskip("flax")
+    words, seen = with_room(TARGETS[target], ROOMS[room]), {}
+    limit = ("--max-peak", f"{2**20}B", "--max-kept", f"{2**20}B")
+    for command, *more in (("report",), ("compare",), ("plan",), ("check", *limit)):
+        run_printed(command, *words, *more, seen=seen)
+    report = seen["report", *words].out
+    assert room in report.splitlines()[1]
+    step = commands_in(report)
+    if room == "does not fit":
+        assert step == [("plan", *words)] and ("plan", *words) in seen
+    if room == "too close":
+        is_here = why_unavailable(parse_place("tpu:v5e")) is None
+        asked = [command for command in seen if command[0] == "compile" or "--compile" in command]
+        assert bool(asked) == is_here
+        assert is_here or seen["plan", *words].out.count("pip install") == 1
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("report",),
+        ("report", "fixtures/inspect/gpt.py"),
+        ("plan", "fixtures/inspect/gpt.py"),
+        ("check", "fixtures/inspect/gpt.py"),
+        ("fixtures/inspect/gpt.py:loss",),
+        ("reprot", "fixtures/inspect/gpt.py:loss"),
+        ("report", "fixtures/inspect/gpt.py:attention"),
+        ("report", "fixtures/inspect/gpt.py:los"),
+        ("report", "nobody"),
+        ("check",),
+        ("check", "fixtures/inspect/gpt.py:loss", "--max-growth", "2%"),
+        ("compile", "fixtures/inspect/gpt.py:loss", "--on", "tpu:v99"),
+        ("compile", "fixtures/inspect/gpt.py:loss", "--on", "nobody"),
+        ("report", "fixtures/inspect/gpt.py:loss", "--on", "cpu", "--on", "tpu:v5e"),
+        ("plan", "fixtures/inspect/gpt.py:loss", "--budget", "0"),
+        ("split", "fixtures/tutorials/linen_step.py:train_step"),
+        ("diff", "fixtures/budgets/jaxresid.lock"),
+        ("lint", "--select", "JXR999", "fixtures/lint"),
+        ("rules", "JXR801"),
+    ],
+    ids=" ".join,
+)
+def test_commands_of_an_error(fixture_tree, argv):
+    run_printed(*argv, codes=(2,))
+
+
+@pytest.mark.integration
+def test_commands_of_a_project(fixture_tree, monkeypatch):
+    monkeypatch.chdir("fixtures/budgets")
+    seen = {}
+    for argv in (("check",), ("check", "--max-peak", "1MiB"), ("report", "eval"), ("lint", ".")):
+        run_printed(*argv, seen=seen)
+    assert any(command[0] == "plan" for command in seen)
+
+
+@pytest.mark.integration
+def test_a_plan_that_was_applied_is_not_proposed_again(fixture_tree):
+    target = ("fixtures/plan/decoder.py:loss_fn", "--on", "tpu:v5e")
+    peak = json.loads(answer("report", *target, "-f", "json").out)["peak"]["nbytes"]
+    words = (*target, "--budget", f"{peak * 7 // 10}B")
+    first = answer("plan", *words, "--write")
+    assert "fixtures/plan/decoder.py written" in first.err, first
+    for each in [answer("plan", *words), *run_printed("report", *target)]:
+        assert "code to write" not in each.out or "--budget" not in each.argv, each
+    again = json.loads(answer("plan", *words, "-f", "json").out)
+    assert again["code"] == [] and not any(site["changed"] for site in again["sites"])

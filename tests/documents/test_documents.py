@@ -159,7 +159,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("content", "said"),
         [
-            ("", "is not JSON: Expecting value at line 1, column 1; `jaxresid report -f json`"),
+            ("", "is not JSON: Expecting value at line 1, column 1; -f json of a command"),
             ("import os", "is not JSON: Expecting value at line 1, column 1;"),
             (b"\x80\x04\x95pickle", "is not JSON: it is not text in UTF-8;"),
             ('{"schema": NaN}', "is not JSON: NaN is no number of JSON;"),

@@ -1,6 +1,7 @@
 """Comparisons as text, and with plans as JSON, on values made by hand: whole outputs, no jax."""
 
 import dataclasses
+import html
 import json
 import os
 import re
@@ -21,10 +22,13 @@ from jaxresid.model import (
     IntervalBasis,
     PlaceInfo,
     Timing,
+    with_answers,
 )
+from jaxresid.render.page.document import page_document
 from jaxresid.render.report.estimates import interval_remarks
 from jaxresid.render.report.policies import lines
 from jaxresid.render.style.columns import Column, bytes_unit, flops_unit, headings
+from jaxresid.render.svg.frontier import comparison_frontier
 from jaxresid.render.tables.compare import (
     entries,
     gradients_text,
@@ -354,7 +358,58 @@ def with_intervals(*compiled, memory=7 * GIB):
     )
     basis = IntervalBasis(98, ("tpu:v5p",), {"jaxlib": ("0.11.2", "0.12.0.1")}, MIB, GIB)
     place = dataclasses.replace(PLACE, memory_nbytes=memory, intervals=basis)
-    return dataclasses.replace(COMPARISON, rows=tuple(rows), place=place)
+    rows = with_answers(tuple(rows), memory)
+    return dataclasses.replace(COMPARISON, rows=rows, place=place)
+
+
+@pytest.mark.parametrize(
+    ("memory", "policy", "sentence"),
+    [
+        (20, "none", "fits 20.00 GiB, with the least recompute: A no checkpoint: peak 14.12 GiB"),
+        # 6.25 GiB would be cheaper, and may not fit.
+        (7, "dots_with_no_batch_dims_saveable", "fits 7.00 GiB, with the least recompute: E dots"),
+        (2.5, "nothing_saveable", "fits 2.50 GiB: F nothing_saveable: peak 1.75 GiB instead of"),
+        (2, "nothing_saveable", "nothing is sure to fit 2.00 GiB; F nothing_saveable may: peak"),
+        (1, "nothing_saveable", "nothing fits 1.00 GiB; the smallest is F nothing_saveable: peak"),
+    ],
+)
+def test_what_fits_comes_first(memory, policy, sentence):
+    comparison = with_intervals(memory=int(memory * GIB))
+    first, *others = takeaways(comparison)
+    assert first.startswith(sentence)
+    assert comparison.suggestion.policy == policy
+    assert any(each.startswith("knee: E") for each in others) == (memory != 7)
+    is_over = any("4.8% more FLOPs, does not fit" in each for each in others)
+    assert is_over == (memory <= 2.5)
+    # The same in each rendering, with letters that its table explains.
+    assert first in " ".join(printed(render_comparison(comparison)).split())
+    assert first in comparison_frontier(comparison)
+    assert first in html.unescape(comparison._repr_html_())
+    rows = page_document(comparison)["rows"]
+    letters = {row["letter"]: row["name"] for row in rows if row["name"] == policy}
+    assert re.search(rf"\b{next(iter(letters))} ", first)
+    assert [row["name"] for row in rows if row["chosen"]] == [policy]
+    shown = [row for row in rowed(comparison) if row["suggested"]]
+    assert [row["policy"] for row in shown] == [policy]
+
+
+def test_host_memory_is_taken_only_where_nothing_else_fits():
+    def suggested(memory):
+        cheap = row("offload", 2, 1, 0.1, 0.01, 0.5, 8, low_nbytes=GIB, high_nbytes=2 * GIB)
+        dear = row("dots_saveable", 3, 2, 9, 0.9, 0.5, low_nbytes=2 * GIB, high_nbytes=3 * GIB)
+        return compared(*with_answers((cheap, dear), memory)).suggestion.policy
+
+    assert suggested(4 * GIB) == "dots_saveable"
+    assert suggested(2 * GIB) == "offload"
+
+
+def test_what_xla_says_is_what_fits():
+    """Of rows that were not compiled an estimate says nothing beside it."""
+    fits = Compiled("tpu:v5p", peak_nbytes=6 * GIB, capacity_nbytes=7 * GIB, fits=True)
+    cheaper, asked = with_intervals(memory=20 * GIB).rows[:2]
+    rows = with_answers((cheaper, dataclasses.replace(asked, compiled=(fits,))), 20 * GIB)
+    assert [each.answer for each in rows] == [None, "fits"]
+    assert takeaways(compared(*rows))[0].startswith("tpu:v5p: B as written fits: 6.00 GiB of 7.00")
 
 
 def test_intervals_say_what_the_estimates_cannot():
@@ -600,6 +655,7 @@ def test_json_of_a_comparison():
         "measured_on": "cpu",
         "warnings": ["w"],
         "mesh": None,
+        "next_step": None,
     }
     assert knee == {
         "policy": "dots_with_no_batch_dims_saveable",
@@ -616,6 +672,8 @@ def test_json_of_a_comparison():
         "high_time_fraction": None,
         "pareto": True,
         "knee": True,
+        "answer": None,
+        "suggested": False,
         "error": None,
         "uncosted": [],
         "measured": None,
@@ -638,7 +696,7 @@ def test_json_of_a_comparison():
     assert timed["uncosted"] == ["f"]
     assert {k for k, v in failed.items() if v is None} == {
         *("kept_nbytes", "host_nbytes", "peak_nbytes", "recompute_flops", "recompute_fraction"),
-        *("time_fraction", "measured", "measure_error", "offloading"),
+        *("time_fraction", "measured", "measure_error", "offloading", "answer"),
         *("low_nbytes", "high_nbytes", "low_time_fraction", "high_time_fraction"),
     }
     assert failed["error"].startswith("the policy bad")

@@ -357,9 +357,23 @@ def planning(tmp_path, monkeypatch):
             return check, options
 
         def drafted(
-            found, place, budget_nbytes, *, progress, checks, compiles, keeps_interrupted, **given
+            found,
+            place,
+            budget_nbytes,
+            *,
+            progress,
+            checks,
+            compiles,
+            keeps_interrupted,
+            words,
+            **given,
         ):
             assert keeps_interrupted
+            # What is printed to be asked next is asked of the same inputs and the same budget.
+            offload = ("--offload",) * given["offload"]
+            assert words[0] == "planned_model.py:loss"
+            assert words[len(words) - len(budget) - len(offload) :] == (*budget, *offload)
+            assert ("--on" in words) == ("--on" in options)
             (only,) = found.each()
             check = checks(found.check(only), only)
             # Whatever is printed of a plan was traced, in this process or another.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal as OneOf
@@ -87,7 +88,7 @@ def budget_findings(
     """
     name = reference or report.target.name
     return tuple(
-        BudgetFinding(_finding(each, name, _help(each, reference)), each.fails)
+        BudgetFinding(_finding(each, name, _help(each, report.words)), each.fails)
         for each in held(report, limits)
         if each.holding != "within"
     )
@@ -256,11 +257,11 @@ def _place(source: Source) -> str:
     return "" if where is None else f"{where.file}:{where.line}"
 
 
-def _help(held: Held, reference: str | None) -> str:
-    if held.figure == "kept" or reference is None:
+def _help(held: Held, words: tuple[str, ...]) -> str:
+    if held.figure == "kept" or not words:
         return "checkpoint the function that the line is in, or raise the budget"
     budget = format_bytes(held.limit_nbytes).replace(".00 ", "").replace(" ", "")
-    command = f"jaxresid plan {reference} --budget {budget}"
+    command = shlex.join(("jaxresid", "plan", *words, "--budget", budget))
     return f"`{command}` looks for checkpoints that fit"
 
 

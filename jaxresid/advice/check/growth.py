@@ -115,7 +115,7 @@ def growth_finding(
     if baseline.jax != report.jax.version:
         said.append(f"That was traced by jax {baseline.jax}, and this by {report.jax.version}")
     where = lines[0].location if lines else None
-    remedy = "raise the limit" if earlier.report else "`jaxresid check --update` accepts it"
+    remedy = "raise the limit" if earlier.report else "the same command with --update accepts it"
     finding = Finding(
         GROWTH_RULE,
         ". ".join(said),

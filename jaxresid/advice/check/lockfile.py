@@ -46,18 +46,20 @@ def baselines_in(text: str, file: str) -> dict[str, Baseline]:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as e:
-        raise InputsError(f"{file} is no lockfile: {e}; `jaxresid check --update` makes one") from e
+        raise InputsError(
+            f"{file} is no lockfile: {e}; the same command with --update makes one"
+        ) from e
     if data.get("version") != _VERSION:
         raise InputsError(
-            f"{file} is no lockfile of version {_VERSION}; `jaxresid check --update` makes one"
+            f"{file} is no lockfile of version {_VERSION}; the same command with --update makes one"
         )
     targets = data.get("targets", {})
     try:
         return {name: _baseline(table) for name, table in targets.items()}
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise InputsError(
-            f"{file} has a target that is not understood ({e}); `jaxresid check --update` makes it"
-            " anew"
+            f"{file} has a target that is not understood ({e}); the same command with"
+            " --update makes it anew"
         ) from e
 
 

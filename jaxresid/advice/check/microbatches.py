@@ -7,6 +7,7 @@ up in a scan: what `plan --microbatches` plans for.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -228,8 +229,7 @@ def _finding(
         f" FLOPs{others}",
         NOWHERE,
         help="add up jax.value_and_grad of the microbatches in a jax.lax.scan, and update once:"
-        f" `jaxresid plan --microbatches 1..{chosen.count}` writes it, and weighs checkpoints"
-        " against it",
+        f" `{_command(report.words, chosen.count)}` writes it, and weighs checkpoints against it",
         measured={
             "items": batch.size,
             "arguments": [paths[i] for i in batch.leaves],
@@ -246,6 +246,13 @@ def _finding(
             ],
         },
     )
+
+
+def _command(words: tuple[str, ...], most: int) -> str:
+    """Return what plans for up to so many microbatches, on the command line or in Python."""
+    if not words:
+        return f"jaxresid.plan(..., microbatches=range(1, {most + 1}))"
+    return shlex.join(("jaxresid", "plan", *words, "--microbatches", f"1..{most}"))
 
 
 _ANSWERS: dict[Answer, str] = {

@@ -40,15 +40,16 @@ from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.checkpoints.policies import answers, description
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.memory.compilers import check_lifetimes, has_estimate
+from jaxresid.inspector.next_step import ask_compiler
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals.offloading import offloading
 from jaxresid.inspector.subject.base import Subject, gc_paused
 from jaxresid.inspector.variants.candidates import PolicyCandidate, candidates
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Variant, Variants
-from jaxresid.model import Comparison, ComparisonRow, Lifetimes
+from jaxresid.model import Comparison, ComparisonRow, Lifetimes, NextStep, with_answers
 from jaxresid.option_types import Mode
 from jaxresid.progress import Progress, Stage
-from jaxresid.xla.places import Place
+from jaxresid.xla.places import Place, why_unavailable
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 
 
@@ -164,6 +165,7 @@ def comparison(
     limit_s: float = COMPILE_SECONDS,
     progress: Progress | None = None,
     lifetimes: bool = False,
+    words: tuple[str, ...] = (),
 ) -> Comparison:
     """Return the comparison of a traced function under several policies, as `compare` does.
 
@@ -177,6 +179,7 @@ def comparison(
       limit_s: Seconds that all compiles may take together.
       progress: Called with a text that says what is being done.
       lifetimes: Whether the lifetimes of all values are to be in it.
+      words: The words of the command line that ask about the same function, as `NextStep` has them.
     """
     if lifetimes:
         check_lifetimes(subject.place)
@@ -219,7 +222,7 @@ def comparison(
         warnings += (*_late(rows, subject.place), *warnings_of(compile))
     if not is_estimated:
         rows = tuple(replace(row, peak_nbytes=row.xla_nbytes) for row in rows)
-    rows = _with_frontier(_ranked(rows))
+    rows = with_answers(_with_frontier(_ranked(rows)), subject.place_info.memory_nbytes)
     timed: Measurement | None = None
     if measure is not None:
         runs = [VariantToTime(label, v.trace.runnable()) for label, v in table.variants.items()]
@@ -248,7 +251,22 @@ def comparison(
         time_basis=table.time_basis,
         times_checked_on=checked_on(),
         lifetimes=drawn,
+        next_step=_next_step(rows, subject.place, words),
     )
+
+
+def _next_step(
+    rows: Sequence[ComparisonRow], place: Place, words: tuple[str, ...]
+) -> NextStep | None:
+    """Return what to do where no row is known to fit; None where one is, or nothing is known."""
+    first = next((row for row in rows if row.suggested), None)
+    if first is None or first.answer == "fits":
+        return None
+    by_xla = bool(first.compiled)
+    if first.answer == "too close" and not by_xla:
+        return replace(ask_compiler("compare", why_unavailable(place)), words=words)
+    message = "look for a plan, which weighs single values and loops in segments"
+    return NextStep("plan", message, words=words, compiles=by_xla)
 
 
 def _compiled(

@@ -148,7 +148,7 @@ def confirmed(
         checkpoints=tuple(verdicts.get(id(each), each.checkpoint) for each in inspection.judged),
         warnings=(*report.warnings, *warnings_of(compiles.settings)),
     )
-    words = () if report.next_step is None else report.next_step.words
+    words = report.words
     found = replace(inspection, report=made).with_crashes(crashes)
     if checkpoints:
         found = with_changes_judged(found, changes, row, rows[len(asked) :], late)

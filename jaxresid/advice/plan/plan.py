@@ -419,8 +419,17 @@ class Planning:
             return Floor(parts, (), without), []
         self.progress("tracing what lowers the floor")
         menus = None if self.offload else self.menus
+        written = self.search.as_written()
         reliefs = Reliefs(
-            self.subject, self.variants, shown, self.budget_nbytes, menus, compiles, confirmed
+            self.subject,
+            self.variants,
+            shown,
+            self.budget_nbytes,
+            menus,
+            compiles,
+            confirmed,
+            None if written is None else written.variant,
+            self.plain.cost.flops,
         )
         found = reliefs.found(is_short=not fits or shown.cost > 0)
         return Floor(parts, found, without, reliefs.left_out), reliefs.crashes

@@ -212,8 +212,11 @@ def _all_targets() -> list[CheckTarget]:
         limits, typed = taken_limits(others), _typed(context)
         sizes: list[tuple[int, ...]] = [(size,) for size in options.batch] or [()]
         for size in sizes:
-            name = options.name if len(sizes) == 1 else f"{options.name} --batch {size[0]}"
-            found.append(CheckTarget(replace(options, batch=size, name=name), limits, typed))
+            name, words = options.name, options.words
+            if len(sizes) > 1:
+                name, words = f"{name} --batch {size[0]}", (*words, "--batch", str(size[0]))
+            one = replace(options, batch=size, name=name, words=words)
+            found.append(CheckTarget(one, limits, typed))
     return found
 
 

@@ -103,6 +103,7 @@ def compare(
             progress=say,
             lifetimes=output.format == "perfetto"
             or (output.format == "html" and not asks_compiler(places)),
+            words=asked.words,
         )
     if output.format == "perfetto":
         output.write_binary(result.to_perfetto())

@@ -24,6 +24,7 @@ from jaxresid.cli.options.inputs import (
 )
 from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import asks_compiler, budget_of, budget_option, placed
+from jaxresid.cli.options.words import words_of
 from jaxresid.cli.verify_edit import verify, with_second_process
 from jaxresid.errors import InputsError
 from jaxresid.option_types import Framework, Minimized
@@ -122,6 +123,14 @@ def plan(
     is written, and the exit code is 130.
     """
     since = time.time()
+    context = click.get_current_context()
+    own = {
+        "budget": budget,
+        "microbatches": microbatches,
+        "minimize": minimize,
+        "maximize": maximize,
+        "offload": offload,
+    }
     if minimize and maximize:
         raise click.UsageError("--minimize and --maximize cannot be combined: use one of them")
     if diff_ and write_:
@@ -176,6 +185,7 @@ def plan(
             keeps_interrupted=True,
             lifetimes=output.format == "perfetto"
             or (output.format == "html" and not asks_compiler([place])),
+            words=(*options.words, *words_of(context, own, own)),
         )
         if not result.interrupted:
             can_apply = result.is_within and not write_

@@ -108,7 +108,7 @@ def earlier_of(
         for each in targets:
             if each.name not in known:
                 raise InputsError(
-                    f"{shown} has no `{each.name}`; `jaxresid check --update` writes it there"
+                    f"{shown} has no `{each.name}`; the same command with --update writes it there"
                 )
         return {each.name: Earlier(shown, known[each.name]) for each in targets}
     from jaxresid.cli.options.sides import is_in_git
@@ -166,8 +166,8 @@ def _read(file: Path) -> dict[str, Baseline]:
         text = regular_files.read_limited(file).decode("utf-8")
     except FileNotFoundError:
         raise InputsError(
-            f"there is no {file} to hold growth against: `jaxresid check --update` writes it, or"
-            " give --baseline FILE or REV"
+            f"there is no {file} to hold growth against: the same command with --update"
+            " writes it, or give --baseline FILE or REV"
         ) from None
     except (OSError, UnicodeDecodeError) as e:
         reason = e.strerror if isinstance(e, OSError) else e

@@ -89,7 +89,7 @@ def of_function(
                 make = batches.sized(make, batch)
                 inputs = _from_reference(options, make)
             elif _required(fun) or _signature(fun) is None:
-                raise InputsError(_missing(options.target, loaded))
+                raise InputsError(_missing(loaded))
             elif batch is not None:
                 raise InputsError(f"--batch: {options.target} takes no inputs")
             else:
@@ -288,13 +288,13 @@ def _call_of(loaded: Loaded) -> str:
     return f"{loaded.attribute}{inspect.Signature(parameters)}"
 
 
-def _missing(target: str, loaded: Loaded) -> str:
+def _missing(loaded: Loaded) -> str:
     shown = _call_of(loaded)
     each = " ".join("--arg 'f32[...]'" for _ in _required(loaded.fun)) or "--arg 'f32[...]'"
     name = loaded.attribute.rpartition(".")[2]
     return (
         f"no inputs for {shown}\n"
-        f"  give one SPEC per argument:  jaxresid report {target} {each}\n"
+        f"  give one SPEC per argument:  {each}\n"
         f"  or name a function that returns them:  --inputs make_inputs\n"
         f"  or define {name}_inputs() or example_inputs() in {loaded.module.__name__}"
     )

@@ -57,15 +57,14 @@ class _Target(click.types.StringParamType):
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         """Return what to write where TARGET is left out; click before 8.2 gives no context."""
-        command = "report" if ctx is None else ctx.info_name
         try:
             names = [target.name for target in project(Path()).targets]
         except ConfigError:  # another command will say what is wrong with the file
             names = []
         known = f", or a target of pyproject.toml: {', '.join(names)}" if names else ""
         return (
-            f"Write the function, as in: jaxresid {command} train.py:loss{known}"
-            f" (jaxresid {command} train.py lists the functions of a file)"
+            f"Write the function, as in train.py:loss{known}; of a file alone, as in train.py, it"
+            " lists the functions."
         )
 
     def shell_complete(

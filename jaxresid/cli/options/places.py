@@ -114,7 +114,7 @@ def placed(
     """
     if len(options.on) > 1 and not several:
         raise click.UsageError(
-            "--on is given more than once; jaxresid compile and sweep take several places"
+            "--on is given more than once; only compile and sweep take several places"
         )
     if options.on:
         found = [place_of(options, on) for on in options.on]

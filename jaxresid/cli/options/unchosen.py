@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,13 +54,17 @@ def message(command: str, place: str, path: Path, found: Sequence[Candidate]) ->
     lines += [_row(each, width) for each in found[:_MOST]]
     if len(found) > _MOST:
         lines.append(f"  and {len(found) - _MOST} more")
-    lines += ["write, for example:", f"  jaxresid {command} {called(place, found[0])}"]
-    if not found[0].builds and found[0].inputs is None:
-        lines += textwrap.wrap(
-            "with a SPEC such as f32[64,512] for each argument, or define"
-            f" {found[0].name}_inputs(), which returns them",
-            _WIDTH,
-        )
+    first = found[0]
+    target = f"{place}:{first.name}"
+    if first.builds or first.inputs is not None:
+        words = ["jaxresid", command, target, *["--build"] * first.builds]
+        return "\n".join([*lines, "write, for example:", f"  {shlex.join(words)}"])
+    specs = " --arg SPEC" * max(len(first.required), 1)
+    lines += textwrap.wrap(
+        f"write, for example, {target}{specs}, with a SPEC such as f32[64,512] for each argument,"
+        f" or define {first.name}_inputs(), which returns them",
+        _WIDTH,
+    )
     return "\n".join(lines)
 
 
@@ -71,13 +76,3 @@ def _row(candidate: Candidate, width: int) -> str:
         what += f", inputs from {candidate.inputs}()"
     row = f"  {candidate.name:{width}}  {what}"
     return row if len(row) <= _WIDTH else f"{row[: _WIDTH - 3]}..."
-
-
-def called(place: str, candidate: Candidate) -> str:
-    """Return a candidate as TARGET, with what it needs for its inputs."""
-    words = [f"{place}:{candidate.name}"]
-    if candidate.builds:
-        words.append("--build")
-    elif candidate.inputs is None:
-        words += ["--arg 'f32[...]'"] * max(len(candidate.required), 1)
-    return " ".join(words)

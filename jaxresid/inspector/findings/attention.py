@@ -72,9 +72,10 @@ def attention_at_peak(
             if found is not None:
                 scope = folded_scopes(source.scope for _, source in group)
                 source = replace(group[0][1], scope=scope)
-                yield proposal(
-                    _finding(report, made, each, found, source, held), made, number, found.jaxpr
-                )
+                finding = _finding(report, made, each, found, source, held)
+                queries = each[0].count // found.chunks
+                change = f"attention for {queries} queries at a time"
+                yield proposal(finding, made, number, found.jaxpr, change=change)
 
 
 def _exponential_shapes(jaxprs: Iterable[Jaxpr]) -> set[tuple[int, ...]]:

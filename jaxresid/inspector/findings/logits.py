@@ -83,7 +83,8 @@ def logits_at_peak(
                 found = chunked(made, number, jaxpr, [logits], peak, held)
                 if found is not None:
                     finding = _finding(report, levels, made, jaxpr, logits, found, biggest)
-                    yield proposal(finding, made, number, found.jaxpr)
+                    change = f"the loss of {logits.tokens // found.chunks} tokens at a time"
+                    yield proposal(finding, made, number, found.jaxpr, change=change)
 
 
 def _live_nbytes(logits: Logits, live: Sequence[LiveValue]) -> int:

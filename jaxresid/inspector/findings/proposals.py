@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -45,16 +46,81 @@ class Proposal:
       changed: returns the whole program with the change made.
       gain: what the change is for.
       limit_nbytes: the bytes that it says that the changed program fits; None: it does not say.
+      change: the change in a few words, `attention for 128 queries at a time`; '' where it has
+        none.
     """
 
     finding: Finding
     changed: Callable[[], Changed]
     gain: Gain = "memory"
     limit_nbytes: int | None = None
+    change: str = ""
+
+    @property
+    def change_text(self) -> str:
+        """The change in words, with its finding: `one query at a time (attention-...)`."""
+        where = self.finding.location
+        place = f", {where.file}:{where.line}" if where else ""
+        return f"{self.change or 'the remedy'} ({self.finding.name}{place})"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeEffect:
+    """What the change of a finding does to the peak of the program, and what it costs.
+
+    Attributes:
+      proposal: the finding with its change.
+      before_nbytes: the peak as the program is, by XLA where it compiled both.
+      after_nbytes: that with the change.
+      flops_fraction: what it adds, as a share of the FLOPs of the program as it is.
+    """
+
+    proposal: Proposal
+    before_nbytes: int
+    after_nbytes: int
+    flops_fraction: float
+
+    @classmethod
+    def of(cls, proposal: Proposal) -> ChangeEffect | None:
+        """Return the effect of a proposal; None where it is for FLOPs, or XLA refutes it."""
+        measured, compiled = proposal.finding.measured, proposal.finding.compiled
+        if proposal.gain != "memory" or (compiled and compiled.verdict == "refuted"):
+            return None
+        before, after = measured["peak_before_nbytes"], measured["peak_nbytes"]
+        if compiled and compiled.peak_before_nbytes and compiled.peak_nbytes:
+            before, after = compiled.peak_before_nbytes, compiled.peak_nbytes
+        fraction = measured.get("recompute_fraction", 0.0)
+        assert isinstance(before, int)
+        assert isinstance(after, int)
+        assert isinstance(fraction, float)
+        return cls(proposal, before, after, fraction)
+
+    @property
+    def saved_nbytes(self) -> int:
+        """How much lower the peak is with the change, in bytes."""
+        return self.before_nbytes - self.after_nbytes
+
+    @property
+    def cost_text(self) -> str:
+        """What it adds: `for 4.4% more FLOPs`."""
+        if self.flops_fraction <= 0:
+            return "for no more FLOPs"
+        return f"for {self.flops_fraction:.1%} more FLOPs"
+
+    @property
+    def text(self) -> str:
+        """The change with its effect: `... takes the peak from 9.00 GiB to 4.00 GiB, for ...`."""
+        before, after = format_bytes(self.before_nbytes), format_bytes(self.after_nbytes)
+        return f"{self.proposal.change_text} takes it from {before} to {after}, {self.cost_text}"
 
 
 def proposal(
-    finding: Finding, rewrites: Rewrites, number: int, jaxpr: Jaxpr, gain: Gain = "memory"
+    finding: Finding,
+    rewrites: Rewrites,
+    number: int,
+    jaxpr: Jaxpr,
+    gain: Gain = "memory",
+    change: str = "",
 ) -> Proposal:
     """Return a finding with the rewrite that it proposes.
 
@@ -64,8 +130,10 @@ def proposal(
       number: the number of what is rewritten among that.
       jaxpr: the rewritten open jaxpr.
       gain: what the rewrite is for.
+      change: the rewrite in a few words.
     """
-    return Proposal(finding, lambda: Changed(*rewrites.program(number, jaxpr)), gain)
+    program = functools.partial(rewrites.program, number, jaxpr)
+    return Proposal(finding, lambda: Changed(*program()), gain, change=change)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +245,7 @@ def rewrite_effect(
         "flops": figures.cost.flops,
         "flops_before": before,
         "recompute_flops": max(more, 0),
+        "recompute_fraction": max(more, 0) / before if before else 0.0,
     }
 
 

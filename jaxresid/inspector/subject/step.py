@@ -163,6 +163,6 @@ class StepSubject(Subject):
         """
         raise InputsError(
             f"{self.name} is a training step, with both passes in one jaxpr; split the"
-            " loss function that it differentiates instead (`jaxresid report` shows what the step"
+            " loss function that it differentiates instead (a report shows what the step"
             " keeps), or use mode function to differentiate the step itself"
         )

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal as OneOf
 
 from jaxresid.model.compiled import Compiled
 from jaxresid.model.display import to_perfetto, to_svg
 from jaxresid.model.headline import count_text, headline
 from jaxresid.model.interval import (
+    Answer,
     Interval,
     TimeBasis,
     TimeInterval,
+    answer,
     interval_between,
     time_interval_between,
 )
 from jaxresid.model.report.lifetimes import Lifetimes
+from jaxresid.model.report.next_step import NextStep
 from jaxresid.model.report.offloading import Offloading
 from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
@@ -85,6 +89,11 @@ class ComparisonRow(Shown):
       low_time_fraction: the lower end of the interval around `time_fraction`; None where the
         estimated time of such programs was not checked.
       high_time_fraction: the upper end.
+      answer: whether it fits the memory of the place: by XLA where XLA was asked, else by its
+        interval; None where that is not known.
+      suggested: whether it is the row to take: of those that fit the one that recomputes least,
+        without host memory if one does; where none is known to fit, of those that may; where none
+        may, the one with the lowest peak.
     """
 
     policy: str
@@ -109,6 +118,8 @@ class ComparisonRow(Shown):
     rank_changed: bool = False
     low_time_fraction: float | None = None
     high_time_fraction: float | None = None
+    answer: Answer | None = None
+    suggested: bool = False
 
     @property
     def time_interval(self) -> TimeInterval | None:
@@ -131,6 +142,62 @@ class ComparisonRow(Shown):
         return interval_between(self.low_nbytes, self.high_nbytes)
 
 
+_VERBS: dict[Answer, str] = {
+    "fits": "fits",
+    "too close": "may fit",
+    "does not fit": "is the smallest and does not fit",
+}
+
+
+def with_answers(
+    rows: Sequence[ComparisonRow], memory_nbytes: int | None
+) -> tuple[ComparisonRow, ...]:
+    """Return rows that say whether they fit, with the one to take marked.
+
+    Args:
+      rows: the rows.
+      memory_nbytes: the memory of the place; None where it is not known.
+    """
+    is_compiled = any(c.error is None for row in rows for c in row.compiled)
+    answers = [_by_xla(row) if is_compiled else _by_estimate(row, memory_nbytes) for row in rows]
+
+    def order(pair: tuple[ComparisonRow, Answer]) -> tuple[int, ...]:
+        row, fits = pair
+        peak, cost = row.xla_nbytes or row.peak_nbytes or 0, row.recompute_flops or 0
+        if fits == "does not fit":
+            return 2, peak, bool(row.host_nbytes), cost
+        if fits == "too close":  # of what may fit, what is likelier to comes before what is cheaper
+            return (
+                1,
+                memory_nbytes is not None and peak > memory_nbytes,
+                bool(row.host_nbytes),
+                cost,
+            )
+        return 0, bool(row.host_nbytes), cost, peak
+
+    known = [(row, fits) for row, fits in zip(rows, answers, strict=True) if fits is not None]
+    first, _ = min(known, key=order, default=(None, None))
+    return tuple(
+        replace(row, answer=fits, suggested=row is first)
+        for row, fits in zip(rows, answers, strict=True)
+    )
+
+
+def _by_xla(row: ComparisonRow) -> Answer | None:
+    for compiled in row.compiled:
+        if compiled.may_fit:
+            return "too close"
+        if compiled.fits is not None:
+            return "fits" if compiled.fits else "does not fit"
+    return None
+
+
+def _by_estimate(row: ComparisonRow, memory_nbytes: int | None) -> Answer | None:
+    if row.interval is None or not memory_nbytes:
+        return None
+    return answer(row.interval, memory_nbytes)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Result):
     """A function under several policies.
@@ -150,6 +217,7 @@ class Comparison(Result):
       times_checked_on: the places whose estimated times were held against something, in words.
       lifetimes: from when until when each value is live, where that was asked for: in the program
         as it is written, then in each other row without an error, by its policy.
+      next_step: the one thing to do next, where no row is known to fit; else None.
     """
 
     target: Target
@@ -165,10 +233,17 @@ class Comparison(Result):
     time_basis: TimeBasis | None = None
     times_checked_on: tuple[str, ...] = ()
     lifetimes: tuple[Lifetimes, ...] = ()
+    next_step: NextStep | None = None
+
+    @property
+    def suggestion(self) -> ComparisonRow | None:
+        """The row to take; None where it is not known of any whether it fits."""
+        return next((row for row in self.rows if row.suggested), None)
 
     def _headline(self) -> str:
         peaks = [row.compared_nbytes for row in self.rows if row.compared_nbytes is not None]
         best = next((row for row in self.rows if row.knee), None)
+        first = self.suggestion
         return headline(
             "Comparison",
             self.target,
@@ -176,6 +251,9 @@ class Comparison(Result):
             [
                 f"{count_text(len(self.rows), 'row')} at {printable(self.at)}",
                 f"peaks {format_bytes(min(peaks))} to {format_bytes(max(peaks))}" if peaks else "",
+                f"{printable(first.policy)} {_VERBS[first.answer]}"
+                if first and first.answer
+                else "",
                 f"knee {printable(best.policy)}" if best else "",
             ],
         )

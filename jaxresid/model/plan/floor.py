@@ -21,6 +21,7 @@ FloorKind = OneOf[
 ]
 ReliefKind = OneOf[
     "donation",
+    "rewrite",
     "solver",
     "microbatches",
     "batch",
@@ -56,13 +57,15 @@ class FloorPart(Shown):
 class Relief(Shown):
     """A change, no checkpoint, that lowers the peak of the plan.
 
-    The program was traced again, or split again, with the change and with the plan's checkpoints.
+    The program was traced again, or split again, with the change and with the plan's checkpoints;
+    what a finding proposes takes the place of the plan.
 
     Attributes:
       kind: what is changed.
       change: the change in words, with the names of the arguments.
       peak_nbytes: the estimated peak with the change, or what XLA needs with it.
-      saved_nbytes: how much lower that is than the same figure of the plan.
+      saved_nbytes: how much lower that is than the same figure of the plan; negative where it is
+        higher and the change is the better choice all the same.
       answer: whether it fits the budget then.
       confirmed: whether these are XLA's figures; an optimizer's state in host memory is shown with
         no other where XLA is asked, and fewer checkpoints in a solver's loop with these where it
@@ -84,8 +87,9 @@ class Floor(Shown):
     Attributes:
       parts: what it is made of, biggest first.
       reliefs: what lowers the peak of the plan by more than 1 %, the cheapest first: donation,
-        which costs nothing, fewer checkpoints in a solver's loop, smaller batches, values and then
-        the optimizer's state in host memory, narrower dtypes, more devices. Where the plan fits and
+        which costs nothing, what findings propose, fewer checkpoints in a solver's loop, smaller
+        batches, values and then the optimizer's state in host memory, narrower dtypes, more
+        devices. Where the plan fits and
         recomputes nothing only donation is looked for.
       without: what a training step holds and this function does not, in words.
       left_out: the changes that nothing can be said of here, each with the reason, in words.

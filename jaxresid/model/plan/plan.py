@@ -18,6 +18,7 @@ from jaxresid.model.interval import (
 from jaxresid.model.plan.floor import NO_FLOOR, Floor, TriedPlace
 from jaxresid.model.plan.joint import NO_SELECTION, Selection
 from jaxresid.model.report.lifetimes import Lifetimes
+from jaxresid.model.report.next_step import NextStep
 from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, PlaceInfo, Target
 from jaxresid.model.values import Location
@@ -184,6 +185,7 @@ class Plan(Result):
         it is, then, called `plan`, with the plan applied. That is not there where the plan leaves
         the code as it is, nor where its code was traced in another process and gives other figures
         than it was to.
+      next_step: the one thing to do next, where it is not known to fit; else None.
     """
 
     target: Target
@@ -231,6 +233,7 @@ class Plan(Result):
     time_basis: TimeBasis | None = None
     times_checked_on: tuple[str, ...] = ()
     lifetimes: tuple[Lifetimes, ...] = ()
+    next_step: NextStep | None = None
 
     def _headline(self) -> str:
         by = " by XLA" if self.confirmed else ""

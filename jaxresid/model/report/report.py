@@ -84,6 +84,11 @@ class Report(Result):
         )
 
     @property
+    def words(self) -> tuple[str, ...]:
+        """The words of the command line that ask about the same, as `NextStep` has them."""
+        return () if self.next_step is None else self.next_step.words
+
+    @property
     def totals(self) -> Totals:
         """The bytes of the residuals by kind."""
         return totals_of(self.residuals)

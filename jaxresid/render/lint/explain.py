@@ -122,7 +122,7 @@ def _fact_table(rule: RuleInfo) -> dict[str, str]:
 
 def _needs(rule: RuleInfo) -> str:
     if rule.traced:
-        return "a trace: jaxresid check"
+        return "a trace, which check makes"
     return "the whole project" if rule.project else "one file"
 
 

@@ -29,6 +29,7 @@ from jaxresid.render.page.sources import code_around
 from jaxresid.render.page.tables import Tables
 from jaxresid.render.report.checkpoints import site_parts
 from jaxresid.render.style.words import verdict_text
+from jaxresid.render.tables.compare import entries
 
 _WIDTH = 100  # columns of the text that a page has too
 
@@ -73,17 +74,19 @@ def _(value: Report, tables: Tables) -> dict[str, Any]:
 @_document.register
 def _(value: Comparison, tables: Tables) -> dict[str, Any]:
     names = {each.name: i for i, each in enumerate(value.lifetimes)}
+    letters = {row.policy: each.letter for each in entries(value) for row in each.rows}
     return {
         **_head("compare", value.target.name, [value.place]),
         "programs": _programs(value.lifetimes, tables),
-        "rows": [_row(each, names) for each in value.rows],
+        "rows": [_row(each, letters.get(each.policy, ""), names) for each in value.rows],
         "compiled": _compiled([c for row in value.rows for c in row.compiled], tables),
     }
 
 
-def _row(row: ComparisonRow, programs: Mapping[str, int]) -> dict[str, Any]:
+def _row(row: ComparisonRow, letter: str, programs: Mapping[str, int]) -> dict[str, Any]:
     asked = [each for each in row.compiled if each.peak_nbytes is not None]
     return {
+        "letter": letter,
         "name": row.policy,
         "at": row.at,
         "kept": row.kept_nbytes,
@@ -95,6 +98,7 @@ def _row(row: ComparisonRow, programs: Mapping[str, int]) -> dict[str, Any]:
         "time": row.time_fraction,
         "pareto": row.pareto,
         "knee": row.knee,
+        "chosen": row.suggested,
         "error": row.error,
         "program": programs.get("" if row.policy == "as-written" else row.policy),
     }
@@ -109,6 +113,7 @@ def _(value: Plan, tables: Tables) -> dict[str, Any]:
         "programs": _programs(value.lifetimes, tables),
         "rows": [
             {
+                "letter": "",
                 "name": row.checkpoints,
                 "at": str(row.configuration),
                 "kept": None,

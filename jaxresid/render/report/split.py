@@ -34,7 +34,7 @@ class _Sides:
         heading.append(f"  jax {split.jax.version}\n", style="dim")
         heading.append("#n", style=_RESIDUAL)
         heading.append(
-            f" is residual n of {len(split.residuals)}, numbered as in `jaxresid report -f json`;"
+            f" is residual n of {len(split.residuals)}, numbered as in the JSON of a report;"
             " in a loop's body, one trip of it.\n",
             style="dim",
         )

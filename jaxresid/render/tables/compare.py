@@ -14,14 +14,15 @@ from jaxresid.model import (
     Comparison,
     ComparisonRow,
     Compiled,
+    Interval,
     PlaceInfo,
     Timing,
-    answer,
 )
 from jaxresid.render.report.compiled import MAY_FIT_TEXT, verdict_text, warned_texts
 from jaxresid.render.report.cost import added_text, at_least
-from jaxresid.render.report.estimates import interval_remarks
+from jaxresid.render.report.estimates import about_text, interval_remarks
 from jaxresid.render.report.heading import about, target_line
+from jaxresid.render.report.next_step import next_step_lines
 from jaxresid.render.report.offloading import render_rows
 from jaxresid.render.report.policies import BrokenNames, lines, policy_text
 from jaxresid.render.report.sparkline import can_encode
@@ -80,6 +81,11 @@ class TableEntry:
         return any(r.knee for r in self.rows)
 
     @property
+    def suggested(self) -> bool:
+        """Whether one of the rows is the one to take."""
+        return any(r.suggested for r in self.rows)
+
+    @property
     def name(self) -> str:
         """The letter and the policy: `C dots_saveable`."""
         return f"{self.letter} {policy_text(self.row.policy)}".strip(f"{_NO_LETTER} ")
@@ -104,22 +110,27 @@ def entries(comparison: Comparison) -> tuple[TableEntry, ...]:
 def takeaways(comparison: Comparison) -> tuple[str, ...]:
     """Return conclusions from the figures, one sentence each.
 
-    They name the knee, the policy with the lowest peak, and what beats the code as written.
+    The first says what fits: the row to take, or that none does and which is the smallest. Then
+    come the knee, the policy with the lowest peak, and what beats the code as written.
     """
     found = entries(comparison)
     plain = next((e for e in found if _holds(e, "none")), None)
     bare = plain.row if plain is not None else None
     knee = next((e for e in found if e.knee), None)
     frontier = [e for e in found if e.pareto]
-    sentences = []
-    if knee is not None:
-        sentences.append(f"knee: {knee.name}: {_best_trade(knee.row, bare)}")
+    sentences = list(_compiled_takeaways(found))
+    first = next((e for e in found if e.suggested), None)
+    if first is not None and not sentences:
+        sentences.append(_fitting(first, found, comparison.place, bare))
+    if knee is not None and knee is not first:
+        over = ", does not fit" if knee.row.answer == "does not fit" else ""
+        sentences.append(f"knee: {knee.name}: {_best_trade(knee.row, bare)}{over}")
     if frontier:
         lowest = min(frontier, key=lambda e: e.row.compared_nbytes or 0)
         if plain is not None and lowest.row.compared_nbytes == plain.row.compared_nbytes:
             if len(found) > 1:
                 sentences.append("no policy lowers the peak of this function")
-        elif lowest is not knee:
+        elif lowest not in (knee, first):
             least = lowest.row.compared_nbytes or 0
             lower = any(
                 e.row.host_nbytes
@@ -138,15 +149,33 @@ def takeaways(comparison: Comparison) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def compiled_takeaways(found: Sequence[TableEntry]) -> tuple[str, ...]:
+def _fitting(
+    first: TableEntry,
+    found: Sequence[TableEntry],
+    place: PlaceInfo,
+    plain: ComparisonRow | None,
+) -> str:
+    """Return what fits by the estimates, or that nothing does for sure, with the row to take."""
+    budget = format_bytes(place.memory_nbytes or 0)
+    if first.row.answer == "fits":
+        others = any(e.row.answer == "fits" for e in found if e is not first)
+        least = ", with the least recompute" * others
+        return f"fits {budget}{least}: {first.name}: {_best_trade(first.row, plain)}"
+    trade = _best_trade(first.row, plain, first.row.interval)
+    if first.row.answer == "too close":
+        return f"nothing is sure to fit {budget}; {first.name} may: {trade}"
+    return f"nothing fits {budget}; the smallest is {first.name}: {trade}"
+
+
+def _compiled_takeaways(found: Sequence[TableEntry]) -> tuple[str, ...]:
     """Return a sentence for each place: what fits there, and which of that recomputes least."""
     rows = [e.row for e in found]
     return tuple(
-        sentence for on in compiled_places(rows) if (sentence := _fitting(on, found)) is not None
+        sentence for on in compiled_places(rows) if (sentence := _fitting_at(on, found)) is not None
     )
 
 
-def _fitting(on: str, found: Sequence[TableEntry]) -> str | None:
+def _fitting_at(on: str, found: Sequence[TableEntry]) -> str | None:
     told = [(e, c) for e in found if (c := compiled_for(on, e.row)) is not None]
     judged = [(e, c) for e, c in told if c.fits is not None and c.peak_nbytes is not None]
     if not judged:
@@ -159,7 +188,7 @@ def _fitting(on: str, found: Sequence[TableEntry]) -> str | None:
         e, c = min(judged, key=lambda pair: pair[1].peak_nbytes or 0)
         nothing = "nothing" if is_all else f"none{asked}"
         return f"{on}: {nothing} fits; the smallest is {e.name}: {verdict_text(c)}"
-    e, c = min(fitting, key=lambda pair: (_costs(pair[0].row)[1], pair[1].peak_nbytes or 0))
+    e, c = min(fitting, key=lambda pair: (not pair[0].suggested, _costs(pair[0].row)[1]))
     if len(fitting) == len(judged) == 1:
         return f"{on}: {e.name} {verdict_text(c)}"
     how_many = "everything" if len(fitting) == len(judged) else f"{len(fitting)} of {len(judged)}"
@@ -224,7 +253,7 @@ def _compiled_remarks(comparison: Comparison) -> Iterator[str]:
         yield from dict.fromkeys(f"{on}: {note}." for c in told for note in c.notes)
         named = [(row.policy, compiled_for(on, row)) for row in comparison.rows]
         warned = warned_texts([(policy_text(policy), c) for policy, c in named if c])
-        yield from (f"{on}: {text}; `jaxresid compile` names the lines." for text in warned)
+        yield from (f"{on}: {text}; the compile command names the lines." for text in warned)
 
 
 def gradients_text(comparison: Comparison) -> str:
@@ -265,10 +294,10 @@ def render_comparison(comparison: Comparison, encoding: str = "utf-8") -> Render
         target_line(comparison.target, [comparison.place], comparison.mesh),
     ]
     sentences = [s for s in (*takeaways(comparison), gradients_text(comparison)) if s]
-    sentences += compiled_takeaways(found)
     if not found:
         sentences.append("no policy gave figures")
     parts += [BrokenNames(Text(s, "bold")) for s in sentences]
+    parts += next_step_lines(comparison.next_step)
     parts += [Text(), *_where(comparison)]
     if found:
         parts += [Text(), _Table(comparison, found, encoding)]
@@ -328,9 +357,13 @@ def _costs(row: ComparisonRow) -> tuple[int, int]:
     return row.compared_nbytes or 0, row.recompute_flops or 0
 
 
-def _best_trade(row: ComparisonRow, plain: ComparisonRow | None) -> str:
+def _best_trade(
+    row: ComparisonRow, plain: ComparisonRow | None, interval: Interval | None = None
+) -> str:
     shown = format_bytes(row.compared_nbytes or 0)
     peak = f"peak {shown}"
+    if interval is not None:
+        peak = f"peak {about_text(row.compared_nbytes or 0, interval)}"
     if plain is not None and plain.compared_nbytes is not None:
         before = format_bytes(plain.compared_nbytes)
         peak += f" instead of {before}" if before != shown else ""
@@ -376,7 +409,7 @@ def _legend(found: Sequence[TableEntry], place: PlaceInfo) -> list[str]:
         )
     if any(c.may_fit for e in found for c in e.row.compiled):
         legend.append(f"{_MAY_FIT.strip()}: {MAY_FIT_TEXT}")
-    answers = {_answer(e.row, place) for e in found}
+    answers = {_estimated_answer(e.row) for e in found}
     budget = format_bytes(place.memory_nbytes or 0)
     if "does not fit" in answers:
         legend.append(f"{_MARKS['does not fit']} does not fit {budget}")
@@ -385,14 +418,9 @@ def _legend(found: Sequence[TableEntry], place: PlaceInfo) -> list[str]:
     return legend
 
 
-def _answer(row: ComparisonRow, place: PlaceInfo) -> Answer | None:
-    """Return whether a row fits the place as far as its estimate can tell; None if XLA was asked.
-
-    It is None as well where the memory of the place or the interval is not known.
-    """
-    if row.interval is None or not place.memory_nbytes or row.compiled:
-        return None
-    return answer(row.interval, place.memory_nbytes)
+def _estimated_answer(row: ComparisonRow) -> Answer | None:
+    """Return whether a row fits as far as its estimate can tell; None if XLA was asked."""
+    return None if row.compiled else row.answer
 
 
 def _failed(failed: Sequence[ComparisonRow]) -> Iterator[RenderableType]:
@@ -522,7 +550,7 @@ def _columns(found: Sequence[TableEntry], place: PlaceInfo, encoding: str) -> li
 
 def _intervals(rows: Sequence[ComparisonRow], place: PlaceInfo, unit: Unit) -> Column:
     """Return the column of the intervals around the peaks, each marked where it may not fit."""
-    marks = [_MARKS.get(_answer(row, place), "") for row in rows]
+    marks = [_MARKS.get(_estimated_answer(row), "") for row in rows]
     width = 2 * any(marks)
     texts = []
     for row, mark in zip(rows, marks, strict=True):

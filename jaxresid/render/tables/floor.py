@@ -47,7 +47,9 @@ def relief_text(relief: Relief) -> str:
     """Return what to change and what it saves: `donate state ...: 2.30 GiB less, fits`."""
     fits = ", fits" if relief.answer == "fits" else ""
     by = " by XLA" if relief.confirmed else ""
-    return f"{relief.change}: {format_bytes(relief.saved_nbytes)} less{by}{fits}"
+    saved = relief.saved_nbytes
+    less = f"{format_bytes(abs(saved))} {'less' if saved >= 0 else 'more'}"
+    return f"{relief.change}: {less}{by}{fits}"
 
 
 def without_text(plan: Plan) -> str | None:

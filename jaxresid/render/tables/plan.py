@@ -16,6 +16,7 @@ from jaxresid.render.report.compiled import differs
 from jaxresid.render.report.cost import added_text, at_least
 from jaxresid.render.report.estimates import STYLES, about_text, interval_remarks
 from jaxresid.render.report.heading import about, target_line
+from jaxresid.render.report.next_step import next_step_lines
 from jaxresid.render.report.policies import BrokenNames
 from jaxresid.render.report.sparkline import can_encode
 from jaxresid.render.report.times import NOT_CHECKED, time_remark, time_text
@@ -234,6 +235,7 @@ def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
     parts: list[RenderableType] = [
         target_line(plan.target, [plan.place], None),
         verdict,
+        *next_step_lines(plan.next_step),
         _peaks(plan),
     ]
     parts.append(FlowingParts(figure_parts(plan, times), indent=2))

@@ -90,7 +90,7 @@ def _remarks(table: Table) -> Iterator[RenderableType]:
         yield BrokenNames(f"note: {note}", "dim")
     named = [(policy_text(policy), row.compiled) for (policy, _), row in table.items()]
     for text in warned_texts([(policy, compiled) for policy, compiled in named if compiled]):
-        yield BrokenNames(f"note: {text}; `jaxresid compile` names the lines", "dim")
+        yield BrokenNames(f"note: {text}; the compile command names the lines", "dim")
 
 
 def _failed(failed: Sequence[SweepRow]) -> Iterator[RenderableType]:

@@ -221,7 +221,9 @@ class Commands:
         _none_more(APPLY_PLAN, "the name of a target and the folder of its project", more)
         target = self._target(name, folder)
         if not self._can["apply"]:
-            raise InputsError("this editor applies no edits of a server: jaxresid plan --write")
+            raise InputsError(
+                "this editor applies no edits of a server; on the command line, plan --write does"
+            )
         await self._traces.look()
         plan = self._traces.plan(str(target.folder), target.name)
         if plan is None:

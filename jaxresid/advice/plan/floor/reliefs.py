@@ -29,8 +29,10 @@ from jaxresid.crashes import Crash
 from jaxresid.errors import RetraceError
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.call.leaves import is_array, is_inexact, like
+from jaxresid.inspector.conclusions import rewrite_proposals
 from jaxresid.inspector.few_layers import lowered_whole
 from jaxresid.inspector.findings.collect import Search, collected
+from jaxresid.inspector.findings.proposals import ChangeEffect
 from jaxresid.inspector.jaxpr.bindings import strip_trace_context
 from jaxresid.inspector.memory.lowered import Lowered, lower
 from jaxresid.inspector.memory.peak import peak_nbytes
@@ -48,7 +50,7 @@ from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.retracing import retracing
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.inspector.variants.choices import Choices, Variants, same_places
+from jaxresid.inspector.variants.choices import Choices, Variant, Variants, same_places
 from jaxresid.inspector.variants.solver_checkpoints import biggest_loop, keeping
 from jaxresid.inspector.variants.solver_variants import SolverVariants
 from jaxresid.inspector.variants.step import StepVariants
@@ -65,6 +67,7 @@ _HOST_STATE = "the optimizer's state in host memory"
 # Devices to split over where the place says of none: those of a host.
 _DEVICES = 8
 _AXIS = "data"
+_RANKS: dict[Answer, int] = {"fits": 0, "too close": 1, "does not fit": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,9 @@ class Reliefs:
       compiles: What the compiler is asked with about the optimizer's state in host memory; None: it
         is not asked.
       needed_nbytes: What the plan needs by that compiler, in bytes; None: not known.
+      written: The code as it is written, for the changes that findings propose in it; None: they
+        are left out.
+      plain_flops: The FLOPs without any checkpoint.
 
     Attributes:
       left_out: As of `Floor`, once `found` has been called.
@@ -108,9 +114,12 @@ class Reliefs:
         menus: Menus | None = None,
         compiles: LimitedCompiles | None = None,
         needed_nbytes: int | None = None,
+        written: Variant | None = None,
+        plain_flops: int = 0,
     ) -> None:
         self.left_out: tuple[str, ...] = ()
         self.crashes: list[Crash] = []
+        self._written, self._plain_flops = written, plain_flops
         self._menus, self._shown = menus, shown
         self._compiles, self._needed = compiles, needed_nbytes
         self._every_variant = variants
@@ -142,6 +151,7 @@ class Reliefs:
         # How many microbatches, and on what mesh, is chosen with the checkpoints otherwise.
         is_open = self._subject.passes == 1
         if is_short:
+            each.append(("what other code saves", self._rewritten))
             each.append((_SOLVER, self._with_fewer_checkpoints))
             if is_open:
                 each.append(("microbatches", self._in_microbatches))
@@ -171,6 +181,36 @@ class Reliefs:
         names = _listed([a.name for a in made.arguments])
         change = f"donate {names}, returned updated{how}"
         yield from self._told("donation", change, replace(lowered, program=made.program))
+
+    def _rewritten(self) -> Iterator[Relief]:
+        """Yield what findings propose for the code as it is written, in place of the plan.
+
+        It is told of where the peak is lower than the plan's, or where it is the better choice:
+        it fits and the plan may not, or it costs less.
+        """
+        if self._written is None or self._subject.passes > 1:
+            return
+        mine = self._share(self._shown.variant.cost.flops)
+        around = self._subject.interval(self._peak, self._shown.variant.lowered.program)
+        planned = _RANKS[answer(around, self._budget)], mine
+        for proposal in rewrite_proposals(self._subject, self.crashes):
+            effect = ChangeEffect.of(proposal)
+            if effect is None:
+                continue
+            nbytes, flops = effect.after_nbytes, self._written.cost.flops
+            share = self._share(int(flops * (1 + effect.flops_fraction)))
+            around = self._subject.interval(nbytes, self._subject.program)
+            fits, saved = answer(around, self._budget), self._peak - nbytes
+            if (_RANKS[fits], share) >= planned and saved <= _WORTH_SAYING * self._peak:
+                continue
+            change = f"{proposal.change_text}, {effect.cost_text}"
+            if self._shown.changes:
+                change = f"{proposal.change_text} in place of this plan, recompute {share:.1%}"
+            yield Relief("rewrite", change, nbytes, saved, fits)
+
+    def _share(self, flops: int) -> float:
+        """Return what is recomputed where a program has so many FLOPs, as a share of the plain."""
+        return (flops - self._plain_flops) / self._plain_flops if self._plain_flops else 0.0
 
     def _with_fewer_checkpoints(self) -> Iterator[Relief]:
         """Yield fewer checkpoints in the solver's loop that keeps most."""

@@ -10,6 +10,7 @@ from jaxresid.advice.plan.joint.configurations import Configurations
 from jaxresid.advice.plan.joint.pareto import front_rows
 from jaxresid.advice.plan.joint.recommendation import beaten, to_set
 from jaxresid.advice.plan.joint.search import AS_GOOD, JointSearch, Solved
+from jaxresid.advice.plan.next_step import next_step
 from jaxresid.advice.plan.plan import Terms, terms
 from jaxresid.advice.plan.source.file_edits import FileEdit
 from jaxresid.advice.plan.verification import Check
@@ -38,6 +39,7 @@ def jointly_drafted(
     compiles: LimitedCompiles | None = None,
     keeps_interrupted: bool = False,
     lifetimes: bool = False,
+    words: tuple[str, ...] = (),
 ) -> Drafted:
     """Return the best plan of all configurations, and the edits that carry it out.
 
@@ -55,6 +57,7 @@ def jointly_drafted(
       keeps_interrupted: Whether Ctrl-C ends the search with the best plan found so far, if there is
         one; else it is raised.
       lifetimes: Whether the lifetimes of all values are to be in the plan.
+      words: The words of the command line that ask for it, as `NextStep` has them.
 
     Raises:
       JaxresidError: Nothing can be traced, or something is not known of the place.
@@ -62,6 +65,23 @@ def jointly_drafted(
     if lifetimes:
         check_lifetimes(place)
     by = terms(place, budget_nbytes, aim=aim, offload=offload, compiles=compiles, progress=progress)
+    plan, edits = _drafted(
+        configurations, place, by, offload, progress, checks, keeps_interrupted, lifetimes
+    )
+    return replace(plan, next_step=next_step(plan, place, words)), edits
+
+
+def _drafted(
+    configurations: Configurations,
+    place: Place,
+    by: Terms,
+    offload: bool,
+    progress: Callable[[str], None] | None,
+    checks: Callable[[Check, Configuration], Check | None] | None,
+    keeps_interrupted: bool,
+    lifetimes: bool,
+) -> Drafted:
+    """Return the best plan and its edits, as `jointly_drafted` does, on terms."""
     if not has_estimate(place) and not configurations.grid.is_single:
         raise InputsError(
             f"peaks are not estimated for {place.text}: give one batch size, number of microbatches"

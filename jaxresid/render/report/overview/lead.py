@@ -11,8 +11,8 @@ from jaxresid.model import Report
 from jaxresid.render.report.compiled import verdict_text
 from jaxresid.render.report.estimates import about_text
 from jaxresid.render.report.heading import target_line
+from jaxresid.render.report.next_step import next_step_lines
 from jaxresid.render.report.peak import peak_text, room_text
-from jaxresid.render.style.shell import ShellCommand
 from jaxresid.render.style.wrapping import FlowingParts
 
 
@@ -20,16 +20,7 @@ def lead(report: Report) -> Iterator[RenderableType]:
     """Yield the target with its place, the peak with the answer, and the next step."""
     yield target_line(report.target, [report.place], report.mesh)
     yield FlowingParts(list(_peak(report)), indent=2)
-    step = report.next_step
-    if step is None:
-        return
-    before = Text.assemble(("next: ", "bold"), step.message)
-    if step.command:
-        yield ShellCommand(step.command, Text.assemble(before, ":"))
-    elif step.action in ("return", "none"):
-        yield before
-    else:
-        yield Text.assemble(before, f": jaxresid.{step.action}")
+    yield from next_step_lines(report.next_step)
 
 
 def _peak(report: Report) -> Iterator[Text]:

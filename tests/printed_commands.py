@@ -39,9 +39,13 @@ class Answer:
         return f"$ jaxresid {shlex.join(self.argv)}\n{self.out}{self.err}exit code {self.code}"
 
 
-def answer(*argv, columns=_COLUMNS):
-    """Return what the command line answers, run in this process; on a mesh, in one of its own."""
-    if "--mesh" in argv:  # JAX makes as many devices as it is told to when it starts
+def answer(*argv, columns=_COLUMNS, is_apart=False):
+    """Return what the command line answers, run in this process.
+
+    On a mesh it is run in one of its own, as JAX makes its devices when it starts, and so it is if
+    `is_apart`: a file that has changed is not loaded again.
+    """
+    if is_apart or "--mesh" in argv:
         env = {**os.environ, "COLUMNS": columns}
         words = [sys.executable, "-m", "jaxresid", *argv]
         done = subprocess.run(words, capture_output=True, text=True, check=False, env=env)

@@ -123,11 +123,11 @@ class LimitedCompiles:
             if i not in found and name in self._known:
                 found[i] = replace(self._known[name], policy=programs[i].policy)
         for i, program in enumerate(programs):
-            row = found.get(i)
-            limit = (
-                budget_nbytes if budget_nbytes is not None or row is None else row.capacity_nbytes
-            )
-            if row is None or row.needed_for(limit) is None:
+            known = found.get(i)
+            limit = budget_nbytes
+            if limit is None and known is not None:
+                limit = known.capacity_nbytes
+            if known is None or known.needed_for(limit) is None:
                 self._unconfirmed[program.policy] = None
         return tuple(found.get(i) for i in range(len(programs)))
 

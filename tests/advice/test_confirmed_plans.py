@@ -17,6 +17,7 @@ from jaxresid.advice.compile.ahead_of_time import CompileSettings, PolicyProgram
 from jaxresid.advice.compile.limited import LimitedCompiles
 from jaxresid.advice.plan import confirmation, plan
 from jaxresid.advice.plan.search.peaks import ESTIMATE, Peaks
+from jaxresid.advice.plan.search.search import Search
 from jaxresid.advice.plan.verification import in_process_check
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.errors import InputsError
@@ -269,14 +270,18 @@ class Slow(GivenCompiler):
 @pytest.mark.integration
 @pytest.mark.parametrize("leaves_s", [0.0, 1e-6])
 @pytest.mark.parametrize("factor", [1.4, 0.5])
-def test_searches_between_compiles_take_of_their_time(loop, leaves_s, factor):
+def test_searches_between_compiles_take_of_their_time(loop, leaves_s, factor, monkeypatch):
     high, low = range_of(loop)
+    searches = []
+    run = Search.run
+    monkeypatch.setattr(Search, "run", lambda self: (searches.append(self), run(self)))
     compiler = Slow(lambda name: factor)
     compiler.leaves_s = leaves_s
     before = plan.planned(loop, (high + low) // 2).tried
     made, _, _ = asked(loop, (high + low) // 2, compiler)
     assert made.compiles == 1
     assert made.tried <= before
+    assert len(searches) == (3 if leaves_s else 2)  # the first is that of `before`
     assert made.confirmed is (factor < 1)  # what was compiled counts
     assert [w for w in made.warnings if "time for compiling" in w] == [
         "the time for compiling was up before tpu:v5e was asked about all that may be cheaper;"

@@ -121,7 +121,8 @@ class Compiled(Shown):
       peak_nbytes: arguments + outputs + temporaries - aliased, all of device memory; where memory
         ran out what XLA says the program needs.
       cublas_peak_nbytes: the same of the program with cuBLAS's matmuls alone, which XLA may choose
-        where it can time them, on a GPU; None where that was not asked, as it changes nothing.
+        where it can time them, on a GPU; None where that was not asked, as it changes nothing. The
+        peak itself where only cuBLAS's compiled.
       cublas_error: why that was to be asked, and was not; None where it was, or was not to be.
       estimate_nbytes: the static estimate of the same.
       estimate_low_nbytes: the lower end of the interval around the estimate, as in `Peak`.

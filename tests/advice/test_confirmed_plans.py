@@ -17,6 +17,7 @@ from jaxresid.advice.compile.ahead_of_time import CompileSettings, PolicyProgram
 from jaxresid.advice.compile.limited import LimitedCompiles
 from jaxresid.advice.plan import confirmation, plan
 from jaxresid.advice.plan.search.peaks import ESTIMATE, Peaks
+from jaxresid.advice.plan.search.search import Search
 from jaxresid.advice.plan.verification import in_process_check
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.errors import InputsError
@@ -91,6 +92,9 @@ class GivenCompiler:
     @property
     def count(self):
         return len(self.asked)
+
+    def spend(self, seconds):
+        self.left_s = max(self.left_s - seconds, 0.0)
 
     def compiled(self, programs, budget_nbytes=None):
         self.budgets.add(budget_nbytes)
@@ -250,6 +254,39 @@ def test_without_time_the_answer_is_the_estimates(loop):
     assert made.peak_nbytes == made.estimate_nbytes == as_estimated.peak_nbytes
     (late,) = made.unconfirmed
     assert any("the time for compiling was up" in w and late in w for w in made.warnings)
+
+
+class Slow(GivenCompiler):
+    """One whose first compile leaves some seconds."""
+
+    leaves_s = 0.0
+
+    def compiled(self, programs, budget_nbytes=None):
+        rows = super().compiled(programs, budget_nbytes)
+        self.left_s = self.leaves_s
+        return rows
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("leaves_s", [0.0, 1e-6])
+@pytest.mark.parametrize("factor", [1.4, 0.5])
+def test_searches_between_compiles_take_of_their_time(loop, leaves_s, factor, monkeypatch):
+    high, low = range_of(loop)
+    searches = []
+    run = Search.run
+    monkeypatch.setattr(Search, "run", lambda self: (searches.append(self), run(self)))
+    compiler = Slow(lambda name: factor)
+    compiler.leaves_s = leaves_s
+    before = plan.planned(loop, (high + low) // 2).tried
+    made, _, _ = asked(loop, (high + low) // 2, compiler)
+    assert made.compiles == 1
+    assert made.tried <= before
+    assert len(searches) == (3 if leaves_s else 2)  # the first is that of `before`
+    assert made.confirmed is (factor < 1)  # what was compiled counts
+    assert [w for w in made.warnings if "time for compiling" in w] == [
+        "the time for compiling was up before tpu:v5e was asked about all that may be cheaper;"
+        " --compile-time gives more"
+    ]
 
 
 @pytest.mark.integration

@@ -159,7 +159,10 @@ def test_both_are_kept_each_for_itself(tmp_path):
 def test_what_triton_fails_at_is_compiled_with_cublas_and_kept(tmp_path):
     cache, lines = CompileCache(tmp_path / "cache"), tmp_path / "lines"
     jobs = [gpu_job(code, label=lines) for code in (b"untiled", b"neither", b"untiled")]
-    found = dict(run(jobs, "chooses", cache=cache))
+    said = []
+    found = dict(run(jobs, "chooses", cache=cache, progress=said.append))
+    tried = [text for text in said if text.endswith("trying cuBLAS's matmuls")]
+    assert len(tried) == 2 and all(text.startswith("could not compile") for text in tried)
     assert [found[i].stats.get("peak_nbytes") for i in range(3)] == [12, None, 12]
     assert [found[i].triton_error for i in range(3)] == [UNTILED, None, UNTILED]
     assert found[1].error == with_reason(UNTILED) != UNTILED

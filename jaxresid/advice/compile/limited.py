@@ -31,7 +31,7 @@ class LimitedCompiles:
     Args:
       place: the place to compile for.
       settings: how to compile.
-      limit_s: seconds that all calls of `compiled` may take together.
+      limit_s: seconds that all calls of `compiled`, and what is spent besides, may take together.
       most: how many different programs may be compiled; None means any number.
       progress: called with a text that says what is being done.
 
@@ -76,6 +76,10 @@ class LimitedCompiles:
     def unconfirmed(self) -> tuple[str, ...]:
         """The names of the programs that have no figures, each once."""
         return tuple(self._unconfirmed)
+
+    def spend(self, seconds: float) -> None:
+        """Take time off what is left that went into finding out what to compile next."""
+        self._left_s -= seconds
 
     def compiled(
         self, programs: Sequence[PolicyProgram], budget_nbytes: int | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
@@ -96,6 +97,7 @@ class Confirmation:
         self._search, self._peaks, self._drafts = search, peaks, drafts
         self._compiles, self._budget = compiles, budget
         self._asked: list[TracedVariant] = []
+        self._has_searched = False
         self._has_estimate = has_estimate(compiles.place)
         self._most = most_compiles(compiles.place)
 
@@ -109,7 +111,7 @@ class Confirmation:
             found = [self._search.trial({}), self._search.as_written()]
             self._ask([t for t in dict.fromkeys(found) if t is not None])
         while not self.is_cut_short and len(self._asked) < self._most:
-            draft = self._next()
+            draft = self._next_in_time()
             if draft is None:
                 break
             self._ask([draft.tried])
@@ -126,9 +128,10 @@ class Confirmation:
         yield from (f"not compiled for {on}: {error}" for error in self.errors)
         if self.is_cut_short and not self.errors:
             late = ", ".join(self._compiles.unconfirmed)
+            left_out = f"; not confirmed: {late}" if late else ""
             yield (
                 f"the time for compiling was up before {on} was asked about all that may be"
-                f" cheaper; not confirmed: {late}"
+                f" cheaper{left_out}; --compile-time gives more"
             )
 
     def _ask_code(self) -> None:
@@ -167,6 +170,25 @@ class Confirmation:
                 if row.peak_nbytes is not None and row.peak_nbytes < nbytes:
                     self.triton_nbytes[tried] = row.peak_nbytes
         self.is_cut_short |= bool(self.errors) and not self._peaks.figures
+
+    def _next_in_time(self) -> Draft | None:
+        """Return what to compile next; None where nothing is worth it, or the time is up.
+
+        The first search is the plan's own; what compiles lead to takes of their time.
+        """
+        if not self._has_searched:
+            self._has_searched = True
+            return self._next()
+        if not self._compiles.left_s:
+            self.is_cut_short = True
+            return None
+        start = time.monotonic()
+        self._search.stop(start + self._compiles.left_s)
+        draft = self._next()
+        self._search.stop(math.inf)
+        self._compiles.spend(time.monotonic() - start)
+        self.is_cut_short = not self._compiles.left_s
+        return None if self.is_cut_short else draft
 
     def _next(self) -> Draft | None:
         """Return what to compile next; None where nothing is worth a compile."""

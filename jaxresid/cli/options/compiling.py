@@ -119,8 +119,8 @@ def compile_options(
         group=Group.COMPILING,
         callback=_seconds,
         metavar="TIME",
-        help="What the compilations of --compile may take, all together: 90, 10m, 1h.  [default:"
-        " 2m]",
+        help="What the compilations of --compile may take, all together, in plan with the searches"
+        " between them: 90, 10m, 1h.  [default: 2m]",
     )
     @functools.wraps(command)
     def wrapped(

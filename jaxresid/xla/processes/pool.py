@@ -120,7 +120,11 @@ def compile_jobs(
                     ]
                     n_done += len(answers)
                     if progress is not None:
-                        progress(_done_text(pending_job, found, n_done, total))
+                        text = _done_text(pending_job, found, n_done, total)
+                        is_tried_again = found.error is not None and not answers
+                        progress(
+                            Done(f"{text}; trying cuBLAS's matmuls") if is_tried_again else text
+                        )
                     yield from answers
                 if progress is not None and run.pending:
                     progress(_progress_text(run.pending.values(), n_done, total))

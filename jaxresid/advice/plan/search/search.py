@@ -9,6 +9,8 @@ variant is taken to be, `Peaks` tells: where the compiler has said some, `run` m
 from __future__ import annotations
 
 import itertools
+import math
+import time
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 
 from jaxresid.advice.plan.search.combinations import Combination, Runs, TracedVariant
@@ -98,7 +100,7 @@ class Search:
         self._overlaps = set(variants.overlaps())
         self.tried: list[TracedVariant] = []
         self.every_front = True
-        self._is_stopped = False
+        self._until = math.inf
 
     # -- the result --------------------------------------------------------------------------
 
@@ -180,13 +182,17 @@ class Search:
         """
         runs = self._runs(chosen)
         key = _key(runs)
-        if key not in self._known and not self._is_stopped:
+        if key not in self._known and time.monotonic() < self._until:
             self._known[key] = self._traced(runs)
         return self._known.get(key)
 
-    def stop(self) -> None:
-        """Trace nothing from now on: a trial of what was not traced fails."""
-        self._is_stopped = True
+    def stop(self, at: float = -math.inf) -> None:
+        """Trace nothing from a time on: a trial of what was not traced fails.
+
+        Args:
+          at: the time, by `time.monotonic`; without it now.
+        """
+        self._until = at
 
     def as_written(self) -> TracedVariant | None:
         """Return the code as it is written, traced; None if that fails."""

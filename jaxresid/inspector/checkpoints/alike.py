@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from jaxresid import jax_compat
@@ -10,6 +10,7 @@ from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.checkpoints.sites import CheckpointSite
 from jaxresid.inspector.jaxpr.alike import structural_key
 from jaxresid.inspector.trace.function import Trace
+from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 
 # So many eqns of the function on either side have to be alike too.
@@ -38,13 +39,7 @@ def alike_checkpoints(
       traced: the trace of the function.
       sites: its checkpoints.
     """
-    single = {
-        id(call.eqn): site
-        for site in sites
-        if site.is_as_written and len(site.calls) == 1
-        for call in site.calls
-        if not call.enclosing
-    }
+    single = _called_once(site for site in sites if site.is_as_written)
     if len(single) < 2 or traced.sharding is not None:
         return ()
     remats, recomputing = (
@@ -54,21 +49,64 @@ def alike_checkpoints(
     if len(remats) != len(recomputing):  # of some no gradient is taken
         return ()
     backward = {id(e): back for e, back in zip(remats, reversed(recomputing), strict=True)}
-    around = _Surroundings(traced)
+    jaxpr = traced.written
+    leading = sum(path is None for path in traced.primal_inputs)
+    count = len(traced.arguments.having("differentiated"))
+    around = _Surroundings(jaxpr, jaxpr.invars[leading : leading + count])
+    return _groups(jaxpr, single, around, lambda eqn: backward[id(eqn)])
+
+
+def alike_step_checkpoints(
+    step: StepTrace, sites: Iterable[CheckpointSite]
+) -> tuple[tuple[PlacedCheckpoint, ...], ...]:
+    """Return those of a training step's checkpoints that are alike, in groups, in program order.
+
+    Args:
+      step: the trace of the step.
+      sites: its checkpoints, by the eqns of its backward pass.
+    """
+    single = _called_once(sites)
+    if len(single) < 2 or step.sharding is not None:
+        return ()
+    return _groups(step.jaxpr, single, _Surroundings(step.jaxpr, ()), lambda eqn: eqn)
+
+
+def _called_once(sites: Iterable[CheckpointSite]) -> dict[int, CheckpointSite]:
+    """Return, by the ids of their eqns, the checkpoints that the function itself calls, once."""
+    return {
+        id(call.eqn): site
+        for site in sites
+        if len(site.calls) == 1
+        for call in site.calls
+        if not call.enclosing
+    }
+
+
+def _groups(
+    jaxpr: Jaxpr,
+    single: Mapping[int, CheckpointSite],
+    around: _Surroundings,
+    backward: Callable[[Eqn], Eqn],
+) -> tuple[tuple[PlacedCheckpoint, ...], ...]:
     groups: dict[Hashable, list[PlacedCheckpoint]] = {}
-    for i, eqn in enumerate(traced.written.eqns):
+    for i, eqn in enumerate(jaxpr.eqns):
         site = single.get(id(eqn))
         if site is not None:
             key = site.prevent_cse, around.of(i)
-            groups.setdefault(key, []).append(PlacedCheckpoint(site, backward[id(eqn)]))
+            groups.setdefault(key, []).append(PlacedCheckpoint(site, backward(eqn)))
     return tuple(map(tuple, groups.values()))
 
 
 class _Surroundings:
-    """The eqns around each eqn of a function's primal jaxpr, in a form to compare."""
+    """The eqns around each eqn of a jaxpr, in a form to compare.
 
-    def __init__(self, traced: Trace) -> None:
-        self._jaxpr = jaxpr = traced.written
+    Args:
+      jaxpr: the jaxpr.
+      differentiated: its inputs that a gradient is taken of, where it is still to be taken.
+    """
+
+    def __init__(self, jaxpr: Jaxpr, differentiated: Iterable[Var]) -> None:
+        self._jaxpr = jaxpr
         self._numbers: dict[Hashable, int] = {}
         self._bodies: dict[int, tuple[Jaxpr, Hashable]] = {}
         self._kinds = [self._number(self._kind(eqn)) for eqn in jaxpr.eqns]
@@ -81,10 +119,7 @@ class _Surroundings:
                 if not jax_compat.is_literal(v):
                     self._readers.setdefault(v, []).append(i)
         self._outputs = {v for v in jaxpr.outvars if not jax_compat.is_literal(v)}
-        paths = traced.primal_inputs
-        leading = sum(path is None for path in paths)
-        count = len(traced.arguments.having("differentiated"))
-        self._varying = set(jaxpr.invars[leading : leading + count])
+        self._varying = set(differentiated)
         for eqn in jaxpr.eqns:
             if any(not jax_compat.is_literal(v) and v in self._varying for v in eqn.invars):
                 self._varying.update(eqn.outvars)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxresid.errors import JaxresidError
+from jaxresid.inspector.checkpoints.alike import alike_step_checkpoints
 from jaxresid.inspector.checkpoints.counterfactuals import Counterfactual
 from jaxresid.inspector.checkpoints.judging import (
     TAGGED,
@@ -107,6 +108,7 @@ def evaluate_step_checkpoints(
         without=without,
         shape=lambda site: step_shape(numbered, site, _in(numbers[site])),
         named=named,
+        alike=alike_step_checkpoints(step, found),
     )
     judged, offered = judge_all(
         case, residuals, program_as_written, estimate, profile, OpSources(step)

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import pytest
 
 import jaxresid
@@ -83,6 +84,22 @@ def test_of_many_alike_lines_a_few_are_taken_away(chain, monkeypatch, on):
     assert found == expected
     assert len(found) == 20
     assert len(sites) <= 9
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("on", ["gpu:h100", "tpu:v5p"])
+def test_of_many_alike_lines_of_a_step_a_few_are_taken_away(chain, monkeypatch, on):
+    loss, args = chain(same_layers(16))
+
+    def step(ws, x, m):
+        return [w - 0.1 * d for w, d in zip(ws, jax.grad(loss)(ws, x, m), strict=True)]
+
+    expected = one_by_one(monkeypatch, step, args, on)
+    sites = taken_away(monkeypatch)
+    found = jaxresid.inspect(step, on=on, mode="step")(*args).checkpoints
+    assert found == expected
+    assert len(found) == 16
+    assert len(sites) <= 10
 
 
 @pytest.mark.parametrize(

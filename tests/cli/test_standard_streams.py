@@ -1,5 +1,6 @@
 """Standard streams that are full, closed or read by nobody: one line and a code."""
 
+import errno
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import pytest
 
 from jaxresid.cli import COMMANDS
+from jaxresid.cli.main import run
 
 FULL = "jaxresid: error: cannot write to standard output: No space left on device\n"
 CLOSED = "jaxresid: error: cannot write to standard output: it is closed\n"
@@ -158,6 +160,17 @@ def test_a_working_directory_that_is_gone(folder):
     )
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EMFILE])
+def test_what_the_machine_lacks_is_no_bug(number, monkeypatch, capsys):
+    def full(*args, **options):
+        raise OSError(number, os.strerror(number), "/tmp/x")
+
+    monkeypatch.setattr("jaxresid.cli.commands.lint.load", full)
+    assert run(["lint"]) == 2
+    said = f"jaxresid: error: [Errno {number}] {os.strerror(number)}: '/tmp/x'\n"
+    assert capsys.readouterr().err == said
+
+
 @pytest.mark.parametrize("name", ["x" * 300, "/" + "/".join(["y" * 200] * 30), "~nobody-here/z"])
 def test_a_cache_that_cannot_be_had(folder, name):
     code, _, err = called(folder, ("rules",), "", JAXRESID_CACHE_DIR=name)
@@ -170,6 +183,7 @@ def test_a_cache_that_cannot_be_had(folder, name):
     ("length", "reason"),
     [
         ("9" * 21, "'999999999999999999999'; messages have from 1 to 268435456 bytes"),
+        ("9" * 6000, f"'{'9' * 40}…'; messages have from 1 to 268435456 bytes"),
         ("4000000000", "'4000000000'; messages have from 1 to 268435456 bytes"),
         ("0", "'0'; messages have from 1 to 268435456 bytes"),
         ("-5", "'-5'"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jaxresid.cli.main import run
+from tests.where import ROOT
 
 CODE = """import jax
 
@@ -168,7 +169,9 @@ def test_what_is_wrong_is_said_once_and_by_other_processes(tree):
         put(tree / f"sub/{name}.py", CODE + "#" * 400_000)
     # In a process of its own, as what has imported jax lints alone.
     argv = [sys.executable, "-m", "jaxresid", "lint", "-q", "-n", "-j", "2", "-f", "concise"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    env = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
     assert (done.returncode, done.stderr) == (2, "")
     assert (done.stdout.count("invalid-configuration"), done.stdout.count("JXR101")) == (1, 4)
 

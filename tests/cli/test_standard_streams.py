@@ -156,11 +156,11 @@ def test_a_working_directory_that_is_gone(folder):
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EMFILE])
 def test_what_the_machine_lacks_is_no_bug(number, monkeypatch, capsys):
     def full(*args, **options):
-        raise OSError(number, os.strerror(number), "/tmp/x")
+        raise OSError(number, os.strerror(number), "/data/x")
 
     monkeypatch.setattr("jaxresid.cli.commands.lint.load", full)
     assert run(["lint"]) == 2
-    said = f"jaxresid: error: [Errno {number}] {os.strerror(number)}: '/tmp/x'\n"
+    said = f"jaxresid: error: [Errno {number}] {os.strerror(number)}: '/data/x'\n"
     assert capsys.readouterr().err == said
 
 

@@ -259,7 +259,7 @@ def test_a_link_of_no_project_stays_in_its_directory(tmp_path, lint, monkeypatch
 # -- the cache -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["../cache", "/tmp/jaxresid-cache", "~/cache", "out", "out/deep"])
+@pytest.mark.parametrize("name", ["../cache", "/elsewhere/cache", "~/cache", "out", "out/deep"])
 def test_the_cache_of_a_project_stays_in_it(tree, lint, tmp_path, name):
     (tree / "out").symlink_to(tmp_path / "elsewhere")
     put(tree / "pyproject.toml", f'[tool.jaxresid]\n\ncache-dir = "{name}"\n')

@@ -52,7 +52,7 @@ CALLS = {
     "plan": (*LOSS, "--budget", "1GiB"),
     "compare": LOSS,
     "compile": (*LOSS, "--on", "cpu"),
-    "sweep": (*LOSS, "--on", "cpu", "--policies", "none"),
+    "sweep": (*LOSS, "--on", "cpu", "--policy", "none"),
     "oom": ("train.log",),
     "lint": (),
     "explain": ("JXR101",),

@@ -58,7 +58,7 @@ def read_limited(file: Path, limit_nbytes: int = 1 << 20) -> bytes:
         pieces = []
         left = limit_nbytes
         # Files of /proc have no size, and some of them no end.
-        while left >= 0 and (piece := handle.read(min(_PIECE, left + 1))):
+        while piece := handle.read(min(_PIECE, left + 1)):
             pieces.append(piece)
             left -= len(piece)
     if left < 0:

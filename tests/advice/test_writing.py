@@ -1117,6 +1117,19 @@ def test_a_link_is_one_file(tmp_path):
     assert Path("real.py").read_text() == CALL.replace("x = block", "x = jax.checkpoint(block)")
 
 
+def test_a_link_that_leads_out_of_the_project_is_left_alone(tmp_path):
+    outside = tmp_path / "outside.py"
+    outside.write_text(CALL)
+    project = Path("project")
+    project.mkdir()
+    (project / "pyproject.toml").touch()
+    (project / "model.py").symlink_to(outside)
+    file = "project/model.py"
+    planned = plan(site("call", CALL, "block(p, x)  #", "block", part(), file=file))
+    with pytest.raises(InputsError, match="leads out of the project, where nothing is edited"):
+        edits(planned, subject())
+
+
 # -- diff and write --------------------------------------------------------------------------------
 
 

@@ -240,6 +240,14 @@ def test_a_full_disk_that_is_one(tmp_path, monkeypatch):
     assert cache.get(JOB) is None
 
 
+def test_a_path_that_is_too_long(tmp_path):
+    cache = CompileCache(tmp_path / ("x" * 300))
+    assert cache.get(JOB) is None
+    cache.put(JOB, FULL)
+    (line,) = cache.warnings
+    assert line.startswith("the compile cache cannot be read (File name too long: ")
+
+
 @pytest.mark.parametrize("action", ["get", "put"])
 def test_a_directory_that_is_a_file(action, tmp_path):
     file = tmp_path / "file"

@@ -123,5 +123,10 @@ def test_the_others_are_linted(tmp_path, options):
         ["one.py:4:1:", "JXR105"],
         ["two.py:4:1:", "JXR105"],
     ]
+    if "--fix" in options:
+        for option in ("--fix-only", "--add-noqa"):
+            done = subprocess.run([*command, option], check=False, **ours)
+            assert done.returncode == 2
+            assert "hangs.py: over-limit: not linted" in done.stderr
     again = subprocess.run([*command, "-"], check=False, **ours, input=HANGS)
     assert (again.returncode, "-:1:1: over-limit: " in again.stdout) == (2, True), again

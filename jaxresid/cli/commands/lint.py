@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,10 +29,11 @@ from jaxresid.linter.run.files import LintRun
 from jaxresid.settings.config import Config, Options, load, parse_target_jax
 from jaxresid.settings.toml_values import display_path
 from jaxresid.text.safe_text import visible
+from jaxresid.violations import OVER_LIMIT
 
 if TYPE_CHECKING:
     from jaxresid.linter.run.engine import FixResult
-    from jaxresid.violations import Linted
+    from jaxresid.violations import Linted, Violation
 
 _STDIN = "-"
 
@@ -287,7 +288,7 @@ def _show(
 ) -> int:
     """Print results and return the exit code."""
     code = show(request, run.config, results, fixed=fixed, to_stderr=to_stderr)
-    return 1 if fixed and request.exit_non_zero_on_fix else code
+    return max(code, 1) if fixed and request.exit_non_zero_on_fix else code
 
 
 def _fix(request: LintRequest, run: LintRun, results: Sequence[Linted]) -> int:
@@ -296,6 +297,7 @@ def _fix(request: LintRequest, run: LintRun, results: Sequence[Linted]) -> int:
 
     made: list[str] = []
     diffs: list[str] = []
+    stopped = [linted for linted in results if _is_over_limit(linted)]
     writable, left_alone = _writable([r for r in results if any(v.fix for v in r.violations)], run)
     for linted in writable:
         absolute = Path(os.path.abspath(linted.path))
@@ -309,13 +311,17 @@ def _fix(request: LintRequest, run: LintRun, results: Sequence[Linted]) -> int:
         except OSError as e:
             raise JaxresidError(f"cannot write {linted.path}: {e.strerror or e}") from e
         made += [f"{linted.path}: {v.code} {v.fix.title}" for v in fixed.fixes if v.fix]
+        stopped += [fixed.linted] if _is_over_limit(fixed.linted) else []
+    if request.diff or request.fix_only:
+        _name(v for linted in stopped for v in linted.violations)
     if request.diff:
         if diffs:
             write("".join(diffs), request.output, verbatim=True)
         if not request.quiet:
             what = "fix" if len(made) == 1 else "fixes"
             click.echo(f"Would make {len(made)} {what}." if made else "No fixes.", err=True)
-        return left_alone or int(bool(diffs) and not request.exit_zero)
+        failed = EXIT_FAILED if stopped else left_alone
+        return failed or int(bool(diffs) and not request.exit_zero)
     if request.show_fixes and made:
         tell("\n".join(["Fixed:", *(f"  {visible(m)}" for m in made)]))
     if request.fix_only:
@@ -323,7 +329,8 @@ def _fix(request: LintRequest, run: LintRun, results: Sequence[Linted]) -> int:
             click.echo(
                 f"Fixed {len(made)} {'finding' if len(made) == 1 else 'findings'}.", err=True
             )
-        return left_alone or int(bool(made) and request.exit_non_zero_on_fix)
+        failed = EXIT_FAILED if stopped else left_alone
+        return failed or int(bool(made) and request.exit_non_zero_on_fix)
     if made:
         # What was fixed in one file may change what is found in another.
         run = LintRun(
@@ -393,9 +400,19 @@ def _add_noqa(run: LintRun, results: Sequence[Linted], reason: str) -> int:
             raise JaxresidError(f"cannot write {linted.path}: {e.strerror or e}") from e
     click.echo(f"Silenced {added} {'finding' if added == 1 else 'findings'}.", err=True)
     broken = [v for r in results for v in r.violations if v.code in suppress.UNSUPPRESSABLE]
-    for violation in broken:
+    _name(broken)
+    failed = EXIT_FAILED if any(map(_is_over_limit, results)) else left_alone
+    return failed or int(bool(broken))
+
+
+def _is_over_limit(linted: Linted) -> bool:
+    return any(violation.code == OVER_LIMIT for violation in linted.violations)
+
+
+def _name(violations: Iterable[Violation]) -> None:
+    """Say which files were not linted, and why."""
+    for violation in violations:
         tell(f"{visible(violation.path)}: {violation.code}: {violation.message}")
-    return left_alone or int(bool(broken))
 
 
 def _stdin(request: LintRequest, run: LintRun) -> int:

@@ -276,6 +276,7 @@ def _reached(
     value: ast.expr,
     path: Path = (),
     depth: int = 0,
+    seen: set[tuple[ast.expr, Path]] | None = None,
 ) -> Path | None:
     """Return which part of a call's result a part of an expression is, None where it is none.
 
@@ -286,7 +287,9 @@ def _reached(
       value: the expression.
       path: which part of the expression.
       depth: how many names were followed already.
+      seen: what was asked about already, and not reached.
     """
+    seen = set() if seen is None else seen
     if not path:
         value = _without_arithmetic(facts, function, value, keys=True)
     while value is not call:
@@ -297,8 +300,9 @@ def _reached(
                 value, path = inner, (attr, *path)
             case _:
                 break
-    if value is call or depth > _MAX_NAMES:
+    if value is call or depth > _MAX_NAMES or (value, path) in seen:
         return path if value is call else None
+    seen.add((value, path))
     inside: list[tuple[ast.expr, Path]] = []
     match value:
         case ast.Tuple(elts=elements) | ast.List(elts=elements) if elements:
@@ -313,7 +317,7 @@ def _reached(
         case _ if path and path[0] in (written := _written(facts, value)):
             inside.append((written[path[0]], path[1:]))
     for part, rest in inside:
-        found = _reached(facts, function, call, part, rest, depth + 1)
+        found = _reached(facts, function, call, part, rest, depth + 1, seen)
         if found is not None:
             return found
     return None

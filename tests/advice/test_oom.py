@@ -1,5 +1,6 @@
 """What logs of public threads come to, and what follows from the figures of others."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -293,6 +294,8 @@ def test_the_report_of_the_target_stands_beside_the_log():
     assert [line.source.location.line for line in found.lines] == [9, 11]
     live = sum(value.nbytes for value in report.peak.live if value.source.location)
     assert sum(line.nbytes for line in found.lines) == live
+    warned = dataclasses.replace(report, warnings=("it may be wrong",))
+    assert jaxresid.oom(text, warned).notes == ("it may be wrong",)
     assert jaxresid.oom(text).trace is None
 
 

@@ -68,6 +68,8 @@ def test_a_target_beside_a_dump(capsys):
     assert run(["oom", str(dumps / "tpu"), f"{dumps / 'model.py'}:loss"]) == 0
     out = unbroken(capsys.readouterr().out)
     assert "residual cos" in out
+    assert "the dump says that it needs 23.88 GiB" in out
+    assert "far more" not in out
     assert f"jaxresid plan {dumps / 'model.py'}:loss --on tpu:v5e --budget 15.75GiB" in out
 
 
@@ -141,6 +143,7 @@ def test_inputs_that_no_batch_and_no_mesh_fits(tmp_path, monkeypatch):
         ("plan", *model, "f32[batch,16]", "--batch", "1..9", "--on", "gpu:h100"),
     ]
     assert "for gpu:h100: given with --on" in said.out
+    assert "far more than the estimate: it was another function" in said.out
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def reported(
         target=None if report is None else report.target,
         trace=None if report is None else _trace(report),
         function=function,
-        notes=evidence.notes,
+        notes=(*evidence.notes, *(() if report is None else report.warnings)),
     )
 
 

@@ -21,7 +21,7 @@ PARAMETERS = ("batch", "batch_size")
 _MOST = 4096
 # A string, or an array with its shape: the word stands for a size nowhere else, and after an `@`
 # it may well be an axis of the mesh.
-ARRAY = re.compile(
+_ARRAY = re.compile(
     r"""(?P<string>"(?:[^"\\]|\\.)*+"?|'(?:[^'\\]|\\.)*+'?)"""
     r"""|(?<!\w)(?P<dtype>\w++)\[(?P<shape>[^\[\]]*+)\]"""
 )
@@ -89,7 +89,12 @@ def _range(part: str, what: str) -> tuple[int, int]:
 
 def arrays_in(spec: str) -> Iterator[re.Match[str]]:
     """Yield the arrays of a SPEC: matches with groups `dtype` and `shape`."""
-    return (match for match in ARRAY.finditer(spec) if match["string"] is None)
+    return (match for match in _ARRAY.finditer(spec) if match["string"] is None)
+
+
+def with_arrays(spec: str, array: Callable[[re.Match[str]], str]) -> str:
+    """Return a SPEC with each of its arrays replaced; see `arrays_in`."""
+    return _ARRAY.sub(lambda match: match[0] if match["string"] is not None else array(match), spec)
 
 
 def is_sized(spec: str) -> bool:
@@ -125,7 +130,7 @@ def sized_spec(spec: str, batch: int | None) -> str:
             return match[0]
         return f"{match['dtype']}[{_WORD.sub(str(batch), match['shape'])}]"
 
-    return ARRAY.sub(replaced, spec)
+    return _ARRAY.sub(replaced, spec)
 
 
 def check_specs(specs: Sequence[str], batches: Sequence[int]) -> None:

@@ -114,12 +114,12 @@ def _with_leading(options: TargetOptions, words: list[str], first: str, behind: 
     """Return the words with another first dimension in each array, and with text behind it."""
 
     def array(match: re.Match[str]) -> str:
-        if match["shape"] is None or not match["shape"].strip():
+        if not match["shape"].strip():
             return match[0]
         shape = _SIZE.sub(first, match["shape"], 1) if first else match["shape"]
         return f"{match['dtype']}[{shape}]{behind}"
 
-    changed = {text: batches.ARRAY.sub(array, text) for text in (*options.arg, *options.kwarg)}
+    changed = {text: batches.with_arrays(text, array) for text in (*options.arg, *options.kwarg)}
     if options.name is None:
         return [changed.get(word, word) for word in words]
     specs = [("--arg", each) for each in options.arg] + [

@@ -33,6 +33,7 @@ _PARTS = (
     ("reserved_nbytes", "reserved"),
 )
 _LEAST_SHARE = 0.01
+_FAR = 2  # times the upper end of an estimate
 _WAYS = {
     "shapes": "give the padded arrays longer last axes: a TPU pads the last two to multiples of 8"
     " and 128, so transpose, merge or flatten short ones",
@@ -187,6 +188,9 @@ def trace_texts(report: OomReport, trace: OomTrace) -> Iterator[str]:
         yield f"the {report.source} says that it needs {format_bytes(report.required_nbytes)}"
     elif report.requested_nbytes is not None:
         yield f"the log says that {format_bytes(report.requested_nbytes)} was asked for at once"
+    most = max(report.required_nbytes or 0, report.requested_nbytes or 0)
+    if most > _FAR * (trace.high_nbytes or trace.peak_nbytes):
+        yield "far more than the estimate: it was another function, or had other inputs"
 
 
 def buffer_text(buffer: OomBuffer) -> str:

@@ -35,6 +35,12 @@ _PINNED = re.compile(
     r"pinned host allocation failed|[Cc]ould not allocate pinned host memory"
     r"|failed to alloc \d{1,20} bytes on host|host_bfc\) ran out of memory"
 )
+# How a TPU says that one allocation failed, without a word of its memory.
+_TPU_ALLOCATION = re.compile(r"That was not possible\. There (?:are|is) ")
+_REMATERIALIZED = re.compile(
+    r"Can't reduce memory use below [^()\n]{1,20}\((\d{1,20}) bytes\) by rematerialization; only"
+    r" reduced to [^()\n]{1,20}\((\d{1,20}) bytes\)"
+)
 _PINNED_NBYTES = re.compile(r"(?:failed to alloc|pinned host memory of size:) (\d{1,20})\b")
 _BEFORE_START = re.compile(
     r"(?:cuDevicePrimaryCtxRetain|unable to create StreamExecutor|failed initializing"
@@ -80,13 +86,7 @@ _GPU = re.compile(
     r"CUDA|cuda|GPU|HIP_|ROCM|rocm|BufferAssignment|device ordinal|cuMem|Peak buffers|_bfc\b"
     r"|Out of memory while trying"
 )
-_TPU = re.compile(
-    r"hbm|HBM|TPU|memory space \w?mem\b|at the bottom of memory|That was not possible\."
-)
-_REMATERIALIZED = re.compile(
-    r"Can't reduce memory use below [^()\n]{1,20}\((\d{1,20}) bytes\) by rematerialization; only"
-    r" reduced to [^()\n]{1,20}\((\d{1,20}) bytes\)"
-)
+_TPU = re.compile(r"hbm|HBM|TPU|memory space \w?mem\b|at the bottom of memory")
 _RESERVED = re.compile(rf"^[^\S\n]*+reserved\s++{SIZE}", re.MULTILINE)
 _ARGUMENTS = re.compile(rf"^[^\S\n]*+arguments\s++{SIZE}", re.MULTILINE)
 _OUTPUTS = re.compile(rf"Output size {SIZE}; shares {SIZE} with arguments")
@@ -203,7 +203,7 @@ def _with_base(failure: Failure, text: str) -> Failure:
 
 
 def _platform(text: str) -> OneOf["tpu", "gpu", "cpu", ""]:
-    if _TPU.search(text):
+    if _TPU.search(text) or _TPU_ALLOCATION.search(text):
         return "tpu"
     if _GPU.search(text):
         return "gpu"

@@ -207,7 +207,7 @@ def test_damaged(name, tmp_path):
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_damaged_much(name, tmp_path):
     draw = random.Random(f"much {name}")
-    for _ in range(300):
+    for _ in range(100):
         shown_or_refused(damaged(DOCUMENTS[name], draw), tmp_path / "it.json")
 
 

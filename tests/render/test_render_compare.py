@@ -397,10 +397,12 @@ def test_host_memory_is_taken_only_where_nothing_else_fits():
     def suggested(memory):
         cheap = row("offload", 2, 1, 0.1, 0.01, 0.5, 8, low_nbytes=GIB, high_nbytes=2 * GIB)
         dear = row("dots_saveable", 3, 2, 9, 0.9, 0.5, low_nbytes=2 * GIB, high_nbytes=3 * GIB)
-        return compared(*with_answers((cheap, dear), memory)).suggestion.policy
+        return compared(*with_answers((cheap, dear), memory))
 
-    assert suggested(4 * GIB) == "dots_saveable"
-    assert suggested(2 * GIB) == "offload"
+    both = suggested(4 * GIB)
+    assert both.suggestion.policy == "dots_saveable"
+    assert ", with the least recompute without host memory: " in takeaways(both)[0]
+    assert suggested(2 * GIB).suggestion.policy == "offload"
 
 
 def test_what_xla_says_is_what_fits():

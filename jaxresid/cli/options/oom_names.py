@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jaxresid.advice.oom.oom import Evidence
 
 _TPU = "tpu:v5e"  # where a log is of a TPU and does not say of which
-_SIZE = re.compile(r"\s*(\d+)\s*(?=,|$)")
+_SIZE = re.compile(r"(?<![\s\d])\s*+(\d++)\s*+(?=,|$)")
 _DEVICES, _SMALLER = 8, 8
 
 

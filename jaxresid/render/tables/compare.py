@@ -158,8 +158,7 @@ def _fitting(
     """Return what fits by the estimates, or that nothing does for sure, with the row to take."""
     budget = format_bytes(place.memory_nbytes or 0)
     if first.row.answer == "fits":
-        others = any(e.row.answer == "fits" for e in found if e is not first)
-        least = ", with the least recompute" * others
+        least = _least(first.row, [e.row for e in found if e.row.answer == "fits"])
         return f"fits {budget}{least}: {first.name}: {_best_trade(first.row, plain)}"
     trade = _best_trade(first.row, plain, first.row.interval)
     if first.row.answer == "too close":
@@ -195,8 +194,17 @@ def _fitting_at(on: str, found: Sequence[TableEntry]) -> str | None:
     if not is_all:
         how_many = f"{len(fitting)}{asked}"
     verb = "fits" if how_many == "everything" or len(fitting) == 1 else "fit"
-    least = "" if len(fitting) == 1 else ", with the least recompute"
+    least = _least(e.row, [each.row for each, _ in fitting])
     return f"{on}: {how_many} {verb}{least}: {e.name}, {verdict_text(c).removeprefix('fits: ')}"
+
+
+def _least(row: ComparisonRow, fitting: Sequence[ComparisonRow]) -> str:
+    """Return what sets a row apart from the others that fit; '' where it is the only one."""
+    if len(fitting) == 1:
+        return ""
+    offloading = (other for other in fitting if other.host_nbytes and not row.host_nbytes)
+    is_cheaper = any(_costs(other)[1] < _costs(row)[1] for other in offloading)
+    return f", with the least recompute{' without host memory' * is_cheaper}"
 
 
 def compiled_places(rows: Sequence[ComparisonRow]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 _BEGINS = "Traceback (most recent call last)"
 _FRAME = re.compile(r'^\s+File "([^"\n]{1,4096})", line \d{1,9}, in (\S.*)$')
 _MARKS = re.compile(r"^\s*[~^]+\s*$")
-_CALL = re.compile(r"([A-Za-z_][\w.]{0,200})\(")
+_CALL = re.compile(r"(?<![\w.])([A-Za-z_][\w.]{0,200}+)\(")
 # Where code is not the user's own.
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<")
 # Functions that call the one that runs out, and are no loss and no training step.

@@ -43,7 +43,7 @@ class Location(Shown):
 
     @property
     def place(self) -> str:
-        """The place in words: `model.py:31`, or `the loss (--loss cross-entropy)`."""
+        """The file and the line, or `the loss (--loss cross-entropy)`."""
         return f"the loss ({self.file[1:-1]})" if self.is_of_loss else f"{self.file}:{self.line}"
 
     def __repr__(self) -> str:

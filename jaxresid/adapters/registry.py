@@ -36,6 +36,17 @@ CONFIGURED = frozenset({"maxtext"})
 _ENVIRONMENT = {"keras": {"KERAS_BACKEND": "jax"}}
 
 
+def framework_of_class(value: object) -> str | None:
+    """Return the framework whose models a class is one of; None for functions and other classes."""
+    if not isinstance(value, type):
+        return None
+    modules = [f"{base.__module__}." for base in value.__mro__]
+    return next(
+        (name for name, home in HOMES.items() if any(m.startswith(f"{home}.") for m in modules)),
+        None,
+    )
+
+
 def prepare(framework: str) -> None:
     """Set what a framework reads when it is first imported, as to run on JAX."""
     for name, value in _ENVIRONMENT.get(framework, {}).items():

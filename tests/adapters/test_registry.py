@@ -90,6 +90,27 @@ def test_a_framework_that_is_not_installed_is_one_line(call, monkeypatch):
     )
 
 
+@pytest.mark.parametrize(
+    ("framework", "imports", "base"),
+    [
+        ("linen", "flax.linen", "flax.linen.Module"),
+        ("nnx", "flax.nnx", "flax.nnx.Module"),
+        ("equinox", "equinox", "equinox.Module"),
+    ],
+)
+def test_a_model_without_its_framework_is_one_line(call, tmp_path, framework, imports, base):
+    pytest.importorskip(imports)
+    source = f"import {imports}\n\nclass Net({base}):\n    pass\n\nclass Plain:\n    pass\n"
+    (tmp_path / "nets.py").write_text(source)
+    code, _, err = call("report", f"{tmp_path}/nets.py:Net", "--arg", "i32[4]")
+    assert code == 2
+    assert err.splitlines()[-1].endswith(
+        f"nets.py:Net is a model, not a function; write '{framework}:{tmp_path}/nets.py:Net()',"
+        " with what the class takes in the brackets"
+    )
+    assert "is a model" not in call("report", f"{tmp_path}/nets.py:Plain", "--arg", "f32[4]")[2]
+
+
 def test_keras_is_imported_for_jax_unless_the_user_says_otherwise(monkeypatch):
     monkeypatch.delenv("KERAS_BACKEND", raising=False)
     prepare("nnx")

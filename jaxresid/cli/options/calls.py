@@ -14,7 +14,14 @@ from jaxresid import jax_compat
 from jaxresid.adapters.configurations import Configuration, configuration_of
 from jaxresid.adapters.losses import loss_of
 from jaxresid.adapters.optimizers import optimizer_of
-from jaxresid.adapters.registry import CONFIGURED, HOMES, adapted_by, home_of, prepare
+from jaxresid.adapters.registry import (
+    CONFIGURED,
+    HOMES,
+    adapted_by,
+    framework_of_class,
+    home_of,
+    prepare,
+)
 from jaxresid.adapters.request import ModelRequest
 from jaxresid.cli.options import batches
 from jaxresid.cli.options.places import place_of
@@ -75,6 +82,12 @@ def of_function(
     with _with_device_advice():
         loaded = load(options.target, options.folder)
     fun: Callable[..., Any] = loaded.fun
+    framework = None if options.build else framework_of_class(fun)
+    if framework is not None:
+        raise TargetError(
+            f"{options.target} is a model, not a function; write"
+            f" '{framework}:{options.target}()', with what the class takes in the brackets"
+        )
     warnings: list[str] = []
     with _with_device_advice(), jax_compat.in_mesh(mesh):
         if options.build:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -12,6 +13,7 @@ from typing import Any
 from jaxresid.adapters.libraries import imported
 from jaxresid.adapters.request import Adapted, ModelRequest
 from jaxresid.errors import NOT_CAUGHT, JaxresidError, TargetError, summary
+from jaxresid.inspector.call.jitted_by import MODEL
 from jaxresid.inspector.trace.failures import user_lines
 from jaxresid.targets.inputs import Inputs
 from jaxresid.targets.listing import file_of
@@ -111,7 +113,11 @@ def adapted_by(request: ModelRequest) -> Adapted:
     except BaseException as e:
         lines = [f"{request.name} with these inputs fails: {summary(e)}", *user_lines(e)]
         raise TargetError("\n".join(lines)) from e
-    return made if isinstance(made, Adapted) else _of_tuple(made, request.framework)
+    result = made if isinstance(made, Adapted) else _of_tuple(made, request.framework)
+    fun = inspect.unwrap(result.fun)
+    if inspect.isfunction(fun):
+        setattr(fun, MODEL, request.model.value)
+    return result
 
 
 def _entry_points() -> Mapping[str, importlib.metadata.EntryPoint]:

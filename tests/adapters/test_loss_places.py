@@ -57,3 +57,9 @@ def test_check_is_at_the_model(said):
     text = said("check")
     assert "--> wide.py:7" in text
     assert "standard_losses" not in text
+
+
+def test_what_has_no_line_is_at_the_models_class(said):
+    text = said("check", "--max-peak", "1KiB", "--exit-zero", "-f", "concise")
+    assert "wide.py:4:1: JXR842 " in text
+    assert "adapters/step.py" not in text

@@ -12,6 +12,8 @@ from typing import Any, Literal
 from jaxresid.model import Location
 
 JittedBy = Literal["jax", "nnx", "equinox"]
+# The attribute of a function that jaxresid made of a model: that model, or its class.
+MODEL = "_jaxresid_model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +63,15 @@ def _jitted_by(fun: Any) -> JittedBy | None:
 def definition(target: Callable[..., Any]) -> Location | None:
     """Return where a function is defined, by absolute path; None for what is not in Python.
 
-    For a callable object this is where its class is defined.
+    For a callable object this is where its class is defined, and for a loss or a training step that
+    was made of a model where the model is.
     """
     found: Any = target
     while isinstance(found, functools.partial):
         found = found.func
     found = inspect.unwrap(found)
     found = getattr(found, "__func__", found)
+    found = getattr(found, MODEL, found) if inspect.isfunction(found) else found
     if not (inspect.isfunction(found) or inspect.isclass(found)):
         found = type(found)
     try:

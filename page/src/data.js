@@ -129,7 +129,7 @@ export function load(element) {
 }
 
 export function where(place) {
-  return place ? `${shortened(place.file)}:${place.line}` : "";
+  return place ? shortened(place.file) + (place.line ? `:${place.line}` : "") : "";
 }
 
 export function shortened(file) {

@@ -81,7 +81,7 @@ const chooser = el("p", { class: "program" });
 function heading() {
   const lines = doc.text.split("\n").map((line) => line.trimEnd());
   const end = lines.indexOf("");
-  const first = lines.slice(0, end < 0 ? 3 : Math.min(end, 5)).filter(Boolean);
+  const first = lines.slice(0, end < 0 ? 3 : Math.min(end, 12)).filter(Boolean);
   const on = doc.on.map((each) => `${each.name}${each.memory ? ` (${bytes(each.memory)})` : ""}`).join(", ");
   const theme = el("button", { type: "button", onclick: toggle, title: "Light or dark" }, "◐ theme");
   return el(

@@ -317,7 +317,7 @@ export function timeline(state) {
         `${at === found.at ? "At the peak" : "At"} op ${found.op ? found.op[at] : at} of ${found.ops}: ${bytes(total)} live`,
       ),
       el("p", {}, [point.primitive, line && where(line), point.phase].filter(Boolean).join(" · "), versus),
-      line && el("pre", { class: "code" }, line.code),
+      line?.code && el("pre", { class: "code" }, line.code),
       el("div", { class: "beside" },
       table(
         "What it is made of",

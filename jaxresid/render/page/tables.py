@@ -44,8 +44,9 @@ class Tables:
         """Return the number of a place in source; `NONE` for None."""
         if location is None:
             return NONE
-        file = location.place if location.is_of_loss else location.file
-        parts = (file, location.line, location.function, location.code)
+        parts = (location.file, location.line, location.function, location.code)
+        if location.is_of_loss:  # it has no line of the user's
+            parts = (location.place, 0, None, "")
         return self._places.number(parts, list(parts))
 
     def source(self, source: Source | None) -> tuple[int, int]:

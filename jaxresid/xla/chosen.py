@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from jaxresid import jax_compat
 from jaxresid.xla.gpus import GPUS
-from jaxresid.xla.places import Place, parse_place
+from jaxresid.xla.places import Place, parse_place, why_unavailable
 
 DEFAULT = "gpu:h100"
 _TIMEOUT_S = 60
@@ -43,7 +43,11 @@ _ASK = (
 
 
 def choose(
-    on: str | Place | None, *, memory_fraction: float | None = None, margin_nbytes: int = 0
+    on: str | Place | None,
+    *,
+    memory_fraction: float | None = None,
+    margin_nbytes: int = 0,
+    compiles: bool = False,
 ) -> Place:
     """Return the place that is asked for; without one the accelerator here, else `gpu:h100`.
 
@@ -51,20 +55,25 @@ def choose(
       on: a place, or how users write one; None: no place was asked for.
       memory_fraction: the part of a GPU's memory that a program can have, as for `parse_place`.
       margin_nbytes: bytes of each device to leave free.
+      compiles: whether something is compiled for it. The GPU here compiles where it is if nothing
+        here compiles for its name, as with JAX's plugin for CUDA 13.
 
     Raises:
       InputsError: the text is not a place.
     """
     if isinstance(on, Place):
         return on
+    here = place_here() if on is None else None
     if on is not None:
         text, origin = on, "as asked"
-    elif (here := place_here()) is not None:
+    elif here is not None:
         text, origin = here, "the accelerator that JAX sees here"
     else:
         text, origin = DEFAULT, "the default, as JAX sees no accelerator here"
-    found = parse_place(text, memory_fraction=memory_fraction, margin_nbytes=margin_nbytes)
-    return replace(found, origin=origin)
+    place = parse_place(text, memory_fraction=memory_fraction, margin_nbytes=margin_nbytes)
+    if compiles and here is not None and place.target_config and why_unavailable(place):
+        place = parse_place("gpu", memory_fraction=memory_fraction, margin_nbytes=margin_nbytes)
+    return replace(place, origin=origin)
 
 
 @functools.cache

@@ -60,6 +60,17 @@ def test_what_is_asked_for_comes_first(monkeypatch):
     assert (here.text, here.origin) == ("gpu:h100", "the accelerator that JAX sees here")
 
 
+def test_a_gpu_compiles_where_it_is_if_nothing_here_compiles_for_its_name(monkeypatch):
+    monkeypatch.setattr(jax_compat, "first_device", lambda: H100)
+    monkeypatch.setattr(chosen, "why_unavailable", lambda place: "needs a plugin")
+    assert choose(None, compiles=True).text == "gpu"
+    assert choose(None).text == choose("gpu:h100", compiles=True).text == "gpu:h100"
+    with pytest.raises(InputsError, match="set XLA_CLIENT_MEM_FRACTION"):
+        choose(None, compiles=True, memory_fraction=0.5)
+    monkeypatch.setattr(chosen, "why_unavailable", lambda place: None)
+    assert choose(None, compiles=True).text == "gpu:h100"
+
+
 def test_without_an_accelerator_it_is_the_default(monkeypatch):
     monkeypatch.setattr(jax_compat, "first_device", lambda: ("cpu", "cpu", ""))
     found = choose(None)

@@ -214,7 +214,7 @@ def places_of(on: str | Place | Sequence[str | Place] | None) -> tuple[Place, ..
     asked = (on,) if on is None or isinstance(on, str | Place) else tuple(on)
     if not asked:
         raise InputsError("no place to compile for; write cpu, gpu:h100 or tpu:v5e:2x4")
-    return tuple(dict.fromkeys(choose(each) for each in asked))
+    return tuple(dict.fromkeys(choose(each, compiles=True) for each in asked))
 
 
 def warnings_of(settings: CompileSettings) -> tuple[str, ...]:

@@ -120,7 +120,12 @@ def placed(
         found = [place_of(options, on) for on in options.on]
     else:
         found = [
-            choose(None, memory_fraction=options.memory_fraction, margin_nbytes=options.margin or 0)
+            choose(
+                None,
+                memory_fraction=options.memory_fraction,
+                margin_nbytes=options.margin or 0,
+                compiles=compiles,
+            )
         ]
     # A program's own mesh, of a shard_map, needs as many devices too.
     if compiles or asks_compiler(found) or any((place.devices or 1) > 1 for place in found):

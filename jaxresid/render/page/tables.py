@@ -46,7 +46,7 @@ class Tables:
             return NONE
         parts = (location.file, location.line, location.function, location.code)
         if location.is_of_loss:  # it has no line of the user's
-            parts = (location.place, 0, None, "")
+            parts = (location.place, 0, "", "")
         return self._places.number(parts, list(parts))
 
     def source(self, source: Source | None) -> tuple[int, int]:

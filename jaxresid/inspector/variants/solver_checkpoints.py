@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import JaxresidError
+from jaxresid.errors import JaxresidError, calls_user_code
 from jaxresid.inspector.jaxpr.bindings import intercept_bind
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.while_loops.checkpointed_loops import backward_of
@@ -115,6 +115,7 @@ def _checkpoints_by(chosen: Callable[[int | None], int | None]) -> Iterator[None
     if module is None or plain is None:
         raise JaxresidError("this version of equinox has other loops")
 
+    @calls_user_code  # Equinox's loop, and with it the body
     def changed(
         *args: Any, checkpoints: int | None = None, max_steps: int | None = None, **options: Any
     ) -> Any:

@@ -47,7 +47,8 @@ def keep_result(
         command,
         name,
         options.folder,
-        options.words,
+        # The size, which the words of one of several end in, is in `size`.
+        options.words[:-2] if is_of_several else options.words,
         replace(result, lifetimes=()),  # which are long, and no editor shows
         size=options.batch[0] if is_of_several else None,
         since=since,

@@ -45,6 +45,10 @@ class ConfigFileError(ConfigError):
         super().__init__(f"{place}: {reason}")
         self.file, self.reason, self.line, self.column = file, reason, line, column
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return what another process, that of the language server, makes it from."""
+        return type(self), (self.file, self.reason, self.line, self.column)
+
 
 def table_in(document: Mapping[str, object], *keys: str) -> Mapping[str, object]:
     """Return the table that keys lead to in a TOML document; empty where there is none."""

@@ -72,6 +72,8 @@ class MicrobatchedSubject(FunctionSubject):
         """Return it traced again with other leaves of a microbatch; see `Subject.traced_with`."""
         own = (self.fun, self.name, self.trace, self.place, self.warnings, self.assumes_gpu)
         one = FunctionSubject(*own).traced_with(leaves)
+        if not self.leaves:  # all of the batch at once
+            return one
         made = over_microbatches(one, self.count, leaves[self.leaves[0]].shape[0])
         assert isinstance(made, MicrobatchedSubject)
         return made

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from jaxresid.model import KeptBeyondPeak as KeptBeyondPeak
     from jaxresid.model import Lifetime as Lifetime
     from jaxresid.model import Lifetimes as Lifetimes
+    from jaxresid.model import LineBytes as LineBytes
     from jaxresid.model import LineDifference as LineDifference
     from jaxresid.model import Literal as Literal
     from jaxresid.model import LiveValue as LiveValue
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from jaxresid.model import OomParts as OomParts
     from jaxresid.model import OomPool as OomPool
     from jaxresid.model import OomReport as OomReport
+    from jaxresid.model import OomTrace as OomTrace
     from jaxresid.model import Origin as Origin
     from jaxresid.model import Peak as Peak
     from jaxresid.model import Phases as Phases
@@ -145,15 +147,16 @@ _PUBLIC = {
     "jaxresid.targets.inputs": "Inputs",
     "jaxresid.linter": "fix_source lint_paths lint_source",
     "jaxresid.model": (
-        "Argument Aval Beaten Checkpoint CheckpointDifference Collective Comparison ComparisonRow "
-        "Compiled CompiledBuffer CompiledChange CompiledReport CompilerWarning Computed "
-        "Configuration Constant Consumer Cost DiffSide Difference EstimatedVerdict Expression "
-        "Finding Floor FloorPart FrontRow Interval IntervalBasis JaxInfo KeptBeyondPeak Lifetime "
-        "Lifetimes LineDifference Literal LiveValue Location Mark Mesh ModuleMemory NextStep "
-        "Offloading OomBuffer OomOther OomParts OomPool OomReport Origin Peak Phases PhaseSpan "
-        "PlaceInfo Plan PlannedPart PlannedSite PlannedValue ProgramPoint Relief Report Residual "
-        "ResidualGroup ResidualGroups ResidualRow Selection Source Sweep SweepRow Target TimeBasis "
-        "TimeInterval Timing Totals Transfers TriedPlace ValueDifference Verdict WayOut"
+        "Argument Aval Beaten Checkpoint CheckpointDifference Collective Comparison "
+        "ComparisonRow Compiled CompiledBuffer CompiledChange CompiledReport CompilerWarning "
+        "Computed Configuration Constant Consumer Cost DiffSide Difference EstimatedVerdict "
+        "Expression Finding Floor FloorPart FrontRow Interval IntervalBasis JaxInfo "
+        "KeptBeyondPeak Lifetime Lifetimes LineBytes LineDifference Literal LiveValue Location "
+        "Mark Mesh ModuleMemory NextStep Offloading OomBuffer OomOther OomParts OomPool "
+        "OomReport OomTrace Origin Peak Phases PhaseSpan PlaceInfo Plan PlannedPart PlannedSite "
+        "PlannedValue ProgramPoint Relief Report Residual ResidualGroup ResidualGroups "
+        "ResidualRow Selection Source Sweep SweepRow Target TimeBasis TimeInterval Timing "
+        "Totals Transfers TriedPlace ValueDifference Verdict WayOut"
     ),
     "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
     "jaxresid.option_types": "GroupBy Mode ResidualKey",

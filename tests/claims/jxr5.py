@@ -249,13 +249,13 @@ def _good(source: str) -> Claim:
     return Claim(working("loss", X), source=source, needs=("equinox",) if "eqx" in source else ())
 
 
-def _net(error: type[Exception] | None) -> Callable[[Namespace], None]:
-    """Initializes the module `Net` of an example."""
+def _net(error: type[Exception] | None, inputs: int = 1) -> Callable[[Namespace], None]:
+    """Initializes the module `Net` of an example, of so many inputs."""
 
     def check(n: Namespace) -> None:
         expected = pytest.raises(error) if error is not None else contextlib.nullcontext()
         with expected:
-            n["Net"]().init(jax.random.key(0), jnp.ones((2, 4)))
+            n["Net"]().init(jax.random.key(0), *[jnp.ones((2, 8))] * inputs)
 
     return check
 
@@ -292,7 +292,11 @@ CLAIMS["JXR504"] = (
     Claim(working("loss", X), bad=8, remat3=True),
     Claim(raising(ValueError, "loss", X, match="static_argnums"), bad=10, remat3=False),
     Claim(raising(_TRACED, "loss", X), bad=10, remat3=True),
-    Claim(_net(_TRACED), source=joined(_INDEX[-1]), needs=("flax",)),
+    Claim(_net(_TRACED), source=joined(_INDEX[14]), needs=("flax",)),
+    Claim(_net(_TRACED), bad=15, needs=("flax",)),
+    Claim(_net(None), source=_INDEX[15].fixed, needs=("flax",)),
+    Claim(_net(_TRACED), bad=16, needs=("flax",)),
+    Claim(_net(_TRACED, inputs=2), bad=17, needs=("flax",)),
     Claim(_net(None), source=joined(StaticArgumentIndex.good[0]), needs=("flax",)),
     Claim(_keywords_of_partitioning, bad=9, needs=("flax",)),
     Claim(raising(_TRACED, "loss", X), bad=11),

@@ -5,6 +5,9 @@ import sys
 import time
 
 import pytest
+
+pytest.importorskip("pygls", reason="needs pygls, of the extra `server`")
+
 from lsprotocol import types
 
 from tests.server import clients

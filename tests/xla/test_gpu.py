@@ -248,6 +248,9 @@ def attention_inputs(batch=32, length=49, heads=3, width=32):
     return tuple(jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes)
 
 
+@pytest.mark.skipif(
+    jax_compat.jaxlib_version() >= (0, 12), reason="XLA of jaxlib 0.12.0.1 tiles all that was tried"
+)
 def test_what_triton_cannot_tile_is_compiled_with_cublas():
     row = row_of(fun=attention, inputs=attention_inputs)
     cublas = row_of(fun=attention, inputs=attention_inputs, xla_gpu_enable_triton_gemm=False)

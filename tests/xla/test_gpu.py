@@ -249,7 +249,7 @@ def attention_inputs(batch=32, length=49, heads=3, width=32):
 
 
 @pytest.mark.skipif(
-    jax_compat.jaxlib_version() >= (0, 12), reason="XLA of jaxlib 0.12.0.1 tiles all that was tried"
+    jax.__version_info__ >= (0, 12), reason="XLA of jaxlib 0.12.0.1 tiles all that was tried"
 )
 def test_what_triton_cannot_tile_is_compiled_with_cublas():
     row = row_of(fun=attention, inputs=attention_inputs)

@@ -70,7 +70,10 @@ def missing(prose: str, outputs: str) -> list[str]:
         if _value(match)
         not in {
             round(value, _digits(match))
-            for value in (*cells, *(value for value, unit in known if unit == _unit(match)))
+            for value in (
+                *(cells if _digits(match) else ()),
+                *(value for value, unit in known if unit == _unit(match)),
+            )
         }
     ]
 

@@ -70,3 +70,4 @@ def test_what_counts_as_a_figure():
     assert missing(second.prose, "2 findings, 39%, 3 MiB") == ["Three findings", "40 %", "3 GiB"]
     # A column of figures has its unit in the head.
     assert missing("29.27 GiB", "GiB\n29.27") == []
+    assert missing("seven findings", "GiB\n7.02") == ["seven findings"]

@@ -83,6 +83,23 @@ def test_it_says_first_whether_it_fits_and_what_the_peak_is_made_of(show, html):
     assert sum(listed) == peak.nbytes
 
 
+def test_the_command_to_run_next_is_shown_whole(show):
+    """And a loss of ours has no line."""
+    found = report()
+    assert found.next_step is not None
+    message = "one reason after another " * 8
+    step = replace(
+        found.next_step, action="plan", message=message, words=("x.py:f", "--arg=f32[8]" * 9)
+    )
+    of_loss = Location("<--loss cross-entropy>", 49, "log_probabilities", "loss")
+    shown = show(page(replace(found, next_step=step)))
+    assert shown.text(".lead").rstrip().endswith("f32[8]'")
+    (run,) = found.lifetimes[:1]
+    points = tuple(replace(p, source=replace(p.source, location=of_loss)) for p in run.points)
+    shown = show(page(replace(found, lifetimes=(replace(run, points=points),))))
+    assert "the loss (--loss cross-entropy) ·" in shown.text(".moment")
+
+
 def test_a_moment_is_chosen_by_keys_and_by_mouse(show, html):
     shown = show(html)
     shown.page.focus("canvas.chart")

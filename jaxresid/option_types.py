@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Mode = Literal["auto", "function", "step"]
+Mode = Literal["auto", "loss", "program"]
 Minimized = Literal["recompute", "time", "memory"]
 Aim = Literal["recompute", "time", "memory", "throughput"]
 # The frameworks whose settings `plan --emit` writes.

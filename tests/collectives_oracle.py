@@ -54,9 +54,7 @@ if __name__ == "__main__":
         (case,) = [each for each in sharded.CASES if each.name == name]
         for policy in ("none", "nothing"):
             args = case.inputs(case.mesh())
-            question = Question(
-                case.under(policy), args, argnums=0, mode="function", on=sys.argv[1]
-            )
+            question = Question(case.under(policy), args, argnums=0, mode="loss", on=sys.argv[1])
             found = subject(question)
             row = {
                 "case": name,

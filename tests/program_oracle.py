@@ -177,11 +177,11 @@ def check(program: Program, folder: Path, commands: tuple[str, ...]) -> Checked:
         leaves = kept(program.source(), path.name)
     except Refused as e:
         counts["refused by JAX"] += 1
-        done = run_("report", target, "--mode", "function")
+        done = run_("report", target, "--mode", "loss")
         if done.code == 0:
             wrong.append(f"{done.command}: reported, but JAX says {e}")
         return Checked(tuple(wrong), counts)
-    done = run_("report", target, "--mode", "function", "-f", "json")
+    done = run_("report", target, "--mode", "loss", "-f", "json")
     if done.code:
         if not done.problem:
             wrong.append(f"{done.command}: {done.err.strip()[:300]}")
@@ -196,14 +196,14 @@ def check(program: Program, folder: Path, commands: tuple[str, ...]) -> Checked:
         )
     wrong += _counterfactuals(program, report, folder, counts)
     if program.seed % TEXT_EVERY == 0:
-        run_("report", target, "--mode", "function")
+        run_("report", target, "--mode", "loss")
     for command in commands:
         if command == "plan":
             wrong += _plan(program, report, folder, counts)
         else:
             on = ("--on", "cpu") if command in ("compile", "sweep") else ()
             policy = ("--policy", "as-written") if command == "sweep" else ()
-            said = run_(command, target, "--mode", "function", *on, *policy, "-f", "json")
+            said = run_(command, target, "--mode", "loss", *on, *policy, "-f", "json")
             if said.out and not said.problem:
                 wrong += _negative(said, said.json())
     return Checked(tuple(wrong), counts)
@@ -268,7 +268,7 @@ class _Unjudged:
 
 def _unjudged(source: str, name: str) -> _Unjudged:
     made = module(source, name)
-    found = subject(Question(made.loss, tuple(made.loss_inputs()), mode="function"))
+    found = subject(Question(made.loss, tuple(made.loss_inputs()), mode="loss"))
     assert isinstance(found.trace, Trace)
     program = value_and_gradients(found.trace)
     held = residuals(found.trace, program)
@@ -282,9 +282,7 @@ def _plan(program: Program, report: Any, folder: Path, counts: Counter[str]) -> 
     path.write_text(program.source(), encoding="utf-8")
     target = f"{path}:loss"
     budget = int(report["peak"]["nbytes"] * (0.97, 0.85, 0.7)[program.seed % 3])
-    done = ran(
-        "plan", target, "--mode", "function", "--budget", f"{budget}B", "-f", "json", "--write"
-    )
+    done = ran("plan", target, "--mode", "loss", "--budget", f"{budget}B", "-f", "json", "--write")
     counts["commands"] += 1
     if done.problem:
         return [f"{done.command}: {done.problem}"]
@@ -302,7 +300,7 @@ def _plan(program: Program, report: Any, folder: Path, counts: Counter[str]) -> 
         return below_zero
     # Under another name: the module that was planned for is loaded in this process.
     path = path.rename(folder / f"written{program.seed}.py")
-    again = ran("report", f"{path}:loss", "--mode", "function", "-f", "json")
+    again = ran("report", f"{path}:loss", "--mode", "loss", "-f", "json")
     if again.code:
         return [f"{done.command}: what was written: {again.err.strip()[:300]}"]
     peak = again.json()["peak"]["nbytes"]

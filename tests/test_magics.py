@@ -81,7 +81,7 @@ def test_options(line):
     assert line("loss params x --on tpu:v5e").place.name == "tpu:v5e"
     assert line("loss(params, x) --argnums 1").target.differentiated == ("x",)
     assert line("aux(params, x) --has-aux").totals == line("loss(params, x)").totals
-    assert line("jax.grad(loss)(params, x) --mode step").target.mode == "step"
+    assert line("jax.grad(loss)(params, x) --mode program").target.mode == "program"
     looped = line("looped(1.0, 1.0) --argnums 0 --trips 9")
     assert looped.cost.forward.notes == ("while: counted with 9 trips, as --trips says",)
     whole = line("loss params x --on gpu:h100").place.memory_nbytes

@@ -99,7 +99,7 @@ def modules(
     ]
     scopes = [scope for scope, _ in kept] + [_scope(v.source.scope) for v in live]
     found = _Modules(frozenset(scope[0] for scope in scopes if scope))
-    is_step = report.target.mode == "step"
+    is_step = report.target.mode == "program"
     differentiated = set(report.target.differentiated)
     inputs = list(zip(program.block.inputs, program.inputs, strict=True))
     for v, role in inputs:

@@ -6,13 +6,13 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
 from jaxresid.crashes import Crash
-from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.errors import JaxresidError
 from jaxresid.inspector.call.arguments import Arguments, arguments, without_changed
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints.function import check_policies
@@ -39,10 +39,17 @@ from jaxresid.inspector.subject.function import FunctionSubject
 from jaxresid.inspector.subject.step import StepSubject
 from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace import step as steps
-from jaxresid.inspector.trace.changes import changes, changes_by_function, drops_gradients
+from jaxresid.inspector.trace.changes import changes, changes_by_function
 from jaxresid.inspector.trace.failures import needs_static, trace_error
-from jaxresid.inspector.trace.function import Trace, primal_trace, trace
+from jaxresid.inspector.trace.function import (
+    NoScalarError,
+    Trace,
+    TracedFunction,
+    primal_trace,
+    trace,
+)
 from jaxresid.inspector.trace.lost import LostGradients, lost_gradients
+from jaxresid.inspector.trace.reading import reading
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import (
     Finding,
@@ -120,66 +127,105 @@ def _traced_here(question: Question) -> Subject:
     frames = Frames(own=own_code(fun))
     call = arguments(question, meshes.as_mesh(question.mesh))
     leaves = jax.tree.leaves((tuple(question.args), dict(question.kwargs)))
-    mode, has_aux = question.mode, question.has_aux
-    may_be_step = mode != "function" and not has_aux and question.argnums is None
-    step, given_call = None, call
-    if mode == "step":
-        step = _step_of(fun, call, name, frames, required=True)
-    elif call.is_mutable:
-        # What is changed in place is no parameter of a function, and may make it a step.
-        step, call = _with_changes(fun, call, may_be_step, frames)
-    is_asked = False
-    if step is None and may_be_step and steps.is_jitted(fun):
-        # Training steps mostly are, and the derivative of a whole step takes long.
-        step, is_asked = _step_of(fun, given_call, name, frames, required=False), True
-    if step is None:
-        if call.changing is None:
-            call = replace(call, changing=frozenset())
+    read = _read(question, call, frames)
+    remark = meshes.unused_mesh_warning(read.call, leaves, read.trace.written, question.words)
+    if remark := remark or meshes.unsharded_warning(read.call, leaves):
+        warnings = (*warnings, remark)
+    if isinstance(read.trace, Trace):
+        return FunctionSubject(fun, name, read.trace, place, (*warnings, *read.warnings))
+    found = StepSubject(fun, name, read.trace, place, warnings)
+    if found.is_dead:
+        more: tuple[str, ...] = (dead_gradients(name),)
+    else:
+        more = tuple(_partly_dead(name, each) for each in lost_gradients(read.trace))
+    return replace(found, warnings=(*warnings, *more))
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A target as it was traced: a loss with its gradient, or a program as it is.
+
+    Attributes:
+      trace: the trace.
+      call: the arguments that it was traced with.
+      warnings: what is to be said of a loss.
+    """
+
+    trace: Trace | StepTrace
+    call: Arguments
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def may_be_program(self) -> bool:
+        """Whether a loss takes gradients itself, as a training step does."""
+        return isinstance(self.trace, Trace) and steps.may_be_program(self.trace)
+
+
+def _read(question: Question, call: Arguments, frames: Frames) -> _Read:
+    """Trace a target as its mode says; where none is chosen, as what it turns out to be.
+
+    What may be either is differentiated up to its return, which shows most programs; a jitted
+    function is traced as it is first, since the derivative of a whole training step takes long.
+    """
+    fun, name, has_aux = question.fun, question.called, question.has_aux
+    if question.mode == "program":
+        return _program(*_as_it_is(fun, call, name, frames), frames)
+    is_open, is_read = not question.is_loss, False
+    as_given = call
+    if call.is_mutable or (is_open and (steps.is_jitted(fun) or not call.having("differentiated"))):
         try:
-            call, traced, more = _traced(fun, call, has_aux, name, frames)
+            primal, call = _as_it_is(fun, call, name, frames)
         except JaxresidError:
-            # Of many a step no derivative can be taken, of integers or through a kernel of its own.
-            if may_be_step and not is_asked:
-                step = _step_of(fun, given_call, name, frames, required=False)
-            if step is None:
+            if not call.having("differentiated"):
                 raise
         else:
-            # Of a jitted function that is differentiated JAX drops what nothing depends on.
-            if steps.may_be_step(traced) or steps.is_jitted(fun):
-                if may_be_step:
-                    if not is_asked:
-                        step = _step_of(fun, given_call, name, frames, required=False)
-                elif _drops_gradients(traced):
-                    more = (*more, dead_gradients(name))
-    jaxpr = traced.written if step is None else step.jaxpr
-    remark = meshes.unused_mesh_warning(call, leaves, jaxpr, question.words)
-    if remark := remark or meshes.unsharded_warning(call, leaves):
-        warnings = (*warnings, remark)
-    if step is not None:
-        if not steps.holds_gradient(step.jaxpr):
-            raise InputsError(
-                f"{name} takes no gradient itself, so it is not a training step; leave out --mode"
-                " step to differentiate it as a function"
-            )
-        found = StepSubject(fun, name, step, place, warnings)
-        if found.is_dead:
-            more = (dead_gradients(name),)
-        else:
-            more = tuple(_partly_dead(name, each) for each in lost_gradients(step))
-        return replace(found, warnings=(*warnings, *more))
-    return FunctionSubject(fun, name, traced, place, (*warnings, *more))
+            is_read = is_open
+            if is_open:
+                how = reading(primal, call)
+                if not how.is_loss:
+                    return _program(primal, call, frames)
+                has_aux = how.has_aux
+            if call.is_mutable:
+                # What is changed in place, such as running means, is no parameter of a function.
+                changed = changes_by_function(changes(primal, call))
+                call = without_changed(call, [c.path for c in changed])
+    if call.changing is None:
+        call = replace(call, changing=frozenset())
+    if is_read or not is_open:
+        return _loss(fun, call, has_aux, name, frames)
+    differentiated: _Read | None = None
+    failed: JaxresidError | None = None
+    try:
+        differentiated = _loss(fun, call, has_aux, name, frames, must_be_scalar=True)
+        if not differentiated.may_be_program:
+            return differentiated
+    except NoScalarError:
+        pass
+    except JaxresidError as e:
+        # Of many a program no derivative can be taken, of integers or through a kernel of its own.
+        failed = e
+    try:
+        primal, as_program = _as_it_is(fun, as_given, name, frames)
+    except JaxresidError:
+        if failed is not None:
+            raise failed from failed.__cause__
+        raise
+    how = reading(primal, as_program)
+    if not how.is_loss:
+        return _program(primal, as_program, frames)
+    if failed is not None:
+        raise failed from failed.__cause__
+    return differentiated or _loss(fun, call, how.has_aux, name, frames)
+
+
+def _program(primal: TracedFunction, call: Arguments, frames: Frames) -> _Read:
+    return _Read(steps.step_trace(primal, call, frames), call)
 
 
 _EARLY_REMAT3 = (
     "JAX 0.10's jax_remat3 is an early version, with which some checkpoints are not found and"
     " modules cannot be told apart; turn it off, or use JAX 0.11 or newer"
 )
-
-
-def _drops_gradients(traced: Trace) -> bool:
-    """Return whether a function takes gradients itself and does nothing with them."""
-    primal = traced.written
-    return steps.holds_gradient(primal) and drops_gradients(primal)
 
 
 def _partly_dead(name: str, found: LostGradients) -> str:
@@ -223,38 +269,20 @@ def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
     return Inspection(subject, report, evaluated.judged, said).with_crashes(crashes)
 
 
-def _step_of(
-    fun: Callable[..., Any], call: Arguments, name: str, frames: Frames, *, required: bool
-) -> StepTrace | None:
-    """Return the function as a training step; without `required`, None if it is none or fails."""
+def _as_it_is(
+    fun: Callable[..., Any], call: Arguments, name: str, frames: Frames
+) -> tuple[TracedFunction, Arguments]:
+    """Return a function traced as it is, and the arguments that it turns out to have.
+
+    Raises:
+      JaxresidError: it fails.
+    """
     try:
-        primal, call = steps.step_trace_with_changes(fun, call)
+        return steps.step_trace_with_changes(fun, call)
     except JaxresidError:
         raise
     except Exception as e:
-        if required:
-            raise trace_error(e, name, frames, call) from e
-        return None
-    if not required and not steps.is_step(primal, call):
-        return None
-    return steps.step_trace(primal, call, frames)
-
-
-def _with_changes(
-    fun: Callable[..., Any], call: Arguments, may_be_step: bool, frames: Frames
-) -> tuple[StepTrace | None, Arguments]:
-    """Return the function as a training step, if it is one, and its arguments.
-
-    Of the arguments no gradient is taken of what the function changes itself, such as running
-    means. Those of a function that fails to trace are as they were.
-    """
-    try:
-        primal, call = steps.step_trace_with_changes(fun, call)
-    except Exception:  # differentiating it says what is wrong
-        return None, call
-    if may_be_step and steps.is_step(primal, call):
-        return steps.step_trace(primal, call, frames), call
-    return None, without_changed(call, [c.path for c in changes_by_function(changes(primal, call))])
+        raise trace_error(e, name, frames, call) from e
 
 
 def _offloading(
@@ -282,20 +310,31 @@ def _kept_by(traced: Trace) -> tuple[KeptResidual, ...]:
     return kept_by(traced, value_and_gradients(traced))
 
 
-def _traced(
+def _loss(
     fun: Callable[..., Any],
     call: Arguments,
     has_aux: bool,
     name: str,
     frames: Frames,
-) -> tuple[Arguments, Trace, tuple[str, ...]]:
-    """Trace the function; Python floats whose value it needs are held static.
+    *,
+    must_be_scalar: bool = False,
+) -> _Read:
+    """Differentiate a function; Python floats whose value it needs are held static.
 
     A warning names those that are held static.
     """
+
+    def traced(call: Arguments) -> Trace:
+        return trace(fun, call, has_aux, frames, must_be_scalar=must_be_scalar)
+
+    def read(call: Arguments, *more: str) -> _Read:
+        found = traced(call)
+        dead = (dead_gradients(name),) if steps.ignores_gradients(fun, found) else ()
+        return _Read(found, call, (*more, *dead))
+
     try:
-        return call, trace(fun, call, has_aux, frames), ()
-    except JaxresidError:
+        return read(call)
+    except (JaxresidError, NoScalarError):
         raise
     except Exception as e:
         held = _floats_held(call)
@@ -305,8 +344,8 @@ def _traced(
             ]
             warning = f"kept static, as the function needs the value: {', '.join(which)}"
             try:
-                return held, trace(fun, held, has_aux, frames), (warning,)
-            except JaxresidError:
+                return read(held, warning)
+            except (JaxresidError, NoScalarError):
                 raise
             except Exception as again:
                 raise trace_error(again, name, frames, held) from again

@@ -24,7 +24,7 @@ class Target(Shown):
 
     name: str
     differentiated: tuple[str, ...]
-    mode: OneOf["function", "step"] = "function"
+    mode: OneOf["loss", "program"] = "loss"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

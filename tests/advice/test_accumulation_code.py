@@ -17,7 +17,7 @@ X, Y = np.random.default_rng(0).normal(size=(2, 32, 6)).astype(np.float32)
 
 def code(fun, *args, mode, argnums=0):
     """The code for four microbatches."""
-    argnums = None if mode == "step" else argnums
+    argnums = None if mode == "program" else argnums
     part = tuple(a[:8] if a is X or a is Y else a for a in args)
     found = subject(Question(fun, part, argnums=argnums, mode=mode, on="gpu:h100"))
     return accumulation_code(found, 8, 4)
@@ -59,7 +59,7 @@ def of_nnx():
 
 def test_of_an_equinox_module(of_equinox):
     eqx, model, loss = of_equinox
-    found = run(code(loss, model, X, Y, mode="function"), eqx=eqx, loss=loss)
+    found = run(code(loss, model, X, Y, mode="loss"), eqx=eqx, loss=loss)
     expected = eqx.filter_value_and_grad(loss)(model, X, Y)
     assert_same(eqx.filter_jit(found["value_and_gradients"])(model, X, Y), expected)
 
@@ -72,14 +72,14 @@ def test_of_a_step_of_an_equinox_module(of_equinox):
         value, gradients = eqx.filter_value_and_grad(loss)(model, x, y)
         return eqx.apply_updates(model, jax.tree.map(lambda g: -g, gradients)), value
 
-    found = run(code(step, model, X, Y, mode="step"), eqx=eqx)
+    found = run(code(step, model, X, Y, mode="program"), eqx=eqx)
     both = eqx.filter_value_and_grad(loss)
     assert_same(found["accumulated"](both, model, X, Y), both(model, X, Y))
 
 
 def test_of_an_nnx_module(of_nnx):
     nnx, model, loss = of_nnx
-    found = run(code(loss, model, X, Y, mode="function"), nnx=nnx, loss=loss)
+    found = run(code(loss, model, X, Y, mode="loss"), nnx=nnx, loss=loss)
     expected = nnx.value_and_grad(loss)(model, X, Y)
     assert_same(nnx.jit(found["value_and_gradients"])(model, X, Y), expected)
 
@@ -91,9 +91,7 @@ def test_of_two_nnx_modules(of_nnx):
     def both_losses(model, x, teacher):
         return loss(model, x, teacher(x))
 
-    found = run(
-        code(both_losses, model, X, other, mode="function"), nnx=nnx, both_losses=both_losses
-    )
+    found = run(code(both_losses, model, X, other, mode="loss"), nnx=nnx, both_losses=both_losses)
     expected = nnx.value_and_grad(both_losses)(model, X, other)
     assert_same(found["value_and_gradients"](model, X, other), expected)
 
@@ -109,7 +107,7 @@ def test_of_a_step_of_an_nnx_module(of_nnx):
         optimizer.update(model, gradients)
         return value
 
-    text = code(step, model, optimizer, X, Y, mode="step")
+    text = code(step, model, optimizer, X, Y, mode="program")
 
     @nnx.jit
     def accumulated_step(model, optimizer, x, y):
@@ -128,7 +126,7 @@ def test_what_has_no_module_is_written_in_jax():
     def loss(params, x, scale):
         return scale * jnp.mean((x @ params) ** 2)
 
-    text = code(loss, X[:6], X, 2.0, mode="function")
+    text = code(loss, X[:6], X, 2.0, mode="loss")
     assert "eqx" not in text and "nnx" not in text
     found = run(text, loss=loss)["value_and_gradients"](X[:6], X, 2.0)
     assert_same(found, jax.value_and_grad(loss)(X[:6], X, 2.0))

@@ -809,7 +809,7 @@ def test_the_profile_and_the_mode_are_those_of_report(lab):
     name = lab.model()
     (item,) = lab.found(f"{name}:whole", "--on", "tpu:v5p")
     assert (item["measured"]["on"], item["measured"]["profile"]) == ("tpu:v5p", "tpu")
-    assert lab.codes(f"{name}:train_step", "--mode", "step") == ["JXR109"]
+    assert lab.codes(f"{name}:train_step", "--mode", "program") == ["JXR109"]
     code, _, err = lab(f"{name}:train_step", "--mode", "moon")
     assert code == 2 and "--mode" in err
 

@@ -59,7 +59,7 @@ def test_rows_are_the_code_written_with_each_policy(form):
     args = stack8.inputs(form, layers=3, batch=1, sequence=64, width=64)
     rows = rows_of(stack8.build(form, "dots"), *args, on=on)
     for policy, name in POLICIES.items():
-        written = jaxresid.inspect(stack8.build(form, name), mode="function", on=on)(*args)
+        written = jaxresid.inspect(stack8.build(form, name), mode="loss", on=on)(*args)
         assert_is(rows[policy], written)
     # Of equal rows the first is called the knee.
     as_written = dataclasses.replace(rows["as-written"], policy="dots_saveable", knee=False)
@@ -77,7 +77,7 @@ def test_rows_of_bare_scans_and_of_everything():
         name = "nothing_saveable" if policy is None else "dots_saveable"
         assert_is(
             whole[name],
-            jaxresid.inspect(jax.checkpoint(plain, policy=policy), mode="function")(*args),
+            jaxresid.inspect(jax.checkpoint(plain, policy=policy), mode="loss")(*args),
         )
         written = jax.checkpoint(stack8.layer, policy=policy, prevent_cse=False)
         assert_is(
@@ -98,7 +98,7 @@ def test_names_alone_together_and_offloaded():
         for names in itertools.combinations(("hidden", "upper"), size):
             text = f"save_only_these_names({', '.join(map(repr, names))})"
             policy = cp.save_only_these_names(*names)
-            report = jaxresid.inspect(jax.checkpoint(named, policy=policy), mode="function")(
+            report = jaxresid.inspect(jax.checkpoint(named, policy=policy), mode="loss")(
                 f32(8, 8), f32(4, 8)
             )
             assert_is(rows[text], report)
@@ -123,8 +123,8 @@ def test_five_names_are_not_tried_in_every_combination():
 @pytest.mark.integration
 def test_the_place_is_told_by_itself():
     args = block.example_inputs()
-    assert jaxresid.compare(block.checkpointed, mode="function")(*args).at == "all-sites"
-    assert jaxresid.compare(block.plain, mode="function")(*args).at == "whole"
+    assert jaxresid.compare(block.checkpointed, mode="loss")(*args).at == "all-sites"
+    assert jaxresid.compare(block.plain, mode="loss")(*args).at == "whole"
     scan = stack8.inputs("scan", layers=2, batch=1, sequence=16, width=64)
     assert jaxresid.compare(stack8.build("scan", "none"))(*scan).at == "scan-bodies"
 
@@ -173,9 +173,7 @@ def test_one_of_two_sites():
             return jnp.sum(other(jax.checkpoint(one)(x)) ** 2)
 
         for name, policy in (("none", None), ("dots_saveable", cp.dots_saveable)):
-            report = jaxresid.inspect(lambda w, x, p=policy: written(w, x, p), mode="function")(
-                *args
-            )
+            report = jaxresid.inspect(lambda w, x, p=policy: written(w, x, p), mode="loss")(*args)
             assert rows[name].kept_nbytes == report.totals.computed_nbytes
             assert rows[name].peak_nbytes == report.peak.nbytes
 
@@ -194,25 +192,25 @@ def test_a_policy_around_everything_replaces_the_checkpoints_inside():
     rows = rows_of(two_sites, *args, at="whole")
     for name, policy in (("nothing_saveable", None), ("dots_saveable", cp.dots_saveable)):
         written = jax.checkpoint(bare, policy=policy)
-        report = jaxresid.inspect(written, mode="function")(*args)
+        report = jaxresid.inspect(written, mode="loss")(*args)
         assert rows[name].kept_nbytes == report.totals.computed_nbytes
         assert rows[name].recompute_flops == report.cost.recompute.flops
 
 
 def test_a_place_that_is_not_there_lists_those_that_are():
     with pytest.raises(InputsError, match=r"no place 'decoder'.*all-sites, whole.*\(one\)"):
-        jaxresid.compare(two_sites, at="decoder", mode="function")(f32(8, 8), f32(4, 8))
+        jaxresid.compare(two_sites, at="decoder", mode="loss")(f32(8, 8), f32(4, 8))
     with pytest.raises(InputsError, match="did you mean other"):
-        jaxresid.compare(two_sites, at="othr", mode="function")(f32(8, 8), f32(4, 8))
+        jaxresid.compare(two_sites, at="othr", mode="loss")(f32(8, 8), f32(4, 8))
     with pytest.raises(InputsError, match="did you mean segments"):
-        jaxresid.compare(two_sites, at="segment", mode="function")(f32(8, 8), f32(4, 8))
+        jaxresid.compare(two_sites, at="segment", mode="loss")(f32(8, 8), f32(4, 8))
     with pytest.raises(InputsError, match="no scan with more than one trip"):
-        jaxresid.compare(two_sites, at="scan-bodies", mode="function")(f32(8, 8), f32(4, 8))
+        jaxresid.compare(two_sites, at="scan-bodies", mode="loss")(f32(8, 8), f32(4, 8))
 
 
 def test_where_no_rates_are_known_no_time_is_estimated():
     place = "gpu:v100"
-    found = jaxresid.compare(two_sites, on=place, mode="function")(f32(8, 8), f32(4, 8))
+    found = jaxresid.compare(two_sites, on=place, mode="loss")(f32(8, 8), f32(4, 8))
     assert found.chip is None
     assert all(row.time_fraction is None for row in found.rows)
     assert all(row.peak_nbytes for row in found.rows)
@@ -220,7 +218,7 @@ def test_where_no_rates_are_known_no_time_is_estimated():
 
 def test_without_rates_no_plan_offloads():
     with pytest.raises(InputsError, match=r"the transfer rates of cpu are not known.*gpu:h100"):
-        jaxresid.plan(two_sites, budget="1MiB", offload=True, on="cpu", mode="function")(
+        jaxresid.plan(two_sites, budget="1MiB", offload=True, on="cpu", mode="loss")(
             f32(8, 8), f32(4, 8)
         )
 
@@ -247,7 +245,7 @@ def factory(*_, **__):
     ],
 )
 def test_a_policy_that_fails_is_a_row_of_its_own(policy, said):
-    found = jaxresid.compare(two_sites, policies={"mine": policy}, mode="function")(
+    found = jaxresid.compare(two_sites, policies={"mine": policy}, mode="loss")(
         f32(8, 8), f32(4, 8)
     )
     rows = {row.policy: row for row in found.rows}
@@ -391,18 +389,18 @@ def test_model_libraries(module, plain, checkpointed):
         return getattr(model, name), inputs.args, inputs.kwargs
 
     fun, args, kwargs = called(checkpointed)
-    found = jaxresid.compare(fun, mode="function")(*args, **kwargs)
+    found = jaxresid.compare(fun, mode="loss")(*args, **kwargs)
     rows = {row.policy: row for row in found.rows}
     assert found.at == "all-sites"
     for policy, name in (("none", plain), ("as-written", checkpointed)):
         written, its_args, its_kwargs = called(name)
-        report = jaxresid.inspect(written, mode="function")(*its_args, **its_kwargs)
+        report = jaxresid.inspect(written, mode="loss")(*its_args, **its_kwargs)
         assert rows[policy].peak_nbytes == report.peak.nbytes
         assert rows[policy].kept_nbytes == report.totals.computed_nbytes
         assert rows[policy].recompute_flops == report.cost.recompute.flops
     assert not [r.error for r in found.rows if r.error and "offload" not in r.policy]
     middle = (rows["none"].peak_nbytes + rows["nothing_saveable"].peak_nbytes) // 2
-    plan = jaxresid.plan(fun, budget=middle, mode="function")(*args, **kwargs)
+    plan = jaxresid.plan(fun, budget=middle, mode="loss")(*args, **kwargs)
     assert plan.is_within
     assert plan.peak_nbytes <= middle
     assert plan.recompute_flops <= rows["nothing_saveable"].recompute_flops
@@ -418,10 +416,10 @@ def test_steps_are_compared_as_their_losses_are():
         return lambda w, x: w - 0.1 * jax.grad(loss)(w, x)
 
     args = f32(64, 64), f32(32, 64)
-    found = jaxresid.compare(step(None), mode="step")(*args)
+    found = jaxresid.compare(step(None), mode="program")(*args)
     rows = {row.policy: row for row in found.rows}
-    assert found.target.mode == "step"
-    report = jaxresid.inspect(step(cp.dots_saveable), mode="step")(*args)
+    assert found.target.mode == "program"
+    report = jaxresid.inspect(step(cp.dots_saveable), mode="program")(*args)
     assert rows["dots_saveable"].peak_nbytes == report.peak.nbytes
     assert rows["dots_saveable"].kept_nbytes == report.totals.computed_nbytes
     # A report of a step undoes the checkpoint in what JAX made of it, see step_checkpoints.
@@ -429,7 +427,7 @@ def test_steps_are_compared_as_their_losses_are():
     assert rows["dots_saveable"].recompute_flops == pytest.approx(
         report.cost.recompute.flops, abs=0.02 * plain
     )
-    whole = jaxresid.compare(step(None), at="whole", mode="step")(*args)
+    whole = jaxresid.compare(step(None), at="whole", mode="program")(*args)
     assert whole.places == ("step.<locals>.loss",) or whole.places == ("loss",)
 
 

@@ -126,12 +126,12 @@ class GivenCompiler:
 )
 def found(request):
     inputs = scanned_inputs() if request.param is scanned else unrolled_inputs()
-    return subject(Question(request.param, inputs, mode="function", on=V5E))
+    return subject(Question(request.param, inputs, mode="loss", on=V5E))
 
 
 @pytest.fixture(scope="module")
 def loop():
-    return subject(Question(scanned, scanned_inputs(), mode="function", on=V5E))
+    return subject(Question(scanned, scanned_inputs(), mode="loss", on=V5E))
 
 
 def planning_of(found, budget):
@@ -355,7 +355,7 @@ def test_descriptions_say_what_is_done(loop):
 @pytest.mark.integration
 def test_on_a_cpu_all_figures_are_those_of_its_compiler():
     """Held against compiling every variant of the menus."""
-    found = subject(Question(scanned, scanned_inputs(256), mode="function", on=CPU))
+    found = subject(Question(scanned, scanned_inputs(256), mode="loss", on=CPU))
     settings = CompileSettings(workers=1, cache=CompileCache(default_directory()))
     with gc_paused(), found.tracing():
         planning = planning_of(found, 1)
@@ -442,7 +442,7 @@ def test_the_figure_is_that_of_the_code_when_it_is_written(
 
 
 def test_a_cpu_without_time_has_no_answer():
-    found = subject(Question(scanned, scanned_inputs(), mode="function", on=CPU))
+    found = subject(Question(scanned, scanned_inputs(), mode="loss", on=CPU))
     compiles = confirmation.compiles_for(CPU, CompileSettings(workers=1), limit_s=0.0)
     with pytest.raises(InputsError, match=r"the time for compiling was up .* no checkpoint"):
         plan.drafted(found, 1 << 30, compiles=compiles)

@@ -269,7 +269,7 @@ def returning_gradients(params, x, y):
 
 @pytest.mark.integration
 def test_what_is_not_returned_updated_is_not_donated():
-    found = traced(returning_gradients, inputs(), mode="step")
+    found = traced(returning_gradients, inputs(), mode="program")
     kinds = [each.kind for each in planned(found, 1).floor.reliefs]
     assert "donation" not in kinds and "batch" in kinds
 
@@ -289,7 +289,7 @@ def test_microbatches_are_worth_what_accumulation_by_hand_is():
     (site,) = plan.sites
     assert site.kind == "scan" and site.parts[0].policy is None  # as in checkpointed_loss
     found = relief(plan, "microbatches")
-    by_hand = peak_of(accumulating, inputs(), mode="step")
+    by_hand = peak_of(accumulating, inputs(), mode="program")
     assert found.peak_nbytes == pytest.approx(by_hand, rel=1e-3)
     assert found.saved_nbytes > ROWS * WIDTH * 4
     assert f"x, y, {ROWS // 2} each" in found.change

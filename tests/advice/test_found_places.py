@@ -103,7 +103,7 @@ def figures(rows):
 def test_compare_offers_the_calls_of_a_step(programs, name, place):
     fun = programs(name)
     args = fun.__globals__[f"{name}_inputs"]()
-    found = jaxresid.compare(fun, mode="step", on="gpu:h100")(*args)
+    found = jaxresid.compare(fun, mode="program", on="gpu:h100")(*args)
     assert (found.at, found.places) == ("calls", (place,))
     rows = figures(found.rows)
     assert rows["nothing_saveable"][0] < rows["none"][0]
@@ -114,9 +114,11 @@ def test_compare_offers_the_calls_of_a_step(programs, name, place):
 def test_compare_of_a_whole_loss_is_that_of_the_step_with_it_checkpointed(programs):
     fun = programs("step")
     args = fun.__globals__["step_inputs"]()
-    found = jaxresid.compare(fun, at="whole", mode="step", on="gpu:h100")(*args)
+    found = jaxresid.compare(fun, at="whole", mode="program", on="gpu:h100")(*args)
     checkpointed = jax.checkpoint(fun.__globals__["loss"], policy=cp.dots_saveable)
-    report = jaxresid.inspect(fun.__globals__["stepping"](checkpointed), mode="step", on="gpu:h100")
+    report = jaxresid.inspect(
+        fun.__globals__["stepping"](checkpointed), mode="program", on="gpu:h100"
+    )
     written = report(*args)
     assert figures(found.rows)["dots_saveable"] == (
         written.peak.nbytes,
@@ -137,18 +139,18 @@ def test_where_there_is_no_place_it_says_what_to_do():
         return w - jax.grad(jnp.vdot)(w, x)
 
     with pytest.raises(InputsError, match=r"no place for a checkpoint was found .* by hand"):
-        jaxresid.compare(step, mode="step")(f32(64), f32(64))
+        jaxresid.compare(step, mode="program")(f32(64), f32(64))
 
 
 def test_calls_are_listed_where_a_place_is_not_known(programs):
     fun = programs("inline_step")
     args = fun.__globals__["step_inputs"]()
     with pytest.raises(InputsError, match=r"choose one of calls, whole, mlp.py:16 \(loop in"):
-        jaxresid.compare(fun, at="nowhere", mode="step")(*args)
+        jaxresid.compare(fun, at="nowhere", mode="program")(*args)
 
 
 def lowest(fun, *args):
-    found = subject(Question(fun, args, mode="step", on="gpu:h100"))
+    found = subject(Question(fun, args, mode="program", on="gpu:h100"))
     return planned(found, planned(found, 1).lowest_nbytes)
 
 
@@ -183,7 +185,7 @@ def test_a_loop_is_left_to_the_user_with_what_to_write(programs):
 def test_what_is_written_into_a_step_gives_what_was_promised(programs, tmp_path, name):
     fun = programs(name)
     args = fun.__globals__[f"{name}_inputs"]()
-    asked = Question(fun, args, mode="step", on="gpu:h100")
+    asked = Question(fun, args, mode="program", on="gpu:h100")
     found = subject(asked)
     budget = planned(found, 1).lowest_nbytes
     plan, edits = drafted(found, budget, check=in_process_check(found, asked))
@@ -191,7 +193,7 @@ def test_what_is_written_into_a_step_gives_what_was_promised(programs, tmp_path,
     assert "jax.checkpoint(dense" in (tmp_path / "mlp.py").read_text()
     sys.modules.pop("mlp", None)
     again = load(f"{tmp_path}/mlp.py:{name}").fun
-    written = jaxresid.inspect(again, mode="step", on="gpu:h100")(*args)
+    written = jaxresid.inspect(again, mode="program", on="gpu:h100")(*args)
     assert written.peak.nbytes == plan.peak_nbytes < plan.plain_nbytes
     assert written.totals.computed_nbytes == plan.kept_nbytes
     values = jax.tree.map(lambda s: jax.random.normal(jax.random.key(3), s.shape) / 8, args)
@@ -270,7 +272,7 @@ def test_a_loop_around_another_is_left_out():
 
 
 def places_of(fun, *args):
-    found = subject(Question(fun, args, mode="function"))
+    found = subject(Question(fun, args, mode="loss"))
     return [(p.kind, p.function, p.calls) for p in found.variants().places()]
 
 

@@ -59,7 +59,7 @@ def inputs(batch, layers=LAYERS):
 
 
 def question(batch, fun=loss):
-    return Question(fun, inputs(batch), argnums=0, mode="function", on=ON)
+    return Question(fun, inputs(batch), argnums=0, mode="loss", on=ON)
 
 
 def searched(budget, aim, grid=None, fun=loss):
@@ -224,7 +224,7 @@ def test_a_variant_over_microbatches_is_the_program_written_by_hand():
 
     made = in_microbatches(subject(question(32)), 4)
     variant = made.variants().variant({})
-    written = subject(Question(by_hand, inputs(32), mode="step", on=ON)).variants().variant({})
+    written = subject(Question(by_hand, inputs(32), mode="program", on=ON)).variants().variant({})
     assert variant.peak_nbytes == pytest.approx(written.peak_nbytes, rel=0.01)
     assert variant.cost.flops == pytest.approx(written.cost.flops, rel=0.01)
     # As the microbatches of another batch, which share what was traced.
@@ -249,7 +249,7 @@ def test_what_else_lowers_a_plan_in_microbatches_is_worth_what_that_program_is(b
     params, x = inputs(batch)
     half = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16)
     args = (params, half(x)) if name == "x" else (jax.tree.map(half, params), x)
-    narrow = subject(Question(casting, args, argnums=0, mode="function", on=ON))
+    narrow = subject(Question(casting, args, argnums=0, mode="loss", on=ON))
     variants = in_microbatches(narrow, 4).variants()
     (place,) = [p for p in variants.places() if p.kind == "scan"]
     assert found["dtype"].change == f"{name} in bfloat16 in place of float32"

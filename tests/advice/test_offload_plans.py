@@ -77,7 +77,7 @@ class Everything:
 
     def __init__(self, name):
         fun, inputs = PROGRAMS[name]
-        self.subject = subject(Question(fun, inputs, argnums=0, mode="function", on="gpu:h100"))
+        self.subject = subject(Question(fun, inputs, argnums=0, mode="loss", on="gpu:h100"))
         self.chip = chip_of(self.subject.place)
         variants = self.subject.variants()
         (place,) = [p for p in variants.places() if p.kind == "scan"]

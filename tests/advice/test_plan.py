@@ -73,13 +73,13 @@ def unrolled_inputs(layers):
 
 
 def traced(fun, args, on=None):
-    found = subject(Question(fun, args, mode="function", on=on))
+    found = subject(Question(fun, args, mode="loss", on=on))
     return found, found.variants()
 
 
 def traced_once(fun, args, on=None):
     """The same for many plans."""
-    found = sharing_variants(subject(Question(fun, args, mode="function", on=on)))
+    found = sharing_variants(subject(Question(fun, args, mode="loss", on=on)))
     return found, found.variants()
 
 
@@ -199,7 +199,7 @@ def test_the_frontier_is_monotone_in_the_budget():
 def test_no_policy_of_a_comparison_is_cheaper_at_the_same_peak(fun, args):
     found, _ = traced_once(fun, args)
     for at in (None, "whole"):
-        rows = jaxresid.compare(fun, at=at, mode="function")(*args).rows
+        rows = jaxresid.compare(fun, at=at, mode="loss")(*args).rows
         for row in rows:
             if row.error or row.host_nbytes:
                 continue
@@ -239,7 +239,7 @@ def test_the_promise_is_what_the_written_code_gives():
         x, _ = jax.lax.scan(step, x, stacked)
         return jnp.sum(x**2)
 
-    report = jaxresid.inspect(written, mode="function")(*scanned_inputs())
+    report = jaxresid.inspect(written, mode="loss")(*scanned_inputs())
     assert plan.peak_nbytes == report.peak.nbytes
     assert plan.kept_nbytes == report.totals.computed_nbytes
     assert plan.recompute_flops == report.cost.recompute.flops
@@ -332,7 +332,7 @@ def test_some_calls_only_are_written_and_verified():
     place = place_of(variants, "checkpoint")
     plain = variants.variant({place: everywhere(place, None)})
     budget = (plain.peak_nbytes * 3 + variants.variant({}).peak_nbytes) // 4
-    plan = jaxresid.plan(checkpointed, budget=budget, mode="function")(*args)
+    plan = jaxresid.plan(checkpointed, budget=budget, mode="loss")(*args)
     (site,) = plan.sites
     assert [part.checkpointed for part in site.parts] == [True, False]
     assert plan.verified
@@ -550,7 +550,7 @@ def test_a_step_is_planned_as_its_loss_is():
         return jax.tree.map(lambda p, g: p - 0.1 * g, stacked, gradients)
 
     args = scanned_inputs()
-    found = subject(Question(step, args, mode="step"))
+    found = subject(Question(step, args, mode="program"))
     variants = found.variants()
     plain = variants.variant({})
     place = place_of(variants, "scan")

@@ -110,8 +110,8 @@ def checkpointed_units(params, x):
 
 
 def lowest(fun, *args):
-    lowest = jaxresid.plan(fun, budget=1, mode="function")(*args).lowest_nbytes
-    return jaxresid.plan(fun, budget=lowest, mode="function")(*args)
+    lowest = jaxresid.plan(fun, budget=1, mode="loss")(*args).lowest_nbytes
+    return jaxresid.plan(fun, budget=lowest, mode="loss")(*args)
 
 
 @pytest.mark.integration
@@ -134,9 +134,9 @@ def lowest(fun, *args):
     ],
 )
 def test_some_layers_are_checkpointed_by_the_name_that_they_have(fun, args, remat, plain):
-    most = jaxresid.plan(fun, budget=1, mode="function")(*args())
+    most = jaxresid.plan(fun, budget=1, mode="loss")(*args())
     budget = (most.lowest_nbytes + 3 * most.plain_nbytes) // 4
-    plan = jaxresid.plan(fun, budget=budget, mode="function")(*args())
+    plan = jaxresid.plan(fun, budget=budget, mode="loss")(*args())
     assert plan.is_within and plan.verified, plan.doubt
     text = " ".join("\n".join(plan.code).split())
     first = plan.sites[0].parts[0].calls
@@ -206,7 +206,7 @@ def ws():
     ],
 )
 def test_a_checkpoint_is_found_by_what_it_is_of(fun, args, written):
-    plan = jaxresid.plan(fun, budget="1GiB", mode="function")(*args())
+    plan = jaxresid.plan(fun, budget="1GiB", mode="loss")(*args())
     assert plan.verified, plan.doubt
     assert [site.changed for site in plan.sites] == [True]
     assert written in "\n".join(plan.code)
@@ -215,7 +215,7 @@ def test_a_checkpoint_is_found_by_what_it_is_of(fun, args, written):
 @pytest.mark.integration
 def test_what_is_left_out_is_said_where_nothing_changes():
     params = jax.eval_shape(CheckpointedUnits().init, jax.random.key(0), X)
-    plan = jaxresid.plan(checkpointed_units, budget="1GiB", mode="function")(params, X)
+    plan = jaxresid.plan(checkpointed_units, budget="1GiB", mode="loss")(params, X)
     assert plan.is_within and plan.code == ()
     assert any("rejected" in warning and "other names" in warning for warning in plan.warnings), (
         plan
@@ -282,9 +282,9 @@ def places_of(fun, *args, **options):
 
 
 def test_modules_of_a_library_are_places_and_linear_ones_are_not():
-    found = places_of(eqx_step(residual), eqx_mlps(), X, mode="step")
+    found = places_of(eqx_step(residual), eqx_mlps(), X, mode="program")
     assert ("call", "MLP.__call__", 4) in found
-    found = places_of(eqx_step(linear), eqx_linears(), X, mode="step")
+    found = places_of(eqx_step(linear), eqx_linears(), X, mode="program")
     assert not [p for p in found if p[1] == "Linear.__call__"]
     assert ("block", "loop in linear", 4) in found
 

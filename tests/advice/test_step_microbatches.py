@@ -82,7 +82,7 @@ def accumulated(both, count):
 
 
 def traced(step, *args):
-    return subject(Question(step, args, mode="step", on=ON))
+    return subject(Question(step, args, mode="program", on=ON))
 
 
 def figures(variant):
@@ -272,7 +272,7 @@ def planned(budget, grid, make=jitted, loss=scanned):
 
     def ask(batch, mesh):
         x = X if batch is None else f32(batch, *X.shape[1:])
-        return Question(step, (WS, WS, x), mode="step", on=ON)
+        return Question(step, (WS, WS, x), mode="program", on=ON)
 
     return jointly_drafted(Configurations(grid, ask), parse_place(ON), budget)[0]
 
@@ -286,7 +286,7 @@ def test_the_plan_of_a_whole_step(grid):
     tight = planned(int(ample.peak_nbytes * 0.9), grid)
     assert tight.is_within
     assert tight.peak_nbytes < ample.peak_nbytes
-    assert tight.target.mode == "step"
+    assert tight.target.mode == "program"
     made = tight.selection.configuration
     if made.microbatches > 1:
         *_, code = tight.selection.to_set
@@ -315,7 +315,7 @@ def test_other_dtypes_of_a_step_in_microbatches_are_worth_what_that_step_is():
         x = jax.ShapeDtypeStruct((8 * BATCH, *X.shape[1:]), dtype)
         made = Configurations(
             Grid(microbatches=(4,)),
-            lambda batch, mesh: Question(step, (WS, WS, x), mode="step", on=ON),
+            lambda batch, mesh: Question(step, (WS, WS, x), mode="program", on=ON),
         )
         return jointly_drafted(made, parse_place(ON), budget)[0]
 

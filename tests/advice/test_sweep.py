@@ -82,7 +82,7 @@ def compiler(monkeypatch, log):
 def sweep(batches=(2, 4), policies=("none", "nothing_saveable"), fun=loss, **options):
     options = {"cache": False, **options}  # a fake compiler's results are its own
     return jaxresid.sweep(
-        fun, batches=batches, on="cpu", policies=policies, mode="function", **options
+        fun, batches=batches, on="cpu", policies=policies, mode="loss", **options
     )(inputs)
 
 
@@ -142,7 +142,7 @@ def test_the_compiler_of_a_tpu():
         batches=(8, 1 << 27),
         on=("tpu:v5e:1x1", "tpu:v5p:2x2x1"),
         policies=("none", "nothing_saveable"),
-        mode="function",
+        mode="loss",
     )(inputs)
     assert [row.error for row in found.rows] == [None] * 8
     peaks = {(r.on, r.policy, r.batch): r.compiled.peak_nbytes for r in found.rows}
@@ -450,7 +450,7 @@ class TestDask:
 
             with cluster(workers.scheduler_address) as executor, Results.open(file) as results:
                 found = sweeping.swept(
-                    lambda batch: sweeping.subject(Question(loss, inputs(batch), mode="function")),
+                    lambda batch: sweeping.subject(Question(loss, inputs(batch), mode="loss")),
                     sweeping.Grid(places_of("cpu"), ("none", "nothing_saveable"), (2, 4, 8, 16)),
                     CompileSettings(executor=executor),
                     results=results,

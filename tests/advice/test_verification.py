@@ -233,7 +233,7 @@ def test_a_step(tmp_path, monkeypatch):
     """What the command itself verifies, in a process of its own."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train_step.py").write_bytes(STEP.read_bytes())
-    step = dataclasses.replace(options("train_step.py"), mode="step")
+    step = dataclasses.replace(options("train_step.py"), mode="program")
     step = dataclasses.replace(step, target="train_step.py:train_step_checkpointed")
     subject, _ = subject_of(step)
     variants = subject.variants()

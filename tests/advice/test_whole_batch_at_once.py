@@ -73,7 +73,7 @@ def test_the_figures_are_those_of_the_same_code_by_hand(fun, args, same):
     (violation,) = found(fun, *args)
     measured = violation.measured
     for tried in measured["tried"]:
-        report = jaxresid.inspect(same(tried["microbatches"]), mode="step", on="gpu:h100")(*args)
+        report = jaxresid.inspect(same(tried["microbatches"]), mode="program", on="gpu:h100")(*args)
         assert tried["peak_nbytes"] == pytest.approx(report.peak.nbytes, rel=0.03)
     assert measured["fits"] == "fits" and measured["peak_nbytes"] < measured["limit_nbytes"]
     assert measured["tried"][0]["microbatches"] == 2
@@ -85,7 +85,7 @@ def test_the_figures_are_those_of_the_same_code_by_hand(fun, args, same):
 def test_the_fewest_that_fit_are_told():
     (violation,) = found(loss, WS, X)
     count = violation.measured["microbatches"]
-    fewer = jaxresid.inspect(by_hand(count // 2), mode="step", on="gpu:h100")(WS, X)
+    fewer = jaxresid.inspect(by_hand(count // 2), mode="program", on="gpu:h100")(WS, X)
     assert fewer.peak.high_nbytes > violation.measured["limit_nbytes"]
 
 

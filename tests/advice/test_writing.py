@@ -1325,7 +1325,7 @@ def test_the_edit_is_as_by_hand_and_gives_its_figures(case):
 @pytest.mark.integration
 def test_a_promise_that_is_not_kept():
     Path("decoder.py").write_text(SOURCE)
-    given = options("decoder.py:loss_fn", arg=(), mode="function", on=("tpu:v5p",))
+    given = options("decoder.py:loss_fn", arg=(), mode="loss", on=("tpu:v5p",))
     as_it_is = inspected(given).report
     sys.modules.pop("decoder")
     figures = {

@@ -106,7 +106,7 @@ CASES = (
 
 def points(found, variants, mode) -> Iterator[Point]:
     # Nothing can be put around the loss inside a step.
-    for at in (None,) if mode == "step" else (None, "whole"):
+    for at in (None,) if mode == "program" else (None, "whole"):
         made = comparison(found, at=at)
         for row in made.rows:
             if row.error is None and not row.host_nbytes:

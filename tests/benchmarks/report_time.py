@@ -91,14 +91,14 @@ def exponent(sizes, times):
 
 def compare_plan(name, fun, args, rounds):
     """Plan for a budget that takes the whole search, and print the ratio of CPU seconds."""
-    made = plan(fun, budget="1TiB", on="gpu:h100", mode="step")(*args)
+    made = plan(fun, budget="1TiB", on="gpu:h100", mode="program")(*args)
     budget = (made.lowest_nbytes + made.plain_nbytes) // 2
     ratios, tried = [], 0
     for _ in range(rounds):
         times = []
         for run in (
             lambda: jax.jit(fun).trace(*args),
-            lambda: plan(fun, budget=budget, on="gpu:h100", mode="step")(*args),
+            lambda: plan(fun, budget=budget, on="gpu:h100", mode="program")(*args),
         ):
             jax.clear_caches()
             gc.collect()

@@ -393,14 +393,14 @@ class TestWhatIsShown:
 
 
 class TestModes:
-    @pytest.mark.parametrize("options", [(), ("--mode", "auto"), ("--mode", "step")])
+    @pytest.mark.parametrize("options", [(), ("--mode", "auto"), ("--mode", "program")])
     def test_a_training_step(self, report, call, options):
         target = ("zebu:train_step", *SPEC3, *SPEC3, *options)
         assert report(*target)["target"]["mode"] == "step"
         assert call("report", *target)[1].splitlines()[0].endswith("training step")
 
     def test_a_step_as_a_function(self, report):
-        found = report("zebu:train_step", *SPEC3, *SPEC3, "--mode", "function")
+        found = report("zebu:train_step", *SPEC3, *SPEC3, "--mode", "loss")
         assert found["target"]["mode"] == "function"
 
     def test_a_function(self, report, call):
@@ -410,13 +410,13 @@ class TestModes:
     def test_jaxs_own_lines_are_of_functions_only(self, fails):
         message = fails("zebu:train_step", *SPEC3, *SPEC3, "-f", "jax")
         assert "is a training step" in message
-        assert "--mode function" in message
+        assert "--mode loss" in message
 
     def test_split_looks_at_the_function_itself(self, call):
         code, out, err = call("split", "zebu:loss", "-f", "json")
         assert code == 0, err
         assert json.loads(out)["target"]["mode"] == "function"
-        assert call("split", "zebu:loss", "--mode", "step")[0] == 2
+        assert call("split", "zebu:loss", "--mode", "program")[0] == 2
 
 
 class TestOutput:

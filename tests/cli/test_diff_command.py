@@ -180,7 +180,7 @@ def test_an_interpreter(repository, call):
 
 @pytest.mark.integration
 def test_options_of_the_target_reach_both_sides(repository, call):
-    options = ("--arg", "f32[2,3]", "--argnums", "0", "--mode", "function", "--margin", "1KiB")
+    options = ("--arg", "f32[2,3]", "--argnums", "0", "--mode", "loss", "--margin", "1KiB")
     options = (*options, "--trips", "3", "--target", "model.py:loss", "-f", "json")
     code, out, err = call("diff", "main", *options)
     assert code == 0, err

@@ -103,7 +103,7 @@ class TestEachKey:
             ("build = false", "build", False),
             ("argnums = [0, 1]", "argnums", (0, 1)),
             ("has-aux = true", "has_aux", True),
-            ('mode = "step"', "mode", "step"),
+            ('mode = "program"', "mode", "step"),
             ('mesh = "data=4,model=2"', "mesh", ("data=4,model=2",)),
             ('mesh-mode = "explicit"', "mesh_mode", "explicit"),
             ("batch = 8", "batch", (8,)),
@@ -189,7 +189,7 @@ class TestReports:
         assert report("train")["target"]["differentiated"] == ["y"]
 
     def test_mode(self, configured, report):
-        configured('args = ["f32[2]"]\nmode = "function"', target="gnus.gnu:step")
+        configured('args = ["f32[2]"]\nmode = "loss"', target="gnus.gnu:step")
         assert report("train")["target"]["mode"] == "function"
         assert report("train", "--mode", "auto")["target"]["mode"] == "step"
 
@@ -228,7 +228,7 @@ class TestPrecedence:
             ('inputs = "a"', ["--inputs", "b"], {"inputs": "b"}),
             ("batch = [2, 3]", ["--batch", "4"], {"batch": (4,)}),
             ("argnums = 0", ["--argnums", "1"], {"argnums": (1,)}),
-            ('mode = "step"', ["--mode", "auto"], {"mode": "auto"}),
+            ('mode = "program"', ["--mode", "auto"], {"mode": "auto"}),
             ('mesh = "d=2"', ["--mesh", "d=4"], {"mesh": ("d=4",)}),
             (
                 'mesh = "d=2"\nmesh-mode = "explicit"',
@@ -319,10 +319,10 @@ class TestErrors:
         assert (options.mesh, options.on) == (("d=2",), ("cpu",))
 
     def test_a_word_that_the_command_does_not_know(self, configured, fails, call):
-        configured('mode = "step"')
+        configured('mode = "program"')
         message = "pyproject.toml:5: `mode`: this command knows only auto, function; give one with"
         assert f"error: {message} --mode\n" in fails("split", "train")
-        assert call("split", "train", "--mode", "function")[0] == 0
+        assert call("split", "train", "--mode", "loss")[0] == 0
 
     def test_the_place_of_the_project(self, configured, fails):
         configured(above='on = "h100"')
@@ -465,7 +465,7 @@ class TestOtherCommands:
         assert "pyproject.toml:5: unknown key `bach`" in fails("lint", ".")
 
     def test_an_option_that_a_command_lacks_is_passed_over(self, configured, call):
-        configured('on = "cpu"\nbudget = "1GiB"\nmode = "function"')
+        configured('on = "cpu"\nbudget = "1GiB"\nmode = "loss"')
         assert call("split", "train")[0] == 0
 
     @pytest.mark.integration

@@ -283,7 +283,7 @@ def test_what_the_users_step_raises_is_silent_and_logged(monkeypatch, told, capl
     monkeypatch.setattr(effects, "step_primal", turning(moody, effects.step_primal))
     args = f32(256, 256), jax.ShapeDtypeStruct((4096, 256), jnp.bfloat16)
     report = jaxresid.inspect(moody, on="gpu:h100")(*args)
-    assert report.target.mode == "step"
+    assert report.target.mode == "program"
     assert report.warnings == ()
     assert "the step without its gradients cannot be traced: AttributeError: 'Batch'" in caplog.text
 

@@ -637,7 +637,7 @@ def test_json_of_a_comparison():
         "jax": {"version": "0.12.0", "flags": {"jax_use_direct_linearize": True}, "compilers": {}},
         "target": {
             "name": "gpt.py:loss",
-            "mode": "function",
+            "mode": "loss",
             "differentiated": ["x", "stacked['w']", "stacked['b']"],
         },
         "on": {

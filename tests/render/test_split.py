@@ -126,5 +126,5 @@ def test_command_tells_a_training_step(tmp_path, monkeypatch, capsys):
     )
     assert run(["split", "stepper.py:step", "--arg", "f32[3]", "--arg", "f32[3]"]) == 2
     assert "stepper.py:step is a training step" in " ".join(capsys.readouterr().err.split())
-    given = ["--arg", "f32[]", "--arg", "f32[]", "--mode", "function"]
+    given = ["--arg", "f32[]", "--arg", "f32[]", "--mode", "loss"]
     assert run(["split", "stepper.py:step", *given]) == 0

@@ -28,7 +28,7 @@ def parsed(toml, name="train"):
         ("argnums = 1", "--argnums", "1"),
         ("argnums = [0, -1]", "--argnums", "0,-1"),
         ("has-aux = true", "--has-aux", True),
-        ('mode = "step"', "--mode", "step"),
+        ('mode = "program"', "--mode", "program"),
         ('mesh = "data=4"', "--mesh", "data=4"),
         ('mesh-mode = "explicit"', "--mesh-mode", "explicit"),
         ('on = "tpu:v5e"', "--on", "tpu:v5e"),

@@ -79,7 +79,7 @@ def program(tmp_path, monkeypatch):
     [
         ("reading --inputs leaking", "reads values leaked from another trace (float32[4])"),
         ("checkpointed --inputs leaking", "--concrete-inputs calls it without tracing"),
-        ("reading --inputs leaking --mode step", "reads values leaked from another trace"),
+        ("reading --inputs leaking --mode program", "reads values leaked from another trace"),
         ("loss --inputs exiting", "exiting() exits the program: sys.exit(9)"),
         ("loss --inputs exiting --concrete-inputs", "exiting() exits the program"),
         ("exiting --build", "exiting() exits the program"),

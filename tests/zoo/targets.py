@@ -221,7 +221,7 @@ TARGETS = (
     # Its arrays reach functions that the model holds.
     _step("flowjax", "flowjax_coupling", "step", options=("--concrete-inputs",)),
     _function("optimistix", "optimistix_equilibrium"),
-    _function("e3nn-jax", "e3nn_message", mode="function"),
+    _function("e3nn-jax", "e3nn_message", mode="loss"),
     _function(
         "gpjax", "gpjax_regression", oldest=None, note="0.13 needs flax 0.12, 1.0 is another"
     ),

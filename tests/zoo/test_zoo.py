@@ -71,7 +71,7 @@ def test_what_a_report_keeps_is_held_against_the_leaves():
 
 
 def test_a_step_need_not_hand_on_a_constant():
-    report = {"target": {"mode": "step"}, "residuals": []}
+    report = {"target": {"mode": "program"}, "residuals": []}
     real = {"leaves": [["float32", [2], 8, 1, 1]], "constants": [["float32", [2], 8, 1]]}
     for mode, wrong in (("step", 0), ("function", 1)):
         found = running.Outcome("t", "l", "e")

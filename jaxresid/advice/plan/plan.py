@@ -413,7 +413,7 @@ class Planning:
         The second is what an error of our own left out of it. Memory is short where something is
         recomputed, or nothing fits. `confirmed` is what the compiler says that it needs, in bytes.
         """
-        is_step = self.subject.target.mode == "step"
+        is_step = self.subject.target.mode == "program"
         parts, without = floor_parts(shown.variant), () if is_step else WITHOUT_STEP
         if not traces or not self.has_estimate:
             return Floor(parts, (), without), []

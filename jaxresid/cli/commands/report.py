@@ -159,10 +159,10 @@ def report(
         if output.format == "jax":
             from jaxresid.inspector.trace.saved_lines import saved_residual_lines
 
-            if found.report.target.mode == "step":
+            if found.report.target.mode == "program":
                 raise InputsError(
                     f"{options.target} is a training step, and JAX lists the residuals of"
-                    " functions only; use -f text or json, or --mode function"
+                    " functions only; use -f text or json, or --mode loss"
                 )
             lines = saved_residual_lines(found.subject.fun, found.trace.arguments, options.has_aux)
     if output.format not in ("text", "json", "html"):  # these have the report's warnings

@@ -17,10 +17,10 @@ from jaxresid.cli.options.output import Output, output_options
 @output_options(("text", "json"))
 @option(
     "--mode",
-    type=click.Choice(["auto", "function"]),
+    type=click.Choice(["auto", "loss"]),
     default="auto",
     show_default=True,
-    help="function: differentiate TARGET, whatever it is. auto: refuse a training step.",
+    help="loss: differentiate TARGET, whatever it is. auto: refuse what is no loss.",
 )
 @option("--source", is_flag=True, help="Show the source line of each eqn.")
 @option(

@@ -25,7 +25,7 @@ class TargetOptions:
     build: bool
     argnums: tuple[int, ...] | None
     has_aux: bool
-    mode: Mode = "function"
+    mode: Mode = "loss"
     on: tuple[str, ...] = ()
     on_origin: str = "given with --on"
     memory_fraction: float | None = None

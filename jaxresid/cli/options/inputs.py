@@ -45,9 +45,9 @@ def mode_option(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Choice(get_args(Mode)),
         default="auto",
         show_default=True,
-        help="function: differentiate TARGET. step: TARGET is a training step that takes gradients"
-        " itself, and those are reported. auto: step if TARGET takes gradients and returns"
-        " something other than one real scalar, else function.",
+        help="loss: differentiate TARGET. program: take TARGET as it is, with the gradients that it"
+        " takes itself, if any. auto: loss if TARGET returns one real scalar (and auxiliary data)"
+        " of float arguments that it does not update, else program.",
     )(command)
 
 

@@ -188,8 +188,8 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
     given = {id(leaf) for leaf in flat.leaves}
     places += [(None, ref, path) for path, ref in around.refs if id(ref) not in given]
     found = with_reached(found, places)
-    # A step may take gradients of nothing but what it changes.
-    if not found.is_mutable and not found.having("differentiated"):
+    # A program may have no float argument at all.
+    if question.is_loss and not found.is_mutable and not found.having("differentiated"):
         raise InputsError(_nothing_to_differentiate(found, positions, names))
     return found
 

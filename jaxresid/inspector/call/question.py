@@ -30,7 +30,7 @@ class Question:
       args, kwargs: its arguments.
       argnums: positional arguments to differentiate, a tuple here; None: all that can be.
       has_aux: `fun` returns `(output, auxiliary data)`.
-      mode: whether `fun` is differentiated or takes gradients itself.
+      mode: whether `fun` is a loss, to be differentiated, or a program, to be taken as it is.
       on: the place that the answer is for, a Place here unless it is None: then it is the
         accelerator that JAX sees, else `gpu:h100`.
       mesh: the mesh that it is split over, as a user gives it.
@@ -69,11 +69,16 @@ class Question:
         object.__setattr__(self, "argnums", _normalised(self.argnums))
         if self.trips is not None and (not isinstance(self.trips, int) or self.trips < 1):
             raise InputsError(f"trips must be a whole number of at least 1, not {self.trips!r}")
-        if self.mode == "step" and (self.has_aux or self.argnums is not None):
+        if self.mode == "program" and (self.has_aux or self.argnums is not None):
             given = "has_aux" if self.has_aux else "argnums"
             raise InputsError(
-                f"a training step takes its own gradients: {given} is for functions only"
+                f"a program is taken as it is, not differentiated: {given} is for mode loss only"
             )
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether the options say that `fun` is to be differentiated."""
+        return self.mode == "loss" or self.has_aux or self.argnums is not None
 
     @property
     def called(self) -> str:

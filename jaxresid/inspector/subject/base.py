@@ -383,5 +383,5 @@ def dead_gradients(name: str) -> str:
     return (
         f"nothing that {name} returns or changes depends on its gradients, so compilers remove the"
         " whole backward pass; also return the updated parameters and optimizer state (or the"
-        " gradients), or use mode function to differentiate it as it is"
+        " gradients), or use mode loss to differentiate it as it is"
     )

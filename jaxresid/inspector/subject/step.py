@@ -72,7 +72,7 @@ class StepSubject(Subject):
     def target(self) -> Target:
         """The name of the step, and what it takes gradients of, as far as that is known."""
         parameters = (r.path or "" for r in self.program.inputs if r.kind == "parameters")
-        return Target(self.name, tuple(parameters), "step")
+        return Target(self.name, tuple(parameters), "program")
 
     def evaluate_checkpoints(self) -> EvaluatedCheckpoints:
         """Return its checkpoints, judged, and the cost of its passes; see `Subject`."""
@@ -164,5 +164,5 @@ class StepSubject(Subject):
         raise InputsError(
             f"{self.name} is a training step, with both passes in one jaxpr; split the"
             " loss function that it differentiates instead (a report shows what the step"
-            " keeps), or use mode function to differentiate the step itself"
+            " keeps), or use mode loss to differentiate the step itself"
         )

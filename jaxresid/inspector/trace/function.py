@@ -208,7 +208,18 @@ class BackwardError(Exception):
         super().__init__("the backward pass cannot be traced")
 
 
-def trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool, frames: Frames) -> Trace:
+class NoScalarError(Exception):
+    """A function returned something other than one real scalar."""
+
+
+def trace(
+    fun: Callable[..., Any],
+    arguments: Arguments,
+    has_aux: bool,
+    frames: Frames,
+    *,
+    must_be_scalar: bool = False,
+) -> Trace:
     """Trace the forward and the backward pass of a function.
 
     Args:
@@ -216,15 +227,17 @@ def trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool, frames: 
       arguments: the arguments to trace it with.
       has_aux: whether it returns `(output, auxiliary data)`.
       frames: reads the tracebacks of its eqns.
+      must_be_scalar: whether to stop as soon as it returned something other than one real scalar.
 
     Raises:
+      NoScalarError: it returned something other than one real scalar, and that is to be refused.
       BackwardError: the forward pass traced, its transposition failed.
       InputsError: the outputs have no gradient.
       Exception: whatever the function raises while JAX traces it.
     """
 
     def again(arguments: Arguments) -> Trace:
-        primal = _primal(fun, arguments, has_aux)
+        primal = _primal(fun, arguments, has_aux, must_be_scalar=must_be_scalar)
         if not arguments.refs:
             return _passes(primal, arguments, frames)
         # What is differentiated holds no Refs.
@@ -285,12 +298,16 @@ def _operands(arguments: Arguments) -> tuple[list[Any], list[Any]]:
 _Primal = Callable[[Sequence[Any], Sequence[Any]], tuple[Any, Any]]
 
 
-def _primal(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -> _Primal:
+def _primal(
+    fun: Callable[..., Any], arguments: Arguments, has_aux: bool, *, must_be_scalar: bool = False
+) -> _Primal:
     diff, rest = arguments.having("differentiated"), arguments.having("traced")
 
     def primal(diff_leaves: Sequence[Any], rest_leaves: Sequence[Any]) -> tuple[Any, Any]:
         dynamic = zip(diff + rest, [*diff_leaves, *rest_leaves], strict=True)
         result, changes = called_with_changes(fun, arguments, dict(dynamic))
+        if must_be_scalar and not is_real_scalar(result):
+            raise NoScalarError
         if not has_aux:
             return result, ([], changes)
         if not (isinstance(result, tuple) and len(result) == 2):
@@ -463,6 +480,15 @@ def _foreign(traced: TracedFunction, operands: tuple[list[Any], list[Any]]) -> l
     """Return the invars of a traced function that are none of its operands."""
     invars = jax_compat.open_jaxpr(traced.jaxpr).invars
     return list(invars[: len(invars) - sum(map(len, operands))])
+
+
+def is_real_scalar(result: Any) -> bool:
+    """Return whether what a function returns is one real scalar and nothing else."""
+    jax = jax_compat.import_jax()
+    leaves = jax.tree.leaves(result)
+    if len(leaves) != 1 or not hasattr(leaves[0], "dtype"):
+        return len(leaves) == 1 and isinstance(leaves[0], float)
+    return leaves[0].shape == () and bool(jax.numpy.issubdtype(leaves[0].dtype, jax.numpy.floating))
 
 
 def _returned(result: Any) -> str:

@@ -97,6 +97,11 @@ class StepTrace(Traced):
         found.add(self.jaxpr)
         return found
 
+    @functools.cached_property
+    def holds_gradient(self) -> bool:
+        """Whether it takes a gradient anywhere."""
+        return BACKWARD in self.passes.within(self.jaxpr)
+
     @property
     def written(self) -> Jaxpr:
         """The open jaxpr itself, whose backward passes hold the checkpoints."""
@@ -161,12 +166,19 @@ def step_trace_with_changes(
     return trace_with_changes(_returning_arrays(fun), arguments)
 
 
-def may_be_step(traced: Trace) -> bool:
-    """Return whether a differentiated function may rather be a training step.
-
-    It may be if it holds a gradient.
-    """
+def may_be_program(traced: Trace) -> bool:
+    """Return whether a differentiated function holds a gradient itself, as a training step does."""
     return _differentiates_twice(traced.forward)
+
+
+def ignores_gradients(fun: Callable[..., Any], traced: Trace) -> bool:
+    """Return whether a differentiated function takes gradients itself and does nothing with them.
+
+    Of a jitted function that is differentiated JAX drops what nothing depends on.
+    """
+    if not may_be_program(traced) and not is_jitted(fun):
+        return False
+    return holds_gradient(traced.written) and drops_gradients(traced.written)
 
 
 def is_jitted(fun: Callable[..., Any]) -> bool:
@@ -179,26 +191,9 @@ def is_jitted(fun: Callable[..., Any]) -> bool:
         return False
 
 
-def is_step(primal: TracedFunction, arguments: Arguments) -> bool:
-    """Return whether a traced function (a `step_primal`) is a training step.
-
-    A step holds a gradient, and changes something by it, or returns something other than one real
-    scalar, or does nothing with it.
-
-    A loss that holds a gradient, of a force field or a differential equation, is no step.
-    """
-    jaxpr = jax_compat.open_jaxpr(primal.jaxpr)
-    if not holds_gradient(jaxpr):
-        return False
-    leaves = jax_compat.import_jax().tree.leaves(primal.out_info[0])
-    if len(leaves) != 1 or not _is_real_scalar(leaves[0]):
-        return True
-    return any(change.is_after for change in changes(primal, arguments)) or drops_gradients(jaxpr)
-
-
 def is_dead(step: StepTrace) -> bool:
-    """Return whether no gradient is part of what a step returns or changes."""
-    return drops_gradients(step.jaxpr)
+    """Return whether a program takes gradients, and none is part of what it returns or changes."""
+    return step.holds_gradient and drops_gradients(step.jaxpr)
 
 
 def _differentiates_twice(forward: Jaxpr) -> bool:
@@ -289,8 +284,3 @@ def _is_array(leaf: Any) -> bool:
     if jax_compat.is_ref(leaf):  # which cannot be returned; what it holds is a change
         return False
     return hasattr(leaf, "dtype") or isinstance(leaf, bool | int | float | complex)
-
-
-def _is_real_scalar(leaf: Any) -> bool:
-    jnp = jax_compat.import_jax().numpy
-    return leaf.shape == () and bool(jnp.issubdtype(leaf.dtype, jnp.floating))

@@ -23,7 +23,7 @@ _DEFAULT_ON = "jax_use_direct_linearize"
 def target_line(target: Target, places: Sequence[PlaceInfo], mesh: Mesh | None) -> FlowingParts:
     """Return the first line of a text: the target, the places of the figures, and the mesh."""
     parts = [Text(target.name, style="bold"), Text(f"on {', '.join(p.name for p in places)}")]
-    if target.mode == "step":
+    if target.mode == "program":
         parts.append(Text("training step"))
     if mesh is not None:
         parts.append(Text(f"mesh {_axes(mesh)}"))

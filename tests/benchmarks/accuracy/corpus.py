@@ -77,7 +77,7 @@ def _random(which: int, seeds: Iterable[int] = SEEDS) -> Iterator[Program]:
             f"random:{seed}/{placement.replace(' ', '-')}",
             placement != "none",
             functools.partial(model.build, placement),
-            {"mode": "step"} if model.is_step else {"mode": "function", "argnums": 0},
+            {"mode": "program"} if model.is_step else {"mode": "loss", "argnums": 0},
             model.text,
         )
 
@@ -89,7 +89,7 @@ def _zoo(core: bool) -> Iterator[Program]:
                 f"zoo:{case.name}",
                 case.policy != "none",
                 functools.partial(case.build, "tpu"),
-                {"mode": "function"},
+                {"mode": "loss"},
             )
 
 
@@ -157,7 +157,7 @@ def _libraries() -> Iterator[Program]:
             f"{library}-{form}/{placement}",
             placement != "none",
             functools.partial(_fixture, module, loss),
-            {"mode": "function"},
+            {"mode": "loss"},
         )
     for module, function, rest in _STEPS:
         needed = "flax" if module == "nnx_steps" else "optax"
@@ -168,7 +168,7 @@ def _libraries() -> Iterator[Program]:
             f"step-{form}/{placement}",
             placement != "none",
             functools.partial(_fixture, module, function),
-            {"mode": "step"},
+            {"mode": "program"},
         )
 
 

@@ -140,8 +140,8 @@ def test_the_old_shape_says_the_new_one(name):
         ({"argnums": True}, "argnums must be one position"),
         ({"argnums": (0, "x")}, "argnums must be one position"),
         ({"argnums": ()}, "argnums selects no argument"),
-        ({"argnums": 0, "mode": "step"}, "a training step .* argnums is for functions only"),
-        ({"has_aux": True, "mode": "step"}, "a training step .* has_aux is for functions only"),
+        ({"argnums": 0, "mode": "program"}, "a training step .* argnums is for functions only"),
+        ({"has_aux": True, "mode": "program"}, "a training step .* has_aux is for functions only"),
     ],
 )
 def test_an_option_is_refused_in_the_first_call(name, options, said):

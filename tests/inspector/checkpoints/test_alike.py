@@ -96,7 +96,7 @@ def test_of_many_alike_lines_of_a_step_a_few_are_taken_away(chain, monkeypatch, 
 
     expected = one_by_one(monkeypatch, step, args, on)
     sites = taken_away(monkeypatch)
-    found = jaxresid.inspect(step, on=on, mode="step")(*args).checkpoints
+    found = jaxresid.inspect(step, on=on, mode="program")(*args).checkpoints
     assert found == expected
     assert len(found) == 16
     assert len(sites) <= 10

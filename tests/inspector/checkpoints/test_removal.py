@@ -101,8 +101,8 @@ def kept(report):
 
 @pytest.mark.parametrize("around", AROUND)
 def test_of_a_function_it_is_the_source_without(around):
-    report = jaxresid.inspect(loss_of(around, jax.checkpoint(body)), mode="function")(H, W)
-    plain = jaxresid.inspect(loss_of(around, body), mode="function")(H, W)
+    report = jaxresid.inspect(loss_of(around, jax.checkpoint(body)), mode="loss")(H, W)
+    plain = jaxresid.inspect(loss_of(around, body), mode="loss")(H, W)
     (site,) = report.checkpoints
     assert site.kept_nbytes == kept(report)
     assert site.kept_without_nbytes == kept(plain)
@@ -112,8 +112,8 @@ def test_of_a_function_it_is_the_source_without(around):
 
 @pytest.mark.parametrize("around", AROUND)
 def test_of_a_step_it_is_the_source_without(around):
-    report = jaxresid.inspect(step_of(loss_of(around, jax.checkpoint(body))), mode="step")(W, H)
-    plain = jaxresid.inspect(step_of(loss_of(around, body)), mode="step")(W, H)
+    report = jaxresid.inspect(step_of(loss_of(around, jax.checkpoint(body))), mode="program")(W, H)
+    plain = jaxresid.inspect(step_of(loss_of(around, body)), mode="program")(W, H)
     (site,) = report.checkpoints
     assert (site.kept_without_nbytes, site.kept_nbytes) == (kept(plain), kept(report))
     assert site.peak_without_nbytes == plain.peak.nbytes
@@ -121,10 +121,10 @@ def test_of_a_step_it_is_the_source_without(around):
 
 def test_compare_and_plan_leave_it_and_say_so():
     loss = loss_of(in_custom_root, jax.checkpoint(body))
-    compared = jaxresid.compare(loss, mode="function")(H, W)
+    compared = jaxresid.compare(loss, mode="loss")(H, W)
     assert any("body" in w and "stays as it is" in w for w in compared.warnings)
     assert "checkpoint" not in {place.split()[-1] for place in compared.places}
-    planned = jaxresid.plan(loss, budget="1KiB", mode="function")(H, W)
+    planned = jaxresid.plan(loss, budget="1KiB", mode="loss")(H, W)
     assert any("body" in w and "stays as it is" in w for w in planned.warnings)
     assert all(site.function != "body" for site in planned.sites)
 
@@ -186,7 +186,7 @@ needs_failure = pytest.mark.skipif(
 @pytest.mark.parametrize("is_step", [False, True])
 def test_what_cannot_be_differentiated_without_it_costs_its_row(is_step):
     if is_step:
-        report = jaxresid.inspect(step_of(complex_loss), mode="step")(W, H)
+        report = jaxresid.inspect(step_of(complex_loss), mode="program")(W, H)
     else:
         report = jaxresid.inspect(complex_loss)(H, W)
     found = {site.function: site for site in report.checkpoints}
@@ -237,7 +237,7 @@ def test_a_step_that_makes_others_each_time_is_not_judged():
             h = jax.checkpoint(layer)(h, w)
         return jnp.sum(h**2)
 
-    (site,) = jaxresid.inspect(step_of(loss), mode="step")(W, H).checkpoints
+    (site,) = jaxresid.inspect(step_of(loss), mode="program")(W, H).checkpoints
     assert site.verdict == Verdict.NOT_JUDGED
     assert "each time" in site.reason
 
@@ -358,9 +358,9 @@ def test_one_that_spares_work_recomputes_nothing():
         saving = jax.checkpoint(outer, policy=cp.everything_saveable)
         return jnp.sum(saving(h, w))
 
-    compared = jaxresid.compare(loss, mode="function")(H, W)
+    compared = jaxresid.compare(loss, mode="loss")(H, W)
     assert all(row.recompute_flops >= 0 for row in compared.rows)
-    assert jaxresid.plan(loss, budget="1GiB", mode="function")(H, W).recompute_flops >= 0
+    assert jaxresid.plan(loss, budget="1GiB", mode="loss")(H, W).recompute_flops >= 0
 
 
 def test_the_early_remat3_is_warned_of(monkeypatch):

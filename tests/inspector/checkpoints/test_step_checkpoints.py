@@ -91,7 +91,7 @@ def test_a_step_tells_what_its_loss_tells(name):
     x = input_of(name)
     (of_loss,) = jaxresid.inspect(loss, argnums=0)(params, x).checkpoints
     report = jaxresid.inspect(step_of(loss))(params, x)
-    assert report.target.mode == "step"
+    assert report.target.mode == "program"
     (of_step,) = report.checkpoints
     assert (of_step.trips, of_step.policy) == (of_loss.trips, of_loss.policy)
     assert of_step.location.line == of_loss.location.line or of_loss.location.code.startswith("def")

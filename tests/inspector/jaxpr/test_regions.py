@@ -683,7 +683,7 @@ def extracted(jaxpr, runs):
 
 def check_regions(fun, args):
     """What holds of the regions of every program."""
-    found = subject(Question(fun, args, mode="function"))
+    found = subject(Question(fun, args, mode="loss"))
     traced = found.trace.primal()
     jaxpr = jax_compat.open_jaxpr(traced.jaxpr)
     regions_found = regions(jaxpr, Levels(found.trace.frames), Level(jaxpr))

@@ -272,8 +272,8 @@ def test_a_donated_arguments_buffer_is_not_lent():
         return params - grads
 
     args = jax.ShapeDtypeStruct(*W), jax.ShapeDtypeStruct(*X)
-    given = jaxresid.inspect(jax.jit(step, donate_argnums=0), mode="step", on="gpu:h100")(*args)
-    held = jaxresid.inspect(jax.jit(step), mode="step", on="gpu:h100")(*args)
+    given = jaxresid.inspect(jax.jit(step, donate_argnums=0), mode="program", on="gpu:h100")(*args)
+    held = jaxresid.inspect(jax.jit(step), mode="program", on="gpu:h100")(*args)
     assert given.peak.nbytes <= held.peak.nbytes
     assert given.peak.temporaries_nbytes >= held.peak.temporaries_nbytes
 

@@ -358,8 +358,8 @@ def test_a_gradient_that_is_added_to_later_is_made_where_its_dot_is():
 
     x, ws = jax.ShapeDtypeStruct(*X), [jax.ShapeDtypeStruct(*W)] * LAYERS
     for place in ("tpu:v5e", "gpu:h100"):
-        step = jaxresid.inspect(added, mode="step", on=place)(ws, ws, x)
-        gradients = jaxresid.inspect(jax.grad(loss), mode="step", on=place)(ws, x)
+        step = jaxresid.inspect(added, mode="program", on=place)(ws, ws, x)
+        gradients = jaxresid.inspect(jax.grad(loss), mode="program", on=place)(ws, x)
         more = 4 * LAYERS * WEIGHT if place == "gpu:h100" else 0  # the products are arrays there
         least = gradients.peak.temporaries_nbytes
         assert least - SMALL <= step.peak.temporaries_nbytes <= least + more + SMALL

@@ -51,7 +51,7 @@ def traced(axes, weights, batch):
         struct((LAYERS, OUT, IN), None, *weights[1]),
     )
     args = pairs, struct((ROWS, IN), *batch)
-    return subject(Question(loss, args, argnums=0, mode="function", on=ON))
+    return subject(Question(loss, args, argnums=0, mode="loss", on=ON))
 
 
 def exchanged(block, trips=1):
@@ -112,7 +112,7 @@ def added(first, second, axes):
         return jnp.sum(jnp.tanh(x + y))
 
     args = struct(*first), struct(*second)
-    return subject(Question(loss, args, argnums=0, mode="function", on=ON))
+    return subject(Question(loss, args, argnums=0, mode="loss", on=ON))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def mapped(weight):
         return jnp.sum(jax.shard_map(jnp.matmul, mesh=mesh, in_specs=specs, out_specs=rows)(x, w))
 
     args = struct((IN, OUT), *weight), struct((ROWS, IN), "data")
-    return subject(Question(loss, args, argnums=0, mode="function", on=ON))
+    return subject(Question(loss, args, argnums=0, mode="loss", on=ON))
 
 
 def test_what_devices_exchange_computes_nothing():

@@ -97,7 +97,7 @@ def test_compiles_what_nnx_jit_compiles(name):
 @pytest.mark.integration
 def test_a_loss_that_changes_statistics_is_a_function():
     found = inspected("loss")
-    assert found.report.target.mode == "function"
+    assert found.report.target.mode == "loss"
     changed = found.trace.arguments.changing
     assert {path.rpartition(".")[2] for path in changed} == {"mean", "var", "count"}
     # Returned beside the loss, and not differentiated.
@@ -161,7 +161,7 @@ def test_what_the_user_holds_stays_as_it_is_when_the_trace_fails():
 
     before = jax.tree.leaves((model, optimizer))
     with pytest.raises(TraceError, match="enough"):
-        jaxresid.inspect(step, mode="step")(zoo.batch()[0])
+        jaxresid.inspect(step, mode="program")(zoo.batch()[0])
     assert all(x is y for x, y in zip(before, jax.tree.leaves((model, optimizer)), strict=True))
     assert notes == {"losses": []}
     zoo.plain_step(model, optimizer, *zoo.batch())  # and can be changed as before
@@ -240,7 +240,7 @@ def test_notes_in_a_dict_are_no_outputs_of_a_function():
         return square(params, x)
 
     found = inspection(Question(loss, (dict(W), X)))
-    assert found.report.target.mode == "function"
+    assert found.report.target.mode == "loss"
     assert found.trace.num_outputs == 1
 
 
@@ -273,7 +273,7 @@ def stale(params, x):
 @pytest.mark.parametrize("fun", [forgetful, stale, jax.jit(forgetful)])
 def test_a_dead_backward_pass_is_said(fun):
     report = jaxresid.inspect(fun)(W, X)
-    assert report.target.mode == "step"
+    assert report.target.mode == "program"
     assert report.cost.backward.flops == 0
     assert any("depends on its gradients" in warning for warning in report.warnings)
     for refuses in (
@@ -300,8 +300,8 @@ def test_its_checkpoints_are_not_judged():
 
 
 def test_a_dead_gradient_in_a_function_is_said():
-    report = jaxresid.inspect(forgetful, mode="function")(W, X)
-    assert report.target.mode == "function"
+    report = jaxresid.inspect(forgetful, mode="loss")(W, X)
+    assert report.target.mode == "loss"
     assert any("depends on its gradients" in warning for warning in report.warnings)
 
 
@@ -474,10 +474,10 @@ def test_a_variable_that_a_module_gains_is_a_change():
         (closed, (X,)),
     ):
         found = inspection(Question(fun, args))
-        assert found.report.target.mode == "step"
+        assert found.report.target.mode == "program"
         assert "model.seen" in found.trace.outputs
     loss = inspection(Question(lambda w, x: mean_square(model, x * w), (jnp.ones(8), X)))
-    assert loss.report.target.mode == "function"
+    assert loss.report.target.mode == "loss"
     assert loss.trace.num_outputs == 2
     assert not hasattr(model, "seen")
 

@@ -24,7 +24,7 @@ def nbytes(tree):
 def totals(step, inputs, make=from_function):
     given = make(inputs, "inputs")
     found = inspection(Question(step, given.args))
-    assert found.report.target.mode == "step"
+    assert found.report.target.mode == "program"
     assert found.report.warnings == ()
     program, sums = step_program(found.trace), {}
     for role, value in zip(program.inputs, program.block.inputs, strict=True):

@@ -134,7 +134,7 @@ def test_a_step_tells_the_same(name, request, jax_version):
         return jax.grad(fun, argnums=(0, 1))(w1, w2, x)
 
     report = jaxresid.inspect(step)(*inputs)
-    assert report.target.mode == "step"
+    assert report.target.mode == "program"
     assert parts(report.offloading) == pytest.approx(
         parts(jaxresid.inspect(fun)(*inputs).offloading), abs=1e-5
     )
@@ -437,7 +437,7 @@ def test_parameters_and_then_the_state_moved_by_one_helper_are_no_loop(host):
 
     ws = [on_host(host, N, N)] * LAYERS
     report = jaxresid.inspect(step)(ws, ws, f32(B, N))
-    assert report.target.mode == "step" and said(report) == []
+    assert report.target.mode == "program" and said(report) == []
     assert report.offloading.transfers.to_device_nbytes == 2 * LAYERS * WIDTH
 
 

@@ -164,7 +164,7 @@ def check_program(program, output):
     except Exception:  # JAX itself cannot
         assume(False)
     # One that holds a gradient and returns a vector would be taken for a training step.
-    report = jaxresid.inspect(fun, mode="function")(*args)
+    report = jaxresid.inspect(fun, mode="loss")(*args)
     check(report)
     check_rows(report, leaves, fun, args)
     # There 0.10 leaves what has a derivative of its own (jax.nn.relu) no frame of its caller.

@@ -43,7 +43,7 @@ def test_arguments_are_what_the_formulas_say(name, width, jax_version):
     peak = report.peak
     batch = width * width * 4
     on_host = state(width) if name == "host_state_step" else 0
-    assert report.target.mode == "step"
+    assert report.target.mode == "program"
     assert peak.arguments_nbytes == parameters(width) + batch + state(width) - on_host
     # The loss, the parameters, and the state where it is on the device.
     assert peak.outputs_nbytes == 4 + parameters(width) + state(width) - on_host

@@ -112,7 +112,7 @@ def owned_step(x):
 )
 def test_reads_as_the_functional_step(fun, inputs):
     inspected = found(fun, lambda: inputs() if inputs is refs else (inputs(),))
-    assert inspected.report.target.mode == "step"
+    assert inspected.report.target.mode == "program"
     square, rows = 4 * WIDTH * WIDTH, 4 * BATCH * WIDTH
     assert sorted(by_role(inspected).values()) == [
         ("batch", False, rows),
@@ -181,7 +181,7 @@ def counting(w, x, count):
 
 def test_a_loss_that_counts_in_a_ref_is_a_function():
     inspected = found(counting, lambda: (arrays()[0], batch(), new_ref(jnp.zeros(()))))
-    assert inspected.report.target.mode == "function"
+    assert inspected.report.target.mode == "loss"
     assert inspected.report.target.differentiated == ("w", "x")
     assert inspected.trace.num_outputs == 2  # and the count
 

@@ -536,7 +536,7 @@ def step(w, x):
 def test_a_step_is_split_too():
     args = f32(8, 4, split=(None, "model")), f32(16, 8, split=("data",))
     found = jaxresid.inspect(jax.jit(step, donate_argnums=0))(*args)
-    assert found.target.mode == "step"
+    assert found.target.mode == "program"
     assert found.peak.aliased_nbytes == 4 * 8 * 4 // 2
     computed = [r for r in found.residuals if r.origin.kind == "computed"]
     assert computed

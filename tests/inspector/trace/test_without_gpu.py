@@ -101,7 +101,7 @@ def test_its_checkpoint_is_judged():
 
 def test_in_a_step():
     report = jaxresid.inspect(step)(LAYERS, X)
-    assert report.target.mode == "step"
+    assert report.target.mode == "program"
     (site,) = report.checkpoints
     assert site.kept_nbytes < site.kept_without_nbytes
     assert any(warning.startswith(ASSUMED) for warning in report.warnings)

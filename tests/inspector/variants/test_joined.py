@@ -249,7 +249,7 @@ def looping(ws, x):
 
 
 def variants(step, args):
-    return subject(Question(step, args, mode="step")).variants()
+    return subject(Question(step, args, mode="program")).variants()
 
 
 def figures(variant):

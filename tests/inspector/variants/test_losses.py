@@ -162,7 +162,7 @@ def arguments(make):
 
 
 def variants(step, *args):
-    return subject(Question(step, args, mode="step")).variants()
+    return subject(Question(step, args, mode="program")).variants()
 
 
 def figures(variant):
@@ -428,4 +428,4 @@ def test_what_traces_losses_is_undone():
     assert (jax.vjp, jax.grad) == before
     traced = jax.make_jaxpr(jax.grad(unrolled(no_checkpoint)))(WS, X)
     assert "jaxresid" not in str(traced)
-    assert jaxresid.inspect(plainly(unrolled(no_checkpoint)), mode="step")(WS, X).peak.nbytes > 0
+    assert jaxresid.inspect(plainly(unrolled(no_checkpoint)), mode="program")(WS, X).peak.nbytes > 0

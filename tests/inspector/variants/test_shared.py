@@ -90,7 +90,7 @@ def test_policies_of_layers_share_bodies_with_the_same_names(differentiated):
 
 
 def test_the_name_stack_of_an_eqn_is_read_once_for_its_pass(monkeypatch):
-    traced = subject(Question(step, (WS, X), on="gpu:h100", mode="step")).trace
+    traced = subject(Question(step, (WS, X), on="gpu:h100", mode="program")).trace
     passes, read = phases.Passes(), []
     stack = jax_compat.name_stack
     monkeypatch.setattr(jax_compat, "name_stack", lambda eqn: read.append(id(eqn)) or stack(eqn))

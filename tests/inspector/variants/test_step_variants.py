@@ -36,7 +36,7 @@ WS, X, STACKED = [f32(16, 32)] * 4, f32(8, 16), f32(4, 16, 32)
 
 
 def variants(step, *args):
-    found = subject(Question(step, args, mode="step"))
+    found = subject(Question(step, args, mode="program"))
     return StepVariants(step, found.trace, found.profile)
 
 
@@ -46,7 +46,7 @@ def figures(variant):
 
 def written(step, *args):
     """The same of a step as it is written, by the report."""
-    report = jaxresid.inspect(step, mode="step")(*args)
+    report = jaxresid.inspect(step, mode="program")(*args)
     totals = report.totals
     return totals.computed_nbytes, totals.host_nbytes, report.peak.nbytes, report.cost.total
 
@@ -300,7 +300,7 @@ def test_places_are_those_of_the_report(name):
         pytest.skip("this JAX does not tell a nested checkpoint's lines where it is bound")
     loss, ws = LOSSES[name]
     step = training(loss(SAVE_DOTS))
-    expected = jaxresid.inspect(step, mode="step")(ws, X).checkpoints
+    expected = jaxresid.inspect(step, mode="program")(ws, X).checkpoints
     found = of_kind(variants(step, ws, X), "checkpoint")
     assert {key(p.function, p.location, p.trips) for p in found} == {
         key(c.function, c.location, c.trips) for c in expected

@@ -22,7 +22,7 @@ def render_modules(report: Report) -> Iterator[RenderableType]:
     if not found:
         yield Text("no modules: nothing is kept, and no argument is differentiated")
         return
-    is_step = report.target.mode == "step"
+    is_step = report.target.mode == "program"
     figures = {
         "parameters" if is_step else "arguments": [m.parameters_nbytes for m in found],
         "gradients": [m.gradients_nbytes for m in found],

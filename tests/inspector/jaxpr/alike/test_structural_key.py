@@ -65,7 +65,7 @@ def test_layers_in_a_loop_have_one_body():
             x = layer(x, w)
         return jnp.sum(layer(x, ws[0]) ** 2)
 
-    found = subject(Question(loss, ([f32(64, 64)] * 4, f32(32, 64)), mode="function"))
+    found = subject(Question(loss, ([f32(64, 64)] * 4, f32(32, 64)), mode="loss"))
     variants = found.variants()
     place = next(p for p in variants.places() if p.kind == "call" and p.calls == 4)
     made = variants.trace({place: everywhere(place, Choice(None))})

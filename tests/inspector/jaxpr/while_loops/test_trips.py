@@ -189,7 +189,7 @@ class TestCheckpointedLoops:
     @pytest.mark.integration
     def test_a_step_has_the_same(self, eqxi):
         loss = self.loss(eqxi, 20, 3)
-        step = jaxresid.inspect(lambda w, x: w - jax.grad(loss)(w, x), mode="step")(W, X).cost
+        step = jaxresid.inspect(lambda w, x: w - jax.grad(loss)(w, x), mode="program")(W, X).cost
         plain = jaxresid.inspect(loss, argnums=0)(W, X).cost
         assert step.total.matmul_flops == plain.total.matmul_flops
         assert step.backward.matmul_flops == plain.backward.matmul_flops

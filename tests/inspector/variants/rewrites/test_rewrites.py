@@ -32,7 +32,7 @@ def step_of(activation, *, is_donated):
 
 def subject_of(activation, *, is_donated):
     step, args = step_of(activation, is_donated=is_donated)
-    return subject(Question(step, args, on="tpu:v5e", mode="step"))
+    return subject(Question(step, args, on="tpu:v5e", mode="program"))
 
 
 @pytest.mark.parametrize("is_donated", [False, True])

@@ -18,7 +18,8 @@ def i32(*shape):
 
 
 def kept(fun, *args, **options):
-    report = jaxresid.inspect(fun, **options)(*args)
+    """Return what a function that is differentiated keeps, whatever it returns."""
+    report = jaxresid.inspect(fun, **{"mode": "loss", **options})(*args)
     return [r for r in report.residuals if r.origin.kind == "computed"]
 
 

@@ -33,7 +33,7 @@ def test_random_models_trace(seed):
     assert len(programs) == 2
     for program in programs:
         fun, args = program.build()
-        if program.options["mode"] == "function":
+        if program.options["mode"] == "loss":
             fun = jax.value_and_grad(fun, argnums=program.options["argnums"])
         again = program.build()[1]
         jax.eval_shape(fun, *args)

@@ -18,7 +18,7 @@ def test_the_loss_is_what_one_writes_by_hand(report, model, by_hand):
     written = report(f"flax_models.py:{by_hand}", "--argnums", "0")
     for part in ("totals", "cost"):
         assert found[part] == written[part]
-    assert found["target"]["mode"] == "function"
+    assert found["target"]["mode"] == "loss"
     # Four matrices and vectors of two layers, scale and bias of the normalisation.
     assert len(found["target"]["differentiated"]) == 6
     assert all(path.startswith("params") for path in found["target"]["differentiated"])
@@ -35,7 +35,7 @@ def test_lines_are_the_models(report, model):
 @pytest.mark.parametrize("model", [NNX, LINEN])
 def test_a_step_donates_and_returns_what_it_updates(report, model):
     found = report(model, *BATCH, *STEP)
-    assert found["target"]["mode"] == "step"
+    assert found["target"]["mode"] == "program"
     roles = found["peak"]["breakdown"]
     # Adam has two moments of each parameter, and a count.
     assert roles["optimizer-state"] == 2 * roles["parameters"] + 4
@@ -58,8 +58,8 @@ def test_losses(report, model, options, labels):
 
 def test_a_loss_with_auxiliary_data(report):
     own = ("--loss", "flax_models.py:with_aux", "--has-aux")
-    assert report(NNX, *BATCH, *own)["target"]["mode"] == "function"
-    assert report(NNX, *BATCH, *own, *STEP)["target"]["mode"] == "step"
+    assert report(NNX, *BATCH, *own)["target"]["mode"] == "loss"
+    assert report(NNX, *BATCH, *own, *STEP)["target"]["mode"] == "program"
 
 
 def test_settings_are_the_calls_own(report):

@@ -25,7 +25,7 @@ def test_the_step_is_that_of_fit(report, compiled):
     for part in ("totals", "cost"):
         assert compiled[part] == written[part]
     assert compiled["peak"]["nbytes"] == written["peak"]["nbytes"]
-    assert compiled["target"]["mode"] == "step"
+    assert compiled["target"]["mode"] == "program"
     assert len(compiled["target"]["differentiated"]) == 6
     assert compiled["target"]["differentiated"][0].startswith("params['")
 
@@ -50,7 +50,7 @@ def test_a_model_that_a_module_holds(report, compiled):
 
 def test_a_loss_of_the_users_takes_precedence(report):
     own = report(MODEL, *X, *TARGET, "--loss", f"{FILE}:own_loss")
-    assert own["target"]["mode"] == "function"
+    assert own["target"]["mode"] == "loss"
     squared = report(MODEL, *X, *TARGET, "--loss", "squared-error")
     assert own["cost"]["forward_flops"] > 2 * 4 * (8 * 16 + 16 * 3)
     # Dropout's bits: a named loss trains.
@@ -60,9 +60,9 @@ def test_a_loss_of_the_users_takes_precedence(report):
 def test_a_model_that_is_not_compiled(report):
     pytest.importorskip("optax")
     words = (f"keras:{FILE}:Net(16)", *X)
-    assert report(*words)["target"]["mode"] == "function"
+    assert report(*words)["target"]["mode"] == "loss"
     step = report(*words, "--optimizer", "adam")
-    assert step["target"]["mode"] == "step"
+    assert step["target"]["mode"] == "program"
     roles = step["peak"]["breakdown"]
     assert roles["optimizer-state"] == 2 * roles["parameters"] + 4
 

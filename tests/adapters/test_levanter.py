@@ -33,7 +33,7 @@ def test_a_configuration_and_a_step(report):
 
 def test_a_loss_of_the_users(report):
     own = report(GPT, *TOKENS, "--loss", "levanter_models.py:own_loss")
-    assert own["target"]["mode"] == "function"
+    assert own["target"]["mode"] == "loss"
 
 
 @pytest.mark.parametrize(

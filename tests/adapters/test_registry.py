@@ -54,7 +54,7 @@ def test_an_adapter_of_another_package(report):
     assert found["cost"]["forward_flops"] >= 2 * 4 * 8 * 8
     pytest.importorskip("optax")
     step = report("chain:twolayers:Chain(8)", "--arg", "f32[4,8]", "--optimizer", "sgd(0.1)")
-    assert step["target"]["mode"] == "step"
+    assert step["target"]["mode"] == "program"
 
 
 def test_an_adapter_that_returns_a_function_and_arguments(report):

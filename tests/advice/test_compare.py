@@ -37,7 +37,7 @@ def f32(*shape):
 
 
 def rows_of(fun, *args, **options):
-    found = jaxresid.compare(fun, mode=options.pop("mode", "function"), **options)(*args)
+    found = jaxresid.compare(fun, mode=options.pop("mode", "loss"), **options)(*args)
     return {row.policy: row for row in found.rows}
 
 

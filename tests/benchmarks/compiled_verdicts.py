@@ -27,7 +27,7 @@ POLICY_VERDICTS = ("overridden", "matched-nothing")
 def peak_by_hand(name, fun, args, on):
     if on == "cpu":
         return peak_by_jax(name, fun, args)
-    mode = "program" if name == "step" else "function"
+    mode = "program" if name == "step" else "loss"
     (found,) = jaxresid.compile(fun, on=on, mode=mode)(*args).compiled
     if found.peak_nbytes is None:
         raise SystemExit(f"{name} on {on}: {found.error}")

@@ -54,7 +54,7 @@ class Case:
 
     name: str
     build: Callable[[], tuple]
-    mode: str = "function"
+    mode: str = "loss"
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def small(program: corpus.Program, found: Any, args: Sequence[Any]) -> list[Any]
     import jax
     import jax.numpy as jnp
 
-    is_step = program.options.get("mode") == "step"
+    is_step = program.options.get("mode") == "program"
 
     batch = batch_of(found)
     call = found.trace.arguments
@@ -86,7 +86,7 @@ def results(fun: Callable[..., Any], program: corpus.Program, args: Sequence[Any
     import numpy as np
 
     jax.clear_caches()  # of the function before it was edited
-    if program.options.get("mode") == "step":
+    if program.options.get("mode") == "program":
         return [np.asarray(leaf, np.float32) for leaf in jax.tree.leaves(jax.jit(fun)(*args))]
     leaves, tree = jax.tree.flatten(tuple(args))
     # What is no array stays as it is: numbers, and the functions that Equinox's modules hold.

@@ -223,6 +223,7 @@ class TestInputs:
 
 
 SPEC3 = ("--arg", "f32[3]")
+LOSS = ("--mode", "loss")
 
 
 @pytest.mark.parametrize(
@@ -245,10 +246,20 @@ SPEC3 = ("--arg", "f32[3]")
             ["zebu:mismatched", *SPEC3],
             r"TypeError: .*\n  at zebu.py:\d+ in mismatched: def mismatched",
         ),
-        (["zebu:integers", "--arg", "i32[3]"], r"no argument is a float .*: x \(int32\)"),
-        (["zebu:plain", "--arg", "3"], r"no argument is a float .*: x \(static 3\)"),
-        (["zebu:to_integers", *SPEC3], "returns only int32, which has no gradient"),
-        (["zebu:nothing", *SPEC3], "returns no arrays"),
+        (
+            ["zebu:integers", "--arg", "i32[3]", "--mode", "loss"],
+            r"no argument is a float .*: x \(int32\)",
+        ),
+        (
+            ["zebu:plain", "--arg", "3", *LOSS],
+            r"no argument is a float .*: x \(static 3\)",
+        ),
+        (
+            ["zebu:to_integers", *SPEC3, *LOSS],
+            "returns only int32, which has no gradient",
+        ),
+        (["zebu:nothing", *SPEC3, *LOSS], "returns no arrays"),
+        (["zebu:nothing", *SPEC3], "returns no array and changes nothing"),
         (
             ["zebu:endless", *SPEC3],
             r"Reverse-mode differentiation.*\n  at zebu.py:\d+ in endless: ",
@@ -286,7 +297,7 @@ SPEC3 = ("--arg", "f32[3]")
         (["zebu:plain", *SPEC3, "-o", "no/such/folder"], "cannot write no/such/folder"),
         (["zebu:plain", *SPEC3, "--group-by", "colour"], "'colour' is not one of"),
         (["zebu:plain", *SPEC3, "--on", "tpu"], "'tpu' does not say which TPU"),
-        (["zebu:plain", *SPEC3, "--mode", "train"], "'train' is not one of 'auto', 'function'"),
+        (["zebu:plain", *SPEC3, "--mode", "train"], "'train' is not one of 'auto', 'loss'"),
     ],
     ids=lambda v: " ".join(v) if isinstance(v, list) else "",
 )
@@ -396,15 +407,15 @@ class TestModes:
     @pytest.mark.parametrize("options", [(), ("--mode", "auto"), ("--mode", "program")])
     def test_a_training_step(self, report, call, options):
         target = ("zebu:train_step", *SPEC3, *SPEC3, *options)
-        assert report(*target)["target"]["mode"] == "step"
+        assert report(*target)["target"]["mode"] == "program"
         assert call("report", *target)[1].splitlines()[0].endswith("training step")
 
     def test_a_step_as_a_function(self, report):
         found = report("zebu:train_step", *SPEC3, *SPEC3, "--mode", "loss")
-        assert found["target"]["mode"] == "function"
+        assert found["target"]["mode"] == "loss"
 
     def test_a_function(self, report, call):
-        assert report("zebu:loss")["target"]["mode"] == "function"
+        assert report("zebu:loss")["target"]["mode"] == "loss"
         assert "training step" not in call("report", "zebu:loss")[1]
 
     def test_jaxs_own_lines_are_of_functions_only(self, fails):
@@ -415,7 +426,7 @@ class TestModes:
     def test_split_looks_at_the_function_itself(self, call):
         code, out, err = call("split", "zebu:loss", "-f", "json")
         assert code == 0, err
-        assert json.loads(out)["target"]["mode"] == "function"
+        assert json.loads(out)["target"]["mode"] == "loss"
         assert call("split", "zebu:loss", "--mode", "program")[0] == 2
 
 

@@ -103,7 +103,7 @@ class TestEachKey:
             ("build = false", "build", False),
             ("argnums = [0, 1]", "argnums", (0, 1)),
             ("has-aux = true", "has_aux", True),
-            ('mode = "program"', "mode", "step"),
+            ('mode = "program"', "mode", "program"),
             ('mesh = "data=4,model=2"', "mesh", ("data=4,model=2",)),
             ('mesh-mode = "explicit"', "mesh_mode", "explicit"),
             ("batch = 8", "batch", (8,)),
@@ -190,8 +190,8 @@ class TestReports:
 
     def test_mode(self, configured, report):
         configured('args = ["f32[2]"]\nmode = "loss"', target="gnus.gnu:step")
-        assert report("train")["target"]["mode"] == "function"
-        assert report("train", "--mode", "auto")["target"]["mode"] == "step"
+        assert report("train")["target"]["mode"] == "loss"
+        assert report("train", "--mode", "auto")["target"]["mode"] == "program"
 
     @pytest.mark.parametrize("mode", ["auto", "explicit"])
     def test_mesh(self, configured, report, mode):
@@ -320,7 +320,7 @@ class TestErrors:
 
     def test_a_word_that_the_command_does_not_know(self, configured, fails, call):
         configured('mode = "program"')
-        message = "pyproject.toml:5: `mode`: this command knows only auto, function; give one with"
+        message = "pyproject.toml:5: `mode`: this command knows only auto, loss; give one with"
         assert f"error: {message} --mode\n" in fails("split", "train")
         assert call("split", "train", "--mode", "loss")[0] == 0
 

@@ -674,7 +674,7 @@ saves nothing  loss  model.py:60  no policy
 
 
 def test_a_step_says_so():
-    step = dataclasses.replace(REPORT, target=Target("model:step", (), "step"))
+    step = dataclasses.replace(REPORT, target=Target("model:step", (), "program"))
     assert report_text(report=step).splitlines()[0] == "model:step  on tpu:v5p  training step"
     assert "training step" not in report_text()
     assert "<b>model:step  on tpu:v5p  training step</b>" in report_html(step)
@@ -963,10 +963,10 @@ def test_the_schema_requires_every_key():
 
 
 def test_json_of_a_step():
-    step = dataclasses.replace(REPORT, target=Target("model:step", ("params['w']",), "step"))
+    step = dataclasses.replace(REPORT, target=Target("model:step", ("params['w']",), "program"))
     value = json.loads(json_document(step))
     validate(value, "report")
-    assert value["target"]["mode"] == "step"
+    assert value["target"]["mode"] == "program"
 
 
 def test_the_schema_lists_every_mark():

@@ -70,7 +70,7 @@ def test_targets_are_in_the_order_of_the_file():
         ("trips = [8, 9]", r"f.toml:3: `trips` is a list; write trips = 100"),
         ("argnums = []", r"f.toml:3: the list `argnums` is empty"),
         ("has-aux = 0", r"f.toml:3: `has-aux` is the number 0"),
-        ('mode = "steps"', r'f.toml:3: `mode` is the string "steps"; write mode = "auto" or "func'),
+        ('mode = "steps"', r'f.toml:3: `mode` is the string "steps"; write mode = "auto" or "loss'),
         ("mode = []", r"f.toml:3: `mode` is a list"),
         ("mesh = {}", r'f.toml:3: `mesh` is a table; write mesh = "data=4,model=2"'),
         ('mesh-mode = "x"', r'f.toml:3: `mesh-mode` is .* write mesh-mode = "auto" or "explicit"'),

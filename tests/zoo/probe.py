@@ -347,7 +347,7 @@ class _Calls:
 
         self.removed, self.seen = set(removed), {}
         jax.clear_caches()
-        if target["mode"] == "step" or target["is_step"]:
+        if target["mode"] == "program" or target["is_step"]:
             lower = _lowered_step(fun, args)
         else:
             of, first, rest = _by_every_float(fun, args)

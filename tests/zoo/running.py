@@ -156,7 +156,7 @@ def _judge_commands(said: dict[str, Any], target: Target, found: Outcome) -> Non
         found.facts["findings"] = [kept_of(finding) for finding in said["findings"]]
     report = said["report"]
     if report:
-        expected = "step" if target.is_step else "function"
+        expected = "program" if target.is_step else "loss"
         if report["target"]["mode"] != expected:
             found.wrong.append(f"taken for a {report['target']['mode']}; it is a {expected}")
         if report["cost"]["backward_flops"] == 0:
@@ -171,7 +171,7 @@ def _judge_kept(report: Any, real: Any, target: Target, found: Outcome) -> None:
         found.unknown.append("kept bytes: no objective")
         return
     ours = Counter((r["dtype"], tuple(r["shape"]), r["nbytes"]) for r in report["residuals"])
-    is_step = report["target"]["mode"] == "step"
+    is_step = report["target"]["mode"] == "program"
     leaves = Counter(
         {(d, tuple(s), n): inside if is_step else all_ for d, s, n, all_, inside in real["leaves"]}
     )

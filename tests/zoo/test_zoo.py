@@ -56,12 +56,12 @@ def test_a_claim_is_held_against_what_xla_takes():
 def test_what_a_report_keeps_is_held_against_the_leaves():
     rows = [{"dtype": "float32", "shape": [2], "nbytes": 8}]
     for mode, count, inside, wrong in (
-        ("function", 1, 1, 0),
-        ("function", 2, 1, 1),
-        ("step", 2, 1, 0),
-        ("step", 1, 0, 1),
-        ("step", 2, 2, 1),
-        ("step", 0, 0, 1),
+        ("loss", 1, 1, 0),
+        ("loss", 2, 1, 1),
+        ("program", 2, 1, 0),
+        ("program", 1, 0, 1),
+        ("program", 2, 2, 1),
+        ("program", 0, 0, 1),
     ):
         report = {"target": {"mode": mode}, "residuals": rows}
         found = running.Outcome("t", "l", "e")
@@ -73,7 +73,7 @@ def test_what_a_report_keeps_is_held_against_the_leaves():
 def test_a_step_need_not_hand_on_a_constant():
     report = {"target": {"mode": "program"}, "residuals": []}
     real = {"leaves": [["float32", [2], 8, 1, 1]], "constants": [["float32", [2], 8, 1]]}
-    for mode, wrong in (("step", 0), ("function", 1)):
+    for mode, wrong in (("program", 0), ("loss", 1)):
         found = running.Outcome("t", "l", "e")
         running._judge_kept({**report, "target": {"mode": mode}}, real, None, found)
         assert len(found.wrong) == wrong

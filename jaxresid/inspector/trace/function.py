@@ -483,7 +483,12 @@ def _foreign(traced: TracedFunction, operands: tuple[list[Any], list[Any]]) -> l
 
 
 def is_real_scalar(result: Any) -> bool:
-    """Return whether what a function returns is one real scalar and nothing else."""
+    """Return whether what a function returns is one real scalar, as `jax.grad` needs it.
+
+    One in a list or a dict, such as a dict of metrics, is none.
+    """
+    if isinstance(result, list | tuple | dict):
+        return False
     jax = jax_compat.import_jax()
     leaves = jax.tree.leaves(result)
     if len(leaves) != 1 or not hasattr(leaves[0], "dtype"):

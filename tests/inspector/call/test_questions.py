@@ -128,7 +128,7 @@ def test_the_old_shape_says_the_new_one(name):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"mode": "train"}, "mode must be one of auto, function, step, not 'train'"),
+        ({"mode": "train"}, "mode must be one of auto, loss, program, not 'train'"),
         ({"mode": []}, r"mode must be one of .* not \[\]"),
         ({"on": "gpu:h1000"}, r"unknown GPU 'h1000'; did you mean `h100`\?"),
         ({"on": "cpus"}, r"'cpus' is not a place.*did you mean `cpu`\?"),
@@ -140,8 +140,8 @@ def test_the_old_shape_says_the_new_one(name):
         ({"argnums": True}, "argnums must be one position"),
         ({"argnums": (0, "x")}, "argnums must be one position"),
         ({"argnums": ()}, "argnums selects no argument"),
-        ({"argnums": 0, "mode": "program"}, "a training step .* argnums is for functions only"),
-        ({"has_aux": True, "mode": "program"}, "a training step .* has_aux is for functions only"),
+        ({"argnums": 0, "mode": "program"}, "argnums is for mode loss"),
+        ({"has_aux": True, "mode": "program"}, "has_aux is for mode loss"),
     ],
 )
 def test_an_option_is_refused_in_the_first_call(name, options, said):
@@ -255,8 +255,8 @@ def test_choices_are_the_words_of_the_types(option, word):
         name: options_of(cli.get_command(context, name)) for name in cli.list_commands(context)
     }
     found = {name: tuple(c[option].choices) for name, c in commands.items() if option in c}
-    if option == "mode":  # a step has no two passes to show
-        assert found.pop("split") == ("auto", "function")
+    if option == "mode":  # a program has no two passes to show
+        assert found.pop("split") == ("auto", "loss")
     assert found
     assert set(found.values()) == {typing.get_args(word)}
 

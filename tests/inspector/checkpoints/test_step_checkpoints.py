@@ -134,7 +134,7 @@ def test_accumulation_in_a_scan():
     report = jaxresid.inspect(step)(WS, f32(4, 512, 64))
     (site,) = report.checkpoints
     (of_loss,) = jaxresid.inspect(loss, argnums=0)(WS, X).checkpoints
-    assert (report.target.mode, site.trips) == ("step", 24)
+    assert (report.target.mode, site.trips) == ("program", 24)
     assert site.verdict == Verdict.EARNS
     dropped = of_loss.kept_without_nbytes - of_loss.kept_nbytes
     assert site.kept_without_nbytes - site.kept_nbytes == pytest.approx(dropped, rel=0.02)

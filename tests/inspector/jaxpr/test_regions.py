@@ -57,7 +57,7 @@ def marks(jaxpr, name):
 
 
 def searched(fun, *args, **options):
-    found = subject(Question(fun, args, **options))
+    found = subject(Question(fun, args, mode="loss", **options))
     jaxpr = jax_compat.open_jaxpr(found.trace.primal().jaxpr)
     return jaxpr, regions(jaxpr, Levels(found.trace.frames), Level(jaxpr))
 

@@ -300,7 +300,7 @@ def test_an_offload_without_effect_is_said(is_step, body, policy, without_effect
     if is_step:
         fun = jax.grad(fun)
     report = jaxresid.inspect(fun)(f32(LAYERS, N, N), f32(B, N))
-    assert report.target.mode == ("step" if is_step else "function")
+    assert report.target.mode == ("program" if is_step else "loss")
     assert said(report) == ["offload-without-effect"] * without_effect
     if without_effect:
         assert report.offloading.without_effect and not report.offloading.offloaded_nbytes

@@ -1,6 +1,5 @@
 """Training steps: what their own gradients keep, who their inputs are, what each pass costs."""
 
-import functools
 from collections import Counter
 
 import jax
@@ -31,7 +30,7 @@ from jaxresid.model import Computed, Mark, totals_of
 from jaxresid.xla.places import parse_place
 from tests import programs
 from tests.inspector.residuals.test_oracle import CASES
-from tests.small import f32, i32
+from tests.small import f32
 
 PARAMS, X = [f32(4, 4)] * 2, f32(3, 4)
 
@@ -63,16 +62,9 @@ def sgd(params, x):
     return updated(params, jax.grad(loss)(params, x))
 
 
-def traced(fun, *args):
-    call = arguments(Question(fun, args))
-    primal = steps.step_primal(fun, call)
-    return steps.is_step(primal, call), steps.step_trace(primal, call, Frames())
-
-
 def step_of(fun, *args):
-    is_step, step = traced(fun, *args)
-    assert is_step
-    return step
+    call = arguments(Question(fun, args))
+    return steps.step_trace(steps.step_primal(fun, call), call, Frames())
 
 
 def kept(fun, *args):
@@ -109,16 +101,8 @@ def kinds(fun, *args):
     return {r.path: r.kind for r in inputs}, [r.kind for r in outputs]
 
 
-# What is a step.
-
-
 def force_matching(params, x):
     return jnp.sum(jax.grad(loss, argnums=1)(params, x) ** 2)
-
-
-@functools.partial(jax.jit, donate_argnums=0)
-def donating(params, x):
-    return sgd(params, x)
 
 
 def accumulating(params, xs):
@@ -128,38 +112,6 @@ def accumulating(params, xs):
 
     total, values = lax.scan(add, jax.tree.map(jnp.zeros_like, params), xs)
     return updated(params, total), values
-
-
-def in_a_branch(params, x, on):
-    return lax.cond(on > 0, lambda: sgd(params, x), lambda: params)
-
-
-def counting(params, x, count):
-    return sgd(params, x), count + 1
-
-
-@pytest.mark.parametrize(
-    ("fun", "args", "expected"),
-    [
-        (sgd, (PARAMS, X), True),
-        (donating, (PARAMS, X), True),
-        (accumulating, (PARAMS, f32(5, 3, 4)), True),
-        (in_a_branch, (PARAMS, X, f32()), True),
-        (counting, (PARAMS, X, i32()), True),
-        (jax.grad(loss), (PARAMS, X), True),
-        (jax.value_and_grad(loss), (PARAMS, X), True),
-        (stepping(force_matching), (PARAMS, X), True),
-        (jax.vmap(jax.grad(loss), (None, 0)), (PARAMS, f32(5, 3, 4)), True),
-        (lambda p, x: jax.tree.map(jnp.int8, sgd(p, x)), (PARAMS, X), True),
-        (loss, (PARAMS, X), False),
-        (mlp, (PARAMS, X), False),
-        (force_matching, (PARAMS, X), False),
-        (lambda p, x: jax.jvp(lambda x: mlp(p, x), (x,), (x,)), (PARAMS, X), False),
-        (lambda p, x: jax.linear_transpose(lambda y: y @ p[0], x)(x), (PARAMS, X), False),
-    ],
-)
-def test_is_step(fun, args, expected):
-    assert traced(fun, *args)[0] == expected
 
 
 @pytest.mark.parametrize(

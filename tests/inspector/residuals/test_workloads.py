@@ -16,7 +16,7 @@ MiB = 2**20
 
 def report_of(module, name, **options):
     inputs = getattr(module, f"{name}_inputs", None) or module.example_inputs
-    return jaxresid.inspect(getattr(module, name), **options)(*inputs())
+    return jaxresid.inspect(getattr(module, name), mode="loss", **options)(*inputs())
 
 
 def computed(report):

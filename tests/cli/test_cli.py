@@ -223,7 +223,7 @@ class TestInputs:
 
 
 SPEC3 = ("--arg", "f32[3]")
-LOSS = ("--mode", "loss")
+AS_LOSS = ("--mode", "loss")
 
 
 @pytest.mark.parametrize(
@@ -251,14 +251,14 @@ LOSS = ("--mode", "loss")
             r"no argument is a float .*: x \(int32\)",
         ),
         (
-            ["zebu:plain", "--arg", "3", *LOSS],
+            ["zebu:plain", "--arg", "3", *AS_LOSS],
             r"no argument is a float .*: x \(static 3\)",
         ),
         (
-            ["zebu:to_integers", *SPEC3, *LOSS],
+            ["zebu:to_integers", *SPEC3, *AS_LOSS],
             "returns only int32, which has no gradient",
         ),
-        (["zebu:nothing", *SPEC3, *LOSS], "returns no arrays"),
+        (["zebu:nothing", *SPEC3, *AS_LOSS], "returns no arrays"),
         (["zebu:nothing", *SPEC3], "returns no array and changes nothing"),
         (
             ["zebu:endless", *SPEC3],

@@ -88,6 +88,7 @@ from jaxresid.model.report.report import Report as Report
 from jaxresid.model.report.rows import ResidualGroup as ResidualGroup
 from jaxresid.model.report.rows import ResidualGroups as ResidualGroups
 from jaxresid.model.report.rows import ResidualRow as ResidualRow
+from jaxresid.model.target import Derivative as Derivative
 from jaxresid.model.target import JaxInfo as JaxInfo
 from jaxresid.model.target import Mesh as Mesh
 from jaxresid.model.target import PlaceInfo as PlaceInfo

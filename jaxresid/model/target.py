@@ -8,23 +8,45 @@ from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
 from jaxresid.model.interval import IntervalBasis
+from jaxresid.model.values import Location
 from jaxresid.text.short_repr import Shown
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class Derivative(Shown):
+    """A gradient that a function takes itself.
+
+    Attributes:
+      kind: what is taken, the outermost derivative first: `grad`, `jvp of grad`.
+      location: the user's line that takes it; None where that is not known.
+    """
+
+    kind: str
+    location: Location | None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Target(Shown):
-    """The function or training step that was inspected.
+    """The function that was inspected, and what was asked about it.
 
     Attributes:
       name: its name.
-      differentiated: the argument leaves, as paths; of a training step, those that it
-        differentiates itself, where they can be told.
-      mode: whether it is a function or a training step.
+      differentiated: the argument leaves, as paths; of a program, those that it differentiates
+        itself, where they can be told.
+      mode: whether it is a loss, which is differentiated, or a program, which is taken as it is.
+      gradients: the gradients that it takes itself.
+      is_step: whether it is a training step: a program that updates by gradients what it
+        differentiates.
+      other_mode: the mode that would answer another question that makes sense; None where there is
+        none.
     """
 
     name: str
     differentiated: tuple[str, ...]
     mode: OneOf["loss", "program"] = "loss"
+    gradients: tuple[Derivative, ...] = ()
+    is_step: bool = False
+    other_mode: OneOf["loss", "program"] | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)

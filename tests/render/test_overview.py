@@ -77,7 +77,7 @@ def test_one_screen():
     assert (
         short()
         == """\
-model:loss  on tpu:v5p
+model:loss  on tpu:v5p  with its gradient
 peak about 100 MiB
 next: the checkpoint of loss saves nothing: jaxresid check model:loss --on tpu
 
@@ -164,7 +164,7 @@ def test_views_are_no_wider_than_the_terminal(width, view):
     report = dataclasses.replace(SHORT, modules=modules)
     shown = report_text(width, report, show=view)
     assert max(map(len, shown.splitlines())) <= width
-    assert shown.startswith("model:loss  on tpu:v5p\npeak about 100 MiB")
+    assert shown.startswith("model:loss  on tpu:v5p  with its gradient\npeak about 100 MiB")
     if view == "modules":
         rows = shown[shown.index("by module, in MiB") :].splitlines()
         assert rows[1].split() == [*"arguments gradients optimizer residuals peak module".split()]

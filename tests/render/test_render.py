@@ -19,6 +19,7 @@ from jaxresid.model import (
     Constant,
     Consumer,
     Cost,
+    Derivative,
     Equation,
     EstimatedVerdict,
     Finding,
@@ -264,7 +265,7 @@ def test_everything_at_80_columns():
     assert (
         report_text()
         == """\
-model:loss  on tpu:v5p
+model:loss  on tpu:v5p  with its gradient
 peak about 100 MiB
 
 jax 0.10.2 jax_remat3 · tpu:v5p: 95.00 GiB per device; as asked
@@ -673,12 +674,29 @@ saves nothing  loss  model.py:60  no policy
         assert f"\x1b[1;{color}m{shown}\x1b[0m" in captured.get()
 
 
-def test_a_step_says_so():
-    step = dataclasses.replace(REPORT, target=Target("model:step", (), "program"))
-    assert report_text(report=step).splitlines()[0] == "model:step  on tpu:v5p  training step"
-    assert "training step" not in report_text()
-    assert "<b>model:step  on tpu:v5p  training step</b>" in report_html(step)
-    assert "training step" not in report_html(REPORT)
+GRAD = Derivative("grad", Location("model.py", 7, None, "step", "jax.grad(loss)"))
+
+
+@pytest.mark.parametrize(
+    ("options", "question"),
+    [
+        ({}, "with its gradient"),
+        ({"gradients": (GRAD,)}, "with its gradient"),
+        ({"other_mode": "program"}, "with its gradient (mode program: without)"),
+        ({"mode": "program", "gradients": (GRAD,), "is_step": True}, "training step"),
+        ({"mode": "program", "gradients": (GRAD,)}, "as it is, with the gradient it takes"),
+        ({"mode": "program", "gradients": (GRAD,) * 3}, "as it is, with the 3 gradients it takes"),
+        ({"mode": "program"}, "as it is, no gradient"),
+        (
+            {"mode": "program", "other_mode": "loss"},
+            "as it is, no gradient (mode loss: with it)",
+        ),
+    ],
+)
+def test_the_first_line_says_which_question_is_answered(options, question):
+    report = dataclasses.replace(REPORT, target=Target("model:f", (), **options))
+    assert report_text(report=report).splitlines()[0] == f"model:f  on tpu:v5p  {question}"
+    assert f"<b>model:f  on tpu:v5p  {question}</b>" in report_html(report)
 
 
 @pytest.mark.parametrize(
@@ -963,10 +981,18 @@ def test_the_schema_requires_every_key():
 
 
 def test_json_of_a_step():
-    step = dataclasses.replace(REPORT, target=Target("model:step", ("params['w']",), "program"))
+    target = Target("model:step", ("params['w']",), "program", (GRAD,), is_step=True)
+    step = dataclasses.replace(REPORT, target=target)
     value = json.loads(json_document(step))
     validate(value, "report")
-    assert value["target"]["mode"] == "program"
+    assert value["target"] == {
+        "name": "model:step",
+        "mode": "program",
+        "differentiated": ["params['w']"],
+        "gradients": [{"kind": "grad", "location": value["target"]["gradients"][0]["location"]}],
+        "is_step": True,
+        "other_mode": None,
+    }
 
 
 def test_the_schema_lists_every_mark():

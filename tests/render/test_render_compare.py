@@ -66,7 +66,7 @@ def test_a_comparison():
     text = printed(render_comparison(COMPARISON))
     assert text.startswith(
         """\
-gpt.py:loss  on tpu:v5p
+gpt.py:loss  on tpu:v5p  with its gradient
 knee: E dots_with_no_batch_dims_saveable: peak 3.12 GiB instead of 14.12 GiB,
   for 4.8% more FLOPs
 lowest peak: F nothing_saveable: peak 1.75 GiB instead of 14.12 GiB, for 33.3%
@@ -639,6 +639,9 @@ def test_json_of_a_comparison():
             "name": "gpt.py:loss",
             "mode": "loss",
             "differentiated": ["x", "stacked['w']", "stacked['b']"],
+            "gradients": [],
+            "is_step": False,
+            "other_mode": None,
         },
         "on": {
             "name": "tpu:v5p",

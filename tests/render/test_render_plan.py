@@ -41,7 +41,7 @@ def test_a_plan():
     text = printed(render_plan(PLAN))
     assert text.startswith(
         """\
-gpt.py:loss  on tpu:v5p
+gpt.py:loss  on tpu:v5p  with its gradient
 fits 8.00 GiB: peak about 7.50 GiB (6.80 to 7.90), for 13.8% more FLOPs
 14.00 GiB  without any checkpoint, 6.00 GiB too much
  9.00 GiB  as it is written, 1.00 GiB too much

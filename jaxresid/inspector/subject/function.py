@@ -18,7 +18,9 @@ from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.residuals.listing import listed
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace import meshes
+from jaxresid.inspector.trace.derivatives import gradients
 from jaxresid.inspector.trace.function import Trace
+from jaxresid.inspector.trace.step import may_be_program
 from jaxresid.inspector.variants.function import FunctionVariants
 from jaxresid.inspector.variants.rewrites.effects import FunctionRewrites
 from jaxresid.model import Finding, Mesh, Report, Residual, Split, Target
@@ -85,11 +87,20 @@ class FunctionSubject(Subject):
         """What is differentiated, to be rewritten."""
         return FunctionRewrites(self.trace, self.profile)
 
-    @property
+    @functools.cached_property
     def target(self) -> Target:
         """The name of the function, and what it is differentiated by."""
         call = self.trace.arguments
-        return Target(self.name, tuple(call.paths[i] for i in call.having("differentiated")))
+        # The primal jaxpr may need another trace.
+        holds_gradients = may_be_program(self.trace)
+        own = gradients(self.trace.written, self.trace.frames) if holds_gradients else ()
+        return Target(
+            self.name,
+            tuple(call.paths[i] for i in call.having("differentiated")),
+            "loss",
+            own,
+            other_mode="program",
+        )
 
     def evaluate_checkpoints(self) -> EvaluatedCheckpoints:
         """Return its checkpoints, judged, and the cost of its passes; see `Subject`."""

@@ -28,10 +28,12 @@ from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.donation import MissingDonation, missing_donation
 from jaxresid.inspector.program.step import step_program
+from jaxresid.inspector.program.step_roles import PARAMETERS, next_values
 from jaxresid.inspector.program.unusable_donation import unusable_donations
 from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.subject.base import Subject, dead_gradients
 from jaxresid.inspector.trace import step as steps
+from jaxresid.inspector.trace.derivatives import gradients
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.variants.rewrites.effects import StepRewrites
 from jaxresid.inspector.variants.step import StepVariants
@@ -68,11 +70,17 @@ class StepSubject(Subject):
         except RetraceError:
             return None
 
-    @property
+    @functools.cached_property
     def target(self) -> Target:
         """The name of the step, and what it takes gradients of, as far as that is known."""
-        parameters = (r.path or "" for r in self.program.inputs if r.kind == "parameters")
-        return Target(self.name, tuple(parameters), "program")
+        parameters = tuple(r.path or "" for r in self.program.inputs if r.kind == PARAMETERS)
+        own = gradients(self.trace.jaxpr, self.trace.frames)
+        if not own:
+            other = "loss" if self.trace.is_differentiable else None
+            return Target(self.name, parameters, "program", other_mode=other)
+        updated = {self.trace.inputs[i] for i in next_values(self.trace, only_of_itself=True)}
+        is_step = not self.is_dead and not updated.isdisjoint(parameters)
+        return Target(self.name, parameters, "program", own, is_step)
 
     def evaluate_checkpoints(self) -> EvaluatedCheckpoints:
         """Return its checkpoints, judged, and the cost of its passes; see `Subject`."""

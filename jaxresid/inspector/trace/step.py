@@ -16,6 +16,7 @@ from jaxresid.errors import calls_user_code
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.inspector.jaxpr.callsites import may_hold_checkpoints
+from jaxresid.inspector.jaxpr.flows import is_inexact
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.nesting import eqns_in
@@ -101,6 +102,20 @@ class StepTrace(Traced):
     def holds_gradient(self) -> bool:
         """Whether it takes a gradient anywhere."""
         return BACKWARD in self.passes.within(self.jaxpr)
+
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether it may as well be asked for its gradient: floats of floats, none given away."""
+        if any(self.donated) or not self.arguments.having("differentiated"):
+            return False
+        returned = self.jaxpr.outvars[: self.num_returned]
+        if not any(not jax_compat.is_literal(v) and is_inexact(v) for v in returned):
+            return False
+        # Reverse-mode differentiation needs to know how often a loop runs.
+        return not any(
+            jax_compat.primitive_name(eqn) == "while" and any(map(is_inexact, eqn.outvars))
+            for eqn in eqns_in(self.jaxpr)
+        )
 
     @property
     def written(self) -> Jaxpr:

@@ -23,13 +23,27 @@ _DEFAULT_ON = "jax_use_direct_linearize"
 def target_line(target: Target, places: Sequence[PlaceInfo], mesh: Mesh | None) -> FlowingParts:
     """Return the first line of a text: the target, the places of the figures, and the mesh."""
     parts = [Text(target.name, style="bold"), Text(f"on {', '.join(p.name for p in places)}")]
-    if target.mode == "program":
-        parts.append(Text("training step"))
+    parts.append(Text(question(target)))
     if mesh is not None:
         parts.append(Text(f"mesh {_axes(mesh)}"))
         if mesh.size > 1:
             parts.append(Text(f"bytes of one of {mesh.size} devices"))
     return FlowingParts(parts, separator="  ", indent=2)
+
+
+def question(target: Target) -> str:
+    """Return in words which question about a target was answered, and which else may be meant."""
+    count = len(target.gradients)
+    if target.mode == "loss":
+        asked, otherwise = "with its gradient", "without"
+    elif target.is_step:
+        asked, otherwise = "training step", ""
+    elif count:
+        which = "the gradient" if count == 1 else f"the {count} gradients"
+        asked, otherwise = f"as it is, with {which} it takes", ""
+    else:
+        asked, otherwise = "as it is, no gradient", "with it"
+    return f"{asked} (mode {target.other_mode}: {otherwise})" if target.other_mode else asked
 
 
 def about(

@@ -135,7 +135,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_fixture(name, jax_version):
     fun, inputs = CASES[name]
-    report = jaxresid.inspect(fun)(*inputs)
+    report = jaxresid.inspect(fun, mode="loss")(*inputs)
     check(report)
     if name == "docs.save_offload_recompute" and jax_version < (0, 7, 2):
         # The CPU has no pinned_host memory yet, so that the transfer traces but does not run.
@@ -153,7 +153,8 @@ def test_fixture_against_jax(name, jax_version):
         pytest.skip("saved_residuals counts what it looks through as well, until 0.10.2")
     fun, inputs = CASES[name]
     theirs = saved_residuals(fun, ones(inputs))
-    ours = Counter((d, s) for d, s, _ in rows_of(jaxresid.inspect(fun)(*inputs)).elements())
+    report = jaxresid.inspect(fun, mode="loss")(*inputs)
+    ours = Counter((d, s) for d, s, _ in rows_of(report).elements())
     assert theirs is None or ours == theirs
 
 

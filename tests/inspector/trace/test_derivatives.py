@@ -1,0 +1,147 @@
+"""Which gradients a function takes itself, and where."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.report import subject
+from tests.small import f32
+
+X = f32(8)
+
+
+def energy(x):
+    return jnp.sum(jnp.sin(x) ** 2)
+
+
+def line_of(fun, text):
+    """The line of a function, unjitted, that holds a text."""
+    code = getattr(fun, "__wrapped__", fun).__code__
+    with open(code.co_filename) as file:
+        lines = file.read().splitlines()
+    return next(n for n, line in enumerate(lines, 1) if n > code.co_firstlineno and text in line)
+
+
+def step(x):
+    return x - 0.1 * jax.grad(energy)(x)  # here
+
+
+@jax.jit
+def jitted_step(x):
+    value, gradient = jax.value_and_grad(energy)(x)  # here
+    return value, x - gradient
+
+
+def in_a_loop(x):
+    def body(x, _):
+        return x - jax.grad(energy)(x), None  # here
+
+    return lax.scan(body, x, None, length=3)[0]
+
+
+def in_a_branch(x):
+    return lax.cond(x[0] > 0, lambda: jax.grad(energy)(x), lambda: x)  # here
+
+
+def per_example(x):
+    return jax.vmap(jax.grad(jnp.sin))(x)  # here
+
+
+def many_of_one_line(x):
+    for _ in range(3):
+        x = x - jax.grad(energy)(x)  # here
+    return x
+
+
+def of_a_checkpoint(x):
+    return jax.grad(jax.checkpoint(energy))(x)  # here
+
+
+def pulled_back(x):
+    value, vjp = jax.vjp(energy, x)  # here
+    return vjp(value)
+
+
+def hessian(x):
+    return jax.hessian(energy)(x)  # here
+
+
+def hvp(x):
+    return jax.jvp(jax.grad(energy), (x,), (x,))[1]  # here
+
+
+def grad_of_jvp(x):
+    return jax.grad(lambda x: jax.jvp(energy, (x,), (x,))[1])(x)  # here
+
+
+def grad_of_grad(x):
+    return jax.grad(lambda x: jnp.sum(jax.grad(energy)(x) ** 2))(x)  # here
+
+
+@pytest.mark.parametrize(
+    ("fun", "kind"),
+    [
+        *((fun, "grad") for fun in (step, jitted_step, in_a_loop, in_a_branch, per_example)),
+        *((fun, "grad") for fun in (many_of_one_line, of_a_checkpoint, pulled_back)),
+        (hessian, "jvp of grad"),
+        (hvp, "jvp of grad"),
+        (grad_of_jvp, "grad of jvp"),
+        (grad_of_grad, "grad of grad"),
+    ],
+    ids=lambda v: getattr(v, "__name__", None),
+)
+def test_a_gradient_has_its_line(fun, kind):
+    target = subject(Question(fun, (X,))).target
+    (gradient,) = target.gradients
+    assert (gradient.kind, gradient.location.line) == (kind, line_of(fun, "# here"))
+    assert target.mode == "program"
+
+
+def test_two_lines_take_two_gradients():
+    def two(x):
+        first = jax.grad(energy)(x)
+        return first + jax.grad(lambda x: energy(x * 2))(x)
+
+    target = subject(Question(two, (X,))).target
+    assert [g.kind for g in target.gradients] == ["grad", "grad"]
+    lines = [g.location.line for g in target.gradients]
+    assert lines[1] - lines[0] == 1
+    assert not target.is_step
+
+
+def test_a_loss_has_those_inside_of_it():
+    def penalised(x):
+        return energy(x) + jnp.sum(jax.grad(energy)(x) ** 2)
+
+    target = subject(Question(penalised, (X,))).target
+    assert (target.mode, target.other_mode) == ("loss", "program")
+    assert [g.kind for g in target.gradients] == ["grad"]
+    assert target.gradients[0].location.code.startswith("return energy(x) +")
+
+
+def test_without_a_line_it_is_that_of_what_is_differentiated():
+    target = subject(Question(jax.jit(jax.grad(energy)), (X,))).target
+    (gradient,) = target.gradients
+    assert gradient.location.function == "energy"
+
+
+@pytest.mark.parametrize(
+    ("fun", "other_mode"),
+    [
+        (energy, "program"),
+        (jnp.sin, "loss"),
+        (lambda x: jax.jvp(jnp.sin, (x,), (x,))[1], "loss"),
+        (jnp.argsort, None),
+        (lambda x: lax.while_loop(lambda x: x[0] < 9, lambda x: x + x, x), None),
+        (step, None),
+        (functools.partial(jax.jit, donate_argnums=0)(lambda x: x * 2), None),
+    ],
+)
+def test_the_other_mode_is_one_that_makes_sense(fun, other_mode):
+    target = subject(Question(fun, (X,))).target
+    assert target.other_mode == other_mode
+    assert target.is_step == (fun is step)

@@ -60,7 +60,7 @@ magic: `report = %residuals loss(params, batch)`.
 Options, as those of `jaxresid report`:
 
     --on PLACE               what it is for: gpu:h100, tpu:v5e:2x4, cpu
-    --mode MODE              auto, function or step
+    --mode MODE              auto, loss or program
     --argnums N,...          the positional arguments to differentiate
     --has-aux                the function returns (output, aux)
     --trips N                how often a loop runs whose number of trips the program decides

@@ -20,6 +20,7 @@ from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.conclusions import concluded, kept_beyond_peak
 from jaxresid.inspector.findings.collect import collected
 from jaxresid.inspector.findings.host_memory import WITHOUT_EFFECT, host_searches
+from jaxresid.inspector.jaxpr.flows import Flows
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.lifetimes import with_lifetimes
@@ -40,16 +41,19 @@ from jaxresid.inspector.subject.step import StepSubject
 from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace import step as steps
 from jaxresid.inspector.trace.changes import changes, changes_by_function
-from jaxresid.inspector.trace.failures import needs_static, trace_error
+from jaxresid.inspector.trace.derivatives import in_words
+from jaxresid.inspector.trace.failures import AS_PROGRAM, needs_static, trace_error
 from jaxresid.inspector.trace.function import (
-    NoScalarError,
+    StoppedError,
     Trace,
     TracedFunction,
+    is_real_scalar,
+    is_scalar_with_aux,
     primal_trace,
     trace,
 )
 from jaxresid.inspector.trace.lost import LostGradients, lost_gradients
-from jaxresid.inspector.trace.reading import reading
+from jaxresid.inspector.trace.reading import Reading, reading
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import (
     Finding,
@@ -132,13 +136,34 @@ def _traced_here(question: Question) -> Subject:
     if remark := remark or meshes.unsharded_warning(read.call, leaves):
         warnings = (*warnings, remark)
     if isinstance(read.trace, Trace):
-        return FunctionSubject(fun, name, read.trace, place, (*warnings, *read.warnings))
+        loss = FunctionSubject(fun, name, read.trace, place, (*warnings, *read.warnings))
+        return replace(loss, warnings=(*loss.warnings, *_taken_for_a_loss(question, loss)))
     found = StepSubject(fun, name, read.trace, place, warnings)
     if found.is_dead:
         more: tuple[str, ...] = (dead_gradients(name),)
     else:
         more = tuple(_partly_dead(name, each) for each in lost_gradients(read.trace))
     return replace(found, warnings=(*warnings, *more))
+
+
+def _taken_for_a_loss(question: Question, loss: FunctionSubject) -> tuple[str, ...]:
+    """Return a warning where what was asked for as a loss looks like a training step.
+
+    It takes gradients itself, and is no scalar that these are part of.
+    """
+    if not question.is_loss or not loss.target.gradients:
+        return ()
+    written = loss.trace.written
+    if is_real_scalar(loss.trace.primal().out_info[0]) and (
+        not steps.holds_gradient(written) or Flows(written).outputs[0].is_after
+    ):
+        return ()
+    options = ["argnums"] * (question.argnums is not None) + ["has_aux"] * question.has_aux
+    leave = f"leave out {' and '.join(options)}, and " if options else ""
+    return (
+        f"{loss.name} takes gradients itself ({in_words(loss.target.gradients)}), and is"
+        f" differentiated once more; {leave}use mode program to take it as it is",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +195,9 @@ def _read(question: Question, call: Arguments, frames: Frames) -> _Read:
     fun, name, has_aux = question.fun, question.called, question.has_aux
     if question.mode == "program":
         return _program(*_as_it_is(fun, call, name, frames), name, frames)
-    is_open, is_read = not question.is_loss, False
+    # Whether there is auxiliary data is read even where a loss is asked for.
+    is_open, how = not question.is_loss, None
+    reads_aux = not has_aux and question.argnums is None
     as_given = call
     if call.is_mutable or (is_open and (steps.is_jitted(fun) or not call.having("differentiated"))):
         try:
@@ -179,29 +206,34 @@ def _read(question: Question, call: Arguments, frames: Frames) -> _Read:
             if not call.having("differentiated"):
                 raise
         else:
-            is_read = is_open
-            if is_open:
-                how = reading(primal, call)
-                if not how.is_loss:
-                    return _program(primal, call, name, frames)
-                has_aux = how.has_aux
+            how = reading(primal, call) if reads_aux else Reading(is_loss=True, has_aux=has_aux)
+            if is_open and not how.is_loss:
+                return _program(primal, call, name, frames)
             if call.is_mutable:
                 # What is changed in place, such as running means, is no parameter of a function.
                 changed = changes_by_function(changes(primal, call))
                 call = without_changed(call, [c.path for c in changed])
     if call.changing is None:
         call = replace(call, changing=frozenset())
-    if is_read or not is_open:
+    if how is not None:
+        try:
+            return _loss(fun, call, how.has_aux, name, frames)
+        except JaxresidError as e:
+            raise _or_as_it_is(e) from e.__cause__
+    if not reads_aux:
         return _loss(fun, call, has_aux, name, frames)
     differentiated: _Read | None = None
     failed: JaxresidError | None = None
+    stops_at = _is_no_scalar if is_open else is_scalar_with_aux
     try:
-        differentiated = _loss(fun, call, has_aux, name, frames, must_be_scalar=True)
-        if not differentiated.may_be_program:
+        differentiated = _loss(fun, call, has_aux, name, frames, stops_at=stops_at)
+        if not is_open or not differentiated.may_be_program:
             return differentiated
-    except NoScalarError:
+    except StoppedError:
         pass
     except JaxresidError as e:
+        if not is_open:
+            raise
         # Of many a program no derivative can be taken, of integers or through a kernel of its own.
         failed = e
     try:
@@ -211,11 +243,21 @@ def _read(question: Question, call: Arguments, frames: Frames) -> _Read:
             raise failed from failed.__cause__
         raise
     how = reading(primal, as_program)
-    if not how.is_loss:
+    if is_open and not how.is_loss:
         return _program(primal, as_program, name, frames)
     if failed is not None:
-        raise failed from failed.__cause__
+        raise _or_as_it_is(failed) from failed.__cause__
     return differentiated or _loss(fun, call, how.has_aux, name, frames)
+
+
+def _or_as_it_is(error: JaxresidError) -> JaxresidError:
+    """Return the error of a function of which no derivative was taken, with what traces it."""
+    text = str(error)
+    return error if "mode program" in text else type(error)(f"{text}\n{AS_PROGRAM}")
+
+
+def _is_no_scalar(result: Any) -> bool:
+    return not is_real_scalar(result)
 
 
 def _program(primal: TracedFunction, call: Arguments, name: str, frames: Frames) -> _Read:
@@ -323,7 +365,7 @@ def _loss(
     name: str,
     frames: Frames,
     *,
-    must_be_scalar: bool = False,
+    stops_at: Callable[[Any], bool] | None = None,
 ) -> _Read:
     """Differentiate a function; Python floats whose value it needs are held static.
 
@@ -331,7 +373,7 @@ def _loss(
     """
 
     def traced(call: Arguments) -> Trace:
-        return trace(fun, call, has_aux, frames, must_be_scalar=must_be_scalar)
+        return trace(fun, call, has_aux, frames, stops_at=stops_at)
 
     def read(call: Arguments, *more: str) -> _Read:
         found = traced(call)
@@ -340,7 +382,7 @@ def _loss(
 
     try:
         return read(call)
-    except (JaxresidError, NoScalarError):
+    except (JaxresidError, StoppedError):
         raise
     except Exception as e:
         held = _floats_held(call)
@@ -351,7 +393,7 @@ def _loss(
             warning = f"kept static, as the function needs the value: {', '.join(which)}"
             try:
                 return read(held, warning)
-            except (JaxresidError, NoScalarError):
+            except (JaxresidError, StoppedError):
                 raise
             except Exception as again:
                 raise trace_error(again, name, frames, held) from again

@@ -420,7 +420,7 @@ class TestModes:
 
     def test_jaxs_own_lines_are_of_functions_only(self, fails):
         message = fails("zebu:train_step", *SPEC3, *SPEC3, "-f", "jax")
-        assert "is a training step" in message
+        assert "is taken as it is, and JAX lists" in message
         assert "--mode loss" in message
 
     def test_split_looks_at_the_function_itself(self, call):

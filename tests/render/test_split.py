@@ -125,6 +125,9 @@ def test_command_tells_a_training_step(tmp_path, monkeypatch, capsys):
         "def step(w, x): return w - jax.grad(lambda w: jnp.sin(w * x).sum())(w)\n"
     )
     assert run(["split", "stepper.py:step", "--arg", "f32[3]", "--arg", "f32[3]"]) == 2
-    assert "stepper.py:step is a training step" in " ".join(capsys.readouterr().err.split())
+    assert (
+        "stepper.py:step is a program with both passes of a gradient in it (grad at stepper.py:2)"
+        in " ".join(capsys.readouterr().err.split())
+    )
     given = ["--arg", "f32[]", "--arg", "f32[]", "--mode", "loss"]
     assert run(["split", "stepper.py:step", *given]) == 0

@@ -149,7 +149,7 @@ def _judge_commands(said: dict[str, Any], target: Target, found: Outcome) -> Non
         if ran["code"] == 2 and not ran["problem"]:
             found.facts.setdefault("refused", {})[command] = ran["err"].strip()[:300]
             if command in ("report", "check", "compile") or (
-                command == "split" and not (target.is_step and "is a training step" in ran["err"])
+                command == "split" and not (target.is_step and "is a program" in ran["err"])
             ):
                 found.wrong.append(f"{ran['command']}: {ran['err'].strip()[:300]}")
     if said["findings"] is not None:

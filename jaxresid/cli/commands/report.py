@@ -157,14 +157,17 @@ def report(
         result = found.report
         keep_result("report", options, result, since=since)
         if output.format == "jax":
+            from jaxresid.inspector.trace.function import Trace
             from jaxresid.inspector.trace.saved_lines import saved_residual_lines
 
-            if found.report.target.mode == "program":
+            if not isinstance(found.trace, Trace):
                 raise InputsError(
-                    f"{options.target} is a training step, and JAX lists the residuals of"
-                    " functions only; use -f text or json, or --mode loss"
+                    f"{options.target} is taken as it is, and JAX lists the residuals of what it"
+                    " differentiates only; use -f text or json, or --mode loss"
                 )
-            lines = saved_residual_lines(found.subject.fun, found.trace.arguments, options.has_aux)
+            lines = saved_residual_lines(
+                found.subject.fun, found.trace.arguments, found.trace.has_aux
+            )
     if output.format not in ("text", "json", "html"):  # these have the report's warnings
         for warning in crash_warnings(found.crashes):
             tell(f"jaxresid: warning: {warning}")

@@ -365,4 +365,5 @@ def _nothing_to_differentiate(
         which = "no argument is a float or complex array, so there is nothing to differentiate"
     listed = ", ".join(describe(i) for i in range(min(len(found.paths), 6)))
     more = len(found.paths) - 6
-    return which + (f": {listed}" if listed else "") + (f" and {more} more" if more > 0 else "")
+    which += (f": {listed}" if listed else "") + (f" and {more} more" if more > 0 else "")
+    return which if argnums is not None else f"{which}; mode program takes it as it is"

@@ -33,7 +33,7 @@ from jaxresid.inspector.program.unusable_donation import unusable_donations
 from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.subject.base import Subject, dead_gradients
 from jaxresid.inspector.trace import step as steps
-from jaxresid.inspector.trace.derivatives import gradients
+from jaxresid.inspector.trace.derivatives import gradients, in_words
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.variants.rewrites.effects import StepRewrites
 from jaxresid.inspector.variants.step import StepVariants
@@ -76,8 +76,8 @@ class StepSubject(Subject):
         parameters = tuple(r.path or "" for r in self.program.inputs if r.kind == PARAMETERS)
         own = gradients(self.trace.jaxpr, self.trace.frames)
         if not own:
-            other = "loss" if self.trace.is_differentiable else None
-            return Target(self.name, parameters, "program", other_mode=other)
+            found = Target(self.name, parameters, "program")
+            return replace(found, other_mode="loss") if self.trace.is_differentiable else found
         updated = {self.trace.inputs[i] for i in next_values(self.trace, only_of_itself=True)}
         is_step = not self.is_dead and not updated.isdisjoint(parameters)
         return Target(self.name, parameters, "program", own, is_step)
@@ -164,13 +164,19 @@ class StepSubject(Subject):
         return PeakEffect(self.peak.nbytes, nbytes, "estimate", self.interval(nbytes, program))
 
     def split(self, report: Report, *, max_eqns: int, depth: int) -> Split:
-        """Refuse: both passes are in one jaxpr.
+        """Refuse: a program has no two passes, or has them in one jaxpr.
 
         Raises:
           InputsError: always.
         """
+        if self.target.gradients:
+            raise InputsError(
+                f"{self.name} is a program with both passes of a gradient in it"
+                f" ({in_words(self.target.gradients)}); split the function that is differentiated"
+                " there (a report shows what it keeps), or use mode loss to differentiate the"
+                " program itself"
+            )
         raise InputsError(
-            f"{self.name} is a training step, with both passes in one jaxpr; split the"
-            " loss function that it differentiates instead (a report shows what the step"
-            " keeps), or use mode loss to differentiate the step itself"
+            f"{self.name} is taken as it is, without a gradient, and has no two passes; use mode"
+            " loss to differentiate it"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.frames import Frame, Frames
@@ -39,6 +39,16 @@ def gradients(jaxpr: Jaxpr, frames: Frames) -> tuple[Derivative, ...]:
             line = frames.innermost_user(frames.of(first[call]).frames)
             found.append(Derivative(kind, frames.location(call) if call else line))
     return tuple(found)
+
+
+def in_words(taken: Sequence[Derivative]) -> str:
+    """Return which gradients are taken where: `grad at train.py:12`."""
+    listed = [
+        f"{each.kind} at {each.location.file}:{each.location.line}" if each.location else each.kind
+        for each in taken
+    ]
+    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+    return ", ".join(listed[:3]) + more
 
 
 def _differentiated(jaxpr: Jaxpr) -> Iterator[tuple[Eqn, tuple[str, ...]]]:

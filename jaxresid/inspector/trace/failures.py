@@ -17,6 +17,9 @@ from jaxresid.model import Location
 _NEEDS_STATIC = re.compile(r"Concretization|TracerBool|TracerInteger|NonConcrete|TracerArrayConv")
 
 
+AS_PROGRAM = "  mode program takes it as it is, without its gradient"
+
+
 def trace_error(error: Exception, name: str, frames: Frames, arguments: Arguments) -> TraceError:
     """Return the error, with its message, for an exception raised while `name` was traced.
 
@@ -30,6 +33,7 @@ def trace_error(error: Exception, name: str, frames: Frames, arguments: Argument
         cause = error.__cause__ or error
         lines = [f"{name} cannot be differentiated: {summary(cause)}"]
         lines += _at_lines(_while_loops(error.forward, frames))
+        lines.append(AS_PROGRAM)
     else:
         lines = [f"{name} fails to trace: {summary(error)}"]
         lines += user_lines(error, frames)

@@ -45,6 +45,7 @@ class Trace(Traced):
         and not as its primal jaxpr has it; None for one that was rewritten.
       pieces: on a mesh, the shapes that a device holds of `kept`, as the compiler
         says; None where it was not asked.
+      has_aux: whether the function returns auxiliary data beside its outputs.
     """
 
     forward: Jaxpr
@@ -55,6 +56,7 @@ class Trace(Traced):
     primal: Callable[[], TracedFunction]
     again: Callable[[Arguments], Trace] | None = None
     pieces: tuple[tuple[int, ...] | None, ...] | None = None
+    has_aux: bool = False
 
     holds_backward = False
 
@@ -208,8 +210,8 @@ class BackwardError(Exception):
         super().__init__("the backward pass cannot be traced")
 
 
-class NoScalarError(Exception):
-    """A function returned something other than one real scalar."""
+class StoppedError(Exception):
+    """A function was stopped at what it returned."""
 
 
 def trace(
@@ -218,7 +220,7 @@ def trace(
     has_aux: bool,
     frames: Frames,
     *,
-    must_be_scalar: bool = False,
+    stops_at: Callable[[Any], bool] | None = None,
 ) -> Trace:
     """Trace the forward and the backward pass of a function.
 
@@ -227,24 +229,24 @@ def trace(
       arguments: the arguments to trace it with.
       has_aux: whether it returns `(output, auxiliary data)`.
       frames: reads the tracebacks of its eqns.
-      must_be_scalar: whether to stop as soon as it returned something other than one real scalar.
+      stops_at: whether to differentiate nothing, told from what the function returned.
 
     Raises:
-      NoScalarError: it returned something other than one real scalar, and that is to be refused.
+      StoppedError: it returned what `stops_at` stops at.
       BackwardError: the forward pass traced, its transposition failed.
       InputsError: the outputs have no gradient.
       Exception: whatever the function raises while JAX traces it.
     """
 
     def again(arguments: Arguments) -> Trace:
-        primal = _primal(fun, arguments, has_aux, must_be_scalar=must_be_scalar)
+        primal = _primal(fun, arguments, has_aux, stops_at=stops_at)
         if not arguments.refs:
             return _passes(primal, arguments, frames)
         # What is differentiated holds no Refs.
         written = _traced(primal, arguments)
         return replace(_passes(_as_evaluation(written), arguments, frames), primal=lambda: written)
 
-    return replace(again(arguments), again=again)
+    return replace(again(arguments), again=again, has_aux=has_aux)
 
 
 class TracedFunction(Protocol):
@@ -299,15 +301,19 @@ _Primal = Callable[[Sequence[Any], Sequence[Any]], tuple[Any, Any]]
 
 
 def _primal(
-    fun: Callable[..., Any], arguments: Arguments, has_aux: bool, *, must_be_scalar: bool = False
+    fun: Callable[..., Any],
+    arguments: Arguments,
+    has_aux: bool,
+    *,
+    stops_at: Callable[[Any], bool] | None = None,
 ) -> _Primal:
     diff, rest = arguments.having("differentiated"), arguments.having("traced")
 
     def primal(diff_leaves: Sequence[Any], rest_leaves: Sequence[Any]) -> tuple[Any, Any]:
         dynamic = zip(diff + rest, [*diff_leaves, *rest_leaves], strict=True)
         result, changes = called_with_changes(fun, arguments, dict(dynamic))
-        if must_be_scalar and not is_real_scalar(result):
-            raise NoScalarError
+        if stops_at is not None and stops_at(result):
+            raise StoppedError
         if not has_aux:
             return result, ([], changes)
         if not (isinstance(result, tuple) and len(result) == 2):
@@ -496,6 +502,11 @@ def is_real_scalar(result: Any) -> bool:
     return leaves[0].shape == () and bool(jax.numpy.issubdtype(leaves[0].dtype, jax.numpy.floating))
 
 
+def is_scalar_with_aux(result: Any) -> bool:
+    """Return whether what a function returns may be a real scalar and auxiliary data."""
+    return isinstance(result, tuple) and len(result) == 2 and is_real_scalar(result[0])
+
+
 def _returned(result: Any) -> str:
     if isinstance(result, tuple):
         return f"a tuple of length {len(result)}"
@@ -510,5 +521,6 @@ def _check_differentiable(y: Any) -> None:
         raise InputsError("the function returns no arrays, so there is nothing to differentiate")
     dtypes = ", ".join(sorted({str(leaf.dtype) for leaf in leaves}))
     raise InputsError(
-        f"the function returns only {dtypes}, which has no gradient; return a float or complex one"
+        f"the function returns only {dtypes}, which has no gradient; return a float or complex one,"
+        " or use mode program to take it as it is"
     )

@@ -6,9 +6,13 @@ from dataclasses import dataclass
 
 from jaxresid import jax_compat
 from jaxresid.inspector.call.arguments import Arguments
-from jaxresid.inspector.jaxpr.flows import Flows, bits, is_inexact
-from jaxresid.inspector.trace.changes import changes
-from jaxresid.inspector.trace.function import TracedFunction, is_real_scalar
+from jaxresid.inspector.jaxpr.flows import Flows, is_inexact
+from jaxresid.inspector.trace.changes import changes, paths_of
+from jaxresid.inspector.trace.function import (
+    TracedFunction,
+    is_real_scalar,
+    is_scalar_with_aux,
+)
 from jaxresid.inspector.trace.step import holds_gradient
 
 
@@ -40,7 +44,7 @@ def reading(primal: TracedFunction, arguments: Arguments) -> Reading:
     if not arguments.having("differentiated"):
         return _PROGRAM
     result = primal.out_info[0]
-    has_aux = isinstance(result, tuple) and len(result) == 2 and is_real_scalar(result[0])
+    has_aux = is_scalar_with_aux(result)
     if not has_aux and not is_real_scalar(result):
         return _PROGRAM
     jaxpr = jax_compat.open_jaxpr(primal.jaxpr)
@@ -59,23 +63,29 @@ def reading(primal: TracedFunction, arguments: Arguments) -> Reading:
 
 
 def _returns_first_argument(primal: TracedFunction, arguments: Arguments, flows: Flows) -> bool:
-    """Return whether most arrays of the first argument come back updated."""
+    """Return whether the first argument comes back: alike, and most of its arrays updated."""
     jaxpr = jax_compat.open_jaxpr(primal.jaxpr)
+    first = arguments.names[0]
     paths = [arguments.paths[i] for i in arguments.dynamic]
     lead = len(jaxpr.invars) - len(paths)
-    first = {
-        lead + i
+    held = {
+        path.removeprefix(first): lead + i
         for i, path in enumerate(paths)
-        if _argument(path) == arguments.names[0] and is_inexact(jaxpr.invars[lead + i])
+        if path.removeprefix(first)[:1] in ("", ".", "[") and path.startswith(first)
     }
-    count = len(jax_compat.import_jax().tree.leaves(primal.out_info[0]))
-    updated = {
-        i
-        for v, flow in zip(jaxpr.outvars[1:count], flows.outputs[1:count], strict=True)
-        for i in bits(flow.inputs & flows.like(v))
-    }
-    return bool(first) and 2 * len(first & updated) > len(first)
-
-
-def _argument(path: str) -> str:
-    return path.partition(".")[0].partition("[")[0]
+    aux = primal.out_info[0][1]
+    begin = 1
+    for tree in (aux, *(aux if isinstance(aux, tuple | list) else ())):
+        back = paths_of(tree)
+        if tree is not aux and back == ():
+            continue
+        if set(back) == set(held):
+            updated = [
+                flows.outputs[at].inputs >> held[path] & 1
+                for at, path in enumerate(back, begin)
+                if is_inexact(jaxpr.outvars[at])
+            ]
+            if 2 * sum(updated) > len(updated):
+                return True
+        begin += 0 if tree is aux else len(back)
+    return False

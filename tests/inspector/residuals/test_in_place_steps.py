@@ -418,8 +418,8 @@ def test_a_step_is_not_split(name, capsys):
     assert run(["split", f"{FILE}:{name}"]) == 2
     said = without_stages(capsys.readouterr().err)
     assert len(said.splitlines()) == 1
-    assert f"{name} is a training step" in said
-    assert "split the loss function" in said
+    assert f"{name} is a program with both passes of a gradient in it (grad at " in said
+    assert "split the function that is differentiated there" in said
 
 
 @pytest.mark.integration

@@ -120,7 +120,18 @@ def variables_with_running_means(variables, x):
     return value, {"batch_stats": means}
 
 
+def with_activations(x):
+    """Has the shape of its argument, in another tree."""
+    out = jnp.sin(x)
+    return jnp.sum(out**2), {"out": out}
+
+
 # -- programs without a gradient
+
+
+def energy_state_and_metrics(state, dt):
+    energy, state = energy_and_state(state, dt)
+    return energy, ({"energy": energy}, state)
 
 
 def energy_and_state(state, dt):
@@ -152,6 +163,7 @@ LOSSES = [
     (physics_informed, (PARAMS, X)),
     (meta, (PARAMS, f32(5, 3, 4))),
     (with_metrics, (PARAMS, X)),
+    (with_activations, (X,)),
     (with_running_means, (PARAMS, {"mean": f32(4)}, X)),
     (variables_with_running_means, ({"params": PARAMS, "batch_stats": {"mean": f32(4)}}, X)),
 ]
@@ -174,6 +186,7 @@ PROGRAMS = [
     (lambda p, x: jax.jvp(lambda x: mlp(p, x), (x,), (x,)), (PARAMS, X)),
     (lambda p, x: jax.linear_transpose(lambda y: y @ p[0], x)(x), (PARAMS, X)),
     (energy_and_state, ((f32(8), f32(8)), f32())),
+    (energy_state_and_metrics, ((f32(8), f32(8)), f32())),
     (decoding, (PARAMS, f32(8, 4), f32(1, 4))),
     (init, (jax.ShapeDtypeStruct((2,), jnp.uint32),)),
     (looping, (X, i32())),

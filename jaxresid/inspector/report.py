@@ -243,6 +243,7 @@ def _partly_dead(name: str, found: LostGradients) -> str:
 def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
     subject = subject.split_by_compiler(cache)
     program, found, estimate = subject.program, subject.residuals, subject.peak
+    inputs, outputs = subject.arrays
     evaluated = subject.evaluate_checkpoints()
     places = OpSources(subject.trace)
     nbytes = None if estimate is None else estimate.nbytes
@@ -260,6 +261,8 @@ def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
         warnings=subject.warnings,
         offloading=_offloading(found, evaluated, program, said),
         mesh=subject.mesh,
+        arguments=inputs,
+        outputs=outputs,
     )
     report = replace(
         report,

@@ -20,11 +20,13 @@ class Target(Shown):
       differentiated: the argument leaves, as paths; of a training step, those that it
         differentiates itself, where they can be told.
       mode: whether it is a function or a training step.
+      has_gradient: whether a gradient is part of what was traced: of a loss always.
     """
 
     name: str
     differentiated: tuple[str, ...]
     mode: OneOf["loss", "program"] = "loss"
+    has_gradient: bool = True
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -27,10 +27,11 @@ from jaxresid.inspector.findings.proposals import (
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.donation import MissingDonation, missing_donation
+from jaxresid.inspector.program.program_arrays import ProgramArrays, program_arrays
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.program.unusable_donation import unusable_donations
 from jaxresid.inspector.residuals.step import step_residuals
-from jaxresid.inspector.subject.base import Subject, dead_gradients
+from jaxresid.inspector.subject.base import Subject, dead_gradients, without_gradient
 from jaxresid.inspector.trace import step as steps
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.variants.rewrites.effects import StepRewrites
@@ -72,7 +73,12 @@ class StepSubject(Subject):
     def target(self) -> Target:
         """The name of the step, and what it takes gradients of, as far as that is known."""
         parameters = (r.path or "" for r in self.program.inputs if r.kind == "parameters")
-        return Target(self.name, tuple(parameters), "program")
+        return Target(self.name, tuple(parameters), "program", self.trace.holds_gradient)
+
+    @functools.cached_property
+    def arrays(self) -> ProgramArrays:
+        """What goes into it and comes out of it, where it takes no gradient; else nothing."""
+        return ((), ()) if self.trace.holds_gradient else program_arrays(self.trace, self.program)
 
     def evaluate_checkpoints(self) -> EvaluatedCheckpoints:
         """Return its checkpoints, judged, and the cost of its passes; see `Subject`."""
@@ -156,11 +162,13 @@ class StepSubject(Subject):
         return PeakEffect(self.peak.nbytes, nbytes, "estimate", self.interval(nbytes, program))
 
     def split(self, report: Report, *, max_eqns: int, depth: int) -> Split:
-        """Refuse: both passes are in one jaxpr.
+        """Refuse: both passes are in one jaxpr, or there is one pass.
 
         Raises:
           InputsError: always.
         """
+        if not self.trace.holds_gradient:
+            raise InputsError(without_gradient(self.name))
         raise InputsError(
             f"{self.name} is a training step, with both passes in one jaxpr; split the"
             " loss function that it differentiates instead (a report shows what the step"

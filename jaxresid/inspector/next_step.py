@@ -42,6 +42,7 @@ _PLURALS = {
 _LITTLE = 0.05
 # Of the FLOPs; less is not worth changing a program that fits.
 _WORTH_SAVING = 0.02
+_LOWER_BOUND = "the estimate is a lower bound; XLA can tell"
 # Less would be shown as nothing.
 _SHOWN = 0.001
 
@@ -67,17 +68,21 @@ def next_step(
     return dataclasses.replace(found, words=words)
 
 
-def ask_compiler(action: Literal["plan", "compare", "compile"], why_not: str | None) -> NextStep:
+def ask_compiler(
+    action: Literal["plan", "compare", "compile"],
+    why_not: str | None,
+    reason: str = "the estimate is too close to tell; XLA can",
+) -> NextStep:
     """Return the step where an estimate is too close to tell.
 
     Args:
       action: the command that asks the compiler.
       why_not: why the compiler of the place is not here; None if it is.
+      reason: why the estimate does not tell, and that XLA can.
     """
     if why_not is None:
-        message = "the estimate is too close to tell; XLA can"
-        return NextStep(action, message, compiles=action != "compile")
-    return NextStep("install", f"the estimate is too close to tell; XLA can: {why_not}")
+        return NextStep(action, reason, compiles=action != "compile")
+    return NextStep("install", f"{reason}: {why_not}")
 
 
 def _chosen(
@@ -93,6 +98,8 @@ def _chosen(
     if fits == "too close" and not report.compiled:
         return ask_compiler("compile", why_uncompiled())
     if not report.target.has_gradient:
+        if fits is None and report.peak is not None and report.peak.uncounted:
+            return ask_compiler("compile", why_uncompiled(), _LOWER_BOUND)
         return _without_gradient(report, proposals, fits)
     if fits == "does not fit":
         message = f"make it fit; {_best_change(report, proposals) or _culprit(report)}"

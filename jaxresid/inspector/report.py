@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
 from jaxresid.crashes import Crash
-from jaxresid.errors import JaxresidError
+from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.call.arguments import Arguments, arguments, without_changed
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints.function import check_policies
@@ -169,7 +169,7 @@ def _read(question: Question, call: Arguments, frames: Frames) -> _Read:
     """
     fun, name, has_aux = question.fun, question.called, question.has_aux
     if question.mode == "program":
-        return _program(*_as_it_is(fun, call, name, frames), frames)
+        return _program(*_as_it_is(fun, call, name, frames), frames, name)
     is_open, is_read = not question.is_loss, False
     as_given = call
     if call.is_mutable or (is_open and (steps.is_jitted(fun) or not call.having("differentiated"))):
@@ -183,7 +183,7 @@ def _read(question: Question, call: Arguments, frames: Frames) -> _Read:
             if is_open:
                 how = reading(primal, call)
                 if not how.is_loss:
-                    return _program(primal, call, frames)
+                    return _program(primal, call, frames, name)
                 has_aux = how.has_aux
             if call.is_mutable:
                 # What is changed in place, such as running means, is no parameter of a function.
@@ -212,14 +212,25 @@ def _read(question: Question, call: Arguments, frames: Frames) -> _Read:
         raise
     how = reading(primal, as_program)
     if not how.is_loss:
-        return _program(primal, as_program, frames)
+        return _program(primal, as_program, frames, name)
     if failed is not None:
         raise failed from failed.__cause__
     return differentiated or _loss(fun, call, how.has_aux, name, frames)
 
 
-def _program(primal: TracedFunction, call: Arguments, frames: Frames) -> _Read:
-    return _Read(steps.step_trace(primal, call, frames), call)
+def _program(primal: TracedFunction, call: Arguments, frames: Frames, name: str) -> _Read:
+    """Return a program as it was traced.
+
+    Raises:
+      InputsError: it returns and changes nothing.
+    """
+    step = steps.step_trace(primal, call, frames)
+    if not step.jaxpr.outvars and not step.jaxpr.effects and not step.holds_gradient:
+        raise InputsError(
+            f"{name} returns no array and changes nothing, so compilers remove all that it"
+            " computes; return what it is to compute"
+        )
+    return _Read(step, call)
 
 
 _EARLY_REMAT3 = (

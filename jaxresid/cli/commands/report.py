@@ -157,9 +157,12 @@ def report(
         result = found.report
         keep_result("report", options, result, since=since)
         if output.format == "jax":
+            from jaxresid.inspector.subject.base import without_gradient
             from jaxresid.inspector.trace.saved_lines import saved_residual_lines
 
             if found.report.target.mode == "program":
+                if not found.report.target.has_gradient:
+                    raise InputsError(without_gradient(options.target))
                 raise InputsError(
                     f"{options.target} is a training step, and JAX lists the residuals of"
                     " functions only; use -f text or json, or --mode loss"

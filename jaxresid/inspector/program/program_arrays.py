@@ -24,7 +24,9 @@ def program_arrays(step: StepTrace, program: Program) -> ProgramArrays:
     nexts = {i: step.outputs[j] for i, j in pairs}
     before = {j: step.inputs[i] for i, j in reversed(pairs)}
     arguments = tuple(
-        ProgramArray(role.path or "", aval_of_value(v), role.kind, role.donated, nexts.get(n - lead))
+        ProgramArray(
+            role.path or "", aval_of_value(v), role.kind, role.donated, nexts.get(n - lead)
+        )
         for n, (v, role) in enumerate(zip(program.block.inputs, program.inputs, strict=True))
     )
     outputs = tuple(

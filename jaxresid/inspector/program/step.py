@@ -37,9 +37,7 @@ def step_program(
 
 def _as_one(block: Block) -> Block:
     """Return a block of a program without a gradient, which is one pass whatever its tags."""
-    ops = (
-        replace(op, phase=PROGRAM, bodies=tuple(map(_as_one, op.bodies))) for op in block.ops
-    )
+    ops = (replace(op, phase=PROGRAM, bodies=tuple(map(_as_one, op.bodies))) for op in block.ops)
     return replace(block, ops=tuple(ops))
 
 

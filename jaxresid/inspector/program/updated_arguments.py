@@ -42,12 +42,15 @@ def updated_arguments(step: StepTrace) -> dict[int, frozenset[int]]:
     - arrays in a tree whose place in what is returned is their own: `state.x` and `[0].x`;
     - two arguments or more that are one array each and come back in their order;
     - what an output is after parts of it are written, or after a loop that has it as its state.
+
+    What is returned as it is, is none of them.
     """
     jaxpr = step.jaxpr
     flows = Flows(jaxpr)
     back = {i: [j] for i, j in step.updates.items()}
+    as_it_is = set(jaxpr.invars)
     for j, (v, flow) in enumerate(zip(jaxpr.outvars, flows.outputs, strict=True)):
-        if j < step.num_returned and not jax_compat.is_literal(v):
+        if j < step.num_returned and v not in as_it_is and not jax_compat.is_literal(v):
             for i in bits(flow.inputs & flows.like(v)):
                 if i not in step.updates and step.inputs[i] is not None:
                     back.setdefault(i, []).append(j)

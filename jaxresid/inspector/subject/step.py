@@ -73,7 +73,9 @@ class StepSubject(Subject):
     def target(self) -> Target:
         """The name of the step, and what it takes gradients of, as far as that is known."""
         parameters = (r.path or "" for r in self.program.inputs if r.kind == "parameters")
-        return Target(self.name, tuple(parameters), "program", self.trace.holds_gradient)
+        return Target(
+            self.name, tuple(parameters), "program", has_gradient=self.trace.holds_gradient
+        )
 
     @functools.cached_property
     def arrays(self) -> ProgramArrays:

@@ -76,15 +76,15 @@ class Report(Result):
         elif self.compiled:
             peak = peak_text(self.compiled[0].peak_nbytes, by=" by XLA")
         kept = count_text(sum(r.origin.kind == "computed" for r in self.residuals), "residual")
-        what = f"{format_bytes(self.totals.computed_nbytes)} kept in {kept}"
+        asked = [f"{format_bytes(self.totals.computed_nbytes)} kept in {kept}"]
+        asked.append(count_text(len(self.checkpoints), "checkpoint"))
         return headline(
             "Report",
             self.target,
             [self.place.name],
             [
                 peak,
-                what if self.target.has_gradient else "no gradient",
-                count_text(len(self.checkpoints), "checkpoint"),
+                *(asked if self.target.has_gradient else ["no gradient"]),
                 count_text(len(self.findings), "finding") if self.findings else "",
             ],
         )

@@ -159,7 +159,7 @@ def _phases(peak: Peak) -> Table:
 def _compiled(report: Report) -> Iterator[RenderableType]:
     for i, compiled in enumerate(report.compiled):
         yield Text("what XLA says", style="bold") if not i else Text()
-        yield from compiled_lines(compiled)
+        yield from compiled_lines(compiled, report.target)
     if not report.compiled and report.peak is None:
         yield Text(f"not known, as {report.place.name}'s compiler was not asked")
 

@@ -175,8 +175,10 @@ def _most_at_peak(report: Report) -> str:
     if most.argument is not None:
         return f"{share} are {most.argument or 'constants'}"
     where = most.location
-    at = "temporaries" if where is None else f"made at {where.place} {where.function}"
-    return f"{share} are {at}".rstrip()
+    if where is None:
+        return f"{share} are temporaries"
+    place = where.place.rpartition("site-packages/")[2]
+    return f"{share} are made at {place} {where.function}".rstrip()
 
 
 def _dispensable(report: Report) -> NextStep | None:
@@ -257,8 +259,8 @@ def _best_change(
 ) -> str | None:
     """Return the change of a finding that makes it fit, and that plans are to be weighed against.
 
-    Of several it is the one of fewest FLOPs, followed by the words `others`. Where none does, it is that which takes most off the
-    peak, if that is at least half of what is too much; else None.
+    Of several it is the one of fewest FLOPs. Where none does, it is that which takes most off the
+    peak, if that is at least half of what is too much; else None. It is followed by `others`.
     """
     capacity = _capacity(report)
     effects = [each for each in map(ChangeEffect.of, proposals) if each is not None]

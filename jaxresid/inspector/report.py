@@ -157,8 +157,10 @@ class _Read:
 
     @property
     def may_be_program(self) -> bool:
-        """Whether a loss takes gradients itself, as a training step does."""
-        return isinstance(self.trace, Trace) and steps.may_be_program(self.trace)
+        """Whether a loss takes gradients itself, as a training step does, or has none but zero."""
+        return isinstance(self.trace, Trace) and (
+            steps.may_be_program(self.trace) or self.trace.is_flat
+        )
 
 
 def _read(question: Question, call: Arguments, frames: Frames) -> _Read:

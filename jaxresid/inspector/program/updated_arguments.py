@@ -26,6 +26,7 @@ from jaxresid.inspector.jaxpr.primitives import (
 from jaxresid.inspector.program.build import ValueRole
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.model import LiveKind
 
 STATE: Final = "state"
 
@@ -76,8 +77,8 @@ def argument_roles(step: StepTrace) -> tuple[tuple[ValueRole, ...], tuple[ValueR
     updated = updated_arguments(step)
     inputs = [ValueRole("constant")] * len(step.jaxpr.constvars)
     for i, path in enumerate(step.inputs):
-        kind = "constant" if path is None else STATE if i in updated else "argument"
-        inputs.append(ValueRole(kind, path, step.donated[i]))
+        kind: LiveKind = STATE if i in updated else "argument"
+        inputs.append(ValueRole("constant" if path is None else kind, path, step.donated[i]))
     outputs = [ValueRole("output", path) for path in step.outputs]
     for i, nexts in updated.items():
         if step.donated[i]:

@@ -51,7 +51,7 @@ def updated_arguments(step: StepTrace) -> dict[int, frozenset[int]]:
     back = {i: [j] for i, j in step.updates.items()}
     as_it_is = set(jaxpr.invars)
     for j, (v, flow) in enumerate(zip(jaxpr.outvars, flows.outputs, strict=True)):
-        if j < step.num_returned and v not in as_it_is and not jax_compat.is_literal(v):
+        if j < step.num_returned and not jax_compat.is_literal(v) and v not in as_it_is:
             for i in bits(flow.inputs & flows.like(v)):
                 if i not in step.updates and step.inputs[i] is not None:
                     back.setdefault(i, []).append(j)

@@ -45,6 +45,7 @@ from jaxresid.model import (
     Phases,
     PhaseSpan,
     Plan,
+    ProgramArray,
     ProgramPoint,
     Report,
     Residual,
@@ -110,6 +111,7 @@ _LAYOUTS = {
     Computed: Layout(spread=("source",), derived=_constants({"value": None})),
     Residual: Layout(spread=("aval",), derived=_properties("nbytes")),
     LiveValue: Layout(spread=("aval", "source")),
+    ProgramArray: Layout(spread=("aval",), derived=_properties("nbytes")),
     ProgramPoint: Layout(spread=("source",)),
     Lifetime: Layout(spread=("live",)),
     Lifetimes: Layout(
@@ -123,6 +125,7 @@ _LAYOUTS = {
             "forward_flops": operator.attrgetter("forward.flops"),
             "backward_flops": operator.attrgetter("backward.flops"),
             "recompute_flops": operator.attrgetter("recompute.flops"),
+            "program_flops": operator.attrgetter("program.flops"),
             **_of_total("matmul_flops", "conv_flops", "elementwise_flops", "transcendentals"),
             **_of_total("nbytes", "uncosted", "notes"),
             "collectives": lambda phases: dict(phases.total.collectives),

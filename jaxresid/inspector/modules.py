@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from jaxresid.inspector.jaxpr.module_paths import tokens
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.step_roles import OPTIMIZER_STATE, PARAMETERS
+from jaxresid.inspector.program.updated_arguments import STATE
 from jaxresid.model import Computed, LiveValue, ModuleMemory, Report
 
 Names = tuple[str, ...]
@@ -99,11 +100,11 @@ def modules(
     ]
     scopes = [scope for scope, _ in kept] + [_scope(v.source.scope) for v in live]
     found = _Modules(frozenset(scope[0] for scope in scopes if scope))
-    is_step = report.target.mode == "program"
+    is_step = report.target.mode == "program" and report.target.has_gradient
     differentiated = set(report.target.differentiated)
     inputs = list(zip(program.block.inputs, program.inputs, strict=True))
     for v, role in inputs:
-        if role.path is None or role.kind not in (PARAMETERS, "argument"):
+        if role.path is None or role.kind not in (PARAMETERS, STATE, "argument"):
             continue
         if is_step and role.kind != PARAMETERS:
             continue

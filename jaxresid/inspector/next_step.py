@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from jaxresid.inspector.findings.donation import MISSING
 from jaxresid.inspector.findings.proposals import ChangeEffect, Proposal
 from jaxresid.model import (
     Answer,
@@ -17,6 +18,7 @@ from jaxresid.model import (
     Residual,
     Verdict,
     answer,
+    live_lines,
 )
 from jaxresid.text.units import format_bytes
 
@@ -40,6 +42,7 @@ _PLURALS = {
 _LITTLE = 0.05
 # Of the FLOPs; less is not worth changing a program that fits.
 _WORTH_SAVING = 0.02
+_LOWER_BOUND = "the estimate is a lower bound; XLA can tell"
 # Less would be shown as nothing.
 _SHOWN = 0.001
 
@@ -65,17 +68,21 @@ def next_step(
     return dataclasses.replace(found, words=words)
 
 
-def ask_compiler(action: Literal["plan", "compare", "compile"], why_not: str | None) -> NextStep:
+def ask_compiler(
+    action: Literal["plan", "compare", "compile"],
+    why_not: str | None,
+    reason: str = "the estimate is too close to tell; XLA can",
+) -> NextStep:
     """Return the step where an estimate is too close to tell.
 
     Args:
       action: the command that asks the compiler.
       why_not: why the compiler of the place is not here; None if it is.
+      reason: why the estimate does not tell, and that XLA can.
     """
     if why_not is None:
-        message = "the estimate is too close to tell; XLA can"
-        return NextStep(action, message, compiles=action != "compile")
-    return NextStep("install", f"the estimate is too close to tell; XLA can: {why_not}")
+        return NextStep(action, reason, compiles=action != "compile")
+    return NextStep("install", f"{reason}: {why_not}")
 
 
 def _chosen(
@@ -88,11 +95,15 @@ def _chosen(
         return NextStep("return", "return what depends on the gradients; see the warning below")
     # What XLA has said the next figures are not to contradict by an estimate.
     fits, by_xla = _fits(report), _is_compiled_too(report)
+    if fits == "too close" and not report.compiled:
+        return ask_compiler("compile", why_uncompiled())
+    if not report.target.has_gradient:
+        if fits is None and report.peak is not None and report.peak.uncounted:
+            return ask_compiler("compile", why_uncompiled(), _LOWER_BOUND)
+        return _without_gradient(report, proposals, fits)
     if fits == "does not fit":
         message = f"make it fit; {_best_change(report, proposals) or _culprit(report)}"
         return NextStep("plan", message, _kept(report), compiles=by_xla)
-    if fits == "too close" and not report.compiled:
-        return ask_compiler("compile", why_uncompiled())
     if fits == "too close":
         message = f"make sure that it fits; {_best_change(report, proposals) or _culprit(report)}"
         return NextStep("plan", message, _kept(report), compiles=True)
@@ -107,6 +118,67 @@ def _chosen(
     if (most := _instead_of_residuals(report)) is not None:
         return NextStep("none", f"nothing: no checkpoint lowers the peak much, as {most}")
     return NextStep("compare", _culprit(report), _kept(report), compiles=by_xla)
+
+
+def _without_gradient(
+    report: Report, proposals: Sequence[Proposal], fits: Answer | None
+) -> NextStep:
+    """Return the step for a program that takes no gradient, which no checkpoint changes."""
+    change, saved = _best_change(report, proposals, others=""), None
+    most, capacity = _most_at_peak(report), _capacity(report)
+    if change is None and (donation := _donation(report)) is not None:
+        saved, after = donation.saved_nbytes, donation.after_nbytes
+        change = f"{donation.text}: {format_bytes(saved)} less, {format_bytes(after)}"
+        if fits == "does not fit" and capacity is not None and after > capacity:
+            change = f"{change}, and make smaller what is left; {most}"
+    if fits in ("does not fit", "too close"):
+        aim = "make it fit" if fits == "does not fit" else "make sure that it fits"
+        how = change or f"make smaller what it holds; {most}"
+        return NextStep("change", f"{aim}: {how}", saved)
+    if change is not None:
+        return NextStep("change", f"{change}{'; it fits as it is' * (fits == 'fits')}", saved)
+    return NextStep("none", "; ".join(filter(None, ("nothing: it fits" * bool(fits), most))))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Donation:
+    """What a finding says of donating: in words, the bytes off the peak and those that are left."""
+
+    text: str
+    saved_nbytes: int
+    after_nbytes: int
+
+
+def _donation(report: Report) -> _Donation | None:
+    """Return what donating does to the peak; None where no finding says so."""
+    for finding in report.findings:
+        if finding.name == MISSING:
+            figures = finding.measured
+            names, saved, after = (
+                figures[name] for name in ("arguments", "saved_nbytes", "peak_nbytes")
+            )
+            assert isinstance(names, list)
+            assert isinstance(saved, int)
+            assert isinstance(after, int)
+            return _Donation(f"donate {' and '.join(names)}", saved, after)
+    return None
+
+
+def _most_at_peak(report: Report) -> str:
+    """Return which line or argument is most of the peak: `8.00 GiB of 17.06 GiB are at x.py:3`."""
+    peak = report.peak
+    lines = () if peak is None else live_lines(peak)
+    if peak is None or not lines:
+        return ""
+    most = lines[0]
+    share = f"{format_bytes(most.nbytes)} of {format_bytes(peak.nbytes)} at the peak"
+    if most.argument is not None:
+        return f"{share} are {most.argument or 'constants'}"
+    where = most.location
+    if where is None:
+        return f"{share} are temporaries"
+    place = where.place.rpartition("site-packages/")[2]
+    return f"{share} are made at {place} {where.function}".rstrip()
 
 
 def _dispensable(report: Report) -> NextStep | None:
@@ -182,11 +254,13 @@ def _kept(report: Report) -> int:
     return totals.computed_nbytes + totals.host_nbytes
 
 
-def _best_change(report: Report, proposals: Sequence[Proposal]) -> str | None:
+def _best_change(
+    report: Report, proposals: Sequence[Proposal], others: str = "; weigh checkpoints against it"
+) -> str | None:
     """Return the change of a finding that makes it fit, and that plans are to be weighed against.
 
     Of several it is the one of fewest FLOPs. Where none does, it is that which takes most off the
-    peak, if that is at least half of what is too much; else None.
+    peak, if that is at least half of what is too much; else None. It is followed by `others`.
     """
     capacity = _capacity(report)
     effects = [each for each in map(ChangeEffect.of, proposals) if each is not None]
@@ -195,7 +269,7 @@ def _best_change(report: Report, proposals: Sequence[Proposal]) -> str | None:
     best = min(effects, key=lambda e: (max(e.after_nbytes - capacity, 0), e.flops_fraction))
     if 2 * best.saved_nbytes < best.before_nbytes - capacity:
         return None
-    return f"{best.text}; weigh checkpoints against it"
+    return f"{best.text}{others}"
 
 
 def _culprit(report: Report) -> str:

@@ -182,8 +182,10 @@ class _Read:
 
     @property
     def may_be_program(self) -> bool:
-        """Whether a loss takes gradients itself, as a training step does."""
-        return isinstance(self.trace, Trace) and steps.may_be_program(self.trace)
+        """Whether a loss takes gradients itself, as a training step does, or has none but zero."""
+        return isinstance(self.trace, Trace) and (
+            steps.may_be_program(self.trace) or self.trace.is_flat
+        )
 
 
 def _read(question: Question, call: Arguments, frames: Frames) -> _Read:
@@ -261,13 +263,18 @@ def _is_no_scalar(result: Any) -> bool:
 
 
 def _program(primal: TracedFunction, call: Arguments, name: str, frames: Frames) -> _Read:
-    traced = steps.step_trace(primal, call, frames)
-    if not traced.outputs:
+    """Return a program as it was traced.
+
+    Raises:
+      InputsError: it returns and changes nothing.
+    """
+    step = steps.step_trace(primal, call, frames)
+    if not step.jaxpr.outvars and not step.jaxpr.effects and not step.holds_gradient:
         raise InputsError(
-            f"{name} returns no array and changes nothing, so compilers remove all that it does;"
-            " return what is to be computed"
+            f"{name} returns no array and changes nothing, so compilers remove all that it"
+            " computes; return what it is to compute"
         )
-    return _Read(traced, call)
+    return _Read(step, call)
 
 
 _EARLY_REMAT3 = (
@@ -291,6 +298,7 @@ def _partly_dead(name: str, found: LostGradients) -> str:
 def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
     subject = subject.split_by_compiler(cache)
     program, found, estimate = subject.program, subject.residuals, subject.peak
+    inputs, outputs = subject.arrays
     evaluated = subject.evaluate_checkpoints()
     places = OpSources(subject.trace)
     nbytes = None if estimate is None else estimate.nbytes
@@ -308,6 +316,8 @@ def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
         warnings=subject.warnings,
         offloading=_offloading(found, evaluated, program, said),
         mesh=subject.mesh,
+        arguments=inputs,
+        outputs=outputs,
     )
     report = replace(
         report,

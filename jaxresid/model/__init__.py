@@ -73,6 +73,8 @@ from jaxresid.model.report.lifetimes import LifetimeReason as LifetimeReason
 from jaxresid.model.report.lifetimes import Lifetimes as Lifetimes
 from jaxresid.model.report.lifetimes import ProgramPoint as ProgramPoint
 from jaxresid.model.report.lifetimes import without_names as without_names
+from jaxresid.model.report.live_lines import LiveLine as LiveLine
+from jaxresid.model.report.live_lines import live_lines as live_lines
 from jaxresid.model.report.modules import ModuleMemory as ModuleMemory
 from jaxresid.model.report.next_step import NextStep as NextStep
 from jaxresid.model.report.offloading import Offloading as Offloading
@@ -84,6 +86,7 @@ from jaxresid.model.report.peak import LiveValue as LiveValue
 from jaxresid.model.report.peak import Pass as Pass
 from jaxresid.model.report.peak import Peak as Peak
 from jaxresid.model.report.peak import PhaseSpan as PhaseSpan
+from jaxresid.model.report.program_arrays import ProgramArray as ProgramArray
 from jaxresid.model.report.report import Report as Report
 from jaxresid.model.report.rows import ResidualGroup as ResidualGroup
 from jaxresid.model.report.rows import ResidualGroups as ResidualGroups

@@ -48,6 +48,11 @@ class Target(Shown):
     is_step: bool = False
     other_mode: OneOf["loss", "program"] | None = None
 
+    @property
+    def has_gradient(self) -> bool:
+        """Whether a gradient is part of what was traced: of a loss always."""
+        return self.mode == "loss" or bool(self.gradients)
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class JaxInfo(Shown):

@@ -62,11 +62,14 @@ def snapshot(report: Report, root: Path) -> str:
       report: The report.
       root: What paths are relative to.
     """
+    what = "What the backward pass keeps" if report.target.has_gradient else "What goes in and out"
     head = [
-        f"{_COMMENT} What the backward pass keeps; `{_UPDATE}` writes this file.",
+        f"{_COMMENT} {what}; `{_UPDATE}` writes this file.",
         f"{_COMMENT} jax {report.jax.version}",
         f"{report.target.name} on {report.place.name}",
     ]
+    if not report.target.has_gradient:
+        return "\n".join([*head, "", *_in_and_out(report)]) + "\n"
     rows = sorted(_rows(report, root))
     kept = [f"{format_bytes(total):>10}  {count} x {row}" for row, (total, count) in _summed(rows)]
     totals = f"{format_bytes(report.totals.computed_nbytes):>10}  kept for the backward pass"
@@ -112,6 +115,17 @@ def _place(where: Location | None, root: Path) -> str:
     # Where a library is installed differs from one machine to the next.
     file = path.relative_to(root) if path.is_relative_to(root) else Path(*path.parts[-2:])
     return f"{file.as_posix()} {where.function}: {where.code}".rstrip(": ")
+
+
+def _in_and_out(report: Report) -> Iterator[str]:
+    """Yield the arguments and the outputs of a program that takes no gradient."""
+    for name, arrays in (("arguments", report.arguments), ("outputs", report.outputs)):
+        yield f"{format_bytes(sum(a.nbytes for a in arrays)):>10}  {name}"
+        for a in arrays:
+            given = ", donated" * a.is_donated
+            back = f", returned updated{given}" if a.counterpart is not None else given
+            what = f"{_aval(a.aval)} {a.path}".rstrip()
+            yield one_line(f"{format_bytes(a.nbytes):>10}  {what}{back * (name == 'arguments')}")
 
 
 def _checkpoint(checkpoint: Checkpoint) -> str:

@@ -5,6 +5,7 @@ const KINDS = [
   ["parameters", "parameters", "#0072b2", ""],
   ["optimizer-state", "optimizer state", "#56b4e9", "horizontal"],
   ["batch", "batch", "#009e73", ""],
+  ["state", "state", "#56b4e9", "horizontal"],
   ["argument", "arguments", "#009e73", ""],
   ["constant", "constants", "#4d7a6a", "dots"],
   ["output", "outputs", "#8c8c8c", "vertical"],

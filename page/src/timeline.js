@@ -280,6 +280,7 @@ export function timeline(state) {
 
   function phases() {
     const points = program().points;
+    if (!points.some(pass)) return;
     let start = 0;
     for (let i = 1; i <= points.length; i += 1) {
       if (i < points.length && passOf(points[i]) === passOf(points[start])) continue;
@@ -292,6 +293,11 @@ export function timeline(state) {
       }
       start = i;
     }
+  }
+
+  // A program without a gradient is one pass, which has no name of its own.
+  function pass(point) {
+    return point.phase === "program" ? "" : point.phase;
   }
 
   function passOf(point) {
@@ -316,7 +322,7 @@ export function timeline(state) {
         {},
         `${at === found.at ? "At the peak" : "At"} op ${found.op ? found.op[at] : at} of ${found.ops}: ${bytes(total)} live`,
       ),
-      el("p", {}, [point.primitive, line && where(line), point.phase].filter(Boolean).join(" · "), versus),
+      el("p", {}, [point.primitive, line && where(line), pass(point)].filter(Boolean).join(" · "), versus),
       line?.code && el("pre", { class: "code" }, line.code),
       el("div", { class: "beside" },
       table(
@@ -416,7 +422,7 @@ export function timeline(state) {
     } else {
       add(tip, [
         el("strong", {}, band ? `small ${style(band.kind).word}` : `${bytes(point.nbytes)} live`),
-        el("div", {}, [point.primitive, where(point.place ?? point.library), point.phase].filter(Boolean).join(" · ")),
+        el("div", {}, [point.primitive, where(point.place ?? point.library), pass(point)].filter(Boolean).join(" · ")),
       ]);
     }
     tip.hidden = false;

@@ -88,7 +88,7 @@ def budget_findings(
     """
     name = reference or report.target.name
     return tuple(
-        BudgetFinding(_finding(each, name, _help(each, report.words)), each.fails)
+        BudgetFinding(_finding(each, name, _remedy(each, report)), each.fails)
         for each in held(report, limits)
         if each.holding != "within"
     )
@@ -257,7 +257,10 @@ def _place(source: Source) -> str:
     return "" if where is None else f"{where.file}:{where.line}"
 
 
-def _help(held: Held, words: tuple[str, ...]) -> str:
+def _remedy(held: Held, report: Report) -> str:
+    words = report.words
+    if not report.target.has_gradient:
+        return "make what the line computes smaller, or raise the budget"
     if held.figure == "kept" or not words:
         return "checkpoint the function that the line is in, or raise the budget"
     budget = format_bytes(held.limit_nbytes).replace(".00 ", "").replace(" ", "")

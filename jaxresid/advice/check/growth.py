@@ -115,12 +115,13 @@ def growth_finding(
     if baseline.jax != report.jax.version:
         said.append(f"That was traced by jax {baseline.jax}, and this by {report.jax.version}")
     where = lines[0].location if lines else None
+    shrink = "checkpoint" if report.target.has_gradient else "make smaller"
     remedy = "raise the limit" if earlier.report else "the same command with --update accepts it"
     finding = Finding(
         GROWTH_RULE,
         ". ".join(said),
         NOWHERE if where is None else Source(where),
-        f"checkpoint what has grown, or {remedy}"
+        f"{shrink} what has grown, or {remedy}"
         if fails
         else "nothing, or a limit of its own: --max-kept",
         {

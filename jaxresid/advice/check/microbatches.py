@@ -59,7 +59,9 @@ def microbatch_proposals(inspection: Inspection, limit_nbytes: int | None) -> It
     """
     subject, report = inspection.subject, inspection.report
     budget = limit_nbytes or report.place.memory_nbytes
-    if budget is None or report.peak is None or subject.is_dead or _fits(report, budget):
+    if budget is None or report.peak is None or _fits(report, budget):
+        return
+    if subject.is_dead or not report.target.has_gradient:
         return
     batch = batch_of(subject)
     if batch is None:

@@ -43,7 +43,7 @@ from jaxresid.inspector.memory.compilers import check_lifetimes, has_estimate
 from jaxresid.inspector.next_step import ask_compiler
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals.offloading import offloading
-from jaxresid.inspector.subject.base import Subject, gc_paused
+from jaxresid.inspector.subject.base import Subject, gc_paused, without_gradient
 from jaxresid.inspector.variants.candidates import PolicyCandidate, candidates
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Variant, Variants
 from jaxresid.model import Comparison, ComparisonRow, Lifetimes, NextStep, with_answers
@@ -186,6 +186,8 @@ def comparison(
     policies = policies or ChosenPolicies()
     if at == SEGMENTS and (policies.own or policies.names):
         raise InputsError("segments are compared without policies; leave them out")
+    if not subject.target.has_gradient:
+        raise InputsError(without_gradient(subject.name))
     arguments = subject.trace.arguments
     paths = [arguments.paths[i] for i in arguments.dynamic]
     if measure is not None:

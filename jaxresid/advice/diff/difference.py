@@ -115,6 +115,9 @@ def _notes(before: Report, after: Report, sides: tuple[DiffSide, DiffSide]) -> I
     """Yield what else the sides differ in, so that their figures may."""
     if before.target.mode != after.target.mode:
         yield f"a {before.target.mode} and a {after.target.mode}"
+    if before.target.has_gradient != after.target.has_gradient:
+        which = "the first" if before.target.has_gradient else "the second"
+        yield f"only {which} takes a gradient"
     if _axes(before.mesh) != _axes(after.mesh):
         yield f"over {_axes(before.mesh)} and {_axes(after.mesh)}"
     yield from _flag_notes(before.jax, after.jax)

@@ -117,7 +117,7 @@ class _Ways:
         yield from self._donation()
         if self._differentiates() is not False:
             yield from self._planned("plan", self._names.target, self._parts.temp_nbytes)
-            yield from self._planned("batch", self._names.batched)
+        yield from self._planned("batch", self._names.batched)
         yield from self._planned("shard", self._names.split)
         if self._lists_nothing() and self._report is None:
             yield self._dump()
@@ -129,7 +129,7 @@ class _Ways:
         yield from self._donation()
         nbytes = parts.argument_nbytes if cause == "arguments" else parts.output_nbytes
         yield from self._planned("shard", self._names.split, nbytes)
-        if cause == "arguments":
+        if cause == "arguments" and self._differentiates() is not False:
             yield from self._planned("state", self._names.target, nbytes)
         if self._lists_nothing() and self._report is None:
             yield self._dump()
@@ -190,7 +190,9 @@ class _Ways:
         return max(round(taken - _LIBRARIES_FRACTION, 2), 0.1)
 
     def _differentiates(self) -> bool | None:
-        """Return whether the program takes gradients; None where no name says."""
+        """Return whether the program takes gradients; None where nothing says."""
+        if self._report is not None and not self._report.target.has_gradient:
+            return False
         names = [buffer.op_name for buffer in self._failure.buffers if buffer.op_name]
         return any(buffer.role for buffer in self._buffers) if names else None
 

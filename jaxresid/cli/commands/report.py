@@ -157,10 +157,13 @@ def report(
         result = found.report
         keep_result("report", options, result, since=since)
         if output.format == "jax":
+            from jaxresid.inspector.subject.base import without_gradient
             from jaxresid.inspector.trace.function import Trace
             from jaxresid.inspector.trace.saved_lines import saved_residual_lines
 
             if not isinstance(found.trace, Trace):
+                if not result.target.has_gradient:
+                    raise InputsError(without_gradient(options.target))
                 raise InputsError(
                     f"{options.target} is taken as it is, and JAX lists the residuals of what it"
                     " differentiates only; use -f text or json, or --mode loss"

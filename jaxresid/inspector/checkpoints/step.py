@@ -63,7 +63,7 @@ def evaluate_step_checkpoints(
       InputsError: a policy fails or gives no answer.
     """
     jaxpr, tagged = step.jaxpr, step_cost(step)
-    if not step.has_checkpoints:
+    if not step.holds_gradient or not step.has_checkpoints:
         return EvaluatedCheckpoints((), tagged)
     removal = Removal(lambda: _traced(fun, step), lambda again: (again.jaxpr,), step.frames)
     cost = jaxpr_cost(jaxpr, step.trips)

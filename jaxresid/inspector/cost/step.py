@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jaxresid import jax_compat
-from jaxresid.inspector.cost.jaxpr_cost import Costs, Wanted, devices_of
+from jaxresid.inspector.cost.jaxpr_cost import Costs, Wanted, devices_of, jaxpr_cost
 from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.jaxpr.phases import (
     BACKWARD,
@@ -30,8 +30,11 @@ def step_cost(step: StepTrace) -> Phases:
     no gradient (preparing a batch, running a frozen model), otherwise as `update` (clipping, the
     optimizer). `recompute` is what the name stacks tag as such: this is exact for matmuls and
     convolutions. For elementwise work it is too much, since without the checkpoint the forward pass
-    would prepare some of it for the backward pass as well (`1 - tanh(x)**2`).
+    would prepare some of it for the backward pass as well (`1 - tanh(x)**2`). A program without a
+    gradient is one pass, `program`.
     """
+    if not step.holds_gradient:
+        return Phases(Cost(), Cost(), Cost(), program=jaxpr_cost(step.jaxpr, step.trips))
     parts = _PassCosts(step.trips)
     parts.add(step.jaxpr, None, "", _RunCount(), frozenset(), frozenset())
     costs = parts.costs

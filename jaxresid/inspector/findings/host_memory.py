@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from jaxresid import jax_compat
 from jaxresid.inspector.checkpoints.offers import Offer
-from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE
+from jaxresid.inspector.jaxpr.phases import BACKWARD, PROGRAM, RECOMPUTE
 from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Op, Value
@@ -137,6 +137,8 @@ def _unrolled(program: Program, places: OpSources) -> Iterator[Finding]:
                 line.steps[-1] += move.nbytes
                 line.moved.append(move.after)
                 line.reached.add(move.after)
+    is_one_pass = all(op.phase == PROGRAM for op in program.block.ops)
+    body = "the body" if is_one_pass else "a checkpointed body"
     for line in lines.values():
         # Two are no loop: a helper moves the parameters, and in the update the state.
         if len(line.steps) < 3:
@@ -149,7 +151,7 @@ def _unrolled(program: Program, places: OpSources) -> Iterator[Finding]:
             " early as memory allows, so all of them are on the device at once, not"
             f" {format_bytes(max(line.steps))} at a time",
             line.source,
-            help="stack them and scan over them, with the move inside a checkpointed body",
+            help=f"stack them and scan over them, with the move inside {body}",
             measured={"nbytes": nbytes, "count": len(line.moved), "largest_nbytes": most},
         )
 

@@ -22,6 +22,8 @@ FORWARD: Final = "forward"
 RECOMPUTE: Final = "recompute"
 BACKWARD: Final = "backward"
 UPDATE: Final = "update"
+# The one pass of a program that takes no gradient.
+PROGRAM: Final = "program"
 BOTH = "both"
 
 _DERIVATIVE = re.compile(r"\b(jvp|transpose)\(")

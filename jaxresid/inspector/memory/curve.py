@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE
+from jaxresid.inspector.jaxpr.phases import BACKWARD, PROGRAM, RECOMPUTE
 from jaxresid.inspector.memory.liveness import Timeline
 from jaxresid.model import CurvePass, Pass, PhaseSpan
 
@@ -26,7 +26,7 @@ def curve_of(
       outside: the bytes of arguments and outputs.
     """
     values = [outside + p.nbytes for p in timeline.points] or [outside]
-    phases = [_pass(p.op.phase) for p in timeline.points] or [FORWARD]
+    phases = [_pass(p.op.phase) for p in timeline.points] or [PROGRAM]
     if timeline.points:
         values[timeline.at] = outside + timeline.peak_nbytes
     count = len(values)

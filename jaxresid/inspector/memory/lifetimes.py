@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-from jaxresid.inspector.jaxpr.phases import FORWARD
+from jaxresid.inspector.jaxpr.phases import PROGRAM
 from jaxresid.inspector.memory.live_values import (
     Temporaries,
     held_inputs,
@@ -61,7 +61,7 @@ def lifetimes(lowered: Lowered, places: Places, *, name: str = "", most: int = _
     points = [
         ProgramPoint(p.op.name, places.source(p.op), p.op.phase, outside + p.nbytes)
         for p in found.points
-    ] or [ProgramPoint(None, NOWHERE, FORWARD, outside)]
+    ] or [ProgramPoint(None, NOWHERE, PROGRAM, outside)]
     values = [
         Lifetime(0, len(points), live, "constant" if live.kind == "constant" else "argument")
         for live in held_inputs(lowered.program)

@@ -87,7 +87,8 @@ def held_outputs(
     for v, role in zip(program.block.outputs, program.outputs, strict=True):
         if v.memory != "device" or not v.size * v.itemsize:
             continue
-        op = made.get(v)
+        # The state of a program without a gradient is the argument, which stays where it is.
+        op = None if role.kind == "state" else made.get(v)
         phase = op.phase if op else None
         op = _maker(op, v) if op else None
         live = LiveValue(

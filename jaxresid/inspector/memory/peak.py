@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jaxresid.inspector.jaxpr.level import Level
-from jaxresid.inspector.jaxpr.phases import FORWARD
+from jaxresid.inspector.jaxpr.phases import PROGRAM
 from jaxresid.inspector.jaxpr.primitives import of_kind
 from jaxresid.inspector.memory.curve import curve_of
 from jaxresid.inspector.memory.live_values import (
@@ -122,7 +122,7 @@ def peak(lowered: Lowered, places: OpSources) -> EstimatedPeak:
         profile=lowered.profile.name,
         source=NOWHERE if op is None else places.source(op),
         primitive=None if op is None else op.name,
-        phase=FORWARD if op is None else op.phase,
+        phase=PROGRAM if op is None else op.phase,
         arguments_nbytes=arguments_nbytes(program),
         outputs_nbytes=outputs_nbytes(program),
         temporaries_nbytes=found.peak_nbytes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, UPDATE
+from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, PROGRAM, RECOMPUTE, UPDATE
 from jaxresid.inspector.program.build import JaxprReader, Program, program_of_jaxpr
 from jaxresid.inspector.program.ops import Block, Op, Value
 from jaxresid.inspector.program.step_roles import Roles, roles
@@ -32,7 +32,13 @@ def step_program(
         sharding=step.sharding,
         trips=step.trips,
     )
-    return infer_phases(made)
+    return infer_phases(made) if step.holds_gradient else replace(made, block=_as_one(made.block))
+
+
+def _as_one(block: Block) -> Block:
+    """Return a block of a program without a gradient, which is one pass whatever its tags."""
+    ops = (replace(op, phase=PROGRAM, bodies=tuple(map(_as_one, op.bodies))) for op in block.ops)
+    return replace(block, ops=tuple(ops))
 
 
 def infer_phases(program: Program) -> Program:

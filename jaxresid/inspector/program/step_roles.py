@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import functools
 import operator
-import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from jaxresid.inspector.jaxpr.flows import NOTHING, Flow, Flows, bits, is_inexact, shape_and_dtype
 from jaxresid.inspector.program.build import ValueRole
+from jaxresid.inspector.program.updated_arguments import (
+    argument_roles,
+    path_keys,
+    updated_arguments,
+)
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import LiveKind
 
@@ -34,8 +38,10 @@ def roles(step: StepTrace) -> Roles:
     changed in place, and is in an argument that holds none of these. The rest, such as running
     means, metrics or frozen layers beside parameters, is `argument`. An output is a `gradient`
     where a backward pass makes it; it has the role of its input where it is the next value of a
-    donated one; otherwise it is `output`.
+    donated one; otherwise it is `output`. Without a gradient they are those of `argument_roles`.
     """
+    if not step.holds_gradient:
+        return argument_roles(step)
     jaxpr = step.jaxpr
     lead = len(jaxpr.invars) - len(step.arguments.dynamic)
     holders = [-1] * lead + _argument_numbers(step)
@@ -72,6 +78,8 @@ def next_values(step: StepTrace, *, only_of_itself: bool = False) -> dict[int, f
         parameters remade of an optimizer's copy, and what looks like these, updates that the caller
         adds to the parameters.
     """
+    if not step.holds_gradient:
+        return updated_arguments(step)
     lead = len(step.jaxpr.invars) - len(step.arguments.dynamic)
     found = _input_uses(step, [-1] * lead + _argument_numbers(step))
     back = {**found.state, **found.parameters}
@@ -141,7 +149,7 @@ def _input_uses(step: StepTrace, holders: Sequence[int]) -> _InputUses:
     nexts.update(*paired.values())
     state = {i: at - nexts for i, at in state.items()}
     others = set(range(len(made))) - nexts - needed
-    nested = [i for i in sorted(fed - parameters.keys()) if _keys(step.inputs[i] or "")]
+    nested = [i for i in sorted(fed - parameters.keys()) if path_keys(step.inputs[i] or "")]
     carried = frozenset(_paired_outputs(step, nested, sorted(others)))
     is_gradient = tuple(flow.is_gradient for flow in made)
     return _InputUses(fed, parameters, state, carried, is_gradient, frozenset(paired))
@@ -173,11 +181,13 @@ def _unread_parameters(
     found = {i: at for i, at in state.items() if step.inputs[i] and is_apart(i, at)}
 
     def is_beside(i: int) -> bool:
-        beside = [_keys(step.inputs[j] or "")[:-1] for j in parameters if holders[j] == holders[i]]
+        beside = [
+            path_keys(step.inputs[j] or "")[:-1] for j in parameters if holders[j] == holders[i]
+        ]
         if not any(holders[j] == holders[i] for j in state.keys() - found.keys()):
             return bool(beside)
         shared = _shared(beside)
-        return bool(beside) and _keys(step.inputs[i] or "")[: len(shared)] == shared
+        return bool(beside) and path_keys(step.inputs[i] or "")[: len(shared)] == shared
 
     return {i: at for i, at in found.items() if is_beside(i)}
 
@@ -214,7 +224,7 @@ def _paired_outputs(
     place of a similar tree: `params['w']` and `[0]['w']`. Each output is paired with one input;
     inputs that are deep in a tree choose first.
     """
-    keys = {i: _keys(path) for i in inputs if (path := step.inputs[i]) is not None}
+    keys = {i: path_keys(path) for i in inputs if (path := step.inputs[i]) is not None}
     free: dict[Hashable, list[int]] = {}
     for j in outputs:
         free.setdefault(shape_and_dtype(step.jaxpr.outvars[j]), []).append(j)
@@ -222,17 +232,12 @@ def _paired_outputs(
     for i in sorted(keys, key=lambda i: -len(keys[i])):
         alike = free.get(shape_and_dtype(step.jaxpr.invars[i]), [])
         for j in alike:
-            tail = _keys(step.outputs[j])
+            tail = path_keys(step.outputs[j])
             if tail[len(tail) - len(keys[i]) :] == keys[i]:
                 found[i] = {j}
                 alike.remove(j)
                 break
     return found
-
-
-def _keys(path: str) -> list[str]:
-    """Return the keys of a path: `['layers']`, `[3]` and `.w` for `params['layers'][3].w`."""
-    return re.findall(r"\[(?:'[^']*'|[^\[\]]*+)\]|(?<=[\w\]])\.\w+|^\.\w+", path)
 
 
 def _argument_numbers(step: StepTrace) -> list[int]:

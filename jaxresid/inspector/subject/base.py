@@ -33,6 +33,7 @@ from jaxresid.inspector.memory.lowered import Lowered, lower
 from jaxresid.inspector.memory.peak import EstimatedPeak, OpSources, peak
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program
+from jaxresid.inspector.program.program_arrays import ProgramArrays
 from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import Variants
@@ -89,6 +90,11 @@ class Subject(ABC):
         It has no backward pass then, and nothing is said of what it takes or of its checkpoints.
         """
         return False
+
+    @property
+    def arrays(self) -> ProgramArrays:
+        """What goes into a program without a gradient, and what comes out; of others nothing."""
+        return (), ()
 
     @property
     def passes(self) -> int:
@@ -320,7 +326,7 @@ class Subject(ABC):
           depth: show nested jaxprs down to this depth; 0 folds them all.
 
         Raises:
-          InputsError: it is a training step.
+          InputsError: it is a training step, or takes no gradient.
         """
 
 
@@ -376,6 +382,14 @@ def gc_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def without_gradient(name: str) -> str:
+    """Return why there is no pass to split and no checkpoint to compare, without a full stop."""
+    return (
+        f"{name} takes no gradient: no backward pass keeps residuals and no checkpoint has an"
+        " effect; use --mode loss to ask about its gradient"
+    )
 
 
 def dead_gradients(name: str) -> str:

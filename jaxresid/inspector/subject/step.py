@@ -27,11 +27,12 @@ from jaxresid.inspector.findings.proposals import (
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.donation import MissingDonation, missing_donation
+from jaxresid.inspector.program.program_arrays import ProgramArrays, program_arrays
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.program.step_roles import PARAMETERS, next_values
 from jaxresid.inspector.program.unusable_donation import unusable_donations
 from jaxresid.inspector.residuals.step import step_residuals
-from jaxresid.inspector.subject.base import Subject, dead_gradients
+from jaxresid.inspector.subject.base import Subject, dead_gradients, without_gradient
 from jaxresid.inspector.trace import step as steps
 from jaxresid.inspector.trace.derivatives import gradients, in_words
 from jaxresid.inspector.trace.step import StepTrace
@@ -81,6 +82,11 @@ class StepSubject(Subject):
         updated = {self.trace.inputs[i] for i in next_values(self.trace, only_of_itself=True)}
         is_step = not self.is_dead and not updated.isdisjoint(parameters)
         return Target(self.name, parameters, "program", own, is_step)
+
+    @functools.cached_property
+    def arrays(self) -> ProgramArrays:
+        """What goes into it and comes out of it, where it takes no gradient; else nothing."""
+        return ((), ()) if self.trace.holds_gradient else program_arrays(self.trace, self.program)
 
     def evaluate_checkpoints(self) -> EvaluatedCheckpoints:
         """Return its checkpoints, judged, and the cost of its passes; see `Subject`."""
@@ -176,7 +182,4 @@ class StepSubject(Subject):
                 " there (a report shows what it keeps), or use mode loss to differentiate the"
                 " program itself"
             )
-        raise InputsError(
-            f"{self.name} is taken as it is, without a gradient, and has no two passes; use mode"
-            " loss to differentiate it"
-        )
+        raise InputsError(without_gradient(self.name))

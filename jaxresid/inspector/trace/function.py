@@ -100,6 +100,17 @@ class Trace(Traced):
         return list(invars[end - self.num_residuals : end])
 
     @property
+    def is_flat(self) -> bool:
+        """Whether no gradient depends on the cotangents: all are zero, whatever the arguments."""
+        invars = self.backward.invars
+        reached = set(invars[len(invars) - self.num_cotangents :])
+        for eqn in self.backward.eqns:
+            if any(not jax_compat.is_literal(v) and v in reached for v in eqn.invars):
+                reached.update(eqn.outvars)
+        outvars = (v for v in self.backward.outvars if not jax_compat.is_literal(v))
+        return reached.isdisjoint(outvars)
+
+    @property
     def sharding(self) -> Sharding | None:
         """The split of the forward pass over the arguments' mesh; None without one."""
         pairs = zip(self.kept, self.pieces or (), strict=False)

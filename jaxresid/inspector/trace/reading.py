@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from jaxresid import jax_compat
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.jaxpr.flows import Flows, is_inexact
+from jaxresid.inspector.jaxpr.smooth import smooth_outputs
 from jaxresid.inspector.trace.changes import changes, paths_of
 from jaxresid.inspector.trace.function import (
     TracedFunction,
@@ -39,7 +40,8 @@ def reading(primal: TracedFunction, arguments: Arguments) -> Reading:
     where it takes gradients itself, as that of a force field or a differential equation. A training
     step changes something by a gradient, or returns one beside a scalar that none is part of, or
     does nothing with it. What returns its first argument updated beside the scalar is a program as
-    well, such as a step of a simulation with its energy.
+    well, such as a step of a simulation with its energy, and what has no derivative but zero, such
+    as an accuracy.
     """
     if not arguments.having("differentiated"):
         return _PROGRAM
@@ -48,6 +50,8 @@ def reading(primal: TracedFunction, arguments: Arguments) -> Reading:
     if not has_aux and not is_real_scalar(result):
         return _PROGRAM
     jaxpr = jax_compat.open_jaxpr(primal.jaxpr)
+    if 0 not in smooth_outputs(jaxpr, range(len(jaxpr.invars))):
+        return _PROGRAM
     if any(change.is_after for change in changes(primal, arguments)):
         return _PROGRAM
     flows = Flows(jaxpr)

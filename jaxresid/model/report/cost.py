@@ -102,17 +102,19 @@ class Phases(Shown):
       backward: the cost of the backward pass without any checkpoint.
       recompute: the cost that checkpoints add: with them minus without.
       update: the cost of what a training step does besides: its optimizer.
+      program: the cost of a program that takes no gradient, and has none of these passes.
     """
 
     forward: Cost
     backward: Cost
     recompute: Cost
     update: Cost = Cost()
+    program: Cost = Cost()
 
     @property
     def total(self) -> Cost:
         """The cost of all parts together."""
-        return self.forward + self.backward + self.recompute + self.update
+        return self.forward + self.backward + self.recompute + self.update + self.program
 
     def checkpointed(self, total: Cost) -> Phases:
         """Return these phases of a program without checkpoints with what checkpoints add to them.

@@ -26,7 +26,8 @@ class ProgramPoint(Shown):
     Attributes:
       primitive: its primitive; None in a program without ops, which has one point.
       source: where it comes from.
-      phase: its pass: `forward`, `recompute`, `backward` or, in a step, `update`.
+      phase: its pass: `forward`, `recompute`, `backward` or, in a step, `update`; `program` where
+        no gradient is taken.
       nbytes: the bytes of device memory that are live: arguments + outputs - aliased + temporaries.
     """
 

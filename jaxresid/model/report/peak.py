@@ -15,16 +15,17 @@ LiveKind = OneOf[
     "parameters",
     "optimizer-state",
     "batch",
+    "state",
     "constant",
     "output",
     "gradient",
     "residual",
     "temporary",
 ]
-# The passes of a program: a gradient has no update.
-Pass = OneOf["forward", "recompute", "backward", "update"]
+# The passes of a program: a gradient has no update, and what takes no gradient is one `program`.
+Pass = OneOf["forward", "recompute", "backward", "update", "program"]
 # Those of a curve, where what is recomputed is part of the backward pass.
-CurvePass = OneOf["forward", "backward", "update"]
+CurvePass = OneOf["forward", "backward", "update", "program"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -33,7 +34,8 @@ class LiveValue(Shown):
 
     Attributes:
       kind: `argument`, `constant`, `output`, `gradient`, `residual`, `temporary`; in a training
-        step the arguments are `parameters`, `optimizer-state` or `batch`.
+        step the arguments are `parameters`, `optimizer-state` or `batch`, and in a program without
+        a gradient those that it returns updated, such as a cache, are `state`.
       nbytes: the bytes of all `count` of them.
       aval: the shape and dtype; None for what an op needs while it runs and has no name.
       count: how many there are.
@@ -63,7 +65,8 @@ class PhaseSpan(Shown):
     """A stretch of a curve of bytes that is one pass.
 
     Attributes:
-      phase: `forward`, `backward` (what is recomputed included) or, in a step, `update`.
+      phase: `forward`, `backward` (what is recomputed included) or, in a step, `update`;
+        `program` where no gradient is taken.
       start: the index of its first point in the curve.
       stop: the index after its last.
       nbytes: the most bytes in it.
@@ -106,7 +109,7 @@ class Peak(Shown):
       source: where the op at the peak is.
       primitive: the primitive of the op at the peak.
       phase: the pass of the op at the peak: `forward`, `recompute`, `backward` or, in a step,
-        `update`.
+        `update`; `program` where no gradient is taken.
       arguments_nbytes: bytes of arguments.
       outputs_nbytes: bytes of outputs.
       temporaries_nbytes: bytes of temporaries.

@@ -14,6 +14,7 @@ from jaxresid.model.report.modules import ModuleMemory
 from jaxresid.model.report.next_step import NextStep
 from jaxresid.model.report.offloading import Offloading
 from jaxresid.model.report.peak import KeptBeyondPeak, Peak
+from jaxresid.model.report.program_arrays import ProgramArray
 from jaxresid.model.report.rows import ResidualGroups, grouped
 from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, Mesh, PlaceInfo, Target
@@ -45,6 +46,8 @@ class Report(Result):
       beyond_peak: why more is kept than the peak; None where it is not more.
       lifetimes: from when until when each value is live, where that was asked for: in the program,
         then without each checkpoint for which that program can be made.
+      arguments: what goes into a program that takes no gradient, and has no residuals.
+      outputs: what comes out of it.
     """
 
     target: Target
@@ -63,6 +66,8 @@ class Report(Result):
     modules: tuple[ModuleMemory, ...] = ()
     beyond_peak: KeptBeyondPeak | None = None
     lifetimes: tuple[Lifetimes, ...] = ()
+    arguments: tuple[ProgramArray, ...] = ()
+    outputs: tuple[ProgramArray, ...] = ()
 
     def _headline(self) -> str:
         peak = peak_text(None)
@@ -71,14 +76,15 @@ class Report(Result):
         elif self.compiled:
             peak = peak_text(self.compiled[0].peak_nbytes, by=" by XLA")
         kept = count_text(sum(r.origin.kind == "computed" for r in self.residuals), "residual")
+        asked = [f"{format_bytes(self.totals.computed_nbytes)} kept in {kept}"]
+        asked.append(count_text(len(self.checkpoints), "checkpoint"))
         return headline(
             "Report",
             self.target,
             [self.place.name],
             [
                 peak,
-                f"{format_bytes(self.totals.computed_nbytes)} kept in {kept}",
-                count_text(len(self.checkpoints), "checkpoint"),
+                *(asked if self.target.has_gradient else ["no gradient"]),
                 count_text(len(self.findings), "finding") if self.findings else "",
             ],
         )

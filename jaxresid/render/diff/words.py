@@ -25,10 +25,12 @@ def headline(difference: Difference) -> str:
     """Return what changed in one sentence, without the target."""
     after = difference.after
     if difference.is_same:
-        kept = f"keeps {format_bytes(after.totals.computed_nbytes)}"
-        if after.peak_nbytes is None:
-            return f"No difference: {kept}."
-        return f"No difference: peak {_about(after)}{format_bytes(_peak(after))}, {kept}."
+        same = []
+        if after.peak_nbytes is not None:
+            same.append(f"peak {_about(after)}{format_bytes(_peak(after))}")
+        if after.target.has_gradient:
+            same.append(f"keeps {format_bytes(after.totals.computed_nbytes)}")
+        return f"No difference{': ' * bool(same)}{', '.join(same)}."
     text = "; ".join(_clauses(difference))
     return f"{text[0].upper()}{text[1:]}."
 
@@ -42,7 +44,8 @@ def _clauses(difference: Difference) -> Iterator[str]:
         yield f"the peak is {much}{share}{where}"
     elif peak is not None:
         yield f"the peak stays at {_about(difference.after)}{format_bytes(_peak(difference.after))}"
-    yield _kept_clause(difference)
+    if difference.before.target.has_gradient or difference.after.target.has_gradient:
+        yield _kept_clause(difference)
     host = difference.after.totals.host_nbytes - difference.before.totals.host_nbytes
     if host:
         yield f"{format_bytes(abs(host))} {'more' if host > 0 else 'less'} in host memory"

@@ -39,6 +39,7 @@ from jaxresid.render.report.peak import (
     peak_remarks,
     top_live,
 )
+from jaxresid.render.report.program_arrays import arrays_text, render_arrays
 from jaxresid.render.report.residuals import row_text
 from jaxresid.render.report.rows import ResidualRow, View, rows, shapes_text
 from jaxresid.render.style.words import line_text, percent, source_notes, verdict_text
@@ -62,12 +63,20 @@ def report_html(report: Report) -> str:
         *map(paragraph, (f"warning: {warning}" for warning in report.warnings)),
         _timeline(replace(report, lifetimes=lifetimes)),
         *_peak(report),
-        _kept(report),
-        folded(_count(report.checkpoints, "checkpoint"), _checkpoints(report)),
+        *_kept_or_passed(report),
         folded(_count(finding_lines(report), "finding"), _findings(report)),
         folded("work", *_cost(report)),
         folded("about the figures", *_about(report)),
     )
+
+
+def _kept_or_passed(report: Report) -> Iterable[str]:
+    """Yield what is kept and the checkpoints, or without a gradient what goes in and out."""
+    if report.target.has_gradient:
+        yield _kept(report)
+        yield folded(_count(report.checkpoints, "checkpoint"), _checkpoints(report))
+    elif text := arrays_text(report):
+        yield folded(text, printed(Group(*render_arrays(report))))
 
 
 def _timeline(report: Report) -> str:

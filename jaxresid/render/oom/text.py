@@ -127,7 +127,8 @@ def _title(report: OomReport) -> str:
     if report.matched_nbytes is not None and report.target is not None:
         whole = sum(buffer.nbytes for buffer in report.buffers)
         share = percent(report.matched_nbytes, whole)
-        title += f"; {share or '0 %'} of them residuals, arguments or outputs of"
+        what = "residuals, " * report.target.has_gradient + "arguments or outputs"
+        title += f"; {share or '0 %'} of them {what} of"
         title += f" {report.target.name}"
     return title
 

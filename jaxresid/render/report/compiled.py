@@ -15,6 +15,7 @@ from jaxresid.model import (
     CompiledBuffer,
     CompiledReport,
     CompilerWarning,
+    Target,
     interval_between,
 )
 from jaxresid.render.report.estimates import about_text, interval_remarks
@@ -54,6 +55,13 @@ _ADVICE = {
     " time that this takes; with jax.checkpoint you choose what is computed again.",
     "host-compute": "The operands are in host memory, so the host computes this, slowly. Move them"
     " with jax.device_put before they are used.",
+}
+# Of a program that takes no gradient, in which a checkpoint changes nothing.
+_ADVICE_WITHOUT_GRADIENT = _ADVICE | {
+    "memory-limit": "XLA looked for values to compute again and found no more. Take a smaller"
+    " batch, donate what is returned updated, or split the program over more devices.",
+    "recomputed": "Otherwise the program would be above XLA's own limit. No estimate here has the"
+    " time that this takes.",
 }
 _SHORT = {
     "resharding": "gathers whole arrays to split them another way",
@@ -103,8 +111,8 @@ def _with_cublas(nbytes: int) -> str:
     return f" if the GPU takes cuBLAS's matmuls ({format_bytes(nbytes)})"
 
 
-def compiled_lines(compiled: Compiled) -> Iterator[RenderableType]:
-    """Yield the lines on what XLA says for one place."""
+def compiled_lines(compiled: Compiled, target: Target) -> Iterator[RenderableType]:
+    """Yield the lines on what XLA says of a target for one place."""
     style = {True: "bold green", False: "bold red", None: "bold"}[compiled.fits]
     if compiled.error is not None or compiled.may_fit:
         style = "bold yellow"
@@ -113,8 +121,8 @@ def compiled_lines(compiled: Compiled) -> Iterator[RenderableType]:
     if compiled.error is not None:
         lines.append(Text(compiled.error, style="yellow"))
     else:
-        lines += [*_figures(compiled)]
-    lines += [*_warned(compiled.warnings)]
+        lines += [*_figures(compiled, target)]
+    lines += [*_warned(compiled.warnings, target)]
     lines += [Text(f"note: {note}", style="dim") for note in compiled.notes]
     if compiled.compiler or compiled.seconds is not None:
         lines.append(Text(_how(compiled), style="dim"))
@@ -126,7 +134,7 @@ def render_compiled(report: CompiledReport) -> RenderableType:
     report = safe_value(report)
     parts: list[RenderableType] = [target_line(report.target, report.places, report.mesh)]
     for i, compiled in enumerate(report.compiled):
-        parts += [Text()] * bool(i) + [*compiled_lines(compiled)]
+        parts += [Text()] * bool(i) + [*compiled_lines(compiled, report.target)]
     parts.append(Text())
     parts += [Text(f"warning: {warning}", style="yellow") for warning in report.warnings]
     parts += about(report.target, report.jax, report.places, report.mesh)
@@ -188,7 +196,7 @@ def place_lines(rows: Sequence[tuple[str, int, int]]) -> Iterator[str]:
         yield f"{text:<{width}}  {devices:>5} {plural:<7}  {each}"
 
 
-def buffers_title(compiled: Compiled) -> str:
+def buffers_title(compiled: Compiled, target: Target) -> str:
     """Return the title of the buffers, with the share of the live bytes that was matched, if known.
 
     An example is `largest live at XLA's peak; 64.1% of 12.66 GiB matched to residuals, arguments
@@ -198,7 +206,7 @@ def buffers_title(compiled: Compiled) -> str:
     if compiled.live_nbytes and compiled.matched_nbytes is not None:
         share = percent(compiled.matched_nbytes, compiled.live_nbytes)
         title += f"; {share} of {format_bytes(compiled.live_nbytes)} matched to"
-        title += " residuals, arguments and outputs"
+        title += " residuals," * target.has_gradient + " arguments and outputs"
     return title
 
 
@@ -234,7 +242,7 @@ def collective_text(collective: Collective) -> str:
     return f"{collective.opcode}{times} {bound}{format_bytes(collective.nbytes)}"
 
 
-def _figures(compiled: Compiled) -> Iterator[RenderableType]:
+def _figures(compiled: Compiled, target: Target) -> Iterator[RenderableType]:
     peak = []
     if compiled.peak_nbytes is not None:
         each = f" on each of {compiled.devices} devices" if compiled.devices > 1 else ""
@@ -259,7 +267,7 @@ def _figures(compiled: Compiled) -> Iterator[RenderableType]:
         parts = [collective_text(c) for c in compiled.collectives]
         yield FlowingParts([f"collectives {parts[0]}", *parts[1:]], indent=2)
     if compiled.buffers:
-        yield Text(buffers_title(compiled))
+        yield Text(buffers_title(compiled, target))
         yield Padding(_buffers(compiled), (0, 0, 0, 2))
         hidden = len(compiled.buffers) - _TOP
         if hidden > 0:
@@ -291,8 +299,9 @@ def _buffers(compiled: Compiled) -> Table:
     return table
 
 
-def _warned(warnings: Sequence[CompilerWarning]) -> Iterator[RenderableType]:
+def _warned(warnings: Sequence[CompilerWarning], target: Target) -> Iterator[RenderableType]:
     """Yield what XLA says of a program's memory, each kind with its advice."""
+    advice = _ADVICE if target.has_gradient else _ADVICE_WITHOUT_GRADIENT
     for kind in dict.fromkeys(warning.kind for warning in warnings):
         found = [warning for warning in warnings if warning.kind == kind]
         yield Text(f"XLA {_SHORT[kind]}", style="yellow")
@@ -313,7 +322,7 @@ def _warned(warnings: Sequence[CompilerWarning]) -> Iterator[RenderableType]:
         yield Padding(table, (0, 0, 0, 2))
         if len(found) > _TOP:
             yield Text(f"{len(found) - _TOP} smaller of these", style="dim")
-        yield Text(_ADVICE[kind], style="dim")
+        yield Text(advice[kind], style="dim")
 
 
 def _warning_text(warning: CompilerWarning) -> str:

@@ -31,9 +31,11 @@ def cost_rows(report: Report) -> tuple[CostRow, ...]:
     """
     cost = report.cost
     bound = at_least(cost.total.uncosted)
+    passes = [("forward", cost.forward), ("backward", cost.backward)]
+    if not report.target.has_gradient:
+        passes = [("program", cost.program)]
     found = [
-        CostRow(f"{bound}{format_flops(part.flops)}", phase, _kinds(part))
-        for phase, part in (("forward", cost.forward), ("backward", cost.backward))
+        CostRow(f"{bound}{format_flops(part.flops)}", phase, _kinds(part)) for phase, part in passes
     ]
     added = cost.recompute.flops
     if added or report.checkpoints:

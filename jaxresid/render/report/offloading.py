@@ -19,6 +19,7 @@ _INPUTS = {
     "constant": "constants that live",
     "optimizer-state": "optimizer state that lives",
     "parameters": "parameters that live",
+    "state": "state that lives",
 }
 
 
@@ -33,7 +34,8 @@ def render_offloading(report: Report) -> list[RenderableType]:
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
-    for nbytes, what in _lines(found):
+    lines = _lines(found) if report.target.has_gradient else _moved(found, "in each run")
+    for nbytes, what in lines:
         table.add_row(Text(format_bytes(nbytes), style="" if nbytes else "dim"), Text(what))
     heading = [Text("host memory", style="bold")]
     if found.kept_without_nbytes:
@@ -80,7 +82,12 @@ def _lines(offloading: Offloading) -> Iterator[tuple[int, str]]:
     yield offloading.kept_nbytes, "kept in device memory"
     if offloading.added_nbytes:
         yield offloading.added_nbytes, "of these, kept only because of the checkpoints"
+    yield from _moved(offloading, "in each step")
+
+
+def _moved(offloading: Offloading, when: str) -> Iterator[tuple[int, str]]:
+    """Yield what lives in host memory, and what is moved there and back."""
     for kind, nbytes in offloading.host_arguments:
         yield nbytes, f"{_INPUTS.get(kind, kind)} in host memory"
-    yield offloading.transfers.to_host_nbytes, "moved to the host in each step"
-    yield offloading.transfers.to_device_nbytes, "moved to the device in each step"
+    yield offloading.transfers.to_host_nbytes, f"moved to the host {when}"
+    yield offloading.transfers.to_device_nbytes, f"moved to the device {when}"

@@ -43,8 +43,9 @@ def room_text(report: Report) -> Text:
 
 def op_text(peak: Peak) -> str:
     """Return where the peak is: `at dot_general in the backward pass`."""
-    at = f"at {peak.primitive} " if peak.primitive else ""
-    return f"{at}in {phase_text(peak.phase)}"
+    at = f"at {peak.primitive}" if peak.primitive else ""
+    where = "" if peak.phase == "program" and at else f"in {phase_text(peak.phase)}"
+    return f"{at} {where}".strip()
 
 
 def breakdown_parts(peak: Peak) -> tuple[str, ...]:
@@ -97,7 +98,7 @@ def live_text(live: LiveValue) -> str:
     kind = kind_text(live.kind)
     if live.primitive is None:
         return f"{shape}{kind}{f' {live.path}' if live.path else ''}"
-    phase = f", {live.phase}" if live.phase else ""
+    phase = f", {live.phase}" if live.phase not in (None, "program") else ""
     return f"{shape}{kind}, {live.primitive}{phase}"
 
 

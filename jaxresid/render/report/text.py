@@ -15,12 +15,13 @@ from jaxresid.render.report.compiled import compiled_lines
 from jaxresid.render.report.cost import render_cost
 from jaxresid.render.report.heading import about
 from jaxresid.render.report.offloading import render_offloading
-from jaxresid.render.report.overview.chart import Chart
+from jaxresid.render.report.overview.chart import Chart, is_one_pass
 from jaxresid.render.report.overview.findings import finding_lines, render_findings
 from jaxresid.render.report.overview.lead import lead
 from jaxresid.render.report.overview.modules import render_modules
 from jaxresid.render.report.overview.screen import Overview, made_of, notes
 from jaxresid.render.report.peak import render_live
+from jaxresid.render.report.program_arrays import render_arrays
 from jaxresid.render.report.residuals import render_residuals, render_totals
 from jaxresid.render.report.rows import GROUPS, VIEWS, View
 from jaxresid.render.style.words import percent
@@ -91,14 +92,16 @@ def _everything(report: Report, view: View, encoding: str) -> Iterator[Renderabl
     yield Text()
     yield from about(report.target, report.jax, [report.place], report.mesh)
     yield Text()
-    yield render_totals(report)
-    yield Text()
+    if report.target.has_gradient:
+        yield render_totals(report)
+        yield Text()
     yield from render_cost(report)
     yield Text()
     yield from made_of(report, encoding, _ROWS)
     if report.peak is not None:
         yield from render_live(report)
         yield Text()
+    yield from _spaced(render_arrays(report))
     if report.checkpoints:
         yield from render_checkpoints(report.checkpoints)
         yield Text()
@@ -109,7 +112,8 @@ def _everything(report: Report, view: View, encoding: str) -> Iterator[Renderabl
     yield from _spaced(_compiled(report))
     yield from _spaced(_findings(report))
     yield from _last(report, is_short=False)
-    yield Text(_NOT_PEAK, style="dim")
+    if report.target.has_gradient:
+        yield Text(_NOT_PEAK, style="dim")
 
 
 def _one(report: Report, view: View, encoding: str) -> Iterator[RenderableType]:
@@ -117,7 +121,12 @@ def _one(report: Report, view: View, encoding: str) -> Iterator[RenderableType]:
     if view.show == "peak":
         yield from made_of(report, encoding, _ROWS)
         yield from render_live(report, None)
+        if report.arguments or report.outputs:
+            yield Text()
+        yield from render_arrays(report, None)
         yield from _compiled(report)
+    elif view.show in ("residuals", "checkpoints") and not report.target.has_gradient:
+        yield Text(f"no {view.show}: {report.target.name} takes no gradient")
     elif view.show == "residuals":
         yield render_totals(report)
         yield Text()
@@ -130,8 +139,9 @@ def _one(report: Report, view: View, encoding: str) -> Iterator[RenderableType]:
         yield Text(f"no timeline: the peak on {report.place.name} is not estimated, XLA gives it")
     else:
         yield Chart(report.peak, _TALL, encoding)
-        yield Text()
-        yield _phases(report.peak)
+        if not is_one_pass(report.peak.phases):
+            yield Text()
+            yield _phases(report.peak)
 
 
 def _phases(peak: Peak) -> Table:
@@ -149,7 +159,7 @@ def _phases(peak: Peak) -> Table:
 def _compiled(report: Report) -> Iterator[RenderableType]:
     for i, compiled in enumerate(report.compiled):
         yield Text("what XLA says", style="bold") if not i else Text()
-        yield from compiled_lines(compiled)
+        yield from compiled_lines(compiled, report.target)
     if not report.compiled and report.peak is None:
         yield Text(f"not known, as {report.place.name}'s compiler was not asked")
 

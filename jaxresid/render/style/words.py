@@ -28,12 +28,14 @@ _KINDS = {  # of what is live at the peak: one, many
     "parameters": ("parameter", "parameters"),
     "optimizer-state": ("optimizer state", "optimizer state"),
     "batch": ("batch", "batch"),
+    "state": ("state", "state"),
 }
 _PHASES = {
     "forward": "the forward pass",
     "backward": "the backward pass",
     "recompute": "the recomputation",
     "update": "the update",
+    "program": "the program",
 }
 _VERDICTS = {
     Verdict.EARNS: "earns its keep",

@@ -60,6 +60,11 @@ def icicle(report: Report) -> str:
     report = safe_value(replace(report, lifetimes=()))
     nodes = tree(report)
     total = sum(node.nbytes for node in nodes)
+    if not report.target.has_gradient:
+        raise ValueError(
+            f"no icicle: {report.target.name} takes no gradient, so nothing is kept for a backward"
+            " pass; the timeline has what is live"
+        )
     if not total:
         raise ValueError("no icicle: nothing is kept for the backward pass")
     depth = min(max(map(_depth, nodes)), _MODULES)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from jaxresid.model import Lifetimes, Peak, Report
+from jaxresid.render.report.overview.chart import is_one_pass
 from jaxresid.render.report.peak import op_text, peak_text, room_text
 from jaxresid.render.style.words import kinds_text, line_text, percent
 from jaxresid.render.svg.axes import Scale, bytes_axis, limit
@@ -167,6 +168,8 @@ def _steps(values: Sequence[int], scale: Scale, *, is_back: bool = False) -> str
 
 def _passes(peak: Peak) -> Iterator[str]:
     """Yield the names of the passes under the chart, and lines between them."""
+    if is_one_pass(peak.phases):
+        return
     for span in peak.phases:
         left, right = (
             _LEFT + each * (_RIGHT - _LEFT) / len(peak.curve) for each in (span.start, span.stop)

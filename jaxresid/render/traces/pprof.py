@@ -72,7 +72,8 @@ def profile_of_report(report: Report) -> bytes:
     """Return a report as a profile, compressed.
 
     Its types are the bytes kept for the backward pass, the bytes at the peak (the estimate's, else
-    XLA's, if it was asked) and the FLOPs that each checkpoint adds.
+    XLA's, if it was asked) and the FLOPs that each checkpoint adds; without a gradient it has the
+    bytes at the peak alone.
 
     Args:
       report: the report; the estimate's bytes at the peak are those of its lifetimes.
@@ -95,7 +96,8 @@ def profile_of_report(report: Report) -> bytes:
         said = "peak: XLA's"
     samples += [_recompute(each) for each in report.checkpoints if each.recompute_flops]
     comments = [f"{report.target.name} on {report.place.name}, JAX {report.jax.version}", said]
-    return _profile(report.target.name, (_KEPT, _PEAK, _RECOMPUTE), _PEAK, samples, comments)
+    types = (_KEPT, _PEAK, _RECOMPUTE) if report.target.has_gradient else (_PEAK,)
+    return _profile(report.target.name, types, _PEAK, samples, comments)
 
 
 @profile.register

@@ -110,7 +110,7 @@ def phases_line(spans: Sequence[PhaseSpan], count: int, width: int, axis: str) -
       width: the number of columns that show them.
       axis: the bar.
     """
-    if not spans:
+    if not spans or is_one_pass(spans):
         return ""
     starts = [-(-span.start * width // count) for span in spans]
     line = ""
@@ -120,6 +120,11 @@ def phases_line(spans: Sequence[PhaseSpan], count: int, width: int, axis: str) -
         name = span.phase if len(span.phase) <= room else _SHORT[span.phase]
         line += (edge + (name if len(name) <= room else ""))[: stop - start].ljust(stop - start)
     return line.rstrip()
+
+
+def is_one_pass(spans: Sequence[PhaseSpan]) -> bool:
+    """Return whether passes are those of a program without a gradient, which has no names."""
+    return all(span.phase == "program" for span in spans)
 
 
 def mark_lines(peak: Peak, at: int, width: int, mark: str) -> list[str]:

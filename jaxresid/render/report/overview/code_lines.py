@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import Computed, KeptBeyondPeak, Report
+from jaxresid.model import Computed, KeptBeyondPeak, Location, Report
 from jaxresid.render.report.rows import ResidualRow, View, rows
 from jaxresid.render.style.words import percent, place_text
 from jaxresid.text.units import format_bytes
@@ -71,7 +71,10 @@ def render_code_lines(report: Report, *, is_compact: bool) -> Iterator[Renderabl
     for row in found.shown:
         figures = Text(format_bytes(row.nbytes), style="cyan")
         share = Text(percent(row.nbytes, kept), style="dim")
-        table.add_row(figures, share, _CodeLine(row, is_compact))
+        origin = row.first.origin
+        where = origin.location if isinstance(origin, Computed) else None
+        line = CodeLine(where, row.source.scope, row.title or "", is_compact)
+        table.add_row(figures, share, line)
     if found.hidden:
         plural = "line" if found.hidden == 1 else "lines"
         table.add_row(
@@ -109,27 +112,29 @@ def beyond_peak_text(why: KeptBeyondPeak) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _CodeLine:
+class CodeLine:
     """A line of code with its place: beside each other where both fit, else under it.
 
     Attributes:
-      row: the residuals of the line.
+      location: the line; None where it is not known.
+      module: the module whose code it is; '' where there is none.
+      title: what stands there where the line is not known.
       is_compact: whether the code is cut to what is left beside its place instead.
     """
 
-    row: ResidualRow
+    location: Location | None
+    module: str
+    title: str
     is_compact: bool
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        origin = self.row.first.origin
-        where = origin.location if isinstance(origin, Computed) else None
-        width = options.max_width
+        where, width = self.location, options.max_width
         if where is None:
-            yield Text(self.row.title or "")
+            yield Text(self.title)
             return
         rest = "" if where.is_of_loss else f":{where.line} {where.function}"
         place = _place(place_text(where).removesuffix(f":{where.line}"), rest, width)
-        scope = f"  {self.row.source.scope}" if self.row.source.scope else ""
+        scope = f"  {self.module}" if self.module else ""
         code = Text(where.code, style="green")
         if len(place) + 2 + code.cell_len + len(scope) <= width:
             yield Text.assemble(place, "  ", code, (scope, "dim"))

@@ -20,9 +20,10 @@ def render_modules(report: Report) -> Iterator[RenderableType]:
     """Yield a table of the modules: a row each, those in it below it."""
     found = report.modules
     if not found:
-        yield Text("no modules: nothing is kept, and no argument is differentiated")
+        why = "nothing is kept, and no argument is differentiated"
+        yield Text(f"no modules: {why}" if report.target.has_gradient else "no modules")
         return
-    is_step = report.target.mode == "program"
+    is_step = report.target.mode == "program" and report.target.has_gradient
     figures = {
         "parameters" if is_step else "arguments": [m.parameters_nbytes for m in found],
         "gradients": [m.gradients_nbytes for m in found],

@@ -26,6 +26,7 @@ _FILLS = {  # of each kind: in blocks, in ASCII, and its colour
     "temporary": ("▚", "+", "yellow"),
     "output": ("▤", "o", "white"),
     "batch": ("▥", ":", "white"),
+    "state": ("▒", "%", "magenta"),
     "constant": ("▦", "c", "white"),
     _OTHERS: ("·", ".", "dim"),
 }

@@ -17,6 +17,7 @@ from jaxresid.render.report.overview.checkpoints import grouped, render_groups
 from jaxresid.render.report.overview.code_lines import render_code_lines
 from jaxresid.render.report.overview.findings import finding_lines, render_findings
 from jaxresid.render.report.overview.lead import lead
+from jaxresid.render.report.overview.live_lines import render_live_lines
 from jaxresid.render.report.overview.parts import PartsBar, parts_of
 from jaxresid.render.style.wrapping import FlowingParts
 
@@ -24,6 +25,7 @@ from jaxresid.render.style.wrapping import FlowingParts
 MOST_LINES = 35
 _ROWS = 6
 _MORE = "-v shows all; --view peak, residuals, checkpoints, modules or timeline"
+_MORE_WITHOUT_GRADIENT = "-v shows all; --view peak, modules or timeline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,10 @@ def _above(report: Report, encoding: str, size: _Size) -> Iterator[RenderableTyp
     yield from lead(report)
     yield Text()
     yield from made_of(report, encoding, size.rows)
-    yield from render_code_lines(report, is_compact=size.is_compact)
+    if report.target.has_gradient:
+        yield from render_code_lines(report, is_compact=size.is_compact)
+    else:
+        yield from render_live_lines(report, is_compact=size.is_compact)
     if report.checkpoints:
         yield Text()
         yield from render_groups(grouped(report.checkpoints), size.groups)
@@ -112,7 +117,8 @@ def notes(report: Report, *, is_short: bool = True) -> Iterator[RenderableType]:
     told = (*remarks(report.compiled), *_interval_remarks(report))
     yield from (Text(remark, style="dim") for remark in told)
     if is_short:
-        yield Text(_MORE, style="dim")
+        more = _MORE if report.target.has_gradient else _MORE_WITHOUT_GRADIENT
+        yield Text(more, style="dim")
 
 
 def _interval_remarks(report: Report) -> tuple[str, ...]:

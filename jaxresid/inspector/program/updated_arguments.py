@@ -1,0 +1,165 @@
+"""Tell which arguments a program without a gradient returns updated: caches, states of simulations.
+
+They are told by the way that values take through the program, and by where they are in what comes
+in and goes out. What only has the shape of an argument, such as the output of a layer, is no next
+value of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.flows import Flows, bits, is_inexact
+from jaxresid.inspector.jaxpr.nesting import Nest, nests
+from jaxresid.inspector.jaxpr.primitives import (
+    CASTS,
+    COPIES,
+    MARKS,
+    SCATTERS,
+    SHARDINGS,
+    SIDE_BY_SIDE,
+    VIEWS,
+)
+from jaxresid.inspector.program.build import ValueRole
+from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.model import LiveKind
+
+STATE: Final = "state"
+
+# Results are their first operand with some elements changed, or the very same.
+_UPDATES = CASTS | COPIES | MARKS | SCATTERS | SHARDINGS | VIEWS | {"dynamic_update_slice"}
+
+
+def updated_arguments(step: StepTrace) -> dict[int, frozenset[int]]:
+    """Return the inputs that a program without a gradient returns updated, by number.
+
+    Each has the outputs that are its next value. These are
+
+    - what is changed in place, and donated arrays that an output like them is made of;
+    - arrays in a tree whose place in what is returned is their own: `state.x` and `[0].x`;
+    - two arguments or more that are one array each and come back in their order;
+    - what an output is after parts of it are written, or after a loop that has it as its state.
+
+    What is returned as it is, is none of them.
+    """
+    jaxpr = step.jaxpr
+    flows = Flows(jaxpr)
+    back = {i: [j] for i, j in step.updates.items()}
+    as_it_is = set(jaxpr.invars)
+    for j, (v, flow) in enumerate(zip(jaxpr.outvars, flows.outputs, strict=True)):
+        if j < step.num_returned and not jax_compat.is_literal(v) and v not in as_it_is:
+            for i in bits(flow.inputs & flows.like(v)):
+                if i not in step.updates and step.inputs[i] is not None:
+                    back.setdefault(i, []).append(j)
+    keys = {i: path_keys(step.inputs[i] or "") for i in back}
+    bare = _in_order({i: back[i] for i in back if not keys[i] and i not in step.updates})
+    origins = _Origins()
+    found: dict[int, frozenset[int]] = {}
+    for i, outputs in back.items():
+        nexts = {j for j in outputs if i in step.updates}
+        nexts = nexts or {j for j in outputs if keys[i] and _ends_with(step.outputs[j], keys[i])}
+        nexts = nexts or {j for j in outputs if i in origins.of(jaxpr, j)} or bare.get(i, set())
+        if nexts or step.donated[i]:
+            found[i] = frozenset(nexts or outputs)
+    return found
+
+
+def argument_roles(step: StepTrace) -> tuple[tuple[ValueRole, ...], tuple[ValueRole, ...]]:
+    """Return the roles of the inputs and outputs of a program without a gradient.
+
+    An input is `state` where it is returned updated, else `argument`, or a `constant`. An output is
+    `state` where it is the next value of a donated input, and has the path of that; else `output`.
+    """
+    updated = updated_arguments(step)
+    inputs = [ValueRole("constant")] * len(step.jaxpr.constvars)
+    for i, path in enumerate(step.inputs):
+        kind: LiveKind = STATE if i in updated else "argument"
+        inputs.append(ValueRole("constant" if path is None else kind, path, step.donated[i]))
+    outputs = [ValueRole("output", path) for path in step.outputs]
+    for i, nexts in updated.items():
+        if step.donated[i]:
+            for j in nexts:
+                outputs[j] = ValueRole(STATE, step.inputs[i])
+    return tuple(inputs), tuple(outputs)
+
+
+def _in_order(back: dict[int, list[int]]) -> dict[int, set[int]]:
+    """Return the inputs that come back in their order, two or more, each with its output."""
+    found: dict[int, set[int]] = {}
+    last = -1
+    for i in sorted(back):
+        j = next((j for j in sorted(back[i]) if j > last), None)
+        if j is not None:
+            found[i], last = {j}, j
+    return found if len(found) > 1 else {}
+
+
+def path_keys(path: str) -> list[str]:
+    """Return the keys of a path: `['layers']`, `[3]` and `.w` for `params['layers'][3].w`."""
+    return re.findall(r"\[(?:'[^']*'|[^\[\]]*+)\]|(?<=[\w\]])\.\w+|^\.\w+", path)
+
+
+def _ends_with(path: str, keys: Sequence[str]) -> bool:
+    each = path_keys(path)
+    return each[len(each) - len(keys) :] == list(keys)
+
+
+class _Origins:
+    """What values are the next value of: after parts of it are written, or after loops on it."""
+
+    def __init__(self) -> None:
+        # By id; the jaxpr is kept, or its id could be reused.
+        self._makers: dict[int, tuple[Jaxpr, dict[Var, Eqn]]] = {}
+
+    def of(self, jaxpr: Jaxpr, output: int) -> frozenset[int]:
+        """Return the numbers of the invars of a jaxpr that an outvar is the next value of."""
+        invars, makers = {v: i for i, v in enumerate(jaxpr.invars)}, self._makers_of(jaxpr)
+        origins, seen = set[int](), set[Var]()
+        stack = [jaxpr.outvars[output]]
+        while stack:
+            v = stack.pop()
+            if jax_compat.is_literal(v) or v in seen:
+                continue
+            seen.add(v)
+            if v in invars:
+                origins.add(invars[v])
+            elif v in makers:
+                eqn = makers[v]
+                stack += (eqn.invars[i] for i in self._operands(eqn, eqn.outvars.index(v)))
+        return frozenset(origins)
+
+    def _makers_of(self, jaxpr: Jaxpr) -> dict[Var, Eqn]:
+        if id(jaxpr) not in self._makers:
+            makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
+            self._makers[id(jaxpr)] = jaxpr, makers
+        return self._makers[id(jaxpr)][1]
+
+    def _operands(self, eqn: Eqn, result: int) -> Iterator[int]:
+        """Yield the numbers of the operands that a result of an eqn is the next value of."""
+        name = jax_compat.primitive_name(eqn)
+        if name in SIDE_BY_SIDE:
+            yield result
+        elif name in _UPDATES:
+            yield 0
+        elif name == "select_n":
+            yield from range(1, len(eqn.invars))
+        for nest in nests(eqn):
+            if result in nest.results:
+                yield from self._into(nest, nest.outvar(result))
+
+    def _into(self, nest: Nest, out: int) -> Iterator[int]:
+        """Yield the numbers of the operands that an inner outvar is the next value of."""
+        carry = next((i for i, j in nest.carries.items() if j == out), None)
+        if carry is None:
+            for i in self.of(nest.jaxpr, out):
+                if nest.kind != "scan" or i in nest.slices:
+                    yield nest.operands[i]
+        # A loop over the weights of layers hands on what they compute, and no state.
+        elif not any(is_inexact(nest.jaxpr.invars[i]) for i in nest.slices) or (
+            carry in self.of(nest.jaxpr, out)
+        ):
+            yield nest.operands[carry]

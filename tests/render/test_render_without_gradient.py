@@ -1,0 +1,108 @@
+"""How programs that take no gradient are shown: no word of passes, residuals or checkpoints."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+import jaxresid
+from jaxresid.documents.files import load, save
+from jaxresid.render.diff.words import headline
+from jaxresid.render.notebook.report import report_html
+from jaxresid.render.page.document import page_document
+from jaxresid.render.report.compiled import render_compiled
+from jaxresid.render.report.rows import View
+from jaxresid.render.report.text import render_report
+from jaxresid.render.svg.icicle import icicle
+from jaxresid.render.svg.timeline import timeline
+from jaxresid.render.traces.pprof import profile_of_report
+from tests.programs_without_gradient import report
+
+WORDS = ("residual", "checkpoint", "backward", "forward", "optimizer", "update pass", "kept")
+
+
+def shown(value):
+    console = Console(file=io.StringIO(), width=100)
+    console.print(value)
+    # The first line, which says what was asked, is another's.
+    return console.file.getvalue().partition("\n")[2]
+
+
+def without_words(text):
+    assert not [word for word in WORDS if word in text]
+    return text
+
+
+@pytest.mark.parametrize("name", ["evaluate", "decode", "decode_donated", "generate"])
+@pytest.mark.parametrize("verbose", [False, True])
+def test_its_report(name, verbose):
+    text = without_words(shown(render_report(report(name), View(verbose=verbose))))
+    assert "live at the peak" in text
+    assert ("arguments" in text, "outputs" in text) == (True, True)
+
+
+def test_lines_and_arguments_at_the_peak_add_up_to_it():
+    text = shown(render_report(report("evaluate"), View()))
+    assert "argument q" in text
+    lines = jaxresid.model.live_lines(report("evaluate").peak)
+    assert sum(each.nbytes for each in lines) == report("evaluate").peak.nbytes
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("decode", "(cache) returned updated and not donated; outputs 16.00 MiB"),
+        ("decode_donated", "(cache) donated and returned updated; outputs 16.00 MiB"),
+    ],
+)
+def test_what_goes_in_and_out(name, words):
+    assert words in " ".join(shown(render_report(report(name), View())).split())
+
+
+def test_views_of_what_is_not_there_say_why():
+    for view in ("residuals", "checkpoints"):
+        text = shown(render_report(report("evaluate"), View(show=view)))
+        assert f"no {view}: evaluate takes no gradient" in text
+
+
+def test_its_chart_and_its_table_have_no_passes():
+    text = shown(render_report(report("evaluate"), View(show="timeline")))
+    assert "of all ops" not in text
+
+
+def test_pictures_profile_page_and_notebook():
+    result = report("decode", lifetimes=True)
+    without_words(timeline(result).partition("<title>")[2])
+    with pytest.raises(ValueError, match="takes no gradient"):
+        icicle(result)
+    profile_of_report(result)
+    without_words(report_html(result).partition("live at the peak: ")[2])
+    document = page_document(result)
+    assert document["programs"][0]["values"]["kind"]
+    assert "program" in document["tables"]["texts"]
+
+
+def test_the_advice_of_xla_about_it_is_none_about_checkpoints():
+    compiled = jaxresid.model.Compiled(
+        on="tpu:v5e",
+        policy="as-written",
+        warnings=(jaxresid.model.CompilerWarning("memory-limit", nbytes=1, limit_nbytes=2),),
+    )
+    result = report("evaluate")
+    text = shown(
+        render_compiled(
+            jaxresid.model.CompiledReport(
+                target=result.target, jax=result.jax, places=(result.place,), compiled=(compiled,)
+            )
+        )
+    )
+    assert "Take a smaller batch, donate" in without_words(text)
+
+
+def test_a_saved_report_is_the_same_and_differs_from_another(tmp_path):
+    save(report("evaluate"), tmp_path / "before.json")
+    before = load(tmp_path / "before.json")
+    assert before == report("evaluate")
+    same = jaxresid.diff(before, report("evaluate"))
+    assert "No difference: peak" in without_words(headline(same))
+    assert jaxresid.diff(before, report("generate")).peak_growth_nbytes < 0

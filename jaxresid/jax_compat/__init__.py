@@ -85,6 +85,7 @@ from jaxresid.jax_compat.refs import without_refs as without_refs
 from jaxresid.jax_compat.transforms import checkpointed_function as checkpointed_function
 from jaxresid.jax_compat.transforms import replacing_differentiated as replacing_differentiated
 from jaxresid.jax_compat.transforms import replacing_vjp as replacing_vjp
+from jaxresid.jax_compat.transforms import static_arguments as static_arguments
 from jaxresid.jax_compat.version import MINIMUM as MINIMUM
 from jaxresid.jax_compat.version import compilers as compilers
 from jaxresid.jax_compat.version import flags as flags

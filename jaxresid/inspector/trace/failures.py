@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from jaxresid import jax_compat
 from jaxresid.errors import TraceError, summary
 from jaxresid.inspector.call.arguments import CONCRETE, Arguments
+from jaxresid.inspector.call.leaves import is_number
 from jaxresid.inspector.jaxpr.frames import Frame, Frames, from_exception
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
@@ -15,6 +17,9 @@ from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Location
 
 _NEEDS_STATIC = re.compile(r"Concretization|TracerBool|TracerInteger|NonConcrete|TracerArrayConv")
+# How JAX names the arguments that a value depends on: as parameters of what it traces, see
+# `function.primal_trace`.
+_NAMED = re.compile(r"\b(diff|rest)_leaves\[(\d+)\]")
 
 
 def trace_error(error: Exception, name: str, frames: Frames, arguments: Arguments) -> TraceError:
@@ -40,6 +45,37 @@ def trace_error(error: Exception, name: str, frames: Frames, arguments: Argument
 def needs_static(error: Exception) -> bool:
     """Return whether the function wanted the value of something that was traced."""
     return bool(_NEEDS_STATIC.search(type(error).__name__))
+
+
+def numbers_held(error: Exception, arguments: Arguments) -> Arguments | None:
+    """Return the arguments with Python numbers static whose value a function may have wanted.
+
+    They are those that the error names. Where it names none, they are all; but only bools and
+    integers where it does not say that a value was wanted, since a traced one fails in many ways
+    where a shape or an index is made of it.
+
+    Args:
+      error: what the function raised while it was traced.
+      arguments: the arguments that it was traced with.
+
+    Returns:
+      the arguments; None if there is no such number.
+    """
+    is_said = needs_static(error)
+    numbers = {
+        i
+        for i in arguments.dynamic
+        if is_number(arguments.leaves[i]) and (is_said or isinstance(arguments.leaves[i], int))
+    }
+    named = {
+        arguments.having("differentiated" if kind == "diff" else "traced")[int(n)]
+        for kind, n in _NAMED.findall(str(error))
+    }
+    static = numbers & named or numbers
+    if not static:
+        return None
+    roles = ("static" if i in static else role for i, role in enumerate(arguments.roles))
+    return replace(arguments, roles=tuple(roles))
 
 
 def user_lines(error: BaseException, frames: Frames | None = None) -> list[str]:

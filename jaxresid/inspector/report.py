@@ -131,6 +131,7 @@ def _traced_here(question: Question) -> Subject:
     remark = meshes.unused_mesh_warning(read.call, leaves, read.trace.written, question.words)
     if remark := remark or meshes.unsharded_warning(read.call, leaves):
         warnings = (*warnings, remark)
+    read = read.on_own_mesh()
     if isinstance(read.trace, Trace):
         return FunctionSubject(fun, name, read.trace, place, (*warnings, *read.warnings))
     found = StepSubject(fun, name, read.trace, place, (*warnings, *read.warnings))
@@ -154,6 +155,14 @@ class _Read:
     trace: Trace | StepTrace
     call: Arguments
     warnings: tuple[str, ...] = ()
+
+    def on_own_mesh(self) -> _Read:
+        """Return it split over the mesh that it brings along, if its arguments are not split."""
+        jaxpr = self.trace.forward if isinstance(self.trace, Trace) else self.trace.jaxpr
+        call = meshes.with_own_mesh(self.trace.arguments, jaxpr)
+        if call is self.trace.arguments:
+            return self
+        return replace(self, trace=replace(self.trace, arguments=call), call=call)
 
     @property
     def may_be_program(self) -> bool:

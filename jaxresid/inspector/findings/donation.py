@@ -145,6 +145,8 @@ def _code(called: JittedFunction, step: StepTrace, missing: Sequence[StepArgumen
         option = f"donate_argnames=({names})"
     else:
         option = f"donate_argnums=({', '.join(map(str, positions))}{',' * (len(given) == 1)})"
+    if called.by == "pmap":
+        return f"jax.pmap({called.name}, ..., {option})"
     is_nnx = called.by == "nnx" or (
         called.by is None and any(is_changed_in_place(step, a) for a in missing)
     )

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxresid import jax_compat
 from jaxresid.crashes import Crash
@@ -42,7 +42,7 @@ from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace import step as steps
 from jaxresid.inspector.trace.changes import changes, changes_by_function
 from jaxresid.inspector.trace.derivatives import in_words
-from jaxresid.inspector.trace.failures import AS_PROGRAM, needs_static, trace_error
+from jaxresid.inspector.trace.failures import AS_PROGRAM, needs_static, numbers_held, trace_error
 from jaxresid.inspector.trace.function import (
     StoppedError,
     Trace,
@@ -135,15 +135,16 @@ def _traced_here(question: Question) -> Subject:
     remark = meshes.unused_mesh_warning(read.call, leaves, read.trace.written, question.words)
     if remark := remark or meshes.unsharded_warning(read.call, leaves):
         warnings = (*warnings, remark)
+    read = read.on_own_mesh()
     if isinstance(read.trace, Trace):
         loss = FunctionSubject(fun, name, read.trace, place, (*warnings, *read.warnings))
         return replace(loss, warnings=(*loss.warnings, *_taken_for_a_loss(question, loss)))
-    found = StepSubject(fun, name, read.trace, place, warnings)
+    found = StepSubject(fun, name, read.trace, place, (*warnings, *read.warnings))
     if found.is_dead:
         more: tuple[str, ...] = (dead_gradients(name),)
     else:
         more = tuple(_partly_dead(name, each) for each in lost_gradients(read.trace))
-    return replace(found, warnings=(*warnings, *more))
+    return replace(found, warnings=(*found.warnings, *more))
 
 
 def _taken_for_a_loss(question: Question, loss: FunctionSubject) -> tuple[str, ...]:
@@ -173,12 +174,20 @@ class _Read:
     Attributes:
       trace: the trace.
       call: the arguments that it was traced with.
-      warnings: what is to be said of a loss.
+      warnings: what is to be said of it.
     """
 
     trace: Trace | StepTrace
     call: Arguments
     warnings: tuple[str, ...] = ()
+
+    def on_own_mesh(self) -> _Read:
+        """Return it split over the mesh that it brings along, if its arguments are not split."""
+        jaxpr = self.trace.forward if isinstance(self.trace, Trace) else self.trace.jaxpr
+        call = meshes.with_own_mesh(self.trace.arguments, jaxpr)
+        if call is self.trace.arguments:
+            return self
+        return replace(self, trace=replace(self.trace, arguments=call), call=call)
 
     @property
     def may_be_program(self) -> bool:
@@ -195,25 +204,33 @@ def _read(question: Question, call: Arguments, frames: Frames) -> _Read:
     function is traced as it is first, since the derivative of a whole training step takes long.
     """
     fun, name, has_aux = question.fun, question.called, question.has_aux
+    is_jitted = steps.is_jitted(fun)
+    as_program = call.with_numbers("traced")
     if question.mode == "program":
-        return _program(*_as_it_is(fun, call, name, frames), name, frames)
+        return _as_it_is(fun, as_program, name, frames).program(name, frames)
     # Whether there is auxiliary data is read even where a loss is asked for.
     is_open, how = not question.is_loss, None
     reads_aux = not has_aux and question.argnums is None
-    as_given = call
-    if call.is_mutable or (is_open and (steps.is_jitted(fun) or not call.having("differentiated"))):
+    if is_jitted:
+        call = as_program
+    if call.is_mutable or (is_open and (is_jitted or not call.having("differentiated"))):
         try:
-            primal, call = _as_it_is(fun, call, name, frames)
+            found = _as_it_is(fun, as_program, name, frames)
         except JaxresidError:
             if not call.having("differentiated"):
                 raise
         else:
-            how = reading(primal, call) if reads_aux else Reading(is_loss=True, has_aux=has_aux)
+            how = (
+                reading(found.primal, found.call)
+                if reads_aux
+                else Reading(is_loss=True, has_aux=has_aux)
+            )
             if is_open and not how.is_loss:
-                return _program(primal, call, name, frames)
+                return found.program(name, frames)
+            call = found.call if is_jitted else found.call.with_numbers("static")
             if call.is_mutable:
                 # What is changed in place, such as running means, is no parameter of a function.
-                changed = changes_by_function(changes(primal, call))
+                changed = changes_by_function(changes(found.primal, call))
                 call = without_changed(call, [c.path for c in changed])
     if call.changing is None:
         call = replace(call, changing=frozenset())
@@ -239,14 +256,14 @@ def _read(question: Question, call: Arguments, frames: Frames) -> _Read:
         # Of many a program no derivative can be taken, of integers or through a kernel of its own.
         failed = e
     try:
-        primal, as_program = _as_it_is(fun, as_given, name, frames)
+        found = _as_it_is(fun, as_program, name, frames)
     except JaxresidError:
         if failed is not None:
             raise failed from failed.__cause__
         raise
-    how = reading(primal, as_program)
+    how = reading(found.primal, found.call)
     if is_open and not how.is_loss:
-        return _program(primal, as_program, name, frames)
+        return found.program(name, frames)
     if failed is not None:
         raise _or_as_it_is(failed) from failed.__cause__
     return differentiated or _loss(fun, call, how.has_aux, name, frames)
@@ -262,19 +279,33 @@ def _is_no_scalar(result: Any) -> bool:
     return not is_real_scalar(result)
 
 
-def _program(primal: TracedFunction, call: Arguments, name: str, frames: Frames) -> _Read:
-    """Return a program as it was traced.
+@dataclass(frozen=True, slots=True)
+class _AsItIs:
+    """A function traced as it is.
 
-    Raises:
-      InputsError: it returns and changes nothing.
+    Attributes:
+      primal: the traced function.
+      call: the arguments that it turns out to have.
+      warnings: what is to be said of it.
     """
-    step = steps.step_trace(primal, call, frames)
-    if not step.jaxpr.outvars and not step.jaxpr.effects and not step.holds_gradient:
-        raise InputsError(
-            f"{name} returns no array and changes nothing, so compilers remove all that it"
-            " computes; return what it is to compute"
-        )
-    return _Read(step, call)
+
+    primal: TracedFunction
+    call: Arguments
+    warnings: tuple[str, ...]
+
+    def program(self, name: str, frames: Frames) -> _Read:
+        """Return it as a program.
+
+        Raises:
+          InputsError: it returns and changes nothing.
+        """
+        step = steps.step_trace(self.primal, self.call, frames)
+        if not step.jaxpr.outvars and not step.jaxpr.effects and not step.holds_gradient:
+            raise InputsError(
+                f"{name} returns no array and changes nothing, so compilers remove all that it"
+                " computes; return what it is to compute"
+            )
+        return _Read(step, self.call, self.warnings)
 
 
 _EARLY_REMAT3 = (
@@ -327,20 +358,67 @@ def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
     return Inspection(subject, report, evaluated.judged, said).with_crashes(crashes)
 
 
-def _as_it_is(
-    fun: Callable[..., Any], call: Arguments, name: str, frames: Frames
-) -> tuple[TracedFunction, Arguments]:
-    """Return a function traced as it is, and the arguments that it turns out to have.
+def _as_it_is(fun: Callable[..., Any], call: Arguments, name: str, frames: Frames) -> _AsItIs:
+    """Return a function traced as it is.
 
     Raises:
       JaxresidError: it fails.
     """
-    try:
-        return steps.step_trace_with_changes(fun, call)
-    except JaxresidError:
-        raise
-    except Exception as e:
-        raise trace_error(e, name, frames, call) from e
+    (primal, used), warnings = _holding_numbers(
+        functools.partial(steps.step_trace_with_changes, fun), call, name, frames
+    )
+    return _AsItIs(primal, used, warnings)
+
+
+_T = TypeVar("_T")
+
+
+def _holding_numbers(
+    trace_with: Callable[[Arguments], _T],
+    call: Arguments,
+    name: str,
+    frames: Frames,
+    *,
+    blame: Callable[[], None] | None = None,
+) -> tuple[_T, tuple[str, ...]]:
+    """Return what traces with the arguments, and warnings.
+
+    Python numbers whose value the function needs are held static; a warning names them.
+
+    Args:
+      trace_with: traces the function.
+      call: the arguments.
+      name: what the target is called.
+      frames: finds the user's line.
+      blame: of a loss, which must keep something to differentiate: raises a better error, if there
+        is one. None: it is a program.
+
+    Raises:
+      JaxresidError: it fails, whatever is held static.
+    """
+    used, first = call, None
+    while True:
+        try:
+            result = trace_with(used)
+        except (JaxresidError, StoppedError):
+            raise
+        except Exception as e:
+            held = numbers_held(e, used)
+            if held is None or (blame is not None and not held.having("differentiated")):
+                if first is not None:
+                    raise trace_error(first, name, frames, call) from first
+                if blame is not None:
+                    blame()
+                raise trace_error(e, name, frames, used) from e
+            if not needs_static(e):
+                first = first or e
+            used = held
+            continue
+        if used is call:
+            return result, ()
+        roles = zip(call.paths, call.roles, used.roles, strict=True)
+        static = ", ".join(path for path, before, after in roles if before != after)
+        return result, (f"kept static, as the function needs the value: {static}",)
 
 
 def _offloading(
@@ -377,38 +455,20 @@ def _loss(
     *,
     stops_at: Callable[[Any], bool] | None = None,
 ) -> _Read:
-    """Differentiate a function; Python floats whose value it needs are held static.
-
-    A warning names those that are held static.
-    """
+    """Differentiate a function."""
 
     def traced(call: Arguments) -> Trace:
         return trace(fun, call, has_aux, frames, stops_at=stops_at)
 
-    def read(call: Arguments, *more: str) -> _Read:
-        found = traced(call)
-        dead = (dead_gradients(name),) if steps.ignores_gradients(fun, found) else ()
-        return _Read(found, call, (*more, *dead))
-
-    try:
-        return read(call)
-    except (JaxresidError, StoppedError):
-        raise
-    except Exception as e:
-        held = _floats_held(call)
-        if needs_static(e) and held != call and held.having("differentiated"):
-            which = [
-                p for p, a, b in zip(call.paths, call.roles, held.roles, strict=True) if a != b
-            ]
-            warning = f"kept static, as the function needs the value: {', '.join(which)}"
-            try:
-                return read(held, warning)
-            except (JaxresidError, StoppedError):
-                raise
-            except Exception as again:
-                raise trace_error(again, name, frames, held) from again
-        _blame_policy(fun, call, has_aux, frames)
-        raise trace_error(e, name, frames, call) from e
+    found, warnings = _holding_numbers(
+        traced,
+        call,
+        name,
+        frames,
+        blame=lambda: _blame_policy(fun, call, has_aux, frames),
+    )
+    dead = (dead_gradients(name),) if steps.ignores_gradients(fun, found) else ()
+    return _Read(found, found.arguments, (*warnings, *dead))
 
 
 def _blame_policy(fun: Callable[..., Any], call: Arguments, has_aux: bool, frames: Frames) -> None:
@@ -421,14 +481,6 @@ def _blame_policy(fun: Callable[..., Any], call: Arguments, has_aux: bool, frame
     except Exception:  # then it is not the policy
         return
     check_policies(primal, Levels(frames))
-
-
-def _floats_held(call: Arguments) -> Arguments:
-    roles = tuple(
-        "static" if isinstance(leaf, float | complex) else role
-        for leaf, role in zip(call.leaves, call.roles, strict=True)
-    )
-    return replace(call, roles=roles)
 
 
 def own_code(fun: Any) -> tuple[str, ...]:

@@ -60,6 +60,7 @@ from jaxresid.jax_compat.meshes import open_dims as open_dims
 from jaxresid.jax_compat.meshes import spec_split as spec_split
 from jaxresid.jax_compat.meshes import split_of as split_of
 from jaxresid.jax_compat.meshes import typed_split as typed_split
+from jaxresid.jax_compat.pmap import mapping_over_absent_devices as mapping_over_absent_devices
 from jaxresid.jax_compat.reading import as_policies_see as as_policies_see
 from jaxresid.jax_compat.reading import bound_params as bound_params
 from jaxresid.jax_compat.reading import has_own_rules as has_own_rules
@@ -85,6 +86,7 @@ from jaxresid.jax_compat.refs import without_refs as without_refs
 from jaxresid.jax_compat.transforms import checkpointed_function as checkpointed_function
 from jaxresid.jax_compat.transforms import replacing_differentiated as replacing_differentiated
 from jaxresid.jax_compat.transforms import replacing_vjp as replacing_vjp
+from jaxresid.jax_compat.transforms import static_arguments as static_arguments
 from jaxresid.jax_compat.version import MINIMUM as MINIMUM
 from jaxresid.jax_compat.version import compilers as compilers
 from jaxresid.jax_compat.version import flags as flags

@@ -95,3 +95,18 @@ def checkpointed_function(frame: types.FrameType) -> Callable[..., Sequence[Any]
         return found
 
     return call
+
+
+def static_arguments(fun: Callable[..., Any]) -> tuple[frozenset[int], frozenset[str]]:
+    """Return the positions and the names of the arguments that a jitted function holds static.
+
+    The positions are those in a call of the function. Both are empty for what JAX does not jit.
+    """
+    given = 0
+    while isinstance(fun, functools.partial):
+        given += len(fun.args)
+        fun = fun.func
+    info = getattr(fun, "_jit_info", None)
+    positions = getattr(info, "static_argnums", None) or ()
+    names = getattr(info, "static_argnames", None) or ()
+    return frozenset(n - given for n in positions if n >= given), frozenset(names)

@@ -102,6 +102,7 @@ FUNCTION = {
 OF_STEPS = {
     "missing-donation": (step_subject, "missing_donation_findings"),
     "unusable-donation": (step_subject, "unusable_donations"),
+    "moments-without-gradient": (step_subject, "needless_moments"),
 }
 
 

@@ -27,6 +27,7 @@ from jaxresid.cli.options import batches
 from jaxresid.cli.options.places import place_of
 from jaxresid.errors import InputsError, TargetError
 from jaxresid.inspector.call import inputs as abstract
+from jaxresid.inspector.trace.failures import devices_wanted, user_lines
 from jaxresid.targets.expressions import Expression, expression_of
 from jaxresid.targets.targets import (
     Loaded,
@@ -237,12 +238,13 @@ def _with_device_advice() -> Iterator[None]:
     try:
         yield
     except (TargetError, InputsError) as e:
-        if "umber of devices" not in str(e):
+        count = devices_wanted("\n".join([str(e), *user_lines(e.__cause__ or e)]))
+        if count is None:
             raise
         what, *_ = str(e).split("\n  --concrete-inputs")  # which would fail as well
         raise type(e)(
             f"{what}\n  devices need not be present: add --mesh data=4,model=2, or set"
-            " JAX_PLATFORMS=cpu and JAX_NUM_CPU_DEVICES=8"
+            f" JAX_PLATFORMS=cpu and JAX_NUM_CPU_DEVICES={count}"
         ) from e
 
 

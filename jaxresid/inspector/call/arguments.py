@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError
-from jaxresid.inspector.call.leaves import is_array, is_inexact, mesh_of, struct
+from jaxresid.inspector.call.jitted_by import jitted_function
+from jaxresid.inspector.call.leaves import is_array, is_inexact, is_number, mesh_of, struct
 from jaxresid.inspector.call.objects import Flat, Layout, entries, flattened, value_of
 from jaxresid.inspector.call.outside import outside
 from jaxresid.inspector.call.question import Question
@@ -73,6 +75,8 @@ class Arguments:
       mesh: what the leaves are split over, a Mesh or an AbstractMesh; None: they are not.
       context: the mesh to trace in; None: that which the caller is in.
       trips: the trips of while loops whose number the program decides; None: not said.
+      numbers: the static leaves that are Python numbers and arguments themselves. A loss may look
+        at them; `jax.jit` traces them.
     """
 
     paths: tuple[str, ...]
@@ -89,6 +93,7 @@ class Arguments:
     mesh: Any = None
     context: Any = None
     trips: int | None = None
+    numbers: frozenset[int] = frozenset()
 
     def having(self, role: str) -> tuple[int, ...]:
         """Return the indices of the leaves that have a role."""
@@ -98,6 +103,11 @@ class Arguments:
     def dynamic(self) -> tuple[int, ...]:
         """The indices of the leaves that are invars, in the order of the forward jaxpr's invars."""
         return self.having("differentiated") + self.having("traced")
+
+    def with_numbers(self, role: str) -> Arguments:
+        """Return the arguments with another role of `numbers`: `traced` or `static`."""
+        roles = tuple(role if i in self.numbers else r for i, r in enumerate(self.roles))
+        return self if roles == self.roles else replace(self, roles=roles)
 
     def some(self, numbers: Iterable[int]) -> Arguments:
         """Return the arguments with only some of the traced leaves.
@@ -155,13 +165,21 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
     tree = (tuple(args), dict(kwargs))
     flat = flattened(tree, [each for _, each in around.variables])
     is_wanted = _is_wanted(flat)
+    fixed = _static_leaves(question.fun, flat)
+    modules = _equinox_modules(tree)
+    numbers = set()
     paths, leaves, roles = [], [], []
     for i, (path, leaf) in enumerate(zip(flat.paths, flat.leaves, strict=True)):
         where, which = path[0].idx, path[1]
         chosen = positions is None or (where == 0 and which.idx in positions)
         abstract, role = _role(leaf, chosen and is_wanted[i], mesh)
-        if role != "static" and abstract is leaf and _is_setting(leaf, path):
-            role = "static"
+        if is_number(leaf):
+            if i in fixed or any(path[:n] in modules for n in range(len(path))):
+                role = "static"
+            elif role == "static" and path[2:]:
+                role = "traced"
+            elif role == "static":
+                numbers.add(i)
         paths.append(_path(path, names))
         leaves.append(abstract)
         roles.append("again" if i in flat.again and role != "static" else role)
@@ -182,6 +200,7 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
         mesh=own,
         context=mesh,
         trips=question.trips,
+        numbers=frozenset(numbers),
     )
     passed = {id(each) for each in flat.layout.outside}
     places = [(v, value_of(v), path) for path, v in around.variables if id(v) not in passed]
@@ -331,14 +350,38 @@ def _is_wanted(flat: Flat) -> tuple[bool, ...]:
     )
 
 
-def _is_setting(leaf: Any, path: Sequence[Any]) -> bool:
-    """Return whether a leaf is a Python number in a field of an object.
+def _static_leaves(fun: Callable[..., Any], flat: Flat) -> frozenset[int]:
+    """Return the leaves whose value a jitted function is compiled for.
 
-    That is a setting, such as the rate of an Equinox dropout, that the object's code may look at,
-    where an array is a parameter.
+    Those are its `static_argnums` and `static_argnames`; of a function that Equinox jits, all
+    numbers are.
     """
-    attribute = jax_compat.import_jax().tree_util.GetAttrKey
-    return not is_array(leaf) and any(isinstance(key, attribute) for key in path)
+    if jitted_function(fun).by == "equinox":
+        return frozenset(i for i, leaf in enumerate(flat.leaves) if type(leaf) in (bool, int))
+    positions, names = jax_compat.static_arguments(fun)
+    return frozenset(
+        i
+        for i, (where, which, *_) in enumerate(flat.paths)
+        if (which.idx in positions if where.idx == 0 else which.key in names)
+    )
+
+
+def _equinox_modules(tree: Any) -> set[tuple[Any, ...]]:
+    """Return the paths of a tree's outermost Equinox modules.
+
+    A Python number in one is a setting, such as the rate of a dropout, that the module's code may
+    look at, where an array is a parameter. The fields of other objects, such as the step of Flax'
+    TrainState or the count of an Optax state, are data.
+    """
+    module = getattr(sys.modules.get("equinox"), "Module", None)
+    if module is None:
+        return set()
+
+    def is_module(value: Any) -> bool:
+        return isinstance(value, module)
+
+    flat, _ = jax_compat.import_jax().tree_util.tree_flatten_with_path(tree, is_leaf=is_module)
+    return {path for path, leaf in flat if is_module(leaf)}
 
 
 def _role(leaf: Any, chosen: bool, mesh: Any) -> tuple[Any, str]:

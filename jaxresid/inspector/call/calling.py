@@ -55,7 +55,8 @@ def called_with_changes(
         tree = arguments.layout.made(leaves)
         args, kwargs = tree
         try:
-            result = fun(*args, **kwargs)
+            with jax_compat.mapping_over_absent_devices():
+                result = fun(*args, **kwargs)
         except SystemExit as e:
             raise InputsError(
                 f"the target exits the program while it is traced: sys.exit({e.code!r:.40})"

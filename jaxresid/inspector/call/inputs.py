@@ -8,7 +8,7 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.errors import NOT_CAUGHT, InputsError, summary
 from jaxresid.inspector.call.arguments import CONCRETE, StaticNumber
-from jaxresid.inspector.call.leaves import is_array
+from jaxresid.inspector.call.leaves import is_array, is_number
 from jaxresid.inspector.call.objects import Layout, flattened
 from jaxresid.targets.inputs import Inputs
 from jaxresid.targets.specs import ArraySpec
@@ -19,7 +19,7 @@ def from_specs(
 ) -> tuple[Inputs, list[str]]:
     """Turn parsed SPECs into arguments and warnings.
 
-    Literals in them are static, floats too.
+    Literals in them are static, numbers too.
 
     Args:
       args: the positional arguments.
@@ -155,14 +155,14 @@ def _describe(value: Any) -> str:
 
 
 def _structs(value: Any, mesh: Any, warnings: list[str]) -> Any:
-    """Turn SPEC values into arguments; Python floats become static by wrapping."""
+    """Turn SPEC values into arguments; Python numbers become static by wrapping."""
     if isinstance(value, ArraySpec):
         return _struct(value, mesh, warnings)
     if isinstance(value, dict):
         return {k: _structs(v, mesh, warnings) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(_structs(v, mesh, warnings) for v in value)
-    return StaticNumber(value) if isinstance(value, float | complex) else value
+    return StaticNumber(value) if is_number(value) else value
 
 
 def _struct(spec: ArraySpec, mesh: Any, warnings: list[str]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from jaxresid.model import Location
 
-JittedBy = Literal["jax", "nnx", "equinox"]
+JittedBy = Literal["jax", "pmap", "nnx", "equinox"]
 # The attribute of a function that jaxresid made of a model: that model, or its class.
 MODEL = "_jaxresid_model"
 
@@ -56,6 +56,9 @@ def _jitted_by(fun: Any) -> JittedBy | None:
             return None
     except Exception:  # a callable's own __getattr__ may raise anything
         return None
+    # `pmap` adds `lower` to a function of its own; until JAX 0.8 it has a type.
+    if inspect.isfunction(fun) or type(fun).__name__ == "PmapFunction":
+        return "pmap"
     library = type(fun).__module__.partition(".")[0]
     return "nnx" if library == "flax" else "equinox" if library == "equinox" else "jax"
 

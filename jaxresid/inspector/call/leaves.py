@@ -16,6 +16,13 @@ def is_array(leaf: Any) -> bool:
         return False
 
 
+def is_number(leaf: Any) -> bool:
+    """Return whether a leaf is a number of Python's, a weakly typed scalar to `jax.jit`."""
+    if type(leaf) in (bool, int):
+        return True
+    return isinstance(leaf, float | complex) and not hasattr(leaf, "dtype")
+
+
 def struct(leaf: Any, mesh: Any = None) -> Any:
     """Return an array's ShapeDtypeStruct, on all of the mesh where there is one."""
     jax = jax_compat.import_jax()

@@ -46,7 +46,7 @@ def missing_donation_findings(
         f"{called.name} returns {_listed(found.arguments)} updated and does not donate"
         f" {these}{unjitted}: the {format_bytes(found.nbytes)} of old values are in memory beside"
         f" the new ones. With {these} donated {effect.text}",
-        _source(fun, step),
+        source_of_step(fun, step),
         help=f"{_code(called, step, found.arguments)}, if the caller does not read the old"
         f" {_joined(names)} after the call",
         measured={
@@ -87,7 +87,7 @@ def unusable_donation_findings(
         UNUSABLE,
         f"{called.name} donates {format_bytes(nbytes)} that no output can take over, so this saves"
         f" nothing: {listed}{more}",
-        _source(fun, step),
+        source_of_step(fun, step),
         help=", and ".join(helps),
         measured={
             "nbytes": nbytes,
@@ -126,7 +126,7 @@ def _joined(each: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(each[:-1]), each[-1]]))
 
 
-def _source(fun: Callable[..., Any], step: StepTrace) -> Source:
+def source_of_step(fun: Callable[..., Any], step: StepTrace) -> Source:
     """Return where the step is defined, with its path as the report shows paths."""
     where = definition(fun)
     if where is None:
@@ -145,6 +145,8 @@ def _code(called: JittedFunction, step: StepTrace, missing: Sequence[StepArgumen
         option = f"donate_argnames=({names})"
     else:
         option = f"donate_argnums=({', '.join(map(str, positions))}{',' * (len(given) == 1)})"
+    if called.by == "pmap":
+        return f"jax.pmap({called.name}, ..., {option})"
     is_nnx = called.by == "nnx" or (
         called.by is None and any(is_changed_in_place(step, a) for a in missing)
     )

@@ -43,8 +43,7 @@ def roles(step: StepTrace) -> Roles:
     if not step.holds_gradient:
         return argument_roles(step)
     jaxpr = step.jaxpr
-    lead = len(jaxpr.invars) - len(step.arguments.dynamic)
-    holders = [-1] * lead + _argument_numbers(step)
+    holders = argument_numbers(step)
     found = _input_uses(step, holders)
     own = {holders[i] for i in (*found.parameters, *found.state)}
     inputs = [ValueRole("constant")] * len(jaxpr.constvars)
@@ -80,8 +79,7 @@ def next_values(step: StepTrace, *, only_of_itself: bool = False) -> dict[int, f
     """
     if not step.holds_gradient:
         return updated_arguments(step)
-    lead = len(step.jaxpr.invars) - len(step.arguments.dynamic)
-    found = _input_uses(step, [-1] * lead + _argument_numbers(step))
+    found = _input_uses(step, argument_numbers(step))
     back = {**found.state, **found.parameters}
     each = {i: frozenset(j for j in at if not found.is_gradient[j]) for i, at in back.items()}
     left_out = found.placed if only_of_itself else frozenset()
@@ -240,11 +238,12 @@ def _paired_outputs(
     return found
 
 
-def _argument_numbers(step: StepTrace) -> list[int]:
-    """Return, for each input that is an argument, the number of what holds it.
+def argument_numbers(step: StepTrace) -> list[int]:
+    """Return, for each input, the number of what holds it; -1 for one that is no argument.
 
     That is an argument, or an object that the function reaches by itself.
     """
+    lead = len(step.jaxpr.invars) - len(step.arguments.dynamic)
     positional, named = step.arguments.treedef.children()
     numbers: dict[str, int] = {}
     counts = [tree.num_leaves for tree in (*positional.children(), *named.children())]
@@ -253,4 +252,4 @@ def _argument_numbers(step: StepTrace) -> list[int]:
     for each in step.arguments.reached:
         found = numbers.setdefault(each.path.partition(".")[0], len(counts) + len(numbers))
         holders += [found] * (each.stop - each.start)
-    return [holders[i] for i in step.arguments.dynamic]
+    return [-1] * lead + [holders[i] for i in step.arguments.dynamic]

@@ -24,6 +24,8 @@ from jaxresid.inspector.findings.proposals import (
     PeakEffect,
     with_compiled,
 )
+from jaxresid.inspector.findings.zero_gradients import NEEDLESS, needless_moments_findings
+from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.donation import MissingDonation, missing_donation
@@ -31,6 +33,7 @@ from jaxresid.inspector.program.program_arrays import ProgramArrays, program_arr
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.program.step_roles import PARAMETERS, next_values
 from jaxresid.inspector.program.unusable_donation import unusable_donations
+from jaxresid.inspector.program.zero_gradients import needless_moments
 from jaxresid.inspector.residuals.step import step_residuals
 from jaxresid.inspector.subject.base import Subject, dead_gradients, without_gradient
 from jaxresid.inspector.trace import step as steps
@@ -134,6 +137,7 @@ class StepSubject(Subject):
         """Yield the searches for findings about its arguments; see `Subject.about_arguments`."""
         yield UNUSABLE, lambda: self._unusable_donation(report)
         yield MISSING, lambda: self._missing_donation(donating)
+        yield NEEDLESS, self._needless_moments
 
     def _unusable_donation(self, report: Report) -> Iterator[Finding]:
         peak = next((c.peak_nbytes for c in report.compiled), None) or (
@@ -142,6 +146,17 @@ class StepSubject(Subject):
         if peak is not None:
             unusable = unusable_donations(self.trace, self.program)
             yield from unusable_donation_findings(self.fun, self.trace, unusable, peak)
+
+    def _needless_moments(self) -> Iterator[Finding]:
+        if self.peak is None or self.is_dead:
+            return
+        found = needless_moments(self.trace, self.program)
+        if found is None:
+            return
+        nbytes = peak_nbytes(lower(found.program, self.profile))
+        around = self.interval(nbytes, found.program)
+        effect = PeakEffect(self.peak.nbytes, nbytes, "estimate", around)
+        yield from needless_moments_findings(self.fun, self.trace, found, effect)
 
     def _missing_donation(self, donating: CompiledChange | None) -> Iterator[Finding]:
         found = self.missing_donation

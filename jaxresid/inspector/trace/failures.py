@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
+import traceback
+import types
+from dataclasses import replace
 
 from jaxresid import jax_compat
 from jaxresid.errors import TraceError, summary
 from jaxresid.inspector.call.arguments import CONCRETE, Arguments
+from jaxresid.inspector.call.leaves import is_number
 from jaxresid.inspector.jaxpr.frames import Frame, Frames, from_exception
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
@@ -15,6 +20,16 @@ from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Location
 
 _NEEDS_STATIC = re.compile(r"Concretization|TracerBool|TracerInteger|NonConcrete|TracerArrayConv")
+# How JAX names the arguments that a value depends on: as parameters of what it traces, see
+# `function.primal_trace`.
+_UNBOUND = re.compile(r"unbound axis name:? '?(\w+)")
+# What `jax.make_mesh` says where there are too few devices, and `jax.devices()` reshaped to a mesh.
+_TOO_FEW_DEVICES = re.compile(
+    r"umber of devices \d+ must (?:be >=|equal) the product of mesh_shape \(([\d, ]+)\)"
+    r"|cannot reshape array of size \d+ into shape \(([\d, ]+)\)(?=.*\b(?:local_)?devices\b)",
+    re.DOTALL,
+)
+_NAMED = re.compile(r"\b(diff|rest)_leaves\[(\d+)\]")
 
 
 AS_PROGRAM = "  mode program takes it as it is, without its gradient"
@@ -37,13 +52,59 @@ def trace_error(error: Exception, name: str, frames: Frames, arguments: Argument
     else:
         lines = [f"{name} fails to trace: {summary(error)}"]
         lines += user_lines(error, frames)
-        lines += _hint(error, arguments)
+        count = devices_wanted("\n".join(lines))
+        if count is None:
+            lines += _hint(error, arguments)
+        else:
+            need = f"set JAX_PLATFORMS=cpu and JAX_NUM_CPU_DEVICES={count}"
+            lines.append(f"  devices need not be present: {need}")
     return TraceError("\n".join(lines))
+
+
+def devices_wanted(message: str) -> int | None:
+    """Return how many devices code asks for, by an error that there are too few; None: it is none.
+
+    Args:
+      message: the error, with the line of code where it was raised.
+    """
+    found = _TOO_FEW_DEVICES.search(message)
+    return None if found is None else math.prod(map(int, re.findall(r"\d+", found[1] or found[2])))
 
 
 def needs_static(error: Exception) -> bool:
     """Return whether the function wanted the value of something that was traced."""
     return bool(_NEEDS_STATIC.search(type(error).__name__))
+
+
+def numbers_held(error: Exception, arguments: Arguments) -> Arguments | None:
+    """Return the arguments with Python numbers static whose value a function may have wanted.
+
+    They are those that the error names. Where it names none, they are all; but only bools and
+    integers where it does not say that a value was wanted, since a traced one fails in many ways
+    where a shape or an index is made of it.
+
+    Args:
+      error: what the function raised while it was traced.
+      arguments: the arguments that it was traced with.
+
+    Returns:
+      the arguments; None if there is no such number.
+    """
+    is_said = needs_static(error)
+    numbers = {
+        i
+        for i in arguments.dynamic
+        if is_number(arguments.leaves[i]) and (is_said or isinstance(arguments.leaves[i], int))
+    }
+    named = {
+        arguments.having("differentiated" if kind == "diff" else "traced")[int(n)]
+        for kind, n in _NAMED.findall(str(error))
+    }
+    static = numbers & named or numbers
+    if not static:
+        return None
+    roles = ("static" if i in static else role for i, role in enumerate(arguments.roles))
+    return replace(arguments, roles=tuple(roles))
 
 
 def user_lines(error: BaseException, frames: Frames | None = None) -> list[str]:
@@ -88,6 +149,14 @@ def _hint(error: Exception, arguments: Arguments) -> list[str]:
             "  a traced argument was used where Python needs its value; pass that argument as a"
             f" Python literal, which stays static (traced here: {_abridged(traced)})"
         ]
+    if unbound := _UNBOUND.search(str(error)):
+        axis = unbound[1]
+        name = _mapped_function(error)
+        such = f"that is {name}" if name else f"such as jax.pmap(step, axis_name={axis!r})"
+        return [
+            f"  the axis {axis} is bound by jax.pmap, jax.shard_map or jax.vmap around it: name"
+            f" what they return, {such}, with inputs that have the axis"
+        ]
     if type(error).__name__ == "UnexpectedTracerError":
         left = "an inputs function may have left traced arrays behind, for example in a global"
         return [f"  {left}; {CONCRETE}"]
@@ -101,6 +170,21 @@ def _hint(error: Exception, arguments: Arguments) -> list[str]:
             f"  static here: {_abridged(static)}; to trace a number, write it as f32[] or i32[]"
         ]
     return []
+
+
+def _mapped_function(error: Exception) -> str | None:
+    """Return the name of a mapped or jitted function that calls one in which an error was raised.
+
+    It is looked for in the modules of the functions that ran.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    codes = {frame.f_code for frame in frames}
+    for frame in frames:
+        for name, value in list(frame.f_globals.items()):
+            inner = getattr(value, "__wrapped__", None) if callable(value) else None
+            if isinstance(inner, types.FunctionType) and inner.__code__ in codes:
+                return name
+    return None
 
 
 def _abridged(items: list[str]) -> str:

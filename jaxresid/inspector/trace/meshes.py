@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.call.arguments import Arguments
-from jaxresid.inspector.jaxpr.nesting import eqns_in
+from jaxresid.inspector.call.leaves import is_array
+from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.primitives import SHARDINGS
 from jaxresid.inspector.trace.function import Trace
-from jaxresid.jaxpr_types import Jaxpr
+from jaxresid.inspector.trace.jitted import with_sharding
+from jaxresid.jaxpr_types import Jaxpr, Var
 from jaxresid.model import Mesh
 from jaxresid.text.units import format_bytes
 
@@ -54,6 +56,64 @@ def as_mesh(mesh: Any) -> Any | None:
     ):
         return None if mesh.empty else mesh
     return jax_compat.new_mesh(jax_compat.axes_of(mesh), explicit=False)
+
+
+def with_own_mesh(call: Arguments, jaxpr: Jaxpr) -> Arguments:
+    """Return the arguments split over the mesh that a program brings along, where they have none.
+
+    That is the mesh of a `shard_map`, as which JAX traces `pmap`, of shardings that a function was
+    jitted with, or of a constraint. An argument is split as the first of these that reads it asks.
+    A program of several meshes, and one whose types say how values are split, is left as it is.
+
+    Args:
+      call: the arguments.
+      jaxpr: the program, whose last invars are the traced arguments.
+    """
+    if call.mesh is not None or call.context is not None:
+        return call
+    asked: dict[Var, Any] = {}
+    meshes: list[Any] = []
+    _read_shardings(jaxpr, asked, meshes)
+    meshes = [mesh for mesh in meshes if mesh.size > 1]
+    if not meshes or any(mesh.shape != meshes[0].shape for mesh in meshes):
+        return call
+    mesh = meshes[0]
+    if jax_compat.is_explicit(mesh):
+        return call
+    sharding = jax_compat.import_jax().sharding
+    leaves = list(call.leaves)
+    for var, i in zip(reversed(jaxpr.invars), reversed(call.dynamic), strict=False):
+        leaf = leaves[i]
+        if is_array(leaf) and getattr(leaf, "sharding", None) is None:
+            spec = asked.get(var, sharding.PartitionSpec())
+            leaves[i] = with_sharding(leaf, sharding.NamedSharding(mesh, spec))
+    return replace(call, leaves=tuple(leaves), mesh=mesh)
+
+
+def _read_shardings(jaxpr: Jaxpr, asked: dict[Var, Any], meshes: list[Any]) -> None:
+    """Note the PartitionSpecs that the variables of a jaxpr are asked to have, and the meshes."""
+    named = jax_compat.import_jax().sharding.NamedSharding
+    for eqn in jaxpr.eqns:
+        name, params = jax_compat.primitive_name(eqn), jax_compat.params(eqn)
+        if name == "shard_map":
+            meshes.append(params["mesh"])
+            for var, spec in zip(eqn.invars, params["in_specs"], strict=True):
+                if not jax_compat.is_literal(var):
+                    asked.setdefault(var, spec)
+            continue
+        shardings = params.get("in_shardings", (params.get("sharding"),))
+        for var, sharding in zip(eqn.invars, shardings, strict=False):
+            if isinstance(sharding, named):
+                meshes.append(sharding.mesh)
+                if not jax_compat.is_literal(var):
+                    asked.setdefault(var, sharding.spec)
+        for nest in nests(eqn):
+            _read_shardings(nest.jaxpr, asked, meshes)
+            if nest.kind != "call":
+                continue
+            for inner, i in zip(nest.jaxpr.invars, nest.operands, strict=True):
+                if inner in asked and not jax_compat.is_literal(eqn.invars[i]):
+                    asked.setdefault(eqn.invars[i], asked[inner])
 
 
 def mesh_for_report(mesh: Any) -> Mesh | None:

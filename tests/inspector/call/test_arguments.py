@@ -1,6 +1,7 @@
 """What arguments become: differentiated, traced, static; their paths; constants."""
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,17 @@ from jax import lax
 from small import f32, i32, kept, only, paths
 
 import jaxresid
+from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.report import subject
+
+
+def avals(variables):
+    """Return the dtype, the shape and whether it is weakly typed of each variable."""
+    return [(str(v.aval.dtype), v.aval.shape, bool(v.aval.weak_type)) for v in variables]
+
+
+def traced(fun, *args, **kwargs):
+    return subject(Question(fun, args, kwargs))
 
 
 class TestArguments:
@@ -61,6 +73,90 @@ class TestArguments:
         report = jaxresid.inspect(loss)(f32(3), 0.5)
         assert report.target.differentiated == ("x",)
         assert report.warnings == ("kept static, as the function needs the value: power",)
+
+    def test_a_python_number_of_a_state_is_traced_as_by_jit(self):
+        class State(NamedTuple):
+            step: int
+            w: object
+
+        def update(state, rate, x):
+            w = state.w - rate["base"] * state.step**-0.5 * x
+            return State(state.step + 1, w), rate["on"]
+
+        args = State(0, f32(3)), {"base": 0.1, "on": True}, f32(3)
+        jaxpr = traced(update, *args).trace.jaxpr
+        jitted = jax.jit(update).trace(*args).jaxpr.jaxpr
+        assert sorted(avals(jaxpr.invars)) == sorted(avals(jitted.invars))
+        assert avals(jaxpr.outvars) == avals(jitted.outvars)
+
+    def test_a_python_number_that_is_an_argument_of_a_program_is_traced(self):
+        def update(w, step):
+            return w * step**-0.5, step + 1
+
+        made = traced(update, f32(3), 0)
+        assert avals(made.trace.jaxpr.invars) == [("float32", (3,), False), ("int32", (), True)]
+        assert made.warnings == ()
+
+    def test_a_loss_may_look_at_the_number_that_it_is_called_with(self):
+        def loss(x, n, *, train):
+            return jnp.sum(x**n) if train and n else jnp.sum(x)
+
+        made = traced(loss, f32(3), 3, train=True)
+        assert made.warnings == ()
+        assert [made.trace.arguments.paths[i] for i in made.trace.arguments.dynamic] == ["x"]
+
+    def test_only_the_numbers_whose_value_is_needed_are_held(self):
+        def update(state, x):
+            for _ in range(state["layers"]):
+                x = jnp.sin(x) * (2 if state["train"] else 1)
+            return x * state["step"] ** -0.5, state["step"] + 1
+
+        state = {"layers": 3, "step": 0, "train": True}
+        made = traced(update, state, f32(3))
+        held = "kept static, as the function needs the value: state['layers'], state['train']"
+        assert made.warnings == (held,)
+        assert [made.trace.arguments.roles[i] for i in range(3)] == ["static", "traced", "static"]
+
+    def test_a_number_that_makes_a_shape_is_held(self):
+        def update(x, n):
+            return jnp.zeros(n) + x, {1: x}[n // 4]
+
+        made = traced(update, f32(1), 4)
+        assert made.warnings == ("kept static, as the function needs the value: n",)
+
+    def test_an_error_that_no_number_explains_is_shown_as_it_is(self):
+        def update(x, n):
+            raise TypeError("no such thing")
+
+        with pytest.raises(jaxresid.JaxresidError, match="TypeError: no such thing"):
+            traced(update, f32(1), 4)
+
+    @pytest.mark.parametrize("static", [{"static_argnums": 1}, {"static_argnames": "n"}])
+    def test_static_arguments_of_a_jitted_function_stay_static(self, static):
+        def update(x, n, scale=1):
+            return x[:n] * scale, {4: x}[n]
+
+        made = traced(jax.jit(update, **static), f32(8), 4, 2)
+        assert avals(made.trace.jaxpr.invars) == [("float32", (8,), False), ("int32", (), True)]
+        assert made.warnings == ()
+        bound = functools.partial(jax.jit(update, **static), jnp.ones(8))
+        made = traced(bound, 4, f32())
+        assert made.warnings == ()
+
+    def test_settings_of_an_equinox_module_stay_static(self):
+        eqx = pytest.importorskip("equinox")
+
+        class Layer(eqx.Module):
+            w: object
+            count: int
+
+        def update(layer, state):
+            return [layer.w] * layer.count, state["step"] ** -0.5
+
+        made = traced(update, Layer(f32(3), 2), {"step": 0})
+        assert made.warnings == ()
+        jitted = traced(eqx.filter_jit(update), Layer(f32(3), 2), {"step": 1})
+        assert avals(jitted.trace.jaxpr.invars) == [("float32", (3,), False)]
 
     def test_pytrees_with_static_leaves(self):
         def apply(p):

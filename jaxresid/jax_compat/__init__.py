@@ -91,3 +91,5 @@ from jaxresid.jax_compat.version import flags as flags
 from jaxresid.jax_compat.version import import_jax as import_jax
 from jaxresid.jax_compat.version import jax_version as jax_version
 from jaxresid.jax_compat.version import jaxlib_version as jaxlib_version
+from jaxresid.jax_compat.vmaps import VmapCall as VmapCall
+from jaxresid.jax_compat.vmaps import replacing_vmap_calls as replacing_vmap_calls

@@ -46,7 +46,12 @@ class Chunked:
 
 def may_be_in_vector_memory(held: int, profile: Profile) -> bool:
     """Return whether a compiler may have so many bytes elsewhere than in main memory."""
-    return profile.pads_to_tiles and held < _IN_VECTOR_MEMORY
+    return held < vector_memory_nbytes(profile)
+
+
+def vector_memory_nbytes(profile: Profile) -> int:
+    """Return how many bytes a compiler may have elsewhere than in main memory."""
+    return _IN_VECTOR_MEMORY if profile.pads_to_tiles else 0
 
 
 def logits_at_peak(

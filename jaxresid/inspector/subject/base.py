@@ -8,7 +8,7 @@ import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxresid import jax_compat
 from jaxresid.crashes import Crash, crash_warnings
@@ -24,7 +24,10 @@ from jaxresid.inspector.findings.hidden_names import names_hidden_by_rules
 from jaxresid.inspector.findings.logits import logits_at_peak
 from jaxresid.inspector.findings.loop_excess import holds_loop, loop_excess
 from jaxresid.inspector.findings.proposals import Changed, Proposal
+from jaxresid.inspector.findings.vmaps import NAME as VMAP_TOO_WIDE
+from jaxresid.inspector.findings.vmaps import least_nbytes, mapped_nbytes, wide_vmaps
 from jaxresid.inspector.findings.widening import holds_cast, widened_residuals
+from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.compilers import has_estimate, place_info, profile_of
 from jaxresid.inspector.memory.intervals import interval_of_program
@@ -34,9 +37,11 @@ from jaxresid.inspector.memory.peak import EstimatedPeak, OpSources, peak
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace import meshes
+from jaxresid.inspector.trace.retracing import retracing
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import Variants
-from jaxresid.inspector.variants.rewrites.effects import Rewrites
+from jaxresid.inspector.variants.rewrites.effects import Rewrites, cost_of, figures_of
+from jaxresid.inspector.variants.rewrites.retraced import Retraced
 from jaxresid.model import (
     CompiledChange,
     Finding,
@@ -56,6 +61,8 @@ from jaxresid.xla.places import Place
 
 if TYPE_CHECKING:
     from jaxresid.xla.processes.cache import CompileCache
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -188,6 +195,13 @@ class Subject(ABC):
             made = self.rewrites
             return iter(()) if made is None else search(made)
 
+        if mapped_nbytes(self._estimated.temporaries) >= least_nbytes(report, profile):
+            yield (
+                VMAP_TOO_WIDE,
+                lambda: wide_vmaps(
+                    report, profile, levels.frames, lambda: cost_of(self.trace), self.retraced
+                ),
+            )
         if holds_loop(*jaxprs):
             yield (
                 "needless-loop-state",
@@ -217,6 +231,43 @@ class Subject(ABC):
                 "name-outside-custom-vjp-forward",
                 lambda: rewriting(lambda made: names_hidden_by_rules(report, levels, made)),
             )
+
+    def retraced(
+        self, changing: Callable[[], contextlib.AbstractContextManager[object]]
+    ) -> Retraced:
+        """Return it traced again in a context that changes what its code calls.
+
+        Args:
+          changing: returns the context.
+
+        Raises:
+          RetraceError: it cannot be traced so.
+        """
+
+        def in_context(trace: Callable[[], T]) -> Callable[[], T]:
+            @functools.cache
+            def traced() -> T:
+                # In a context of its own, or a function that is jitted would not be traced again.
+                with retracing("a changed program"), intercept_bind({}), changing():
+                    return trace()
+
+            return traced
+
+        leaves = self.trace.arguments.leaves
+        subject = in_context(lambda: self.traced_with(leaves))()
+        trace = subject.trace.tracing_in(in_context)
+        for top in trace.tops:
+            strip_trace_context(top.jaxpr)
+        subject = replace(subject, trace=trace)
+        program = subject.program
+        figures = figures_of(trace, program, self.profile)
+        return Retraced(
+            trace,
+            program,
+            figures,
+            self.interval(figures.peak_nbytes, program),
+            subject._estimated.temporaries,
+        )
 
     def interval(self, nbytes: int, program: Program) -> Interval | None:
         """Return the interval around the estimated peak of the program or of a variant."""

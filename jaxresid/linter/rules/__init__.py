@@ -91,6 +91,7 @@ JXR841 attention-scores-at-peak info
 JXR842 whole-batch-at-once info
 JXR843 gathered-weights-kept info
 JXR844 activations-left-whole info
+JXR845 vmap-too-wide info
 """
 _USUAL_MARKERS = ("checkpoint", "remat")
 

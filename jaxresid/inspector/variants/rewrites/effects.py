@@ -50,6 +50,34 @@ class Figures:
     cost: Cost
 
 
+def figures_of(
+    traced: Traced, program: Program, profile: Profile, costs: Costs | None = None
+) -> Figures:
+    """Return the figures of a program.
+
+    Args:
+      traced: the trace of a function or of a step.
+      program: its program.
+      profile: the profile of the compiler.
+      costs: what counts the cost of a step, if there is one already.
+    """
+    peak = peak_nbytes(lower(program, profile))
+    if isinstance(traced, Trace):
+        kept, _ = kept_nbytes(kept_by(traced, program))
+    else:
+        assert isinstance(traced, StepTrace)
+        kept, _ = step_kept_nbytes(traced, program)
+    return Figures(peak, kept, cost_of(traced, costs))
+
+
+def cost_of(traced: Traced, costs: Costs | None = None) -> Cost:
+    """Return the cost of all passes of a function, or of a step; see `figures_of`."""
+    if isinstance(traced, Trace):
+        return sum(passes_cost(traced), Cost())
+    assert isinstance(traced, StepTrace)
+    return (costs or Costs(WhileTrips(traced.arguments.trips))).of_program(traced.jaxpr)
+
+
 class Rewrites(Protocol):
     """What is differentiated in a program, and the program with one of these rewritten.
 
@@ -89,7 +117,7 @@ class FunctionRewrites:
 
     def cost(self) -> Cost:
         """Return the cost of the function's passes as it is."""
-        return sum(passes_cost(self._traced), Cost())
+        return cost_of(self._traced)
 
     def figures(self, number: int, jaxpr: Jaxpr) -> Figures | None:
         """Return the figures with another primal jaxpr; see `Rewrites.figures`."""
@@ -103,10 +131,7 @@ class FunctionRewrites:
             few = whole_figures(made_of_few, self._profile)
             if few is not None:
                 return Figures(few.peak_nbytes, few.kept_nbytes, sum(few.passes, Cost()))
-        made, program = self.program(number, with_shared_layers(jaxpr))
-        kept, _ = kept_nbytes(kept_by(made, program))
-        peak = peak_nbytes(lower(program, self._profile))
-        return Figures(peak, kept, sum(passes_cost(made), Cost()))
+        return figures_of(*self.program(number, with_shared_layers(jaxpr)), self._profile)
 
     def program(self, number: int, jaxpr: Jaxpr) -> tuple[Trace, Program]:
         """Return the trace and the whole program; see `Rewrites.program`."""
@@ -153,7 +178,7 @@ class StepRewrites:
 
     def cost(self) -> Cost:
         """Return the cost of the step as it is."""
-        return self._costs.of_program(self._step.jaxpr)
+        return cost_of(self._step, self._costs)
 
     def figures(self, number: int, jaxpr: Jaxpr) -> Figures | None:
         """Return the figures with another loss; see `Rewrites.figures`."""
@@ -161,9 +186,7 @@ class StepRewrites:
 
     def _figures(self, number: int, jaxpr: Jaxpr) -> Figures:
         made, program = self.program(number, with_shared_layers(jaxpr))
-        peak = peak_nbytes(lower(program, self._profile))
-        kept, _ = step_kept_nbytes(made, program)
-        return Figures(peak, kept, self._costs.of_program(made.jaxpr))
+        return figures_of(made, program, self._profile, self._costs)
 
     def program(self, number: int, jaxpr: Jaxpr) -> tuple[StepTrace, Program]:
         """Return the trace and the whole program; see `Rewrites.program`."""

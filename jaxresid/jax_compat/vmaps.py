@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +18,14 @@ from jaxresid.jax_compat.version import import_jax
 
 # The function of JAX that calls what `jax.vmap` was given, the same in 0.7 to 0.12.
 _VMAP = "vmap.<locals>.vmap_f"
-# Those that call it for a Jacobian, by what `jax` calls what made them.
-_JACOBIANS = {f"{name}.<locals>.jacfun": name for name in ("jacfwd", "jacrev")}
+_JAX = f"{os.sep}jax{os.sep}_src{os.sep}"
+# Functions of JAX that call it -> what users call for that.
+_CALLERS = {
+    "jacfwd.<locals>.jacfun": "jacfwd",
+    "jacrev.<locals>.jacfun": "jacrev",
+    "map.<locals>.<lambda>": "map",
+    "map": "map",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +34,8 @@ class VmapCall:
 
     Attributes:
       size: the size of the mapped axis.
-      caller: `jacfwd` or `jacrev` where that maps over a basis; else `vmap`.
+      caller: `jacfwd` or `jacrev` where that maps over a basis, `map` where `jax.lax.map` maps a
+        part; else `vmap`.
       function: the name of the mapped function; '' where it has none.
       axes: the mapped axis of each argument; None for one that is not mapped.
       is_divisible: whether a part of the axis can be mapped alone: it has no name, and no mesh
@@ -144,7 +152,7 @@ def replacing_vmap_calls(new: Callable[[VmapCall, Sequence[Any]], Any]) -> Itera
         is_plain = all(each is None or isinstance(each, int) for each in axes)
         call = VmapCall(
             int(axis.size),
-            _jacobian(frame) or "vmap",
+            _caller(frame),
             getattr(fun.f, "__name__", ""),
             axes,
             is_plain
@@ -166,9 +174,11 @@ class _Replaced:
     call_wrapped: Callable[..., Any]
 
 
-def _jacobian(frame: FrameType) -> str | None:
-    """Return `jacfwd` or `jacrev` where that calls a vmapped function, whose frame is given."""
+def _caller(frame: FrameType) -> str:
+    """Return what calls a vmapped function, whose frame is given; see `VmapCall.caller`."""
     above = frame.f_back
     while above is not None and "reraise_with" in above.f_code.co_name:
         above = above.f_back
-    return None if above is None else _JACOBIANS.get(above.f_code.co_qualname)
+    if above is None or _JAX not in above.f_code.co_filename:
+        return "vmap"
+    return _CALLERS.get(above.f_code.co_qualname, "vmap")

@@ -14,6 +14,7 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import RetraceError
+from jaxresid.inspector.findings.jacobians import other_modes
 from jaxresid.inspector.findings.logits import vector_memory_nbytes
 from jaxresid.inspector.findings.proposals import (
     WORTH_SAYING,
@@ -76,6 +77,8 @@ class VmapSite:
     @property
     def what(self) -> str:
         """What is called there, in words."""
+        if self.caller == "map":
+            return "jax.lax.map"
         if self.caller != "vmap":
             return f"jax.{self.caller}"
         is_named = self.function.isidentifier()
@@ -95,6 +98,8 @@ class VmapSite:
                 f" basis_of_x, batch_size={count})`, where basis_of_x is"
                 " jnp.eye(x.size).reshape(-1, *x.shape) (for jax.hessian, f is the gradient)"
             )
+        if self.caller == "map":
+            return f"jax.lax.map(..., batch_size={count})"
         if self.closes_over:
             return (
                 f"jax.lax.map(lambda x: f(params, x), xs, batch_size={count}) in place of the vmap,"
@@ -158,6 +163,8 @@ def wide_vmaps(
 ) -> Iterator[Proposal]:
     """Yield the finding about the vmap that is best run in parts, if one is worth saying.
 
+    Of a Jacobian that takes less in the other mode, that is said instead.
+
     Args:
       report: the report of the program; it has an estimated peak, and no mesh.
       profile: the profile of the compiler.
@@ -165,8 +172,24 @@ def wide_vmaps(
       cost: returns the cost of the program.
       retrace: traces the program again.
     """
+    assert report.peak is not None
+    least = least_nbytes(report, profile)
+    try:
+        sites = _sites(frames, retrace, least)
+    except RetraceError:
+        return
+    costly = list[Proposal]()
+    for site, _ in sites:
+        if not costly and site.caller in ("jacfwd", "jacrev"):
+            worth = WORTH_SAYING * report.peak.nbytes + vector_memory_nbytes(profile)
+            costly += other_modes(
+                report, frames, cost, retrace, site.location, site.caller, worth
+            )
+    yield from costly
+    if costly:
+        return
     with contextlib.suppress(RetraceError):
-        chosen = _chosen(report, least_nbytes(report, profile), frames, retrace)
+        chosen = _chosen(report, sites, least, frames, retrace)
         if chosen is not None:
             changed = Changed(chosen.retraced.trace, chosen.retraced.program)
             limit = report.place.memory_nbytes if chosen.fits == "fits" else None
@@ -178,7 +201,13 @@ def wide_vmaps(
             )
 
 
-def _chosen(report: Report, least: float, frames: Frames, retrace: Retrace) -> _InParts | None:
+def _chosen(
+    report: Report,
+    sites: Sequence[tuple[VmapSite, int]],
+    least: float,
+    frames: Frames,
+    retrace: Retrace,
+) -> _InParts | None:
     """Return the program with the best site in the biggest parts that are small enough."""
     assert report.peak is not None
     peak = report.peak.nbytes
@@ -190,7 +219,9 @@ def _chosen(report: Report, least: float, frames: Frames, retrace: Retrace) -> _
         return _InParts(site, nbytes, count, made, fits)
 
     best: _InParts | None = None
-    for site, nbytes in _sites(frames, retrace, least):
+    for site, nbytes in sites:
+        if site.caller == "map" and _fits(report):
+            continue  # whoever wrote it has chosen the parts
         smallest = tried(site, nbytes, _counts(site.size)[0])
         highest = (peak if best is None else best.peak_nbytes) - WORTH_SAYING * peak
         if smallest.peak_nbytes <= min(highest, peak - least):
@@ -263,10 +294,11 @@ def _finding(report: Report, cost: Cost, chosen: _InParts) -> Finding:
     site, count = chosen.site, chosen.count
     parts = -(-site.size // count)
     effect, measured = change_effect(report, cost, chosen.retraced.figures)
+    whole = "" if site.caller == "map" else "all "
     fits = _FITS[chosen.fits] + ": the" if chosen.fits and not _fits(report) else ", the"
     return Finding(
         NAME,
-        f"{site.what} here runs all {site.size} at once, and {format_bytes(chosen.nbytes)} of what"
+        f"{site.what} here runs {whole}{site.size} at once, and {format_bytes(chosen.nbytes)} of what"
         f" it makes is live at the peak. With {count} at a time, in {parts} parts one after the"
         f" other{fits} {effect}",
         Source(site.location),

@@ -21,6 +21,7 @@ from jaxresid.inspector.findings.defeated_policies import defeated_policies
 from jaxresid.inspector.findings.derived_values import derived_values
 from jaxresid.inspector.findings.gathered_weights import gathered_weights
 from jaxresid.inspector.findings.hidden_names import names_hidden_by_rules
+from jaxresid.inspector.findings.jacobians import NAME as COSTLY_MODE
 from jaxresid.inspector.findings.logits import logits_at_peak
 from jaxresid.inspector.findings.loop_excess import holds_loop, loop_excess
 from jaxresid.inspector.findings.proposals import Changed, Proposal
@@ -197,7 +198,7 @@ class Subject(ABC):
 
         if mapped_nbytes(self._estimated.temporaries) >= least_nbytes(report, profile):
             yield (
-                VMAP_TOO_WIDE,
+                f"{VMAP_TOO_WIDE} and {COSTLY_MODE}",
                 lambda: wide_vmaps(
                     report, profile, levels.frames, lambda: cost_of(self.trace), self.retraced
                 ),

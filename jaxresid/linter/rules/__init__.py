@@ -92,6 +92,7 @@ JXR842 whole-batch-at-once info
 JXR843 gathered-weights-kept info
 JXR844 activations-left-whole info
 JXR845 vmap-too-wide info
+JXR846 costly-jacobian-mode info
 """
 _USUAL_MARKERS = ("checkpoint", "remat")
 

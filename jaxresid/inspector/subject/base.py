@@ -196,13 +196,6 @@ class Subject(ABC):
             made = self.rewrites
             return iter(()) if made is None else search(made)
 
-        if mapped_nbytes(self._estimated.temporaries) >= least_nbytes(report, profile):
-            yield (
-                f"{VMAP_TOO_WIDE} and {COSTLY_MODE}",
-                lambda: wide_vmaps(
-                    report, profile, levels.frames, lambda: cost_of(self.trace), self.retraced
-                ),
-            )
         if holds_loop(*jaxprs):
             yield (
                 "needless-loop-state",
@@ -211,6 +204,13 @@ class Subject(ABC):
             yield (
                 "derived-residual",
                 lambda: rewriting(lambda made: derived_values(report, levels.frames, made)),
+            )
+        if mapped_nbytes(self._estimated.temporaries) >= least_nbytes(report, profile):
+            yield (
+                f"{VMAP_TOO_WIDE} and {COSTLY_MODE}",
+                lambda: wide_vmaps(
+                    report, profile, levels.frames, lambda: cost_of(self.trace), self.retraced
+                ),
             )
         if holds_cast(*jaxprs):
             yield (

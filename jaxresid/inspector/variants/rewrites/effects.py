@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
 
 from jaxresid import jax_compat
 from jaxresid.errors import RetraceError
@@ -82,10 +82,12 @@ class Rewrites(Protocol):
     """What is differentiated in a program, and the program with one of these rewritten.
 
     Attributes:
-      jaxprs: the open jaxprs that are differentiated.
+      jaxprs: the open jaxprs that are differentiated; that of all of a program without a gradient.
+      are_differentiated: whether they are.
     """
 
     jaxprs: tuple[Jaxpr, ...]
+    are_differentiated: ClassVar[bool]
 
     def cost(self) -> Cost:
         """Return the cost of the program's passes as it is."""
@@ -110,6 +112,8 @@ class Rewrites(Protocol):
 
 class FunctionRewrites:
     """The rewrites of a function; see `Rewrites`."""
+
+    are_differentiated = True
 
     def __init__(self, traced: Trace, profile: Profile) -> None:
         self._traced, self._profile = traced, profile
@@ -145,6 +149,37 @@ class FunctionRewrites:
             return retrace(self._traced, primal)
 
 
+class ProgramRewrites:
+    """The rewrites of a program without a gradient, of all of it; see `Rewrites`.
+
+    Args:
+      step: its trace.
+      profile: the profile of the compiler.
+      known: the roles of its inputs and outputs.
+    """
+
+    are_differentiated = False
+
+    def __init__(self, step: StepTrace, profile: Profile, known: Roles) -> None:
+        self._step, self._profile, self._roles = step, profile, known
+        self._reader, self._costs = JaxprReader(), Costs(WhileTrips(step.arguments.trips))
+        self.jaxprs: tuple[Jaxpr, ...] = (step.jaxpr,)
+
+    def cost(self) -> Cost:
+        """Return the cost of the program as it is."""
+        return cost_of(self._step, self._costs)
+
+    def figures(self, number: int, jaxpr: Jaxpr) -> Figures | None:
+        """Return the figures with another jaxpr; see `Rewrites.figures`."""
+        return figures_of(*self.program(number, jaxpr), self._profile, self._costs)
+
+    def program(self, number: int, jaxpr: Jaxpr) -> tuple[StepTrace, Program]:
+        """Return the trace and the whole program; see `Rewrites.program`."""
+        closed = jax_compat.with_jaxpr(self._step.closed, jaxpr)
+        made = replace(self._step, closed=closed)
+        return made, step_program(made, self._roles, self._reader)
+
+
 class StepRewrites:
     """The rewrites of a training step, which is traced once more; see `Rewrites`.
 
@@ -157,6 +192,8 @@ class StepRewrites:
     Raises:
       RetraceError: its gradients cannot be left out of it.
     """
+
+    are_differentiated = True
 
     def __init__(
         self, fun: Callable[..., Any], step: StepTrace, profile: Profile, known: Roles

@@ -230,9 +230,7 @@ def rewrite_effect(
     return change_effect(report, rewrites.cost(), figures)
 
 
-def change_effect(
-    report: Report, cost: Cost, figures: Figures
-) -> tuple[str, dict[str, object]]:
+def change_effect(report: Report, cost: Cost, figures: Figures) -> tuple[str, dict[str, object]]:
     """Return what a change does as `rewrite_effect` does.
 
     Args:

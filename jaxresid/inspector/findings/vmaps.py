@@ -182,9 +182,7 @@ def wide_vmaps(
     for site, _ in sites:
         if not costly and site.caller in ("jacfwd", "jacrev"):
             worth = WORTH_SAYING * report.peak.nbytes + vector_memory_nbytes(profile)
-            costly += other_modes(
-                report, frames, cost, retrace, site.location, site.caller, worth
-            )
+            costly += other_modes(report, frames, cost, retrace, site.location, site.caller, worth)
     yield from costly
     if costly:
         return
@@ -298,9 +296,9 @@ def _finding(report: Report, cost: Cost, chosen: _InParts) -> Finding:
     fits = _FITS[chosen.fits] + ": the" if chosen.fits and not _fits(report) else ", the"
     return Finding(
         NAME,
-        f"{site.what} here runs {whole}{site.size} at once, and {format_bytes(chosen.nbytes)} of what"
-        f" it makes is live at the peak. With {count} at a time, in {parts} parts one after the"
-        f" other{fits} {effect}",
+        f"{site.what} here runs {whole}{site.size} at once, and {format_bytes(chosen.nbytes)} of"
+        f" what it makes is live at the peak. With {count} at a time, in {parts} parts one after"
+        f" the other{fits} {effect}",
         Source(site.location),
         help=f"{site.help(count)}; where a part leaves the device idle, that takes longer",
         measured={

@@ -95,9 +95,7 @@ def _remade(
                 (
                     (name, output)
                     for (name, output), flow in zip(outputs, flows, strict=True)
-                    if flow.inputs >> number & 1
-                    and output not in taken
-                    and _is_remade(v, output)
+                    if flow.inputs >> number & 1 and output not in taken and _is_remade(v, output)
                 ),
                 None,
             )

@@ -113,7 +113,7 @@ class Rewrites(Protocol):
 class FunctionRewrites:
     """The rewrites of a function; see `Rewrites`."""
 
-    are_differentiated = True
+    are_differentiated: ClassVar[bool] = True
 
     def __init__(self, traced: Trace, profile: Profile) -> None:
         self._traced, self._profile = traced, profile
@@ -158,7 +158,7 @@ class ProgramRewrites:
       known: the roles of its inputs and outputs.
     """
 
-    are_differentiated = False
+    are_differentiated: ClassVar[bool] = False
 
     def __init__(self, step: StepTrace, profile: Profile, known: Roles) -> None:
         self._step, self._profile, self._roles = step, profile, known
@@ -193,7 +193,7 @@ class StepRewrites:
       RetraceError: its gradients cannot be left out of it.
     """
 
-    are_differentiated = True
+    are_differentiated: ClassVar[bool] = True
 
     def __init__(
         self, fun: Callable[..., Any], step: StepTrace, profile: Profile, known: Roles

@@ -299,7 +299,7 @@ def _lean_scan(params: Mapping[str, Any], excess: Excess) -> Callable[..., list[
         }
         found |= {out: found[of] for out, of in excess.carried.items()}
         others = [i for i in results if i not in excess.lasts and i not in excess.reduced]
-        return [found[i] for i in (*others, *excess.lasts)] + sums
+        return [*(found[i] for i in (*others, *excess.lasts)), *sums]
 
     return run
 

@@ -90,7 +90,7 @@ def _end(dtype: Any, which: str) -> Any:
     jax = jax_compat.import_jax()
     if jax.numpy.issubdtype(dtype, jax.numpy.floating):
         return -jax.numpy.inf if which == "min" else jax.numpy.inf
-    if dtype == bool:
+    if jax.numpy.issubdtype(dtype, jax.numpy.bool_):
         return which == "max"
     return getattr(jax.numpy.iinfo(dtype), which)
 

@@ -73,7 +73,7 @@ def test_parts_compute_the_same(name, count):
         return call.in_parts(count, operands)
 
     with jax_compat.replacing_vmap_calls(in_parts):
-        got = jax.jit(lambda: MAPPED[name]())()
+        got = jax.jit(MAPPED[name])()
     assert sizes
     assert_alike(got, expected)
 
@@ -94,10 +94,10 @@ def test_what_is_known_of_a_call():
     def row(x):
         return x / jax.lax.psum(x, "rows")
 
-    assert calls_in(lambda x: jax.vmap(row, axis_name="rows")(x)) == [(7, "vmap", "row", False)]
-    assert calls_in(lambda x: jax.vmap(jnp.sum)(x))[0] == (7, "vmap", "sum", True)
+    assert calls_in(jax.vmap(row, axis_name="rows")) == [(7, "vmap", "row", False)]
+    assert calls_in(jax.vmap(jnp.sum))[0] == (7, "vmap", "sum", True)
     assert calls_in(lambda x: jax.jacrev(jnp.sin)(x[0]))[0][:2] == (4, "jacrev")
-    assert calls_in(lambda x: jax.jacfwd(jnp.sin)(x))[0][:2] == (28, "jacfwd")
+    assert calls_in(jax.jacfwd(jnp.sin))[0][:2] == (28, "jacfwd")
     parts = calls_in(lambda x: jax.lax.map(jnp.sum, x, batch_size=3))
     assert [call[:2] for call in parts] == [(3, "map"), (1, "map")]
 
@@ -112,7 +112,7 @@ def test_the_other_mode_computes_the_same(name):
         return call.by_other_mode
 
     with jax_compat.replacing_jacobian_calls(other):
-        got = jax.jit(lambda: JACOBIANS[name]())()
+        got = jax.jit(JACOBIANS[name])()
     assert {"jacfwd" if name == "hessian" else name[:6]} <= {each for each, _ in transforms}
     assert all(is_real for _, is_real in transforms)
     assert_alike(got, expected)

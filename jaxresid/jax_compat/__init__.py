@@ -28,6 +28,8 @@ from jaxresid.jax_compat.host_memory import as_host_put as as_host_put
 from jaxresid.jax_compat.host_memory import host_sharding as host_sharding
 from jaxresid.jax_compat.host_memory import put_in as put_in
 from jaxresid.jax_compat.host_memory import tells_memory as tells_memory
+from jaxresid.jax_compat.jacobians import JacobianCall as JacobianCall
+from jaxresid.jax_compat.jacobians import replacing_jacobian_calls as replacing_jacobian_calls
 from jaxresid.jax_compat.making import as_call as as_call
 from jaxresid.jax_compat.making import as_constraint as as_constraint
 from jaxresid.jax_compat.making import as_function as as_function
@@ -93,3 +95,5 @@ from jaxresid.jax_compat.version import flags as flags
 from jaxresid.jax_compat.version import import_jax as import_jax
 from jaxresid.jax_compat.version import jax_version as jax_version
 from jaxresid.jax_compat.version import jaxlib_version as jaxlib_version
+from jaxresid.jax_compat.vmaps import VmapCall as VmapCall
+from jaxresid.jax_compat.vmaps import replacing_vmap_calls as replacing_vmap_calls

@@ -108,16 +108,19 @@ def _finding(
     layer = ". The layer takes either as attention_fn" if is_flax_attention(source) else ""
     queries, keys = first.count // found.chunks, first.width_of(first.value)
     effect, measured = rewrite_effect(report, rewrites, found.figures)
+    checkpointed, attend = "", "lambda q: attend(q, k, v)"
+    if rewrites.are_differentiated:
+        checkpointed, attend = ", each part in a checkpoint", f"jax.checkpoint({attend})"
     return Finding(
         "attention-scores-at-peak",
         f"attention here makes the scores of {first.count} queries × {keys} keys, and with what the"
         f" softmax makes of them {format_bytes(held)} are in memory at the peak. For {queries}"
-        f" queries at a time, each part in a checkpoint, the {effect}",
+        f" queries at a time{checkpointed}, the {effect}",
         source,
         help="a kernel never has them in memory: jax.nn.dot_product_attention(q, k, v,"
         ' implementation="cudnn") on a GPU in float16 or bfloat16, splash attention on a TPU;'
         f" neither was traced. Without one, attend with {queries} queries at a time:"
-        f" jax.lax.map(jax.checkpoint(lambda q: attend(q, k, v)), parts_of_q){layer}",
+        f" jax.lax.map({attend}, parts_of_q){layer}",
         measured={
             "nbytes": held,
             "queries": first.count,

@@ -1,4 +1,4 @@
-"""Word the findings about the donation of a training step's arguments."""
+"""Word the findings about the donation of a program's arguments."""
 
 from __future__ import annotations
 

@@ -46,7 +46,12 @@ class Chunked:
 
 def may_be_in_vector_memory(held: int, profile: Profile) -> bool:
     """Return whether a compiler may have so many bytes elsewhere than in main memory."""
-    return profile.pads_to_tiles and held < _IN_VECTOR_MEMORY
+    return held < vector_memory_nbytes(profile)
+
+
+def vector_memory_nbytes(profile: Profile) -> int:
+    """Return how many bytes a compiler may have elsewhere than in main memory."""
+    return _IN_VECTOR_MEMORY if profile.pads_to_tiles else 0
 
 
 def logits_at_peak(
@@ -167,14 +172,17 @@ def _finding(
         what = f"the loss at {at}"
         if loss.location.is_of_loss:
             what, own = at, "in a function of your own, with --loss module:function, "
+    checkpointed, part = "", "loss_of_tokens"
+    if rewrites.are_differentiated:
+        checkpointed, part = ", in a checkpoint", f"jax.checkpoint({part})"
     return Finding(
         "logits-at-peak",
         f"the logits of {logits.tokens} tokens × {width} and what {what} makes of them"
-        f" take {format_bytes(held)} at the peak: {tokens} tokens at a time, in a checkpoint, they"
+        f" take {format_bytes(held)} at the peak: {tokens} tokens at a time{checkpointed}, they"
         f" hardly matter. The {effect}",
         source,
         help=f"{own}compute the loss of {tokens} tokens at a time:"
-        " jax.lax.map(jax.checkpoint(loss_of_tokens), (hidden, labels))",
+        f" jax.lax.map({part}, (hidden, labels))",
         measured={
             "nbytes": held,
             "tokens": logits.tokens,

@@ -70,6 +70,7 @@ def _finding(
         "repeated": sum(e.stacked_nbytes(e.repeats) for e in found),
         "unread": sum(e.stacked_nbytes(e.lasts) for e in found),
         "carried": sum(e.fixed_nbytes for e in found),
+        "reduced": sum(e.stacked_nbytes(e.reduced) for e in found),
     }
     trips = max(e.trips for e in found)
     effect, measured = rewrite_effect(report, rewrites, figures)
@@ -106,7 +107,15 @@ def _texts(found: Sequence[Excess], nbytes: Mapping[str, int], trips: int) -> di
         "unread": f"stacks {shown['unread']}, of which only the last of {trips} trips is read",
         "carried": f"carries {fixed} that never changes: {shown['carried']}, if it is kept for each"
         f" of {trips} trips",
+        "reduced": f"stacks {shown['reduced']}, of which it is only {_reductions(found)} over all"
+        f" {trips} trips that is read",
     }
+
+
+def _reductions(found: Sequence[Excess]) -> str:
+    """Return which reductions of stacks are read, in words: `the maximum and the sum`."""
+    words = sorted({f"the {r.word}" for e in found for r in e.reductions})
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""
 
 
 def _helps(found: Sequence[Excess], *, is_nnx: bool) -> dict[str, str]:
@@ -120,6 +129,7 @@ def _helps(found: Sequence[Excess], *, is_nnx: bool) -> dict[str, str]:
         if is_carried
         else "carry the value, in place of stacking it",
         "carried": "let the body close over it, and carry only what changes",
+        "reduced": f"carry {_reductions(found)} over the trips so far, in place of the stack",
     }
 
 

@@ -11,7 +11,7 @@ from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
 from jaxresid.jaxpr_types import Jaxpr
-from jaxresid.model import CompiledChange, Finding, Interval, Report
+from jaxresid.model import CompiledChange, Cost, Finding, Interval, Report
 from jaxresid.text.units import format_bytes, format_flops
 
 # Of the peak; a change that takes less off it is not told of.
@@ -227,9 +227,20 @@ def rewrite_effect(
       rewrites: the program.
       figures: the figures of the rewritten one.
     """
+    return change_effect(report, rewrites.cost(), figures)
+
+
+def change_effect(report: Report, cost: Cost, figures: Figures) -> tuple[str, dict[str, object]]:
+    """Return what a change does as `rewrite_effect` does.
+
+    Args:
+      report: the report of the program as it is, with an estimated peak.
+      cost: the cost of the program as it is.
+      figures: the figures of the changed one.
+    """
     assert report.peak is not None
     peak, kept = report.peak.nbytes, report.totals.computed_nbytes
-    before = rewrites.cost().flops
+    before = cost.flops
     more = figures.cost.flops - before
     peak_after, kept_after = figures.peak_nbytes, figures.kept_nbytes
     text = peak_change(peak, peak_after)

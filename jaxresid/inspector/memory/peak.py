@@ -95,21 +95,24 @@ class EstimatedPeak:
     Attributes:
       peak: the peak.
       live: what is live there, one by one, where `peak` has equal values as one.
+      temporaries: the bytes of each temporary that is live there, with the op that makes it.
     """
 
     peak: Peak
     live: tuple[LiveValue, ...]
+    temporaries: tuple[tuple[int, Op], ...]
 
 
 def peak(lowered: Lowered, places: OpSources) -> EstimatedPeak:
     """Return the estimated peak with its place and what is live there."""
     program, found = lowered.program, timeline(lowered)
     outside = outside_nbytes(program)
-    temporaries = Temporaries(program, found, places.source)
+    told = Temporaries(program, found, places.source)
+    temporaries = [told.value(span) for span in found.live]
     each = (
         *held_inputs(program),
         *(value for value, _ in held_outputs(program, places.source)),
-        *(temporaries.value(span)[0] for span in found.live),
+        *(value for value, _ in temporaries),
     )
     live = _folded(each)
     breakdown: dict[LiveKind, int] = {}
@@ -135,7 +138,7 @@ def peak(lowered: Lowered, places: OpSources) -> EstimatedPeak:
         uncounted=uncounted(program),
         phases=phases,
     )
-    return EstimatedPeak(result, each)
+    return EstimatedPeak(result, each, tuple((value.nbytes, op) for value, op in temporaries))
 
 
 def uncounted(program: Program) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Find the arguments that a training step returns updated and that its caller could give away.
+"""Find the arguments that a program returns updated and that its caller could give away.
 
 `jax.jit` donates whole arguments: one is a candidate if all of its arrays come back, so that a
 caller who goes on with what is returned misses none of them.

@@ -1,10 +1,12 @@
-"""Find what a training step donates although no output can take it over."""
+"""Find what a program donates although no output can take it over."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from jaxresid.inspector.jaxpr.flows import Flows
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.donation import step_arguments
 from jaxresid.inspector.program.ops import Value
@@ -64,11 +66,47 @@ def unusable_donations(step: StepTrace, program: Program) -> tuple[UnusableLeaf,
         if path in unmatched and spare[v.nbytes, v.memory] > 0:
             spare[v.nbytes, v.memory] -= 1
             unmatched.remove(path)
+    if any(found[path] is None for path in unmatched):
+        found |= _remade(step, [(path, v) for _, path, v in given if path in unmatched], found, at)
     return tuple(
         UnusableLeaf(path, v, *(reversed(beside) if (beside := found[path]) else ()))
         for _, path, v in given
         if path in unmatched
     )
+
+
+def _remade(
+    step: StepTrace,
+    unmatched: list[tuple[str, Value]],
+    known: Mapping[str, tuple[str, Value] | None],
+    outputs: list[tuple[str, Value]],
+) -> dict[str, tuple[str, Value] | None]:
+    """Return the outputs that arrays whose path tells none come back as, by their paths.
+
+    Such an output is made of the array, and has its shape, or its dtype and all but one of its
+    sizes: a cache that is returned in another dtype, or longer by one token.
+    """
+    flows, taken = Flows(step.jaxpr).outputs, {v for each in known.values() if each for v in each}
+    found: dict[str, tuple[str, Value] | None] = {}
+    for path, v in unmatched:
+        if known[path] is None and v.shape:
+            number = step.inputs.index(path)
+            found[path] = next(
+                (
+                    (name, output)
+                    for (name, output), flow in zip(outputs, flows, strict=True)
+                    if flow.inputs >> number & 1 and output not in taken and _is_remade(v, output)
+                ),
+                None,
+            )
+    return found
+
+
+def _is_remade(v: Value, output: Value) -> bool:
+    if len(v.shape) != len(output.shape):
+        return False
+    others = sum(a != b for a, b in zip(v.shape, output.shape, strict=True))
+    return others == 0 or (others == 1 and v.dtype == output.dtype)
 
 
 def _key(v: Value) -> tuple[tuple[int, ...], str, str]:

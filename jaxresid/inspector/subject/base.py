@@ -8,7 +8,7 @@ import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxresid import jax_compat
 from jaxresid.crashes import Crash, crash_warnings
@@ -21,10 +21,14 @@ from jaxresid.inspector.findings.defeated_policies import defeated_policies
 from jaxresid.inspector.findings.derived_values import derived_values
 from jaxresid.inspector.findings.gathered_weights import gathered_weights
 from jaxresid.inspector.findings.hidden_names import names_hidden_by_rules
+from jaxresid.inspector.findings.jacobians import NAME as COSTLY_MODE
 from jaxresid.inspector.findings.logits import logits_at_peak
 from jaxresid.inspector.findings.loop_excess import holds_loop, loop_excess
 from jaxresid.inspector.findings.proposals import Changed, Proposal
+from jaxresid.inspector.findings.vmaps import NAME as VMAP_TOO_WIDE
+from jaxresid.inspector.findings.vmaps import least_nbytes, mapped_nbytes, wide_vmaps
 from jaxresid.inspector.findings.widening import holds_cast, widened_residuals
+from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.compilers import has_estimate, place_info, profile_of
 from jaxresid.inspector.memory.intervals import interval_of_program
@@ -35,9 +39,11 @@ from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.program_arrays import ProgramArrays
 from jaxresid.inspector.trace import meshes
+from jaxresid.inspector.trace.retracing import retracing
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import Variants
-from jaxresid.inspector.variants.rewrites.effects import Rewrites
+from jaxresid.inspector.variants.rewrites.effects import Rewrites, cost_of, figures_of
+from jaxresid.inspector.variants.rewrites.retraced import Retraced
 from jaxresid.model import (
     CompiledChange,
     Finding,
@@ -57,6 +63,8 @@ from jaxresid.xla.places import Place
 
 if TYPE_CHECKING:
     from jaxresid.xla.processes.cache import CompileCache
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -203,6 +211,13 @@ class Subject(ABC):
                 "derived-residual",
                 lambda: rewriting(lambda made: derived_values(report, levels.frames, made)),
             )
+        if mapped_nbytes(self._estimated.temporaries) >= least_nbytes(report, profile):
+            yield (
+                f"{VMAP_TOO_WIDE} and {COSTLY_MODE}",
+                lambda: wide_vmaps(
+                    report, profile, levels.frames, lambda: cost_of(self.trace), self.retraced
+                ),
+            )
         if holds_cast(*jaxprs):
             yield (
                 "widened-residual",
@@ -223,6 +238,43 @@ class Subject(ABC):
                 "name-outside-custom-vjp-forward",
                 lambda: rewriting(lambda made: names_hidden_by_rules(report, levels, made)),
             )
+
+    def retraced(
+        self, changing: Callable[[], contextlib.AbstractContextManager[object]]
+    ) -> Retraced:
+        """Return it traced again in a context that changes what its code calls.
+
+        Args:
+          changing: returns the context.
+
+        Raises:
+          RetraceError: it cannot be traced so.
+        """
+
+        def in_context(trace: Callable[[], T]) -> Callable[[], T]:
+            @functools.cache
+            def traced() -> T:
+                # In a context of its own, or a function that is jitted would not be traced again.
+                with retracing("a changed program"), intercept_bind({}), changing():
+                    return trace()
+
+            return traced
+
+        leaves = self.trace.arguments.leaves
+        subject = in_context(lambda: self.traced_with(leaves))()
+        trace = subject.trace.tracing_in(in_context)
+        for top in trace.tops:
+            strip_trace_context(top.jaxpr)
+        subject = replace(subject, trace=trace)
+        program = subject.program
+        figures = figures_of(trace, program, self.profile)
+        return Retraced(
+            trace,
+            program,
+            figures,
+            self.interval(figures.peak_nbytes, program),
+            subject._estimated.temporaries,
+        )
 
     def interval(self, nbytes: int, program: Program) -> Interval | None:
         """Return the interval around the estimated peak of the program or of a variant."""

@@ -39,7 +39,11 @@ from jaxresid.inspector.subject.base import Subject, dead_gradients, without_gra
 from jaxresid.inspector.trace import step as steps
 from jaxresid.inspector.trace.derivatives import gradients, in_words
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.inspector.variants.rewrites.effects import StepRewrites
+from jaxresid.inspector.variants.rewrites.effects import (
+    ProgramRewrites,
+    Rewrites,
+    StepRewrites,
+)
 from jaxresid.inspector.variants.step import StepVariants
 from jaxresid.model import CompiledChange, Finding, Report, Residual, Split, Target
 
@@ -66,9 +70,11 @@ class StepSubject(Subject):
         return step_residuals(self.trace, self.program)
 
     @functools.cached_property
-    def rewrites(self) -> StepRewrites | None:
-        """The losses that it differentiates, to be rewritten; None where they cannot be told."""
+    def rewrites(self) -> Rewrites | None:
+        """What it differentiates, or all of it, to be rewritten; None where that cannot be told."""
         roles = self.program.inputs, self.program.outputs
+        if not self.trace.holds_gradient:
+            return ProgramRewrites(self.trace, self.profile, roles)
         try:
             return StepRewrites(self.fun, self.trace, self.profile, roles)
         except RetraceError:

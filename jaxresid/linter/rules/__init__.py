@@ -91,6 +91,8 @@ JXR841 attention-scores-at-peak info
 JXR842 whole-batch-at-once info
 JXR843 gathered-weights-kept info
 JXR844 activations-left-whole info
+JXR845 vmap-too-wide info
+JXR846 costly-jacobian-mode info
 JXR850 moments-without-gradient info
 """
 _USUAL_MARKERS = ("checkpoint", "remat")

@@ -32,18 +32,19 @@ _UPDATED = 'return {"w": state["w"] - 0.1 * momentum, "momentum": momentum}'
 
 
 class MissingDonation(TracedRule):
-    """A training step returns an argument updated without donating it, so both are in memory.
+    """A program returns an argument updated without donating it, so both are in memory.
 
     ## What it does
-    Finds training steps that return parameters or the optimizer's state updated, all of the
-    argument's arrays at their places, and do not donate the argument. The effect is the peak of
+    Finds programs that return an argument updated, all of its arrays at their places, and do not
+    donate it: parameters and the optimizer's state of a training step, the cache of a decoder, the
+    state of a simulation. The effect is the peak of
     the same program with the argument donated, by the estimate or, with `--compile`, by XLA; what
-    takes less than 3 % off the peak is not reported. Silent for functions that are no training
-    steps, for arguments that do not come back whole, and where the peak is elsewhere.
+    takes less than 3 % off the peak is not reported. Silent for losses, for
+    arguments that do not come back whole, and where the peak is elsewhere.
 
     ## Why is this bad?
-    Without donation a compiler may not write the new parameters over the old ones: old and new
-    state are in memory at the same time, even if the caller drops the old one right after.
+    Without donation a compiler may not write the new values over the old ones: old and new state
+    are in memory at the same time, even if the caller drops the old one right after.
 
     ## Use instead
     `jax.jit(step, donate_argnums=(0,))`, or `donate_argnames`; `nnx.jit` takes the same, and

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
 
 from jaxresid import jax_compat
 from jaxresid.errors import RetraceError
@@ -50,14 +50,44 @@ class Figures:
     cost: Cost
 
 
+def figures_of(
+    traced: Traced, program: Program, profile: Profile, costs: Costs | None = None
+) -> Figures:
+    """Return the figures of a program.
+
+    Args:
+      traced: the trace of a function or of a step.
+      program: its program.
+      profile: the profile of the compiler.
+      costs: what counts the cost of a step, if there is one already.
+    """
+    peak = peak_nbytes(lower(program, profile))
+    if isinstance(traced, Trace):
+        kept, _ = kept_nbytes(kept_by(traced, program))
+    else:
+        assert isinstance(traced, StepTrace)
+        kept, _ = step_kept_nbytes(traced, program)
+    return Figures(peak, kept, cost_of(traced, costs))
+
+
+def cost_of(traced: Traced, costs: Costs | None = None) -> Cost:
+    """Return the cost of all passes of a function, or of a step; see `figures_of`."""
+    if isinstance(traced, Trace):
+        return sum(passes_cost(traced), Cost())
+    assert isinstance(traced, StepTrace)
+    return (costs or Costs(WhileTrips(traced.arguments.trips))).of_program(traced.jaxpr)
+
+
 class Rewrites(Protocol):
     """What is differentiated in a program, and the program with one of these rewritten.
 
     Attributes:
-      jaxprs: the open jaxprs that are differentiated.
+      jaxprs: the open jaxprs that are differentiated; that of all of a program without a gradient.
+      are_differentiated: whether they are.
     """
 
     jaxprs: tuple[Jaxpr, ...]
+    are_differentiated: ClassVar[bool]
 
     def cost(self) -> Cost:
         """Return the cost of the program's passes as it is."""
@@ -83,13 +113,15 @@ class Rewrites(Protocol):
 class FunctionRewrites:
     """The rewrites of a function; see `Rewrites`."""
 
+    are_differentiated: ClassVar[bool] = True
+
     def __init__(self, traced: Trace, profile: Profile) -> None:
         self._traced, self._profile = traced, profile
         self.jaxprs: tuple[Jaxpr, ...] = (traced.written,)
 
     def cost(self) -> Cost:
         """Return the cost of the function's passes as it is."""
-        return sum(passes_cost(self._traced), Cost())
+        return cost_of(self._traced)
 
     def figures(self, number: int, jaxpr: Jaxpr) -> Figures | None:
         """Return the figures with another primal jaxpr; see `Rewrites.figures`."""
@@ -103,10 +135,7 @@ class FunctionRewrites:
             few = whole_figures(made_of_few, self._profile)
             if few is not None:
                 return Figures(few.peak_nbytes, few.kept_nbytes, sum(few.passes, Cost()))
-        made, program = self.program(number, with_shared_layers(jaxpr))
-        kept, _ = kept_nbytes(kept_by(made, program))
-        peak = peak_nbytes(lower(program, self._profile))
-        return Figures(peak, kept, sum(passes_cost(made), Cost()))
+        return figures_of(*self.program(number, with_shared_layers(jaxpr)), self._profile)
 
     def program(self, number: int, jaxpr: Jaxpr) -> tuple[Trace, Program]:
         """Return the trace and the whole program; see `Rewrites.program`."""
@@ -118,6 +147,37 @@ class FunctionRewrites:
         primal = jax_compat.with_jaxpr(self._traced.primal().jaxpr, jaxpr)
         with retracing(_REWRITE):
             return retrace(self._traced, primal)
+
+
+class ProgramRewrites:
+    """The rewrites of a program without a gradient, of all of it; see `Rewrites`.
+
+    Args:
+      step: its trace.
+      profile: the profile of the compiler.
+      known: the roles of its inputs and outputs.
+    """
+
+    are_differentiated: ClassVar[bool] = False
+
+    def __init__(self, step: StepTrace, profile: Profile, known: Roles) -> None:
+        self._step, self._profile, self._roles = step, profile, known
+        self._reader, self._costs = JaxprReader(), Costs(WhileTrips(step.arguments.trips))
+        self.jaxprs: tuple[Jaxpr, ...] = (step.jaxpr,)
+
+    def cost(self) -> Cost:
+        """Return the cost of the program as it is."""
+        return cost_of(self._step, self._costs)
+
+    def figures(self, number: int, jaxpr: Jaxpr) -> Figures | None:
+        """Return the figures with another jaxpr; see `Rewrites.figures`."""
+        return figures_of(*self.program(number, jaxpr), self._profile, self._costs)
+
+    def program(self, number: int, jaxpr: Jaxpr) -> tuple[StepTrace, Program]:
+        """Return the trace and the whole program; see `Rewrites.program`."""
+        closed = jax_compat.with_jaxpr(self._step.closed, jaxpr)
+        made = replace(self._step, closed=closed)
+        return made, step_program(made, self._roles, self._reader)
 
 
 class StepRewrites:
@@ -132,6 +192,8 @@ class StepRewrites:
     Raises:
       RetraceError: its gradients cannot be left out of it.
     """
+
+    are_differentiated: ClassVar[bool] = True
 
     def __init__(
         self, fun: Callable[..., Any], step: StepTrace, profile: Profile, known: Roles
@@ -153,7 +215,7 @@ class StepRewrites:
 
     def cost(self) -> Cost:
         """Return the cost of the step as it is."""
-        return self._costs.of_program(self._step.jaxpr)
+        return cost_of(self._step, self._costs)
 
     def figures(self, number: int, jaxpr: Jaxpr) -> Figures | None:
         """Return the figures with another loss; see `Rewrites.figures`."""
@@ -161,9 +223,7 @@ class StepRewrites:
 
     def _figures(self, number: int, jaxpr: Jaxpr) -> Figures:
         made, program = self.program(number, with_shared_layers(jaxpr))
-        peak = peak_nbytes(lower(program, self._profile))
-        kept, _ = step_kept_nbytes(made, program)
-        return Figures(peak, kept, self._costs.of_program(made.jaxpr))
+        return figures_of(made, program, self._profile, self._costs)
 
     def program(self, number: int, jaxpr: Jaxpr) -> tuple[StepTrace, Program]:
         """Return the trace and the whole program; see `Rewrites.program`."""

@@ -18,6 +18,10 @@ from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.jaxpr.primitives import CALLS, SHARDINGS, SIDE_BY_SIDE, of_kind
 from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.program.avals import aval_of
+from jaxresid.inspector.variants.rewrites.stack_reductions import (
+    StackReduction,
+    stack_reductions,
+)
 from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
 
 _ENTERED = of_kind("call", "checkpoint", "control")
@@ -44,6 +48,7 @@ class Excess:
       lasts: the results of which only the last is read: their numbers -> the readers' ids.
       carried: for those that are a carry as well, the number of that carry's result.
       fixed: the carries that never change: the operand's number -> the result's.
+      reductions: what is read of results of which only reductions over the trips are.
     """
 
     holder: Jaxpr
@@ -54,6 +59,12 @@ class Excess:
     lasts: Mapping[int, frozenset[int]]
     carried: Mapping[int, int]
     fixed: Mapping[int, int]
+    reductions: tuple[StackReduction, ...] = ()
+
+    @property
+    def reduced(self) -> tuple[int, ...]:
+        """The results of which only reductions over the trips are read."""
+        return tuple(sorted({i for each in self.reductions for i in each.stacks.values()}))
 
     @property
     def trips(self) -> int:
@@ -72,7 +83,7 @@ class Excess:
     @property
     def nbytes(self) -> int:
         """The bytes that may be in memory in vain, at most."""
-        results = (*self.copies, *self.repeats, *self.lasts)
+        results = (*self.copies, *self.repeats, *self.lasts, *self.reduced)
         return self.stacked_nbytes(results) + self.fixed_nbytes
 
 
@@ -113,9 +124,11 @@ def _excess(holder: Jaxpr, eqn: Eqn, path: tuple[Eqn, ...]) -> Excess | None:
     }
     ends = {roots[out]: out for out in nest.carries.values() if roots[out] is not None}
     carried = {out: ends[roots[out]] for out in lasts if roots[out] in ends}
-    if not (fixed or copies or repeats or lasts):
+    others = nest.stacked - set(copies) - set(repeats) - set(lasts)
+    reductions = tuple(stack_reductions(holder, eqn, frozenset(others)))
+    if not (fixed or copies or repeats or lasts or reductions):
         return None
-    return Excess(holder, eqn, path, copies, repeats, lasts, carried, fixed)
+    return Excess(holder, eqn, path, copies, repeats, lasts, carried, fixed, reductions)
 
 
 def _root(jaxpr: Jaxpr, var: Var) -> Hashable:
@@ -201,16 +214,22 @@ def without_excess(jaxpr: Jaxpr, found: Sequence[Excess]) -> Jaxpr:
 
 def _regrouped(eqns: Sequence[Eqn], found: Sequence[Excess]) -> list[Eqn]:
     """Return the eqns of a jaxpr, inside which all is rewritten, with its scans replaced."""
-    made = list(eqns)
+    made: list[Eqn | None] = list(eqns)
     for each in found:
         at = each.holder.eqns.index(each.scan)
         ends = {out: jax_compat.new_var_like(_inner(each.scan, out)) for out in each.lasts}
-        made[at] = _lean(made[at], each, ends)
+        scan = made[at]
+        assert scan is not None
+        gone = {id(eqn) for r in each.reductions for eqn in (r.eqn, *r.mapped)}
+        for i, eqn in enumerate(each.holder.eqns):
+            if id(eqn) in gone:
+                made[i] = None
+        made[at] = _lean(scan, each, ends)
         for out, readers in each.lasts.items():
             for i, eqn in enumerate(each.holder.eqns):
                 if id(eqn) in readers:
                     made[i] = _read_of_last(eqn, ends[out])
-    return made
+    return [eqn for eqn in made if eqn is not None]
 
 
 def _inner(scan: Eqn, out: int) -> Var:
@@ -229,22 +248,27 @@ def _lean(eqn: Eqn, excess: Excess, ends: Mapping[int, Var]) -> Eqn:
     run = _lean_scan(jax_compat.params(eqn), excess)
     made = jax_compat.open_jaxpr(jax.make_jaxpr(run)(*(v.aval for v in eqn.invars)))
     eqns = [each.replace(source_info=eqn.source_info, ctx=eqn.ctx) for each in made.eqns]
-    outvars = [v for i, v in enumerate(eqn.outvars) if i not in ends]
-    called = eqn.replace(outvars=[*outvars, *ends.values()])
+    gone = {*ends, *excess.reduced}
+    outvars = [v for i, v in enumerate(eqn.outvars) if i not in gone]
+    reduced = [each.result for each in excess.reductions]
+    called = eqn.replace(outvars=[*outvars, *ends.values(), *reduced])
     return jax_compat.as_removed_checkpoint(
         called, jax_compat.as_jit_jaxpr(made.replace(eqns=eqns))
     )
 
 
 def _lean_scan(params: Mapping[str, Any], excess: Excess) -> Callable[..., list[Any]]:
-    """Return a scan as a function of its operands, to all results but `lasts`, and then those."""
+    """Return a scan as a function of its operands.
+
+    It returns all results but `lasts` and `reduced`, then the former, and then the reductions.
+    """
     jax = jax_compat.import_jax()
     first, count = jax_compat.scan_counts(params)
     evaluate = jax_compat.as_function(params["jaxpr"])
     results = range(len(excess.scan.outvars))
     changing = [i for i in range(count) if first + i not in excess.fixed]
     lasts = [i for i in excess.lasts if i not in excess.carried]
-    gone = {*excess.copies, *excess.repeats, *excess.lasts}
+    gone = {*excess.copies, *excess.repeats, *excess.lasts, *excess.reduced}
     stacked = [i for i in results[count:] if i not in gone]
 
     def run(*operands: Any) -> list[Any]:
@@ -252,13 +276,18 @@ def _lean_scan(params: Mapping[str, Any], excess: Excess) -> Callable[..., list[
             carry = dict(zip(changing, state[0], strict=True))
             given = [carry.get(i, operands[first + i]) for i in range(count)]
             made = evaluate(*operands[:first], *given, *slices)
-            new = [made[i] for i in changing], [made[i] for i in lasts]
+            sums = [
+                each.step(so_far, made)
+                for each, so_far in zip(excess.reductions, state[2], strict=True)
+            ]
+            new = [made[i] for i in changing], [made[i] for i in lasts], sums
             return new, [made[i] for i in stacked]
 
         zeros = [_zeros(_inner(excess.scan, i)) for i in lasts]
-        (carry, ends), stacks = jax.lax.scan(
+        starts = [each.start() for each in excess.reductions]
+        (carry, ends, sums), stacks = jax.lax.scan(
             body,
-            ([operands[first + i] for i in changing], zeros),
+            ([operands[first + i] for i in changing], zeros, starts),
             list(operands[first + count :]),
             **{key: params[key] for key in ("length", "reverse", "unroll")},
         )
@@ -269,9 +298,8 @@ def _lean_scan(params: Mapping[str, Any], excess: Excess) -> Callable[..., list[
             out: _repeated(operands[i], params["length"]) for out, i in excess.repeats.items()
         }
         found |= {out: found[of] for out, of in excess.carried.items()}
-        return [found[i] for i in results if i not in excess.lasts] + [
-            found[i] for i in excess.lasts
-        ]
+        others = [i for i in results if i not in excess.lasts and i not in excess.reduced]
+        return [*(found[i] for i in (*others, *excess.lasts)), *sums]
 
     return run
 

@@ -96,9 +96,29 @@ def jitted(ws, x):
     return jax.jit(fixed)(ws, x) + jnp.sum(jax.vmap(lambda v: fixed(ws, v))(x))
 
 
+def moments(ws, x):
+    def body(x, w):
+        x = layer(x, w)
+        return x, (x, x > 0, jnp.cos(x).astype(jnp.bfloat16))
+
+    _, (xs, positive, cosines) = scanned(body, x, ws)
+    variance = (xs**2).mean(0) - xs.mean(0) ** 2
+    highest = jnp.max(2 * xs) + jnp.sum(jnp.min(xs, axis=(0, 2))) + jnp.sum(cosines)
+    return jnp.sum(jnp.where(jnp.any(positive, 0) & jnp.all(xs < 9, 0), variance, 0)) + highest
+
+
+def products(ws, x):
+    def body(x, w):
+        x = layer(x, w)
+        return x, (x, jnp.sin(x))
+
+    _, (xs, sines) = scanned(body, x, ws, reverse=True)
+    return jnp.sum(xs * sines) + jnp.sum(jnp.prod(sines, axis=0))
+
+
 FORMS = [
     *(copies, reversed_copies, repeats, last_carry, last_of_others, last_of_reverse),
-    *(before_the_last, fixed, fixed_and_stacked, nested, jitted),
+    *(before_the_last, fixed, fixed_and_stacked, nested, jitted, moments, products),
 ]
 
 
@@ -140,6 +160,8 @@ def test_the_rest_computes_the_same(fun):
         (last_of_others, 2 * L * B * D * 4),
         (fixed, L * B * D * 4),
         (fixed_and_stacked, 2 * L * B * D * 4),
+        (moments, L * B * D * (4 + 1 + 2)),
+        (products, 2 * L * B * D * 4),
     ],
 )
 def test_its_bytes(fun, nbytes):
@@ -152,6 +174,24 @@ def test_what_is_stacked_and_carried_needs_no_carry_of_its_own():
     made = without_excess(jax_compat.open_jaxpr(closed), found)
     (scan,) = [eqn for eqn in made.eqns if eqn.primitive.name == "scan"]
     assert [v.aval.shape for v in scan.outvars] == [(B, D)]
+
+
+def sorted_stack(ws, x):
+    return jnp.median(scanned(lambda x, w: (layer(x, w), x), x, ws)[1])
+
+
+def reduced_and_returned(ws, x):
+    squares = scanned(lambda x, w: (layer(x, w), x), x, ws)[1] ** 2
+    return jnp.sum(squares), squares
+
+
+def reduced_along_another_axis(ws, x):
+    return jnp.sum(scanned(lambda x, w: (layer(x, w), x), x, ws)[1], axis=1)
+
+
+def weighted(ws, x):
+    stack = scanned(lambda x, w: (layer(x, w), x), x, ws)[1]
+    return jnp.sum(stack * jnp.arange(1.0, L + 1)[:, None, None])
 
 
 def read_in_the_middle(ws, x):
@@ -178,7 +218,7 @@ def last_by_place_in_reverse(ws, x):
 
 def updated(ws, x):
     x, again = scanned(lambda x, w: (layer(x, w), 0.9 * w), x, ws)
-    return jnp.sum(x) + jnp.sum(again)
+    return jnp.sum(x) + jnp.median(again)
 
 
 def swapped(ws, x):
@@ -186,7 +226,7 @@ def swapped(ws, x):
         a, b = carry
         return (b, a), jnp.sum(a @ w)
 
-    return jnp.sum(scanned(body, (x, jnp.cos(x)), ws)[1])
+    return jnp.median(scanned(body, (x, jnp.cos(x)), ws)[1])
 
 
 def changed_once(ws, x):
@@ -240,6 +280,7 @@ def unread(ws, x):
 
 SILENT = [
     *(read_in_the_middle, read_twice, last_two, returned, last_by_place_in_reverse, updated),
+    *(sorted_stack, reduced_and_returned, reduced_along_another_axis, weighted),
     *(swapped, changed_once, stopped, with_a_rule_of_its_own, seen_by_jax, of_one_trip, unread),
 ]
 

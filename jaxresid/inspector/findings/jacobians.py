@@ -1,0 +1,115 @@
+"""Find Jacobians taken row by row that have fewer columns, or the other way round.
+
+The change is the program traced again with the calls of one line in the other mode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid import jax_compat
+from jaxresid.errors import RetraceError
+from jaxresid.inspector.findings.proposals import Changed, Proposal, change_effect
+from jaxresid.inspector.jaxpr.bindings import user_line
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.variants.rewrites.retraced import Retrace, Retraced
+from jaxresid.jax_compat import JacobianCall
+from jaxresid.model import Cost, Finding, Location, Report, Source
+from jaxresid.text.units import format_flops
+
+NAME = "costly-jacobian-mode"
+_OTHER = {"jacfwd": "jacrev", "jacrev": "jacfwd"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """The sizes of a Jacobian.
+
+    Attributes:
+      inputs, outputs: the numbers of columns and of rows.
+    """
+
+    inputs: int
+    outputs: int
+
+
+def other_modes(
+    report: Report,
+    frames: Frames,
+    cost: Callable[[], Cost],
+    retrace: Retrace,
+    location: Location | None,
+    transform: str,
+    least: float,
+) -> Iterator[Proposal]:
+    """Yield the finding about the Jacobians of a line, if the other mode takes enough less.
+
+    Args:
+      report: the report of the program; it has an estimated peak, and no mesh.
+      frames: reads the tracebacks of its eqns.
+      cost: returns the cost of the program.
+      retrace: traces the program again.
+      location: the line.
+      transform: `jacfwd` or `jacrev`.
+      least: how many bytes it has to take off the peak.
+    """
+    assert report.peak is not None
+    changed = list[_Sizes]()
+
+    def change(call: JacobianCall) -> Callable[[Any], Any]:
+        if call.transform != transform or user_line(frames) != location or not call.is_real:
+            return call.mapped
+        sizes = _Sizes(call.num_inputs, call.num_outputs)
+        is_costly = sizes.inputs < sizes.outputs
+        if is_costly != (transform == "jacrev") or sizes.inputs == sizes.outputs:
+            return call.mapped
+        changed.append(sizes)
+        return call.by_other_mode
+
+    with contextlib.suppress(RetraceError):
+        made = retrace(lambda: jax_compat.replacing_jacobian_calls(change))
+        if changed and report.peak.nbytes - made.figures.peak_nbytes >= least:
+            biggest = max(changed, key=lambda sizes: max(sizes.inputs, sizes.outputs))
+            yield Proposal(
+                _finding(report, cost(), made, location, transform, biggest),
+                lambda: Changed(made.trace, made.program),
+                change=f"jax.{_OTHER[transform]} in place of jax.{transform}",
+            )
+
+
+def _finding(
+    report: Report,
+    cost: Cost,
+    made: Retraced,
+    location: Location | None,
+    transform: str,
+    sizes: _Sizes,
+) -> Finding:
+    effect, measured = change_effect(report, cost, made.figures)
+    fewer = cost.flops - made.figures.cost.flops
+    if fewer > 0:
+        effect += f", and {format_flops(fewer)} less are computed ({fewer / cost.flops:.1%})"
+    n, m = f"{sizes.inputs} inputs", f"{sizes.outputs} outputs"
+    if transform == "jacrev":
+        what = f"jax.jacrev here takes the Jacobian of {m} by {n} in {sizes.outputs} rows"
+        help = "jax.jacfwd(f) in place of jax.jacrev(f), with the same arguments"
+    else:
+        what = f"jax.jacfwd here takes the Jacobian of {m} by {n} in {sizes.inputs} columns"
+        help = "jax.jacrev(f) in place of jax.jacfwd(f), with the same arguments"
+    number = f"{sizes.inputs} columns" if transform == "jacrev" else f"{sizes.outputs} rows"
+    return Finding(
+        NAME,
+        f"{what}, all at once. With jax.{_OTHER[transform]}, which takes it in {number}, the"
+        f" {effect}",
+        Source(location),
+        help=help,
+        measured={
+            "transform": transform,
+            "inputs": sizes.inputs,
+            "outputs": sizes.outputs,
+            **measured,
+        },
+    )

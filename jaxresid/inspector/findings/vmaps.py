@@ -1,0 +1,313 @@
+"""Find vmaps so wide that what they make is the peak, and tell what it takes in parts.
+
+Each change is the program traced again with the calls of one vmap in parts, as `jax.lax.map` with a
+`batch_size` runs them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxresid import jax_compat
+from jaxresid.errors import RetraceError
+from jaxresid.inspector.findings.jacobians import other_modes
+from jaxresid.inspector.findings.logits import vector_memory_nbytes
+from jaxresid.inspector.findings.proposals import (
+    WORTH_SAYING,
+    Changed,
+    Proposal,
+    change_effect,
+)
+from jaxresid.inspector.jaxpr.bindings import user_line
+from jaxresid.inspector.jaxpr.frames import Frames
+from jaxresid.inspector.memory.profile import Profile
+from jaxresid.inspector.program.ops import Op
+from jaxresid.inspector.variants.rewrites.retraced import Retrace, Retraced
+from jaxresid.jax_compat import VmapCall
+from jaxresid.model import Answer, Cost, Finding, Location, Report, Source, answer
+from jaxresid.text.units import format_bytes
+
+NAME = "vmap-too-wide"
+# Of the peak, for a program that fits: it runs in parts one after the other, which may take longer.
+_WORTH_PARTS = 0.3
+# Of what the smallest parts take off the peak; bigger ones that take so little less are better.
+_NOTHING = 0.1
+# Parts, one after the other.
+_MOST_PARTS = 1024
+# Vmaps that are tried; each takes a trace.
+_MOST_TRIED = 3
+_LABEL = "vmapped_at_{}_"
+_FITS: dict[Answer, str] = {
+    "fits": ", it fits",
+    "too close": ", it is too close to tell whether it fits",
+    "does not fit": ", it does not fit yet",
+}
+
+Temporaries = Sequence[tuple[int, Op]]
+
+
+@dataclass(frozen=True, slots=True)
+class VmapSite:
+    """A line that calls vmapped functions of one size.
+
+    Attributes:
+      location: the line; None where it is not known.
+      size: the size of the mapped axis.
+      caller: as `VmapCall` has it.
+      function: the name of the mapped function; '' where it has none.
+      closes_over: whether it has arguments that are not mapped.
+    """
+
+    location: Location | None
+    size: int
+    caller: str
+    function: str
+    closes_over: bool
+
+    @classmethod
+    def of(cls, call: VmapCall, frames: Frames) -> VmapSite:
+        """Return the site of a call that is running."""
+        closes_over = None in call.axes
+        return cls(user_line(frames), call.size, call.caller, call.function, closes_over)
+
+    @property
+    def what(self) -> str:
+        """What is called there, in words."""
+        if self.caller == "map":
+            return "jax.lax.map"
+        if self.caller != "vmap":
+            return f"jax.{self.caller}"
+        is_named = self.function.isidentifier()
+        return f"the vmap of `{self.function}`" if is_named else "the vmap"
+
+    def help(self, count: int) -> str:
+        """Return what to write so that some items run at a time."""
+        if self.caller == "jacrev":
+            return (
+                "map the pullback over the rows in parts: `y, pullback = jax.vjp(f, x)` and"
+                f" `jax.lax.map(pullback, basis_of_y, batch_size={count})`, where basis_of_y is"
+                " jnp.eye(y.size).reshape(-1, *y.shape)"
+            )
+        if self.caller == "jacfwd":
+            return (
+                "map over the columns in parts: `jax.lax.map(lambda v: jax.jvp(f, (x,), (v,))[1],"
+                f" basis_of_x, batch_size={count})`, where basis_of_x is"
+                " jnp.eye(x.size).reshape(-1, *x.shape) (for jax.hessian, f is the gradient)"
+            )
+        if self.caller == "map":
+            return f"jax.lax.map(..., batch_size={count})"
+        if self.closes_over:
+            return (
+                f"jax.lax.map(lambda x: f(params, x), xs, batch_size={count}) in place of the vmap,"
+                " with what is not mapped closed over"
+            )
+        return f"jax.lax.map(f, xs, batch_size={count}) in place of jax.vmap(f)(xs)"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _InParts:
+    """The program with the calls at one site in parts.
+
+    Attributes:
+      site: the site.
+      nbytes: the bytes of what it maps that are live at the peak of the program as it is.
+      count: how many items are mapped at a time.
+      retraced: the program.
+      fits: whether it fits the place; None where the memory of that is not known.
+    """
+
+    site: VmapSite
+    nbytes: int
+    count: int
+    retraced: Retraced
+    fits: Answer | None
+
+    @property
+    def peak_nbytes(self) -> int:
+        """The estimated peak."""
+        return self.retraced.figures.peak_nbytes
+
+
+def mapped_nbytes(temporaries: Temporaries, tag: str = "vmap(") -> int:
+    """Return the bytes of what ops with a tag make, of the temporaries at a peak."""
+    return sum(
+        nbytes
+        for nbytes, op in temporaries
+        if tag in op.context.tags or tag in jax_compat.name_stack(op.eqn)
+    )
+
+
+def least_nbytes(report: Report, profile: Profile) -> float:
+    """Return how many bytes parts have to take off the peak to be worth saying."""
+    assert report.peak is not None
+    worth = (_WORTH_PARTS if _fits(report) else WORTH_SAYING) * report.peak.nbytes
+    return worth + vector_memory_nbytes(profile)
+
+
+def _fits(report: Report) -> bool:
+    """Return whether the program surely fits as it is, or what it has to fit is not known."""
+    memory = report.place.memory_nbytes
+    return memory is None or report.peak is None or answer(report.peak.interval, memory) == "fits"
+
+
+def wide_vmaps(
+    report: Report,
+    profile: Profile,
+    frames: Frames,
+    cost: Callable[[], Cost],
+    retrace: Retrace,
+) -> Iterator[Proposal]:
+    """Yield the finding about the vmap that is best run in parts, if one is worth saying.
+
+    Of a Jacobian that takes less in the other mode, that is said instead.
+
+    Args:
+      report: the report of the program; it has an estimated peak, and no mesh.
+      profile: the profile of the compiler.
+      frames: reads the tracebacks of its eqns.
+      cost: returns the cost of the program.
+      retrace: traces the program again.
+    """
+    assert report.peak is not None
+    least = least_nbytes(report, profile)
+    try:
+        sites = _sites(frames, retrace, least)
+    except RetraceError:
+        return
+    costly = list[Proposal]()
+    for site, _ in sites:
+        if not costly and site.caller in ("jacfwd", "jacrev"):
+            worth = WORTH_SAYING * report.peak.nbytes + vector_memory_nbytes(profile)
+            costly += other_modes(report, frames, cost, retrace, site.location, site.caller, worth)
+    yield from costly
+    if costly:
+        return
+    with contextlib.suppress(RetraceError):
+        chosen = _chosen(report, sites, least, frames, retrace)
+        if chosen is not None:
+            changed = Changed(chosen.retraced.trace, chosen.retraced.program)
+            limit = report.place.memory_nbytes if chosen.fits == "fits" else None
+            yield Proposal(
+                _finding(report, cost(), chosen),
+                lambda: changed,
+                limit_nbytes=limit,
+                change=f"{chosen.count} of {chosen.site.size} at a time in {chosen.site.what}",
+            )
+
+
+def _chosen(
+    report: Report,
+    sites: Sequence[tuple[VmapSite, int]],
+    least: float,
+    frames: Frames,
+    retrace: Retrace,
+) -> _InParts | None:
+    """Return the program with the best site in the biggest parts that are small enough."""
+    assert report.peak is not None
+    peak = report.peak.nbytes
+
+    def tried(site: VmapSite, nbytes: int, count: int) -> _InParts:
+        made = retrace(functools.partial(_in_parts, frames, site, count))
+        memory = report.place.memory_nbytes
+        fits = None if memory is None else answer(made.interval, memory)
+        return _InParts(site, nbytes, count, made, fits)
+
+    best: _InParts | None = None
+    for site, nbytes in sites:
+        if site.caller == "map" and _fits(report):
+            continue  # whoever wrote it has chosen the parts
+        smallest = tried(site, nbytes, _counts(site.size)[0])
+        highest = (peak if best is None else best.peak_nbytes) - WORTH_SAYING * peak
+        if smallest.peak_nbytes <= min(highest, peak - least):
+            best = smallest
+    if best is None:
+        return None
+    smallest = best
+    lowest = smallest.peak_nbytes
+
+    def is_small_enough(found: _InParts) -> bool:
+        if smallest.fits == "fits" and not _fits(report):
+            return found.fits == "fits"
+        return found.peak_nbytes - lowest <= _NOTHING * (peak - lowest)
+
+    counts = _counts(smallest.site.size)
+    low, high = 0, len(counts) - 1
+    while low < high:  # the last that is small enough; all smaller ones are
+        middle = (low + high + 1) // 2
+        found = tried(smallest.site, smallest.nbytes, counts[middle])
+        if is_small_enough(found):
+            low, best = middle, found
+        else:
+            high = middle - 1
+    return best
+
+
+def _counts(size: int) -> list[int]:
+    """Return how many items of so many to map at a time, fewest first."""
+    fewest = -(-size // _MOST_PARTS)
+    divisors = [n for n in range(fewest, size // 2 + 1) if size % n == 0]
+    powers = [n for n in (2**i for i in range(size.bit_length())) if fewest <= n < size]
+    counts = divisors if 2 * len(divisors) >= len(powers) else powers
+    apart: list[int] = []
+    for n in counts:
+        if not apart or n >= 1.5 * apart[-1]:
+            apart.append(n)
+    return apart
+
+
+def _sites(frames: Frames, retrace: Retrace, least: float) -> list[tuple[VmapSite, int]]:
+    """Return the sites that make so many bytes of what is live at the peak, most bytes first."""
+    sites: dict[VmapSite, str] = {}
+
+    def label(call: VmapCall, operands: Sequence[Any]) -> Any:
+        if call.size < 2 or not call.is_divisible:
+            return call.as_it_is(operands)
+        site = VmapSite.of(call, frames)
+        return call.labelled(sites.setdefault(site, _LABEL.format(len(sites))), operands)
+
+    made = retrace(lambda: jax_compat.replacing_vmap_calls(label))
+    found = [(site, mapped_nbytes(made.temporaries, tag)) for site, tag in sites.items()]
+    enough = sorted((each for each in found if each[1] >= least), key=lambda each: -each[1])
+    return enough[:_MOST_TRIED]
+
+
+def _in_parts(
+    frames: Frames, site: VmapSite, count: int
+) -> contextlib.AbstractContextManager[object]:
+    """Return the context in which the calls at a site run so many items at a time."""
+
+    def run(call: VmapCall, operands: Sequence[Any]) -> Any:
+        if call.is_divisible and call.size == site.size and VmapSite.of(call, frames) == site:
+            return call.in_parts(count, operands)
+        return call.as_it_is(operands)
+
+    return jax_compat.replacing_vmap_calls(run)
+
+
+def _finding(report: Report, cost: Cost, chosen: _InParts) -> Finding:
+    site, count = chosen.site, chosen.count
+    parts = -(-site.size // count)
+    effect, measured = change_effect(report, cost, chosen.retraced.figures)
+    whole = "" if site.caller == "map" else "all "
+    fits = _FITS[chosen.fits] + ": the" if chosen.fits and not _fits(report) else ", the"
+    return Finding(
+        NAME,
+        f"{site.what} here runs {whole}{site.size} at once, and {format_bytes(chosen.nbytes)} of"
+        f" what it makes is live at the peak. With {count} at a time, in {parts} parts one after"
+        f" the other{fits} {effect}",
+        Source(site.location),
+        help=f"{site.help(count)}; where a part leaves the device idle, that takes longer",
+        measured={
+            "nbytes": chosen.nbytes,
+            "size": site.size,
+            "batch_size": count,
+            "parts": parts,
+            "transform": site.caller,
+            "fits": chosen.fits,
+            **measured,
+        },
+    )

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from jaxresid.model import Constant as Constant
     from jaxresid.model import Consumer as Consumer
     from jaxresid.model import Cost as Cost
+    from jaxresid.model import Derivative as Derivative
     from jaxresid.model import Difference as Difference
     from jaxresid.model import DiffSide as DiffSide
     from jaxresid.model import EstimatedVerdict as EstimatedVerdict
@@ -149,10 +150,10 @@ _PUBLIC = {
     "jaxresid.model": (
         "Argument Aval Beaten Checkpoint CheckpointDifference Collective Comparison "
         "ComparisonRow Compiled CompiledBuffer CompiledChange CompiledReport CompilerWarning "
-        "Computed Configuration Constant Consumer Cost DiffSide Difference EstimatedVerdict "
-        "Expression Finding Floor FloorPart FrontRow Interval IntervalBasis JaxInfo "
-        "KeptBeyondPeak Lifetime Lifetimes LineBytes LineDifference Literal LiveValue Location "
-        "Mark Mesh ModuleMemory NextStep Offloading OomBuffer OomOther OomParts OomPool "
+        "Computed Configuration Constant Consumer Cost Derivative DiffSide Difference "
+        "EstimatedVerdict Expression Finding Floor FloorPart FrontRow Interval IntervalBasis "
+        "JaxInfo KeptBeyondPeak Lifetime Lifetimes LineBytes LineDifference Literal LiveValue "
+        "Location Mark Mesh ModuleMemory NextStep Offloading OomBuffer OomOther OomParts OomPool "
         "OomReport OomTrace Origin Peak Phases PhaseSpan PlaceInfo Plan PlannedPart PlannedSite "
         "PlannedValue ProgramPoint Relief Report Residual ResidualGroup ResidualGroups "
         "ResidualRow Selection Source Sweep SweepRow Target TimeBasis TimeInterval Timing "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid.adapters import standard_losses
-from jaxresid.errors import InputsError
+from jaxresid.errors import InputsError, TargetError
 from jaxresid.targets.expressions import expression_of
 from jaxresid.targets.references import parse_reference
 from jaxresid.targets.targets import load_module
@@ -16,17 +16,38 @@ from jaxresid.text.nearest import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What is differentiated: a function of a model and of its batch, which returns a scalar.
+    """What is asked of a model: a function of the model and of its batch.
 
     Attributes:
-      fun: the function, called with the model first.
+      fun: the function, called with the model first. What is differentiated returns a scalar.
       is_named: whether it is one of ours, which call the model with arrays of a whole batch.
       target: what the last argument is where the model does not get it; None: it gets all.
+      is_program: whether it only calls the model, which is taken as it is.
+      method: the method of the model that is called; None: the model itself is.
     """
 
     fun: Callable[..., Any]
     is_named: bool
     target: str | None = None
+    is_program: bool = False
+    method: str | None = None
+
+    def called(self, model: Any) -> Any:
+        """Return what of a model is called: a method, or the model itself.
+
+        Raises:
+          TargetError: it has no such method.
+        """
+        if self.method is None:
+            return model
+        found = getattr(model, self.method, None)
+        if not callable(found):
+            names = [n for n in dir(type(model)) if not n.startswith("_")]
+            raise TargetError(
+                f"--method: {type(model).__name__} has no method {self.method!r}"
+                f"{did_you_mean(self.method, names)}"
+            )
+        return found
 
     def __call__(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the loss, or the loss and auxiliary data if the function returns both."""
@@ -38,6 +59,9 @@ LOSSES = {
     "cross-entropy": Loss(standard_losses.cross_entropy, is_named=True, target="labels"),
     "squared-error": Loss(standard_losses.squared_error, is_named=True, target="target"),
 }
+
+
+PROGRAM = Loss(lambda model, *args, **kwargs: model(*args, **kwargs), True, is_program=True)
 
 
 def loss_of(text: str, folder: str | None = None) -> Loss:

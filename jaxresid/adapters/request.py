@@ -48,6 +48,7 @@ class ModelRequest:
       has_aux: whether the loss returns `(loss, auxiliary data)`.
       has_loss: whether the user chose the loss; else a model that brings one may use its own.
       mesh: the mesh of `--mesh`, over which the parameters may be split; None: there is none.
+      init_args: what a Linen module is initialised with, where it is called with other shapes.
       platform, devices: the kind and the number of the devices that the answer is for, where the
         model is a configuration, which may depend on them.
     """
@@ -61,6 +62,7 @@ class ModelRequest:
     has_aux: bool = False
     has_loss: bool = False
     mesh: Any = None
+    init_args: tuple[Any, ...] = ()
     platform: str = ""
     devices: int = 1
 
@@ -100,14 +102,24 @@ class ModelRequest:
 
         Nothing is computed or allocated. Settings among the inputs keep their values.
         """
-        jax = jax_compat.import_jax()
-        arrays = only_arrays(self.inputs)
+        return _shapes(fun, self.inputs)
 
-        def called(args: Any, kwargs: Any) -> Any:
-            args, kwargs = with_settings(self.inputs, args, kwargs)
-            return fun(*args, **kwargs)
+    def initial(self, fun: Callable[..., Any]) -> Any:
+        """Return what `shapes` does, for what the model is initialised with."""
+        if not self.init_args:
+            return self.shapes(fun)
+        return _shapes(fun, Inputs(self.init_args, self.inputs.kwargs))
 
-        return jax.eval_shape(called, arrays.args, arrays.kwargs)
+
+def _shapes(fun: Callable[..., Any], inputs: Inputs) -> Any:
+    jax = jax_compat.import_jax()
+    arrays = only_arrays(inputs)
+
+    def called(args: Any, kwargs: Any) -> Any:
+        args, kwargs = with_settings(inputs, args, kwargs)
+        return fun(*args, **kwargs)
+
+    return jax.eval_shape(called, arrays.args, arrays.kwargs)
 
 
 def _bases(kind: type) -> str:

@@ -1,9 +1,9 @@
-"""Write the loss of a model, and a training step with its optimizer, as functions of arrays."""
+"""Write the loss of a model, its training step or its call as functions of arrays."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxresid import jax_compat
@@ -26,7 +26,7 @@ def adapted(
     """Return the loss, or with an optimizer the training step, as a function of its arguments.
 
     A step donates the parameters, the state and the optimizer's state, and returns their new
-    values.
+    values. A model that is only called donates what the call changes of its state, such as a cache.
 
     Args:
       request: what is asked.
@@ -53,6 +53,8 @@ def adapted(
         return objective(params, own.get("state", state), own.get("rng"), *args, **kwargs)
 
     passed = only_arrays(request.inputs)
+    if request.loss.is_program:
+        return _program(request, objective, params, state, more, call)
     rest, kwargs = (*more.values(), *passed.args), passed.kwargs
     names = [*more, *_names(request, call)]
     if request.optimizer is None:
@@ -83,6 +85,65 @@ def adapted(
     return Adapted(step, Inputs((params, opt_state, *rest), kwargs))
 
 
+def _program(
+    request: ModelRequest,
+    objective: Callable[..., tuple[Any, Any]],
+    params: Any,
+    state: Any,
+    more: Mapping[str, Any],
+    call: Callable[..., Any] | None,
+) -> Adapted:
+    """Return the call of a model as a function of its arguments: see `adapted`."""
+    jax = jax_compat.import_jax()
+    # Of a state in collections those that the call changes, else the state where anything changes.
+    parts = dict(state) if isinstance(state, Mapping) else {"": state}
+    passed = only_arrays(request.inputs)
+    is_changed: dict[str, bool] = {}
+
+    def together(held: Mapping[str, Any]) -> Any:
+        return held if isinstance(state, Mapping) else held[""]
+
+    def run(params: Any, kept: Any, changed: Any, rng: Any, args: Any, kwargs: Any) -> Any:
+        given = {**kept, **changed}
+        args, kwargs = with_settings(request.inputs, args, kwargs)
+        output, new = objective(params, together(given), rng, *args, **kwargs)
+        after = dict(new) if isinstance(state, Mapping) else {"": new}
+        for name, part in after.items():
+            before = {id(leaf) for leaf in jax.tree.leaves(given.get(name))}
+            is_changed[name] = any(id(leaf) not in before for leaf in jax.tree.leaves(part))
+        return output, {name: part for name, part in after.items() if is_changed[name]}
+
+    rng = more.get("rng")
+    jax.eval_shape(run, params, parts, {}, rng, passed.args, passed.kwargs)
+    kept = {name: part for name, part in parts.items() if not is_changed.get(name)}
+    changed = {name: part for name, part in parts.items() if name not in kept}
+    leading: dict[str, Any] = {"params": params}
+    if jax.tree.leaves(kept):
+        leading["state"] = kept
+    if changed:
+        leading["changed"] = changed
+    if rng is not None:
+        leading["rng"] = rng
+    count = len(leading)
+
+    def called(*arrays: Any, **kwargs: Any) -> Any:
+        own = dict(zip(leading, arrays, strict=False))
+        output, after = run(
+            own["params"],
+            own.get("state", kept),
+            own.get("changed", {}),
+            own.get("rng"),
+            arrays[count:],
+            kwargs,
+        )
+        return (output, after) if after else output
+
+    names = [*leading, *_names(request, call)]
+    donated = [i for i, name in enumerate(leading) if name == "changed"]
+    program = jax.jit(with_names(called, names), donate_argnums=donated)
+    return Adapted(program, Inputs((*leading.values(), *passed.args), passed.kwargs))
+
+
 def _names(request: ModelRequest, call: Callable[..., Any] | None) -> list[str]:
     """Return the names of the positional inputs: those of the function that takes them, if known.
 
@@ -99,7 +160,7 @@ def _names(request: ModelRequest, call: Callable[..., Any] | None) -> list[str]:
     if request.loss.target and names:
         names[-1] = request.loss.target
     # A report tells arguments apart by their names.
-    taken = ("params", "opt_state", "state", "rng")
+    taken = ("params", "opt_state", "state", "changed", "rng")
     return [f"{name}_{i}" if name in (*taken, *names[:i]) else name for i, name in enumerate(names)]
 
 

@@ -176,6 +176,8 @@ _KEYS: Mapping[str, tuple[str, Callable[[str, object], str | bool | tuple[str, .
     "trips": ("--trips", _count),
     "loss": ("--loss", _text('"cross-entropy"')),
     "optimizer": ("--optimizer", _text('"adamw(1e-3)"')),
+    "method": ("--method", _text('"decode"')),
+    "init-args": ("--init-arg", _specs),
     "budget": ("--budget", _budget),
     "max-peak": ("--max-peak", _limit),
     "max-kept": ("--max-kept", _limit),

@@ -1,5 +1,7 @@
 """Models of Flax as a user might have written them, with running means and dropout."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -29,6 +31,20 @@ class Linen(nn.Module):
             x = jnp.tanh(nn.Dense(self.width)(x))
         x = nn.BatchNorm(use_running_average=not train)(x)
         return nn.Dropout(0.5, deterministic=not train)(x)
+
+
+class Decoder(nn.Module):
+    """Attention over a cache, one token after the other."""
+
+    def setup(self):
+        self.attention = nn.MultiHeadDotProductAttention(2, qkv_features=8, decode=True)
+        self.norm = nn.LayerNorm()
+
+    def __call__(self, x):
+        return self.attention(self.norm(x))
+
+    def normalised(self, x):
+        return self.norm(x)
 
 
 def own_loss(model, x, y):
@@ -111,3 +127,25 @@ class Logical(nn.Module):
     def __call__(self, x):
         init = nn.with_logical_partitioning(nn.initializers.lecun_normal(), ("embed", "model"))
         return nn.Dense(16, kernel_init=init)(x)
+
+
+DECODER = Decoder()
+VARIABLES = jax.eval_shape(DECODER.init, jax.random.key(0), jnp.zeros((4, 32, 8)))
+
+
+@functools.partial(jax.jit, donate_argnums=1)
+def decoding(params, cache, x):
+    return DECODER.apply({"params": params, "cache": cache}, x, mutable=["cache"])
+
+
+def decoding_inputs():
+    return VARIABLES["params"], VARIABLES["cache"], jax.ShapeDtypeStruct((4, 1, 8), jnp.float32)
+
+
+def evaluating(params, stats, x):
+    return Linen(8).apply({"params": params, "batch_stats": stats}, x, train=False)
+
+
+def evaluating_inputs():
+    params, stats, _, x = linen_loss_inputs()
+    return params, stats, x

@@ -35,12 +35,13 @@ def adapt(request: ModelRequest) -> Adapted:
         model = equinox.combine(params, state, static)
 
         def each(*args: Any, **kwargs: Any) -> Any:
-            return equinox.filter_vmap(lambda args, kwargs: model(*args, **kwargs))(args, kwargs)
+            one = request.loss.called(model)
+            return equinox.filter_vmap(lambda args, kwargs: one(*args, **kwargs))(args, kwargs)
 
         called = each if request.loss.is_named else model
         return request.loss(called, *args, **kwargs), state
 
-    return adapted(request, objective, params, state, call=model)
+    return adapted(request, objective, params, state, call=request.loss.called(model))
 
 
 def _has_state(equinox: Any, model: Any) -> bool:
@@ -63,7 +64,8 @@ def _with_state(request: ModelRequest, equinox: Any, made: Any) -> Adapted:
         raise InputsError(
             f"{request.name} has a state, which its loss returns: (loss, state), and no --has-aux"
         )
-    if request.loss.is_named and "state" not in inspect.signature(model.__call__).parameters:
+    called = request.loss.called(model)
+    if request.loss.is_named and "state" not in inspect.signature(called).parameters:
         raise InputsError(
             f"{request.name} has a state, and its call no parameter state; write a loss of your"
             " own, --loss module:function, which is called with model, state and the inputs"
@@ -77,12 +79,12 @@ def _with_state(request: ModelRequest, equinox: Any, made: Any) -> Adapted:
         if not loss_of_model.is_named:
             loss, held = loss_of_model(model, held, *args, **kwargs)
             return loss, (arrays, held)
-        after = held
+        after, one = held, loss_of_model.called(model)
 
         def each(*args: Any, **kwargs: Any) -> Any:
             nonlocal after
             output, after = equinox.filter_vmap(
-                lambda args, kwargs, state: model(*args, state=state, **kwargs),
+                lambda args, kwargs, state: one(*args, state=state, **kwargs),
                 in_axes=(example, example, None),
                 out_axes=(example, None),
                 axis_name=axis,
@@ -92,7 +94,7 @@ def _with_state(request: ModelRequest, equinox: Any, made: Any) -> Adapted:
         return loss_of_model(each, *args, **kwargs), (arrays, after)
 
     if request.loss.is_named:
-        call = _without(model.__call__, "state")
+        call = _without(called, "state")
     else:
         call = None
         second = [*inspect.signature(request.loss.fun).parameters][1]

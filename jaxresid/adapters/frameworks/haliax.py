@@ -42,14 +42,14 @@ def adapt(request: ModelRequest) -> Adapted:
         del kwargs[_AXES]
 
         def plain(*args: Any, **kwargs: Any) -> Any:
-            result = model(*named(args), **kwargs)
+            result = request.loss.called(model)(*named(args), **kwargs)
             return jax.tree.map(lambda r: r.array if is_named(r) else r, result, is_leaf=is_named)
 
         if request.loss.is_named:
             return request.loss(plain, *args, **kwargs), state
         return request.loss(model, *named(args), **kwargs), state
 
-    return adapted(request, objective, params, state, call=model)
+    return adapted(request, objective, params, state, call=request.loss.called(model))
 
 
 def _names(request: ModelRequest) -> list[tuple[str, ...]]:

@@ -126,8 +126,10 @@ def _batch(request: ModelRequest) -> tuple[Any, ...]:
 
 def _with_loss(request: ModelRequest, keras: Any, model: Any) -> Adapted:
     """Return the request's loss of the model, or the training step with it."""
-    called = model
-    if request.loss.is_named and "training" in inspect.signature(model.call).parameters:
+    loss = request.loss
+    called = loss.called(model)
+    is_training = loss.is_named and not loss.is_program and loss.method is None
+    if is_training and "training" in inspect.signature(model.call).parameters:
         called = functools.partial(model, training=True)
     if not model.built:
         request.shapes(lambda *args, **kwargs: request.loss(called, *args, **kwargs))

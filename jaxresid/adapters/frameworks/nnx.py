@@ -28,7 +28,7 @@ def adapt(request: ModelRequest) -> Adapted:
         # New Variables, which belong to the trace that they are changed in.
         params, state = jax.tree.map(lambda leaf: leaf, (params, state))
         model = nnx.merge(graph, params, state)
-        result = request.loss(model, *args, **kwargs)
+        result = request.loss(request.loss.called(model), *args, **kwargs)
         return result, nnx.split(model, nnx.Param, ...)[2]
 
-    return adapted(request, objective, params, state, call=model)
+    return adapted(request, objective, params, state, call=request.loss.called(model))

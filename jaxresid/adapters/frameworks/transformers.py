@@ -29,15 +29,15 @@ def adapt(request: ModelRequest) -> Adapted:
         request = replace(request, model=by_fields)
     model = request.made(base, "transformers.FlaxPreTrainedModel")
     params = model.params_shape_tree
-    takes_train = "train" in inspect.signature(model.__call__).parameters
+    takes_train = "train" in inspect.signature(request.loss.called(model)).parameters
 
     def objective(params: Any, state: None, rng: Any, *args: Any, **kwargs: Any) -> Any:
-        bound = functools.partial(model, params=params, dropout_rng=rng)
+        bound = functools.partial(request.loss.called(model), params=params, dropout_rng=rng)
         if takes_train and request.loss.is_named:
-            kwargs = {"train": True, **kwargs}
+            kwargs = {"train": not request.loss.is_program, **kwargs}
         return request.loss(bound, *args, **kwargs), state
 
-    return adapted(request, objective, params, call=model, needs_rng=True)
+    return adapted(request, objective, params, call=request.loss.called(model), needs_rng=True)
 
 
 def _of_fields(cls: Any, *args: Any, **fields: Any) -> Any:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxresid import jax_compat
 from jaxresid.adapters.configurations import Configuration, configuration_of
-from jaxresid.adapters.losses import loss_of
+from jaxresid.adapters.losses import LOSSES, PROGRAM, loss_of
 from jaxresid.adapters.optimizers import optimizer_of
 from jaxresid.adapters.registry import (
     CONFIGURED,
@@ -73,7 +73,12 @@ def of_function(
     Raises:
       JaxresidError: it cannot be loaded, or has no inputs.
     """
-    for flag, value in (("--loss", options.loss), ("--optimizer", options.optimizer)):
+    for flag, value in (
+        ("--loss", options.loss),
+        ("--optimizer", options.optimizer),
+        ("--method", options.method),
+        ("--init-arg", options.init_arg or None),
+    ):
         if value is not None:
             raise click.UsageError(
                 f"{flag} is for a framework's model, such as nnx:train/model.py:Decoder(512);"
@@ -116,15 +121,17 @@ def of_model(
     reference: Reference,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
+    init: Sequence[Any],
     mesh: Any,
 ) -> TargetCall:
-    """Return the loss or the training step of a framework's model, with its inputs.
+    """Return the loss, the training step or the call of a framework's model, with its inputs.
 
     Args:
       options: the options.
       reference: the model.
       args: the parsed SPECs of --arg.
       kwargs: those of --kwarg.
+      init: those of --init-arg.
       mesh: the mesh of --mesh.
 
     Raises:
@@ -141,6 +148,8 @@ def of_model(
             "--argnums is for functions: the training step of --optimizer takes its own gradients"
         )
     is_configured = reference.framework in CONFIGURED
+    is_program = options.mode == "program" and not is_configured
+    _check_model_options(options, str(reference.framework), is_program)
     if is_configured and options.batch:
         raise InputsError(
             f"--batch is for inputs; the batch of {options.target} is among its settings"
@@ -148,7 +157,8 @@ def of_model(
     place = _place(options) if is_configured else None
     with _with_device_advice():
         model = _model_of(options, reference)
-        loss = loss_of(options.loss or "mean", options.folder)
+        loss = PROGRAM if is_program else loss_of(options.loss or "mean", options.folder)
+        loss = replace(loss, method=options.method)
         optimizer = options.optimizer and optimizer_of(options.optimizer, options.folder)
         with jax_compat.in_mesh(mesh):
             inputs, warnings = _model_inputs(options, model, args, kwargs, mesh)
@@ -161,13 +171,14 @@ def of_model(
                     loss,
                     optimizer or None,
                     options.has_aux,
-                    options.loss is not None,
+                    options.loss is not None or is_program,
                     mesh,
+                    abstract.from_specs(init, {}, mesh)[0].args if init else (),
                     "" if place is None else place.kind,
                     1 if place is None else place.devices or 1,
                 )
             )
-    is_step = options.optimizer is not None or is_configured
+    is_step = options.optimizer is not None or is_configured or is_program
     return TargetCall(
         made.fun,
         made.inputs,
@@ -175,6 +186,30 @@ def of_model(
         options.has_aux and not is_step,
         warnings,
     )
+
+
+def _check_model_options(options: TargetOptions, framework: str, is_program: bool) -> None:
+    """Refuse what does not go together.
+
+    Raises:
+      UsageError: naming the options.
+    """
+    if is_program and (options.loss is not None or options.optimizer is not None):
+        flag = "--optimizer" if options.loss is None else "--loss"
+        raise click.UsageError(
+            f"--mode program takes {options.target} as it is called, so {flag} does not go with"
+            " it: leave one of them out"
+        )
+    if is_program and options.argnums is not None:
+        raise click.UsageError("--argnums is for what is differentiated: leave out --mode program")
+    if options.method is not None and framework in CONFIGURED:
+        raise click.UsageError(f"--method is for a model; {options.target} is a configuration")
+    if options.method is not None and options.loss not in (None, *LOSSES):
+        raise click.UsageError(
+            f"--method does not go with --loss {options.loss}, which calls what it likes"
+        )
+    if options.init_arg and framework != "linen":
+        raise click.UsageError(f"--init-arg is for linen: modules; {options.target} is none")
 
 
 def _place(options: TargetOptions) -> Place:

@@ -36,6 +36,8 @@ class TargetOptions:
     trips: int | None = None
     loss: str | None = None
     optimizer: str | None = None
+    method: str | None = None
+    init_arg: tuple[str, ...] = ()
     folder: str | None = None
     name: str | None = None
     words: tuple[str, ...] = field(default=(), compare=False)

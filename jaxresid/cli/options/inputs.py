@@ -164,6 +164,21 @@ def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
         " expression of optax such as 'adamw(1e-3)', or module:function.",
     )
     @option(
+        "--method",
+        group=Group.INPUTS,
+        metavar="NAME",
+        help="Of a framework's model: call this method in the place of the model itself, such as"
+        " decode. With --mode program it is taken as it is, without a loss.",
+    )
+    @option(
+        "--init-arg",
+        group=Group.INPUTS,
+        multiple=True,
+        metavar="SPEC",
+        help="Of a Linen module: an argument that it is initialised with, where it is called with"
+        " another shape, in order. A cache is as long as these.",
+    )
+    @option(
         "--batch",
         group=Group.INPUTS,
         callback=batches.parsed,
@@ -295,8 +310,10 @@ def requested(options: TargetOptions) -> TargetRequest:
     # Parsed first: a typo in a SPEC is found without importing anything.
     axes = _axes(options.mesh)
     batch = batches.single(options.batch)
-    batches.check_specs((*options.arg, *options.kwarg), options.batch)
+    specs = (*options.arg, *options.kwarg, *options.init_arg)
+    batches.check_specs(specs, options.batch)
     args = [_spec("--arg", batches.sized_spec(text, batch), axes) for text in options.arg]
+    init = [_spec("--init-arg", batches.sized_spec(text, batch), axes) for text in options.init_arg]
     kwargs: dict[str, Any] = {}
     for text in options.kwarg:
         keyword, value = _kwarg(batches.sized_spec(text, batch), axes)
@@ -326,7 +343,7 @@ def requested(options: TargetOptions) -> TargetRequest:
     called = (
         of_function(options, args, kwargs, mesh)
         if reference is None
-        else of_model(options, reference, args, kwargs, mesh)
+        else of_model(options, reference, args, kwargs, init, mesh)
     )
     question = Question(
         called.fun,

@@ -252,11 +252,11 @@ def test_it_is_silent(local):
     assert found(mapped(local), inputs()) == []
 
 
-def test_it_is_silent_where_the_mesh_is_not_known():
-    """Bytes are then those of all devices."""
+def test_the_mesh_of_shard_map_is_that_of_the_program():
     mesh = AbstractMesh((N,), ("data",), axis_types=(AxisType.Auto,))
     args = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), inputs())
-    assert found(mapped(scanned(product), mesh), args, on="gpu:h100") == []
+    (finding,) = found(mapped(scanned(product), mesh), args, on="gpu:h100")
+    assert finding.name == "gathered-weights-kept"
 
 
 def test_it_is_silent_where_xla_gathers():

@@ -804,6 +804,9 @@ def test_json_keeps_the_schema():
     assert value["totals"]["host_nbytes"] == MIB // 4
 
 
+REST = ("recompute", "update", "program")
+
+
 def test_json_of_the_cost():
     cost = Phases(
         Cost(1, 2, 3, 4, 5, ("ffi_call",), collectives=(("psum", 6),)),
@@ -814,6 +817,7 @@ def test_json_of_the_cost():
         "forward_flops": 6,
         "backward_flops": 60,
         "recompute_flops": 0,
+        "program_flops": 0,
         "matmul_flops": 11,
         "conv_flops": 22,
         "elementwise_flops": 33,
@@ -834,7 +838,7 @@ def test_json_of_the_cost():
                 "notes": ["one trip"] * (name == "recompute"),
                 "collectives": {"psum": 6 * n} if n else {},
             }
-            for name, n in (("forward", 1), ("backward", 10), ("recompute", 0), ("update", 0))
+            for name, n in (("forward", 1), ("backward", 10), *((name, 0) for name in REST))
         },
     }
 

@@ -46,8 +46,11 @@ def jitted_function(fun: Callable[..., Any]) -> JittedFunction:
             is_bound, found = True, found.func
         else:
             break
-    name = getattr(found, "__name__", None) or type(found).__name__
-    return JittedFunction(str(name), _jitted_by(found), is_bound)
+    try:
+        name = getattr(found, "__name__", None)
+    except Exception:  # a callable's own __getattr__ may raise anything
+        name = None
+    return JittedFunction(str(name or type(found).__name__), _jitted_by(found), is_bound)
 
 
 def _jitted_by(fun: Any) -> JittedBy | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
 from jaxresid.crashes import Crash
-from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.errors import InputsError, JaxresidError, TraceError
 from jaxresid.inspector.call.arguments import Arguments, arguments, without_changed
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints.function import check_policies
@@ -252,8 +252,9 @@ def _read(question: Question, call: Arguments, frames: Frames) -> _Read:
 
 def _or_as_it_is(error: JaxresidError) -> JaxresidError:
     """Return the error of a function of which no derivative was taken, with what traces it."""
-    text = str(error)
-    return error if "mode program" in text else type(error)(f"{text}\n{AS_PROGRAM}")
+    if not isinstance(error, TraceError) or AS_PROGRAM in str(error):
+        return error
+    return TraceError(f"{error}\n{AS_PROGRAM}")
 
 
 def _is_no_scalar(result: Any) -> bool:

@@ -110,7 +110,7 @@ class _LazyGroup(click.Group):
 def cli() -> None:
     """Show what a JAX backward pass keeps in memory, which line keeps it, and what makes it fit.
 
-    Name a function that you differentiate, or a training step. It is traced for the shapes of its
+    Name a loss, a training step or another program. It is traced for the shapes of its
     inputs: nothing is computed or allocated, and no accelerator is needed. The inputs come from a
     function loss_inputs() beside it, or are given as shapes: --arg 'f32[64,512]'. Only compare
     --measure runs it.

@@ -271,10 +271,9 @@ def _read(question: Question, call: Arguments, frames: Frames) -> _Read:
 
 def _or_as_it_is(error: JaxresidError) -> JaxresidError:
     """Return the error of a function of which no derivative was taken, with what traces it."""
-    text = str(error)
-    if not isinstance(error, TraceError) or "mode program" in text:
+    if not isinstance(error, TraceError) or AS_PROGRAM in str(error):
         return error
-    return type(error)(f"{text}\n{AS_PROGRAM}")
+    return TraceError(f"{error}\n{AS_PROGRAM}")
 
 
 def _is_no_scalar(result: Any) -> bool:

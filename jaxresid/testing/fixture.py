@@ -58,7 +58,7 @@ class Residuals:
           fun: The function, as for `jaxresid.inspect`.
           argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
           has_aux: Whether `fun` returns `(output, auxiliary data)`.
-          mode: Whether `fun` is a function or a training step.
+          mode: Whether `fun` is a loss or a program as it is.
           on: The place of the report, and of the limits whose mark names none; None for the place
             of the first mark, else `on` of `[tool.jaxresid]` of the test's project, else as for
             `jaxresid.inspect`.

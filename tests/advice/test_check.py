@@ -45,7 +45,10 @@ MARK = re.compile(r"# ! (JXR\d+)$")
 cp = jax.checkpoint_policies
 
 # One target per code that check shares with the linter; the lines to be reported are marked.
-PLACE = "jaxresid: figures are for gpu:h100, the default, as JAX sees no accelerator here\n"
+PLACE = (
+    "jaxresid: figures are for gpu:h100, the default, as JAX sees no accelerator here;"
+    " with its gradient (mode program: without)\n"
+)
 MODEL = """
 import jax
 import jax.numpy as jnp

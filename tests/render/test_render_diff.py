@@ -54,10 +54,11 @@ def shown(difference, width=80, **options):
 
 
 def test_what_is_the_same_is_two_lines():
-    assert shown(SAME).splitlines() == [
+    assert shown(SAME, width=100).splitlines() == [
         f"No difference: peak about {format_bytes(SAME.after.peak_nbytes)}, keeps"
         f" {format_bytes(SAME.after.totals.computed_nbytes)}.",
-        f"model.py:loss: main → working tree · on gpu:h100 · jax {jax.__version__}",
+        f"model.py:loss: main → working tree · on gpu:h100 · jax {jax.__version__}"
+        " · with its gradient",
     ]
 
 

@@ -66,7 +66,7 @@ def check(
       fun: The function to check, as for `jaxresid.inspect`.
       argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
       has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
-      mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
+      mode: Whether `fun` is a loss or a program as it is, as for `jaxresid.inspect`.
       on: The place that the figures are for, as for `jaxresid.inspect`.
       mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
       compile: Whether the verdicts are to be XLA's, and the changes that findings propose confirmed

@@ -107,7 +107,7 @@ def compare(
         named in a warning.
       argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
       has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
-      mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
+      mode: Whether `fun` is a loss or a program as it is, as for `jaxresid.inspect`.
       on: The place that the figures are for, as for `jaxresid.inspect`.
       mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
       trips: How often while loops run whose number of trips the program decides, as for

@@ -136,7 +136,7 @@ def compile(
       cache: Whether results are looked up in the cache and kept there.
       argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
       has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
-      mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
+      mode: Whether `fun` is a loss or a program as it is, as for `jaxresid.inspect`.
       mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
 
     Returns:

@@ -57,12 +57,13 @@ def inspect(
     where peaks are not estimated, `fun` is compiled anyway.
 
     Args:
-      fun: a function that JAX can differentiate.
+      fun: a function that JAX can trace.
       argnums: positional arguments to differentiate; None: every float or complex leaf of all
         arguments, as `jax.ad_checkpoint.print_saved_residuals` does.
       has_aux: `fun` returns `(output, auxiliary data)`.
-      mode: `function` differentiates `fun`; `step` takes it for a training step and reports the
-        gradients that it computes itself; `auto` tells from what it does.
+      mode: `loss` differentiates `fun`; `program` takes it as it is, with the gradients that it
+        takes itself, if any; `auto`: loss if it returns one real scalar (and auxiliary data) of
+        float arguments that it does not update, else program.
       on: the place that the figures are for: `gpu:h100`, `tpu:v5e:2x4`, `cpu` ...; None: the
         accelerator that JAX sees here, else `gpu:h100`.
       mesh: the mesh that it is split over: a `jax.sharding.Mesh`, an AbstractMesh, or a dict of

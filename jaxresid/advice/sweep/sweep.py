@@ -117,7 +117,7 @@ def sweep(
       cache: Whether results are looked up in the cache and kept there.
       argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
       has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
-      mode: Whether `fun` is a function or a training step, as for `jaxresid.inspect`.
+      mode: Whether `fun` is a loss or a program as it is, as for `jaxresid.inspect`.
       mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
       trips: How often while loops run whose number of trips the program decides, for the FLOPs, as
         for `jaxresid.inspect`.

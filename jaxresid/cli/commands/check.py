@@ -52,6 +52,7 @@ from jaxresid.crashes import crash_warnings
 from jaxresid.errors import JaxresidError
 from jaxresid.linter.run.files import LintRun
 from jaxresid.progress import Progress, Stage
+from jaxresid.render.report.heading import question
 from jaxresid.render.style.words import place_text
 from jaxresid.settings.config import Options, load
 from jaxresid.violations import CRASHED_FINDING
@@ -197,9 +198,9 @@ def check(
         _write_lockfile(lock, done, is_one=is_one, quiet=request.quiet)
     if config.output_format == "text" and not request.quiet:
         for one in done:
-            place = one.found.report.place
+            place, target = one.found.report.place, one.found.report.target
             whose = "figures" if is_one else f"figures of {one.name}"
-            tell(f"jaxresid: {whose} are for {place.name}, {place.origin}")
+            tell(f"jaxresid: {whose} are for {place.name}, {place.origin}; {question(target)}")
     return EXIT_FAILED if failed else code
 
 

@@ -66,7 +66,7 @@ def compare(
 ) -> int:
     """Compare what checkpoint policies keep and recompute in TARGET.
 
-    TARGET, a function or a whole training step, is module:function, path/to/file.py:function or a
+    TARGET, a loss or any other program, is module:function, path/to/file.py:function or a
     name from pyproject.toml; it is traced without checkpoints, as written, with each of JAX's
     policies, with the checkpoint_names that occur in it, and with your own policies. Nothing runs
     without --measure; with --compile each is compiled for the place of --on, and the table says

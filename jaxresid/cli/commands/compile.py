@@ -55,7 +55,7 @@ def compile(
 ) -> int:
     """Compile TARGET ahead of time, and say whether it fits.
 
-    TARGET, a function or a whole training step, is module:function, path/to/file.py:function or a
+    TARGET, a loss or any other program, is module:function, path/to/file.py:function or a
     name from pyproject.toml; it is compiled with its gradients for abstract inputs, but not run.
     Each compilation runs in its own process. With pprof the buffers that are live at the peak are a
     profile for the tool of that name. Exits 0 if it fits (or the available memory is not

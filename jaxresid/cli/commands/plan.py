@@ -111,7 +111,7 @@ def plan(
 ) -> int:
     """Plan the cheapest checkpoints that fit a memory budget.
 
-    TARGET, a function or a whole training step, is module:function, path/to/file.py:function or a
+    TARGET, a loss or any other program, is module:function, path/to/file.py:function or a
     name from pyproject.toml; it is traced, not run. Prints which places to checkpoint, with which
     policies, which values to save, and the code to write; -f svg draws the plans that no other
     beats by peak and recomputation, -f perfetto when each value is live, before and with the plan,

@@ -98,7 +98,7 @@ def report(
 ) -> int:
     """Report the residuals, cost, peak and checkpoints of TARGET.
 
-    TARGET, a function or a whole training step, is module:function, path/to/file.py:function or a
+    TARGET, a loss or any other program, is module:function, path/to/file.py:function or a
     name from pyproject.toml. The report says whether it fits, what its peak is made of, which lines
     keep most for the backward pass, and what each checkpoint saves. -v adds all values and figures,
     and --view shows one thing in full. Only the text format is shortened; json holds everything,

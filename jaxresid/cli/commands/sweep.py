@@ -70,7 +70,7 @@ def sweep(
 ) -> int:
     """Compile TARGET for several policies, batch sizes and places.
 
-    TARGET, a function or a whole training step, is module:function, path/to/file.py:function or a
+    TARGET, a loss or any other program, is module:function, path/to/file.py:function or a
     name from pyproject.toml; it is traced here, and each compilation runs in its own process, here
     or on a Dask cluster. Run an interrupted sweep again with the same --results to continue it.
     Exits 0, 2 if something could not be compiled, or 130 if interrupted.

@@ -173,7 +173,7 @@ def of_model(
                     options.has_aux,
                     options.loss is not None or is_program,
                     mesh,
-                    abstract.from_specs(init, {}, mesh)[0].args if init else (),
+                    tuple(abstract.from_specs(init, {}, mesh)[0].args) if init else (),
                     "" if place is None else place.kind,
                     1 if place is None else place.devices or 1,
                 )

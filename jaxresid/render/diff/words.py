@@ -14,6 +14,7 @@ from jaxresid.model import (
     Location,
     ValueDifference,
 )
+from jaxresid.render.report.heading import asked
 from jaxresid.render.style.words import aval_text, place_text, verdict_text
 from jaxresid.text.units import format_bytes, format_flops
 
@@ -288,7 +289,7 @@ def _change_text(change: str, was: Checkpoint, now: Checkpoint) -> str:
 
 
 def sides_parts(difference: Difference) -> tuple[str, ...]:
-    """Return what is compared: the target with both labels, the place and the version of JAX."""
+    """Return what is compared: the target and both labels, the place, the JAX and the question."""
     before, after = difference.before, difference.after
     target = after.target.name
     named = f"{target}: " if target == before.target.name else ""
@@ -296,6 +297,7 @@ def sides_parts(difference: Difference) -> tuple[str, ...]:
         f"{named}{before.label} → {after.label}",
         f"on {_both(before.place.name, after.place.name)}",
         f"jax {_both(before.jax.version, after.jax.version)}",
+        _both(asked(before.target), asked(after.target)),
     )
 
 

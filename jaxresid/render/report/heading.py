@@ -31,19 +31,24 @@ def target_line(target: Target, places: Sequence[PlaceInfo], mesh: Mesh | None) 
     return FlowingParts(parts, separator="  ", indent=2)
 
 
-def question(target: Target) -> str:
-    """Return in words which question about a target was answered, and which else may be meant."""
+def asked(target: Target) -> str:
+    """Return in words which question about a target was answered."""
     count = len(target.gradients)
     if target.mode == "loss":
-        asked, otherwise = "with its gradient", "without"
-    elif target.is_step:
-        asked, otherwise = "training step", ""
-    elif count:
-        which = "the gradient" if count == 1 else f"the {count} gradients"
-        asked, otherwise = f"as it is, with {which} it takes", ""
-    else:
-        asked, otherwise = "as it is, no gradient", "with it"
-    return f"{asked} (mode {target.other_mode}: {otherwise})" if target.other_mode else asked
+        return "with its gradient"
+    if target.is_step:
+        return "training step"
+    if not count:
+        return "as it is, no gradient"
+    return f"as it is, with {'the gradient' if count == 1 else f'the {count} gradients'} it takes"
+
+
+def question(target: Target) -> str:
+    """Return what `asked` does, and the mode that answers the other question that makes sense."""
+    if target.other_mode is None:
+        return asked(target)
+    otherwise = "without" if target.mode == "loss" else "with it"
+    return f"{asked(target)} (mode {target.other_mode}: {otherwise})"
 
 
 def about(

@@ -14,6 +14,7 @@ LiveKind = OneOf[
     "argument",
     "parameters",
     "optimizer-state",
+    "frozen-weights",
     "batch",
     "constant",
     "output",
@@ -33,7 +34,7 @@ class LiveValue(Shown):
 
     Attributes:
       kind: `argument`, `constant`, `output`, `gradient`, `residual`, `temporary`; in a training
-        step the arguments are `parameters`, `optimizer-state` or `batch`.
+        step the arguments are `parameters`, `optimizer-state`, `frozen-weights` or `batch`.
       nbytes: the bytes of all `count` of them.
       aval: the shape and dtype; None for what an op needs while it runs and has no name.
       count: how many there are.

@@ -4,6 +4,7 @@ const KINDS = [
   // kind, its word, its colour (Okabe and Ito's, which the colour-blind tell apart), its pattern
   ["parameters", "parameters", "#0072b2", ""],
   ["optimizer-state", "optimizer state", "#56b4e9", "horizontal"],
+  ["frozen-weights", "frozen weights", "#4a6fa5", "dots"],
   ["batch", "batch", "#009e73", ""],
   ["state", "state", "#56b4e9", "horizontal"],
   ["argument", "arguments", "#009e73", ""],

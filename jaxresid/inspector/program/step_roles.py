@@ -13,6 +13,7 @@ from typing import Final
 
 from jaxresid.inspector.jaxpr.flows import NOTHING, Flow, Flows, bits, is_inexact, shape_and_dtype
 from jaxresid.inspector.program.build import ValueRole
+from jaxresid.inspector.program.frozen_weights import frozen_weights
 from jaxresid.inspector.program.updated_arguments import (
     argument_roles,
     path_keys,
@@ -24,6 +25,7 @@ from jaxresid.model import LiveKind
 PARAMETERS: Final = "parameters"
 OPTIMIZER_STATE: Final = "optimizer-state"
 BATCH: Final = "batch"
+FROZEN: Final = "frozen-weights"
 
 # Of the inputs (constants, then arguments), and of the outputs.
 Roles = tuple[tuple[ValueRole, ...], tuple[ValueRole, ...]]
@@ -35,10 +37,12 @@ def roles(step: StepTrace) -> Roles:
     `parameters` are read by a forward pass and come back changed by a gradient, or their gradient
     is returned. `optimizer-state` comes back, no forward pass reads it, and it is no metric, that
     is, not made only of what a forward pass makes. `batch` is read by a forward pass, is not
-    changed in place, and is in an argument that holds none of these. The rest, such as running
-    means, metrics or frozen layers beside parameters, is `argument`. An output is a `gradient`
-    where a backward pass makes it; it has the role of its input where it is the next value of a
-    donated one; otherwise it is `output`. Without a gradient they are those of `argument_roles`.
+    changed in place, and is in an argument that holds none of these. `frozen-weights` are read by a
+    forward pass as the weights of what is made of the batch, and no gradient changes them, see
+    `frozen_weights`. The rest, such as running means or metrics, is `argument`. An output is a
+    `gradient` where a backward pass makes it; it has the role of its input where it is the next
+    value of a donated one; otherwise it is `output`. Without a gradient they are those of
+    `argument_roles`.
     """
     if not step.holds_gradient:
         return argument_roles(step)
@@ -46,6 +50,7 @@ def roles(step: StepTrace) -> Roles:
     holders = argument_numbers(step)
     found = _input_uses(step, holders)
     own = {holders[i] for i in (*found.parameters, *found.state)}
+    frozen = frozen_weights(jaxpr, step.passes, found.parameters, sorted(found.unchanged), holders)
     inputs = [ValueRole("constant")] * len(jaxpr.constvars)
     kinds: list[LiveKind] = ["gradient" if each else "output" for each in found.is_gradient]
     for i, path in enumerate(step.inputs):
@@ -56,12 +61,21 @@ def roles(step: StepTrace) -> Roles:
             kind = PARAMETERS
         elif i in found.state:
             kind = OPTIMIZER_STATE
-        elif i in found.fed - found.carried and holders[i] not in own and i not in step.updates:
+        elif i in frozen:
+            kind = FROZEN
+        elif (
+            i in found.fed - found.carried.keys()
+            and holders[i] not in own
+            and i not in step.updates
+        ):
             kind = BATCH
         inputs.append(ValueRole(kind, path, step.donated[i]))
         if step.donated[i]:
             for j in found.parameters.get(i, set()) | found.state.get(i, set()):
                 kinds[j] = kind
+    for i in frozen & found.carried.keys():
+        if step.donated[i]:
+            kinds[found.carried[i]] = FROZEN
     outputs = zip(kinds, step.outputs, strict=True)
     return tuple(inputs), tuple(ValueRole(kind, path) for kind, path in outputs)
 
@@ -95,18 +109,21 @@ class _InputUses:
     Attributes:
       fed: the inputs that a forward pass reads.
       parameters, state: an input -> the outputs that are its next value, or its gradient.
-      carried: the inputs that no gradient changes and whose next value a forward pass makes, such
-        as running means.
+      carried: the inputs that no gradient changes and that come back, such as running means, each
+        with the output at its place.
       is_gradient: for each output, whether a backward pass itself makes it.
       placed: those of `parameters` that nothing but the place of an output tells.
+      unchanged: the inputs that a forward pass reads, and of whose next value neither a gradient
+        nor what a forward pass makes is part.
     """
 
     fed: frozenset[int]
     parameters: dict[int, set[int]]
     state: dict[int, set[int]]
-    carried: frozenset[int]
+    carried: dict[int, int]
     is_gradient: tuple[bool, ...]
     placed: frozenset[int]
+    unchanged: frozenset[int]
 
 
 def _input_uses(step: StepTrace, holders: Sequence[int]) -> _InputUses:
@@ -148,9 +165,13 @@ def _input_uses(step: StepTrace, holders: Sequence[int]) -> _InputUses:
     state = {i: at - nexts for i, at in state.items()}
     others = set(range(len(made))) - nexts - needed
     nested = [i for i in sorted(fed - parameters.keys()) if path_keys(step.inputs[i] or "")]
-    carried = frozenset(_paired_outputs(step, nested, sorted(others)))
+    carried = {i: j for i, (j,) in _paired_outputs(step, nested, sorted(others)).items()}
     is_gradient = tuple(flow.is_gradient for flow in made)
-    return _InputUses(fed, parameters, state, carried, is_gradient, frozenset(paired))
+    changed = {i for i, at in back.items() if any(made[j].is_after or made[j].is_seen for j in at)}
+    unchanged = fed - changed - parameters.keys() - state.keys()
+    return _InputUses(
+        fed, parameters, state, carried, is_gradient, frozenset(paired), frozenset(unchanged)
+    )
 
 
 def _unread_parameters(

@@ -11,6 +11,7 @@ from jaxresid.text.short_repr import Shown
 FloorKind = OneOf[
     "parameters",
     "optimizer-state",
+    "frozen-weights",
     "batch",
     "differentiated",
     "argument",
@@ -37,10 +38,10 @@ class FloorPart(Shown):
     """Some of what no checkpoint can remove.
 
     Attributes:
-      kind: in a training step `parameters`, `optimizer-state` and `batch`; in a function its
-        `differentiated` arguments; `argument` for others, `constant` for arrays that it closes
-        over; `gradient`; `updated` for the next values of arguments that are not donated, which
-        are there beside them; `output` for what else is returned.
+      kind: in a training step `parameters`, `optimizer-state`, `frozen-weights` and `batch`; in a
+        function its `differentiated` arguments; `argument` for others, `constant` for arrays that
+        it closes over; `gradient`; `updated` for the next values of arguments that are not donated,
+        which are there beside them; `output` for what else is returned.
       nbytes: the bytes, on a mesh those of one device.
       arguments: the arguments that it is in, or belongs to, by name.
       until_update: whether it is there from the backward pass to the update alone, as gradients

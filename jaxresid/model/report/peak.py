@@ -14,6 +14,7 @@ LiveKind = OneOf[
     "argument",
     "parameters",
     "optimizer-state",
+    "frozen-weights",
     "batch",
     "state",
     "constant",
@@ -34,8 +35,8 @@ class LiveValue(Shown):
 
     Attributes:
       kind: `argument`, `constant`, `output`, `gradient`, `residual`, `temporary`; in a training
-        step the arguments are `parameters`, `optimizer-state` or `batch`, and in a program without
-        a gradient those that it returns updated, such as a cache, are `state`.
+        step the arguments are `parameters`, `optimizer-state`, `frozen-weights` or `batch`, and in
+        a program without a gradient those that it returns updated, such as a cache, are `state`.
       nbytes: the bytes of all `count` of them.
       aval: the shape and dtype; None for what an op needs while it runs and has no name.
       count: how many there are.

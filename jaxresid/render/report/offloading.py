@@ -18,6 +18,7 @@ _INPUTS = {
     "batch": "the batch, which lives",
     "constant": "constants that live",
     "optimizer-state": "optimizer state that lives",
+    "frozen-weights": "frozen weights that live",
     "parameters": "parameters that live",
     "state": "state that lives",
 }

@@ -27,6 +27,7 @@ _KINDS = {  # of what is live at the peak: one, many
     "temporary": ("temporary", "temporaries"),
     "parameters": ("parameter", "parameters"),
     "optimizer-state": ("optimizer state", "optimizer state"),
+    "frozen-weights": ("frozen weights", "frozen weights"),
     "batch": ("batch", "batch"),
     "state": ("state", "state"),
 }

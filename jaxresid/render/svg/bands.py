@@ -13,16 +13,8 @@ from jaxresid.text.safe_text import visible
 
 # Bottom to top: what is always there, then what comes and goes.
 _ORDER = (
-    *(
-        "parameters",
-        "argument",
-        "optimizer-state",
-        "batch",
-        "state",
-        "constant",
-        "output",
-        "gradient",
-    ),
+    *("parameters", "frozen-weights", "argument", "optimizer-state", "batch", "state"),
+    *("constant", "output", "gradient"),
     *("residual", "temporary"),
 )
 _LINES = 5  # as many lines have bands of their own

@@ -32,7 +32,8 @@ text { fill: #1f2328; } text.muted, text.tick { fill: #59636e; }
 .front, .point { stroke-width: 2; } .range { stroke: #818b98; }
 .all { fill: #8fb4d9; } .residual { fill: #3f8fd0; } .temporary { fill: #e69f00; }
 .gradient { fill: #2ba37f; } .output { fill: #d8c927; } .argument, .parameters { fill: #98a2ad; }
-.optimizer-state, .state { fill: #c57fae; } .batch { fill: #bcc3ca; } .constant { fill: #9a8468; }
+.optimizer-state, .state { fill: #c57fae; } .frozen-weights { fill: #7d8fa3; }
+.batch { fill: #bcc3ca; } .constant { fill: #9a8468; }
 .module { fill: #d5dbe1; } .function { fill: #b5d3ee; } .line { fill: #85bae6; }
 .value { fill: #cfe2f3; } .rest { fill: #e8ebee; }
 @media (prefers-color-scheme: dark) {

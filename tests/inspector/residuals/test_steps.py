@@ -542,7 +542,7 @@ def test_roles_of_running_means_and_frozen_layers():
 
     inputs, _ = kinds(step, {"w": f32(4, 4), "frozen": f32(4, 4), "mean": f32(4)}, X, f32())
     assert inputs == {
-        "state['frozen']": "argument",
+        "state['frozen']": "frozen-weights",
         "state['mean']": "argument",
         "state['w']": "parameters",
         "x": "batch",

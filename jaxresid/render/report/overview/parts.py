@@ -22,6 +22,7 @@ _FILLS = {  # of each kind: in blocks, in ASCII, and its colour
     "parameters": ("▓", "=", "blue"),
     "argument": ("▞", "~", "blue"),
     "optimizer-state": ("▒", "%", "magenta"),
+    "frozen-weights": ("▧", "*", "blue"),
     "gradient": ("░", "-", "green"),
     "temporary": ("▚", "+", "yellow"),
     "output": ("▤", "o", "white"),

@@ -230,7 +230,7 @@ def _joined(first: _Made, second: _Made) -> _Made:
 
 def _has_batch_dims(eqn: Eqn) -> bool:
     dims = jax_compat.params(eqn).get("dimension_numbers")
-    return jax_compat.primitive_name(eqn) == "dot_general" and bool(dims[1][0])
+    return jax_compat.primitive_name(eqn) == "dot_general" and bool(dims and dims[1][0])
 
 
 def _is_elementwise(eqn: Eqn) -> bool:

@@ -47,7 +47,7 @@ class OneHotMatmul:
     def rows(self) -> int:
         """How many rows the table has."""
         contracted, _ = jax_compat.params(self.matmul)["dimension_numbers"]
-        return self.shape[contracted[self.operand][0]]
+        return int(self.shape[contracted[self.operand][0]])
 
     @property
     def count(self) -> int:

@@ -169,7 +169,42 @@ def half_back(params, state, x):
     return params, {"up": state["up"]}, value
 
 
+def decoded(cache, x, change):
+    cache = jax.lax.dynamic_update_slice(cache, x[:, None], (0, 3, 0))
+    return jnp.einsum("bd,btd->bt", x, cache), change(cache)
+
+
+def cache_as_float32(cache, x):
+    return decoded(cache, x, lambda cache: cache.astype(jnp.float32))
+
+
+def longer_cache(cache, x):
+    return decoded(cache, x, lambda cache: jnp.concatenate([cache, x[:, None]], 1))
+
+
+def cache_read(cache, x):
+    return decoded(cache, x, jnp.sum)
+
+
+def cache_inputs():
+    cache = jax.ShapeDtypeStruct((8, 512, 64), jnp.bfloat16)
+    return cache, jax.ShapeDtypeStruct((8, 64), jnp.bfloat16)
+
+
 UNUSABLE_STEPS = {
+    "a cache in another dtype": (
+        cache_as_float32,
+        cache_inputs,
+        0,
+        "cache bfloat16[8,512,64] comes back as float32[8,512,64] ([1])",
+    ),
+    "a cache that grows": (
+        longer_cache,
+        cache_inputs,
+        0,
+        "cache bfloat16[8,512,64] comes back as bfloat16[8,513,64] ([1])",
+    ),
+    "a cache that is read": (cache_read, cache_inputs, 0, "[8,512,64] does not come back"),
     "another dtype": (widened, narrow, 0, "comes back as float32[256,1024] (['up'])"),
     "another shape": (
         transposed,

@@ -24,6 +24,8 @@ from jaxresid.inspector.findings.hidden_names import names_hidden_by_rules
 from jaxresid.inspector.findings.jacobians import NAME as COSTLY_MODE
 from jaxresid.inspector.findings.logits import logits_at_peak
 from jaxresid.inspector.findings.loop_excess import holds_loop, loop_excess
+from jaxresid.inspector.findings.one_hots import NAME as ONE_HOT_MATMUL
+from jaxresid.inspector.findings.one_hots import one_hots_at_peak
 from jaxresid.inspector.findings.proposals import Changed, Proposal
 from jaxresid.inspector.findings.vmaps import NAME as VMAP_TOO_WIDE
 from jaxresid.inspector.findings.vmaps import least_nbytes, mapped_nbytes, wide_vmaps
@@ -218,6 +220,10 @@ class Subject(ABC):
                     report, profile, levels.frames, lambda: cost_of(self.trace), self.retraced
                 ),
             )
+        yield (
+            ONE_HOT_MATMUL,
+            lambda: one_hots_at_peak(report, self.live, levels, jaxprs, rewrites),
+        )
         if holds_cast(*jaxprs):
             yield (
                 "widened-residual",

@@ -93,6 +93,7 @@ JXR843 gathered-weights-kept info
 JXR844 activations-left-whole info
 JXR845 vmap-too-wide info
 JXR846 costly-jacobian-mode info
+JXR847 one-hot-matmul info
 JXR850 moments-without-gradient info
 """
 _USUAL_MARKERS = ("checkpoint", "remat")

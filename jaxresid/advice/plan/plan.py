@@ -387,6 +387,7 @@ class Planning:
             high_time_fraction=time.high if time else None,
             time_basis=basis,
             times_checked_on=checked_on(),
+            has_gradient=subject.has_gradient,
         )
 
     def _lifetimes(self, decided: Draft, drafts: Drafts) -> tuple[Lifetimes, ...]:
@@ -414,7 +415,8 @@ class Planning:
         recomputed, or nothing fits. `confirmed` is what the compiler says that it needs, in bytes.
         """
         is_step = self.subject.target.mode == "program"
-        parts, without = floor_parts(shown.variant), () if is_step else WITHOUT_STEP
+        parts = floor_parts(shown.variant, has_gradient=self.subject.has_gradient)
+        without = () if is_step else WITHOUT_STEP
         if not traces or not self.has_estimate:
             return Floor(parts, (), without), []
         self.progress("tracing what lowers the floor")

@@ -91,6 +91,11 @@ class Subject(ABC):
         return False
 
     @property
+    def has_gradient(self) -> bool:
+        """Whether it takes a gradient: of a program that takes none nothing can be checkpointed."""
+        return True
+
+    @property
     def passes(self) -> int:
         """How often its trace runs one after the other: once for each microbatch."""
         return 1

@@ -49,6 +49,11 @@ class StepSubject(Subject):
         """Whether it does nothing with its gradients."""
         return steps.is_dead(self.trace)
 
+    @property
+    def has_gradient(self) -> bool:
+        """Whether it takes a gradient."""
+        return self.trace.holds_gradient
+
     @functools.cached_property
     def program(self) -> Program:
         """The program of the step."""

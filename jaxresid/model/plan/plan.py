@@ -22,6 +22,7 @@ from jaxresid.model.report.next_step import NextStep
 from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, PlaceInfo, Target
 from jaxresid.model.values import Location
+from jaxresid.option_types import Aim
 from jaxresid.text.short_repr import Shown
 from jaxresid.text.units import format_bytes
 
@@ -186,6 +187,8 @@ class Plan(Result):
         the code as it is, nor where its code was traced in another process and gives other figures
         than it was to.
       next_step: the one thing to do next, where it is not known to fit; else None.
+      has_gradient: whether the program takes gradients. Of one that takes none there is nothing to
+        checkpoint: the figures are those of the code as it is.
     """
 
     target: Target
@@ -225,7 +228,7 @@ class Plan(Result):
     choices: tuple[TriedPlace, ...] = ()
     floor: Floor = NO_FLOOR
     interrupted: bool = False
-    aim: OneOf["recompute", "time", "memory", "throughput"] = "recompute"
+    aim: Aim = "recompute"
     seconds: float | None = None
     selection: Selection = NO_SELECTION
     low_time_fraction: float | None = None
@@ -234,9 +237,17 @@ class Plan(Result):
     times_checked_on: tuple[str, ...] = ()
     lifetimes: tuple[Lifetimes, ...] = ()
     next_step: NextStep | None = None
+    has_gradient: bool = True
 
     def _headline(self) -> str:
         by = " by XLA" if self.confirmed else ""
+        chosen = str(self.selection.configuration)
+        last = [chosen] if self.selection.largest else []
+        if self.has_gradient:
+            last = [
+                f"{self.recompute_fraction:.1%} recomputed",
+                count_text(len(self.sites), "place"),
+            ]
         return headline(
             "Plan",
             self.target,
@@ -246,8 +257,7 @@ class Plan(Result):
                 if self.answer != "too close"
                 else f"too close to {format_bytes(self.budget_nbytes)}",
                 peak_text(self.peak_nbytes, self.interval, by),
-                f"{self.recompute_fraction:.1%} recomputed",
-                count_text(len(self.sites), "place"),
+                *last,
             ],
         )
 

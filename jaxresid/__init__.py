@@ -60,10 +60,13 @@ if TYPE_CHECKING:
     from jaxresid.model import Floor as Floor
     from jaxresid.model import FloorPart as FloorPart
     from jaxresid.model import FrontRow as FrontRow
+    from jaxresid.model import GrowingValue as GrowingValue
+    from jaxresid.model import Growth as Growth
     from jaxresid.model import Interval as Interval
     from jaxresid.model import IntervalBasis as IntervalBasis
     from jaxresid.model import JaxInfo as JaxInfo
     from jaxresid.model import KeptBeyondPeak as KeptBeyondPeak
+    from jaxresid.model import Largest as Largest
     from jaxresid.model import Lifetime as Lifetime
     from jaxresid.model import Lifetimes as Lifetimes
     from jaxresid.model import LineBytes as LineBytes
@@ -99,6 +102,7 @@ if TYPE_CHECKING:
     from jaxresid.model import ResidualGroups as ResidualGroups
     from jaxresid.model import ResidualRow as ResidualRow
     from jaxresid.model import Selection as Selection
+    from jaxresid.model import SizePeak as SizePeak
     from jaxresid.model import Source as Source
     from jaxresid.model import Sweep as Sweep
     from jaxresid.model import SweepRow as SweepRow
@@ -151,13 +155,14 @@ _PUBLIC = {
         "Argument Aval Beaten Checkpoint CheckpointDifference Collective Comparison "
         "ComparisonRow Compiled CompiledBuffer CompiledChange CompiledReport CompilerWarning "
         "Computed Configuration Constant Consumer Cost Derivative DiffSide Difference "
-        "EstimatedVerdict Expression Finding Floor FloorPart FrontRow Interval IntervalBasis "
-        "JaxInfo KeptBeyondPeak Lifetime Lifetimes LineBytes LineDifference Literal LiveValue "
-        "Location Mark Mesh ModuleMemory NextStep Offloading OomBuffer OomOther OomParts OomPool "
-        "OomReport OomTrace Origin Peak Phases PhaseSpan PlaceInfo Plan PlannedPart PlannedSite "
-        "PlannedValue ProgramPoint Relief Report Residual ResidualGroup ResidualGroups "
-        "ResidualRow Selection Source Sweep SweepRow Target TimeBasis TimeInterval Timing "
-        "Totals Transfers TriedPlace ValueDifference Verdict WayOut"
+        "EstimatedVerdict Expression Finding Floor FloorPart FrontRow GrowingValue Growth "
+        "Interval IntervalBasis JaxInfo KeptBeyondPeak Largest Lifetime Lifetimes LineBytes "
+        "LineDifference Literal LiveValue Location Mark Mesh ModuleMemory NextStep Offloading "
+        "OomBuffer OomOther OomParts OomPool OomReport OomTrace Origin Peak PhaseSpan Phases "
+        "PlaceInfo Plan PlannedPart PlannedSite PlannedValue ProgramPoint Relief Report "
+        "Residual ResidualGroup ResidualGroups ResidualRow Selection SizePeak Source Sweep "
+        "SweepRow Target TimeBasis TimeInterval Timing Totals Transfers TriedPlace "
+        "ValueDifference Verdict WayOut"
     ),
     "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
     "jaxresid.option_types": "GroupBy Mode ResidualKey",

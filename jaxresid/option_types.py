@@ -6,7 +6,8 @@ from typing import Literal
 
 Mode = Literal["auto", "loss", "program"]
 Minimized = Literal["recompute", "time", "memory"]
-Aim = Literal["recompute", "time", "memory", "throughput"]
+Maximized = Literal["throughput", "batch"]
+Aim = Literal["recompute", "time", "memory", "throughput", "batch"]
 # The frameworks whose settings `plan --emit` writes.
 Framework = Literal["linen", "nnx", "equinox", "haiku", "haliax", "keras", "maxtext"]
 MeshMode = Literal["auto", "explicit"]

@@ -50,7 +50,7 @@ def keep_result(
         # The size, which the words of one of several end in, is in `size`.
         options.words[:-2] if is_of_several else options.words,
         replace(result, lifetimes=()),  # which are long, and no editor shows
-        size=options.batch[0] if is_of_several else None,
+        size=options.batch.listed[0] if is_of_several else None,
         since=since,
         now=time.time(),
         loaded=(*_modules_below(options.folder), os.path.join(options.folder, "pyproject.toml")),

@@ -146,6 +146,7 @@ def answer(request: Mapping[str, Any]) -> None:
 
 def _figures(request: Mapping[str, Any]) -> Mapping[str, int]:
     from jaxresid.advice.plan.verification import figures_of
+    from jaxresid.cli.options.batches import Sizes
     from jaxresid.cli.options.inputs import TargetOptions, subject_of
     from jaxresid.targets.sources import serve
 
@@ -154,6 +155,8 @@ def _figures(request: Mapping[str, Any]) -> Mapping[str, int]:
         name: tuple(value) if isinstance(value, list) else value  # JSON has no tuples
         for name, value in request["options"].items()
     }
+    parts = tuple(map(tuple, options["batch"]["parts"]))
+    options["batch"] = Sizes(parts, options["batch"]["name"])
     with _recomputing(request["layers"]):
         edited = subject_of(TargetOptions(**options))[0]
     if request["microbatches"] > 1:

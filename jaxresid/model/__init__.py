@@ -55,7 +55,11 @@ from jaxresid.model.plan.floor import TriedPlace as TriedPlace
 from jaxresid.model.plan.joint import Beaten as Beaten
 from jaxresid.model.plan.joint import Configuration as Configuration
 from jaxresid.model.plan.joint import FrontRow as FrontRow
+from jaxresid.model.plan.joint import GrowingValue as GrowingValue
+from jaxresid.model.plan.joint import Growth as Growth
+from jaxresid.model.plan.joint import Largest as Largest
 from jaxresid.model.plan.joint import Selection as Selection
+from jaxresid.model.plan.joint import SizePeak as SizePeak
 from jaxresid.model.plan.plan import Expression as Expression
 from jaxresid.model.plan.plan import Plan as Plan
 from jaxresid.model.plan.plan import PlannedPart as PlannedPart

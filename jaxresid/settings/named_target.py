@@ -110,7 +110,10 @@ def _positions(key: str, value: object) -> str:
 
 
 def _sizes(key: str, value: object) -> str:
-    return _numbers(key, value, "8, or [8, 16] for sweep", 1)
+    example = '8, or [8, 16] for sweep, or "context=4096"'
+    if isinstance(value, str):  # which whoever knows --batch reads
+        return string(key, value, example)
+    return _numbers(key, value, example, 1)
 
 
 def _count(key: str, value: object) -> str:

@@ -402,7 +402,7 @@ def test_what_may_fit_by_its_range_is_said_to():
 @pytest.mark.integration
 def test_ctrl_c_keeps_the_best_of_the_configurations_searched():
     def progress(text):
-        if text == "batch 32 without accumulation: tracing":
+        if text == "batch 32: tracing":
             raise KeyboardInterrupt
 
     def planned_until(progress, keeps):

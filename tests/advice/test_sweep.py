@@ -636,7 +636,7 @@ class TestProcesses:
     ],
 )
 def test_the_batch_in_a_spec(spec, sized):
-    assert batches.sized_spec(spec, 4) == sized
+    assert batches.sized_spec(spec, batches.Sizes(((4, 4),))) == sized
     assert batches.is_sized(spec) == (spec != sized)
 
 

@@ -8,10 +8,16 @@ import click
 import pytest
 
 from jaxresid.cli import COMMANDS, cli
+from jaxresid.cli.options.batches import Sizes
 from jaxresid.cli.options.inputs import TargetOptions, target_options
 from jaxresid.cli.options.named_targets import _place_from_here
 from jaxresid.settings.named_target import _KEYS
 from jaxresid.xla.places import memory_of, parse_place
+
+
+def sizes(*listed):
+    return Sizes(tuple((size, size) for size in listed))
+
 
 MODEL = """
 import jax, jax.numpy as jnp
@@ -106,8 +112,9 @@ class TestEachKey:
             ('mode = "program"', "mode", "program"),
             ('mesh = "data=4,model=2"', "mesh", ("data=4,model=2",)),
             ('mesh-mode = "explicit"', "mesh_mode", "explicit"),
-            ("batch = 8", "batch", (8,)),
-            ("batch = [8, 16]", "batch", (8, 16)),
+            ("batch = 8", "batch", sizes(8)),
+            ("batch = [8, 16]", "batch", sizes(8, 16)),
+            ('batch = "context=8..64"', "batch", Sizes(((8, 64),), "context")),
         ],
     )
     def test_a_key_is_an_option_and_only_that(self, configured, folder, toml, name, value):
@@ -226,7 +233,7 @@ class TestPrecedence:
         ("toml", "argv", "expected"),
         [
             ('inputs = "a"', ["--inputs", "b"], {"inputs": "b"}),
-            ("batch = [2, 3]", ["--batch", "4"], {"batch": (4,)}),
+            ("batch = [2, 3]", ["--batch", "4"], {"batch": sizes(4)}),
             ("argnums = 0", ["--argnums", "1"], {"argnums": (1,)}),
             ('mode = "program"', ["--mode", "auto"], {"mode": "auto"}),
             ('mesh = "d=2"', ["--mesh", "d=4"], {"mesh": ("d=4",)}),
@@ -239,17 +246,17 @@ class TestPrecedence:
             (
                 'args = ["f32[batch]"]\nkwargs = { n = "3" }\nbatch = 2',
                 ["--inputs", "b"],
-                {"inputs": "b", "arg": (), "kwarg": (), "batch": ()},
+                {"inputs": "b", "arg": (), "kwarg": (), "batch": sizes()},
             ),
             (
                 'inputs = "a"\nconcrete-inputs = true\nbatch = 2',
                 ["--arg", "f32[3]"],
-                {"inputs": None, "concrete_inputs": False, "arg": ("f32[3]",), "batch": ()},
+                {"inputs": None, "concrete_inputs": False, "arg": ("f32[3]",), "batch": sizes()},
             ),
             (
                 'inputs = "a"\nconcrete-inputs = true\nbatch = 2',
                 ["--inputs", "b", "--batch", "3", "--concrete-inputs"],
-                {"inputs": "b", "concrete_inputs": True, "batch": (3,)},
+                {"inputs": "b", "concrete_inputs": True, "batch": sizes(3)},
             ),
             ('inputs = "a"', ["--build"], {"inputs": None, "build": True}),
             ("build = true", ["--kwarg", "x=f32[3]"], {"build": False, "kwarg": ("x=f32[3]",)}),
@@ -257,12 +264,12 @@ class TestPrecedence:
             (
                 'args = ["f32[2]"]\nkwargs = { n = "3", m = "4" }',
                 ["--arg", "f32[batch]", "--batch", "5"],
-                {"arg": ("f32[batch]",), "kwarg": ("n=3", "m=4"), "batch": (5,)},
+                {"arg": ("f32[batch]",), "kwarg": ("n=3", "m=4"), "batch": sizes(5)},
             ),
             (
                 'args = ["f32[batch]"]\nkwargs = { n = "3", m = "4" }\nbatch = 2',
                 ["--kwarg", "n=5"],
-                {"arg": ("f32[batch]",), "kwarg": ("m=4", "n=5"), "batch": (2,)},
+                {"arg": ("f32[batch]",), "kwarg": ("m=4", "n=5"), "batch": sizes(2)},
             ),
         ],
     )

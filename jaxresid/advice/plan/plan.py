@@ -414,7 +414,8 @@ class Planning:
         recomputed, or nothing fits. `confirmed` is what the compiler says that it needs, in bytes.
         """
         is_step = self.subject.target.mode == "program"
-        parts, without = floor_parts(shown.variant), () if is_step else WITHOUT_STEP
+        parts = floor_parts(shown.variant, has_gradient=self.subject.target.has_gradient)
+        without = () if is_step else WITHOUT_STEP
         if not traces or not self.has_estimate:
             return Floor(parts, (), without), []
         self.progress("tracing what lowers the floor")

@@ -32,13 +32,13 @@ from jaxresid.advice.compile.ahead_of_time import (
 )
 from jaxresid.advice.sweep.results import Results
 from jaxresid.errors import InputsError, JaxresidError, summary
-from jaxresid.inspector.call.question import Question, in_two_calls
+from jaxresid.inspector.call.question import Question, in_two_calls, size_name
 from jaxresid.inspector.memory.compilers import place_info
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject, gc_paused
 from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.variants.candidates import candidates
-from jaxresid.inspector.variants.choices import Choice, Variant
+from jaxresid.inspector.variants.choices import Choice, Variant, Variants
 from jaxresid.model import Sweep, SweepRow
 from jaxresid.option_types import Mode
 from jaxresid.progress import Progress, Stage
@@ -63,12 +63,14 @@ class Grid:
       policies: `none`, `as-written`, names as a comparison prints them, or `module:policy`.
       batches: The batch sizes; empty means the inputs as they are.
       at: Where the policies go, as for `compare`.
+      size_name: What the batch sizes are the sizes of: `batch`, `context`.
     """
 
     on: tuple[Place, ...]
     policies: tuple[str, ...] = POLICIES
     batches: tuple[int, ...] = ()
     at: str | None = None
+    size_name: str = "batch"
 
 
 @in_two_calls
@@ -94,7 +96,8 @@ def sweep(
 ) -> Callable[..., Sweep]:
     """Return a function that compiles `fun` under each policy, at each batch size, for each place.
 
-    `fun` is compiled with its gradients. `jaxresid.sweep(fun, on="cpu")(*args, **kwargs)` does so
+    `fun` is compiled with its gradients; a program that takes none is compiled as it is, without
+    policies. `jaxresid.sweep(fun, on="cpu")(*args, **kwargs)` does so
     with these arguments. With `batches` the positional arguments differ at each size, and one
     function that makes them stands for them:
     `jaxresid.sweep(fun, on="cpu", batches=[8, 16])(make, **kwargs)`. `make(batch)` returns them as
@@ -166,7 +169,8 @@ def sweep(
 
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(Results.open(results)) if results is not None else None
-            return swept(trace, grid, chosen(), results=file)
+            asked = grid if batches is None else replace(grid, size_name=size_name(args[0]))
+            return swept(trace, asked, chosen(), results=file)
 
     return swept_over
 
@@ -205,6 +209,7 @@ def swept(
         on=tuple(place_info(place, run.subject.mesh) for place in run.on),
         rows=tuple(found[each] for each in ordered if each in found),
         mesh=run.subject.mesh,
+        size_name=grid.size_name,
         warnings=tuple(
             dict.fromkeys((*run.warnings, *(results.warnings if results else ()), *cache))
         ),
@@ -306,7 +311,7 @@ class _SweepRun:
                 traced = self._trace(batch)
                 with gc_paused(), traced.tracing():
                     variants = traced.variants()
-                    target = policy_target(variants.places(), self._grid.at, traced.residuals)
+                    target = self._target(traced, variants)
                     table = ComparisonTable(traced, variants, target, self._progress)
             except JaxresidError as e:
                 self._failures.append((batch, e))
@@ -322,6 +327,22 @@ class _SweepRun:
         for batch, error in self._failures:
             for policy in self.policies:
                 self._fail(self._rows(policy, batch, self._grid.at or ""), str(error))
+
+    def _target(self, traced: Subject, variants: Variants) -> PolicyTarget:
+        """Return where the policies go; a program without a gradient is compiled as it is.
+
+        Raises:
+          InputsError: There is no such place, or a policy is asked for that changes nothing.
+        """
+        if traced.target.has_gradient:
+            return policy_target(variants.places(), self._grid.at, traced.residuals)
+        if self._grid.at is not None or self._grid.policies not in (POLICIES, (WRITTEN,), (NONE,)):
+            raise InputsError(
+                f"{traced.name} takes no gradient, so no policy changes it: leave out the policies"
+                " and their place"
+            )
+        self.policies = (WRITTEN,)
+        return PolicyTarget("", ())
 
     def _of_policies(
         self, table: ComparisonTable, target: PolicyTarget, batch: int | None

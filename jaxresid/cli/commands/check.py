@@ -90,7 +90,7 @@ class CheckTarget(NamedTuple):
         options = self.options
         name = options.name or options.target
         # One of several sizes; else the size is that of the baseline's own table.
-        batch = [f"--batch={size}" for size in options.batch if " " in name]
+        batch = [f"--batch={options.batch}"] * (" " in name)
         arguments = (*self.typed, *batch, *(f"--on={place}" for place in options.on))
         return GrowingTarget(options.reference, name.partition(" ")[0], arguments)
 
@@ -211,12 +211,11 @@ def _all_targets() -> list[CheckTarget]:
         options, others = own_options(context, context.params)
         assert options is not None
         limits, typed = taken_limits(others), _typed(context)
-        sizes: list[tuple[int, ...]] = [(size,) for size in options.batch] or [()]
-        for size in sizes:
-            name, words = options.name, options.words
-            if len(sizes) > 1:
-                name, words = f"{name} --batch {size[0]}", (*words, "--batch", str(size[0]))
-            one = replace(options, batch=size, name=name, words=words)
+        for size in options.batch.listed or (None,):
+            name, words, sizes = options.name, options.words, options.batch.at(size)
+            if len(options.batch.listed) > 1:
+                name, words = f"{name} --batch {sizes}", (*words, "--batch", str(sizes))
+            one = replace(options, batch=sizes, name=name, words=words)
             found.append(CheckTarget(one, limits, typed))
     return found
 

@@ -27,7 +27,7 @@ from jaxresid.cli.options.places import asks_compiler, budget_of, budget_option,
 from jaxresid.cli.options.words import words_of
 from jaxresid.cli.verify_edit import verify, with_second_process
 from jaxresid.errors import InputsError
-from jaxresid.option_types import Framework, Minimized
+from jaxresid.option_types import Framework, Maximized, Minimized
 from jaxresid.xla.places import memory_of, why_unavailable
 
 
@@ -71,8 +71,10 @@ from jaxresid.xla.places import memory_of, why_unavailable
 )
 @option(
     "--maximize",
-    type=click.Choice(["throughput"]),
-    help="throughput: the items of the batch per second, estimated as the time.",
+    type=click.Choice(get_args(Maximized)),
+    help="throughput: the items of the batch per second, estimated as the time. batch: the largest"
+    " size of --batch that fits; a range then has all multiples of its first number.  [default: of"
+    " a program without a gradient and several sizes, batch]",
 )
 @option(
     "--offload",
@@ -101,7 +103,7 @@ def plan(
     budget: str | None,
     microbatches: tuple[int, ...],
     minimize: Minimized | None,
-    maximize: str | None,
+    maximize: Maximized | None,
     offload: bool,
     diff_: bool,
     write_: bool,
@@ -156,14 +158,20 @@ def plan(
         from jaxresid.advice.plan.source import writing
 
         def at(batch: int | None, mesh: str | None) -> TargetOptions:
-            chosen = replace(options, batch=() if batch is None else (batch,))
+            chosen = replace(options, batch=options.batch.at(batch))
             return chosen if mesh is None else replace(chosen, mesh=(mesh,))
 
         batches.check_specs((*options.arg, *options.kwarg), options.batch)
         provide_devices(options.mesh)
         result, edits = jointly_drafted(
             Configurations(
-                Grid(options.batch, microbatches, options.mesh),
+                Grid(
+                    options.batch.listed,
+                    microbatches,
+                    options.mesh,
+                    options.batch.every,
+                    options.batch.name,
+                ),
                 lambda batch, mesh: requested(at(batch, mesh)).question,
             ),
             place,
@@ -187,6 +195,12 @@ def plan(
             or (output.format == "html" and not asks_compiler([place])),
             words=(*options.words, *words_of(context, own, own)),
         )
+        if not result.target.has_gradient and (diff_ or write_ or emit):
+            flag = "--diff" if diff_ else "--write" if write_ else "--emit"
+            raise InputsError(
+                f"{flag} is for checkpoints, and {result.target.name} takes no gradient: there is"
+                " nothing to checkpoint; leave it out"
+            )
         if not result.interrupted:
             can_apply = result.is_within and not write_
             can_apply = can_apply and not (result.unwritten or result.is_untraced)

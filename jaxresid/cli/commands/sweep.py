@@ -73,6 +73,7 @@ def sweep(
     TARGET, a loss or any other program, is module:function, path/to/file.py:function or a
     name from pyproject.toml; it is traced here, and each compilation runs in its own process, here
     or on a Dask cluster. Run an interrupted sweep again with the same --results to continue it.
+    A program that takes no gradient is compiled as it is, without policies.
     Exits 0, 2 if something could not be compiled, or 130 if interrupted.
     """
     if results_file == "-":
@@ -91,7 +92,7 @@ def sweep(
 
             say(f"connecting to {scheduler}")
             chosen = replace(chosen, executor=stack.enter_context(cluster(scheduler)))
-        grid = Grid(places, policies or POLICIES, options.batch, at)
+        grid = Grid(places, policies or POLICIES, options.batch.listed, at, options.batch.name)
         try:
             result = swept(
                 lambda batch: _traced(options, batch), grid, chosen, results=file, progress=say
@@ -119,7 +120,7 @@ def sweep(
 
 
 def _traced(options: TargetOptions, batch: int | None) -> Subject:
-    asked = requested(replace(options, batch=() if batch is None else (batch,))).question
+    asked = requested(replace(options, batch=options.batch.at(batch))).question
     from jaxresid.inspector.report import subject
 
     return subject(asked)

@@ -84,7 +84,6 @@ def of_function(
                 f"{flag} is for a framework's model, such as nnx:train/model.py:Decoder(512);"
                 f" {options.target} is a function"
             )
-    batch = batches.single(options.batch)
     with _with_device_advice():
         loaded = load(options.target, options.folder)
     fun: Callable[..., Any] = loaded.fun
@@ -97,7 +96,7 @@ def of_function(
     warnings: list[str] = []
     with _with_device_advice(), jax_compat.in_mesh(mesh):
         if options.build:
-            make = batches.sized(fun, batch)
+            make = batches.sized(fun, options.batch)
             fun, inputs = abstract.from_build(make, options.target)
         elif args or kwargs:
             make = None
@@ -105,11 +104,11 @@ def of_function(
         else:
             make = _inputs_function(options, loaded)
             if make is not None:
-                make = batches.sized(make, batch)
+                make = batches.sized(make, options.batch)
                 inputs = _from_reference(options, make)
             elif _required(fun) or _signature(fun) is None:
                 raise InputsError(_missing(loaded))
-            elif batch is not None:
+            elif options.batch:
                 raise InputsError(f"--batch: {options.target} takes no inputs")
             else:
                 inputs, warnings = abstract.from_specs((), {})
@@ -253,7 +252,7 @@ def _model_inputs(
             f"no inputs for {options.target}: give one SPEC per argument of the model's call,"
             f" --arg 'f32[8,128]', or a function that returns them, --inputs make_inputs"
         )
-    sized = batches.sized(make, batches.single(options.batch))
+    sized = batches.sized(make, options.batch)
     return _from_reference(options, sized), []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, field
 
+from jaxresid.cli.options.batches import Sizes
 from jaxresid.option_types import MeshMode, Mode
 
 
@@ -32,7 +33,7 @@ class TargetOptions:
     margin: int | None = None
     mesh: tuple[str, ...] = ()
     mesh_mode: MeshMode | None = None
-    batch: tuple[int, ...] = ()
+    batch: Sizes = field(default_factory=Sizes)
     trips: int | None = None
     loss: str | None = None
     optimizer: str | None = None

@@ -182,10 +182,10 @@ def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--batch",
         group=Group.INPUTS,
         callback=batches.parsed,
-        metavar="N",
+        metavar="[NAME=]N",
         help="The batch size: it replaces the word batch in a SPEC, such as f32[batch,2048], or is"
-        " passed as batch (or batch_size) to the function that makes the inputs. Several for plan"
-        " and sweep: N,... or 8..64, which doubles.",
+        " passed as batch (or batch_size) to the function that makes the inputs; context=4096 is a"
+        " size of that name. Several for plan and sweep: N,... or 8..64, which doubles.",
     )
     @option(
         "--mesh",
@@ -309,14 +309,13 @@ def requested(options: TargetOptions) -> TargetRequest:
     _check_combination(options)
     # Parsed first: a typo in a SPEC is found without importing anything.
     axes = _axes(options.mesh)
-    batch = batches.single(options.batch)
-    specs = (*options.arg, *options.kwarg, *options.init_arg)
-    batches.check_specs(specs, options.batch)
-    args = [_spec("--arg", batches.sized_spec(text, batch), axes) for text in options.arg]
-    init = [_spec("--init-arg", batches.sized_spec(text, batch), axes) for text in options.init_arg]
+    sizes = options.batch
+    batches.check_specs((*options.arg, *options.kwarg, *options.init_arg), sizes)
+    args = [_spec("--arg", batches.sized_spec(text, sizes), axes) for text in options.arg]
+    init = [_spec("--init-arg", batches.sized_spec(text, sizes), axes) for text in options.init_arg]
     kwargs: dict[str, Any] = {}
     for text in options.kwarg:
-        keyword, value = _kwarg(batches.sized_spec(text, batch), axes)
+        keyword, value = _kwarg(batches.sized_spec(text, sizes), axes)
         if keyword in kwargs:
             raise InputsError(f"--kwarg gives {keyword} twice")
         kwargs[keyword] = value

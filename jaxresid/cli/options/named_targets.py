@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from jaxresid.cli.completion.values import targets
-from jaxresid.cli.options.batches import is_sized
+from jaxresid.cli.options.batches import Sizes, is_sized
 from jaxresid.cli.options.unchosen import function_list
 from jaxresid.errors import InputsError, TargetError
 from jaxresid.settings.named_target import NamedTarget
@@ -307,8 +307,9 @@ def without_replaced(context: click.Context, options: Mapping[str, Any]) -> dict
         others = [each for each in table if each.partition("=")[0] not in names]
         kept["kwarg"] = (*others, *options["kwarg"])
     kept |= {name: value for name, value in replaced.items() if not is_typed(name)}
-    if not is_typed("batch") and not any(map(is_sized, (*kept["arg"], *kept["kwarg"]))):
-        kept["batch"] = ()
+    sizes, specs = kept["batch"], (*kept["arg"], *kept["kwarg"])
+    if not is_typed("batch") and not any(is_sized(spec, sizes.name) for spec in specs):
+        kept["batch"] = Sizes()
     return kept
 
 

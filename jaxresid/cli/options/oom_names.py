@@ -71,7 +71,9 @@ def _batched(
 ) -> str | None:
     """Return the target with batches to choose from, up to the one that it has."""
     if options.batch:
-        return _with_sizes([*_without("--batch", words)], options.batch[0])
+        return _with_sizes(
+            [*_without("--batch", words)], options.batch.listed[0], options.batch.name
+        )
     if make is not None:
         size = _default_batch(make)
         return None if size is None else _with_sizes(words, size)
@@ -79,8 +81,10 @@ def _batched(
     return None if size is None else _with_sizes(_with_leading(options, words, "batch", ""), size)
 
 
-def _with_sizes(words: list[str], size: int) -> str | None:
-    return None if size < 2 else f"{shlex.join(words)} --batch {max(size // _SMALLER, 1)}..{size}"
+def _with_sizes(words: list[str], size: int, name: str = batches.DEFAULT) -> str | None:
+    named = "" if name == batches.DEFAULT else f"{name}="
+    sizes = f"{named}{max(size // _SMALLER, 1)}..{size}"
+    return None if size < 2 else f"{shlex.join(words)} --batch {sizes}"
 
 
 def _default_batch(make: Callable[[], Any]) -> int | None:
@@ -102,7 +106,7 @@ def _split(options: TargetOptions, words: list[str]) -> str | None:
 def _leading_size(options: TargetOptions) -> int | None:
     """Return the first dimension of all arrays that are typed; None where they do not share one."""
     specs = (*options.arg, *(each.partition("=")[2] for each in options.kwarg))
-    sized = (batches.sized_spec(spec, batches.single(options.batch)) for spec in specs)
+    sized = (batches.sized_spec(spec, options.batch) for spec in specs)
     arrays = [m for spec in sized for m in batches.arrays_in(spec) if m["shape"].strip()]
     sizes = [_SIZE.match(m["shape"]) for m in arrays]
     known = {int(size[1]) if size else None for size in sizes}

@@ -192,6 +192,15 @@ def name_of(fun: Any) -> str:
     return name if isinstance(name, str) and name else type(fun).__name__
 
 
+def size_name(makes: Callable[..., Any]) -> str:
+    """Return what the size is of that a function makes the arguments for."""
+    try:
+        first = next(iter(inspect.signature(makes).parameters), "batch")
+    except Exception:  # a callable's own attributes may raise anything
+        return "batch"
+    return "batch" if first == "batch_size" else first
+
+
 def _check_word(option: str, given: Any, known: Sequence[str]) -> None:
     if given not in known:
         near = did_you_mean(given, known) if isinstance(given, str) else ""

@@ -66,7 +66,8 @@ class Sweep(Result):
     Attributes:
       target: what was swept.
       jax: the JAX that traced.
-      at: where the policies go, as in `Row`.
+      at: where the policies go, as in `Row`; '' where the program takes no gradient, and is
+        compiled as it is.
       places: where the policy goes, as a user finds them: `model.py:42 (layer) ×48`.
       policies: the policies that were asked for.
       batches: the batch sizes that were asked for; empty where the inputs are as they are.
@@ -74,6 +75,7 @@ class Sweep(Result):
       rows: one row for each combination of these.
       warnings: what was assumed, and what may be wrong.
       mesh: the devices that the program is split over; None: one device.
+      size_name: what `batches` are the sizes of: `batch`, `context`.
     """
 
     target: Target
@@ -86,6 +88,7 @@ class Sweep(Result):
     rows: tuple[SweepRow, ...]
     warnings: tuple[str, ...] = ()
     mesh: Mesh | None = None
+    size_name: str = "batch"
 
     def _headline(self) -> str:
         fitting = sum(row.compiled is not None and bool(row.compiled.fits) for row in self.rows)
@@ -96,7 +99,7 @@ class Sweep(Result):
             [place.name for place in self.on],
             [
                 count_text(len(self.rows), "program"),
-                count_text(len(self.batches), "batch size") if self.batches else "",
+                count_text(len(self.batches), f"{self.size_name} size") if self.batches else "",
                 f"{fitting} fit",
                 f"{failed} could not be compiled" if failed else "",
             ],

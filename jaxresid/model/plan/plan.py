@@ -22,6 +22,7 @@ from jaxresid.model.report.next_step import NextStep
 from jaxresid.model.result import Result
 from jaxresid.model.target import JaxInfo, PlaceInfo, Target
 from jaxresid.model.values import Location
+from jaxresid.option_types import Aim
 from jaxresid.text.short_repr import Shown
 from jaxresid.text.units import format_bytes
 
@@ -225,7 +226,7 @@ class Plan(Result):
     choices: tuple[TriedPlace, ...] = ()
     floor: Floor = NO_FLOOR
     interrupted: bool = False
-    aim: OneOf["recompute", "time", "memory", "throughput"] = "recompute"
+    aim: Aim = "recompute"
     seconds: float | None = None
     selection: Selection = NO_SELECTION
     low_time_fraction: float | None = None
@@ -237,6 +238,13 @@ class Plan(Result):
 
     def _headline(self) -> str:
         by = " by XLA" if self.confirmed else ""
+        chosen = str(self.selection.configuration)
+        last = [chosen] if self.selection.largest else []
+        if self.target.has_gradient:
+            last = [
+                f"{self.recompute_fraction:.1%} recomputed",
+                count_text(len(self.sites), "place"),
+            ]
         return headline(
             "Plan",
             self.target,
@@ -246,8 +254,7 @@ class Plan(Result):
                 if self.answer != "too close"
                 else f"too close to {format_bytes(self.budget_nbytes)}",
                 peak_text(self.peak_nbytes, self.interval, by),
-                f"{self.recompute_fraction:.1%} recomputed",
-                count_text(len(self.sites), "place"),
+                *last,
             ],
         )
 

@@ -31,14 +31,18 @@ _MOST_PLACES = 3
 def floor_text(plan: Plan) -> str:
     """Return how much no checkpoint can remove: `no checkpoint can remove 4.79 GiB`."""
     text = f"no checkpoint can remove {format_bytes(plan.floor.nbytes)}"
+    if not plan.target.has_gradient:
+        text = f"arguments and outputs take {format_bytes(plan.floor.nbytes)}"
     if plan.is_out_of_reach:
         text += f", which is more than {format_bytes(plan.budget_nbytes)}"
     return text
 
 
-def part_text(part: FloorPart) -> str:
+def part_text(part: FloorPart, *, has_gradient: bool = True) -> str:
     """Return what a part of the floor is: `optimizer state: state`."""
     text = _KINDS[part.kind]
+    if part.kind == "argument" and not has_gradient:
+        text = "arguments"
     if part.arguments:
         text += f": {', '.join(part.arguments)}"
     return f"{text}, until the update" if part.until_update else text
@@ -77,14 +81,19 @@ def render_floor(plan: Plan) -> Iterator[RenderableType]:
         return
     yield Text()
     yield Text(floor_text(plan), style="bold")
-    yield _table([(part.nbytes, part_text(part)) for part in plan.floor.parts])
+    yield _table(
+        [
+            (part.nbytes, part_text(part, has_gradient=plan.target.has_gradient))
+            for part in plan.floor.parts
+        ]
+    )
     without = without_text(plan)
     if without is not None:
         yield Text(without, style="dim")
     if plan.floor.reliefs:
         yield Text()
         found = "lowest peak" if not plan.is_within else "peak of this plan"
-        heading = f"the {found} with each"
+        heading = f"the {found if plan.target.has_gradient else 'peak'} with each"
         if plan.confirmed and plan.estimate_nbytes is not None:
             heading += f", estimated: {format_bytes(plan.estimate_nbytes)} without"
         yield Text.assemble(

@@ -69,15 +69,21 @@ def verdict_text(plan: Plan) -> str:
         safe = _safe_budget(plan)
         if safe is not None:
             decides += f", or plan with --budget {safe} for a range below {budget}"
+    over = f", {format_bytes(plan.peak_nbytes - plan.budget_nbytes)} too much"
+    if not plan.target.has_gradient:
+        more = "" if plan.is_within else over
+        how = "too close to" if decides else "fits" if plan.is_within else "does not fit"
+        chosen = f"{plan.selection.configuration} " if plan.selection.largest else ""
+        return f"{chosen}{how} {budget}: peak {peak}{decides or more}"
+    chosen = f"{plan.selection.configuration}: " if plan.selection.largest else ""
     if not plan.is_within:
-        over = f", {format_bytes(plan.peak_nbytes - plan.budget_nbytes)} too much"
         verdict = f"too close to {budget}" if decides else f"nothing fits {budget}"
-        return f"{verdict}: the lowest peak found is {peak}{decides or over}"
+        return f"{chosen}{verdict}: the lowest peak found is {peak}{decides or over}"
     cost = added_text(plan.recompute_flops, plan.recompute_fraction, plan.uncosted)
     as_is = "" if any(site.changed for site in plan.sites) else " as it is written"
     doubt = "" if plan.verified else ", not verified"
     verdict = "too close to" if decides else "fits"
-    return f"{verdict} {budget}{as_is}{doubt}: peak {peak}, {cost}{decides}"
+    return f"{chosen}{verdict} {budget}{as_is}{doubt}: peak {peak}, {cost}{decides}"
 
 
 def _safe_budget(plan: Plan) -> str | None:
@@ -216,6 +222,18 @@ def verified_text(plan: Plan) -> str:
     return "The figures are those of the code as it is written."
 
 
+def without_gradient_text(plan: Plan) -> str:
+    """Return what is possible for a program that takes no gradient, where no size was chosen."""
+    text = "No gradient is taken, so there is nothing to checkpoint"
+    if plan.fits:
+        return f"{text}; --batch 8..512 finds the largest batch that fits."
+    return (
+        f"{text}. What may help: donating what is returned updated, a smaller batch (--batch 8..512"
+        " finds the largest that fits), parts of it one after the other with"
+        " jax.lax.map(f, xs, batch_size=N), or more devices to shard over."
+    )
+
+
 def helps(plan: Plan) -> str:
     """Return what may lower the peak besides checkpoints where none of it was traced."""
     offload = "" if plan.offload else "--offload, which moves values to the host, "
@@ -236,14 +254,17 @@ def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
         target_line(plan.target, [plan.place], None),
         verdict,
         *next_step_lines(plan.next_step),
-        _peaks(plan),
     ]
-    parts.append(FlowingParts(figure_parts(plan, times), indent=2))
-    if not plan.is_within and not plan.floor.reliefs:
-        parts.append(Text(helps(plan)))
+    if plan.target.has_gradient:
+        parts += [_peaks(plan), FlowingParts(figure_parts(plan, times), indent=2)]
+        if not plan.is_within and not plan.floor.reliefs:
+            parts.append(Text(helps(plan)))
+    elif plan.selection.largest is None:
+        parts.append(Text(without_gradient_text(plan)))
     parts += render_selection(plan)
     parts += render_floor(plan)
-    parts += [Text(), *_sites(plan)]
+    if plan.target.has_gradient:
+        parts += [Text(), *_sites(plan)]
     if plan.code:
         title = "unverified code" if plan.is_untraced else "code to write"
         parts += [Text(), Text(title, style="bold")]
@@ -354,6 +375,10 @@ def _values(part: PlannedPart) -> Table:
 
 
 def _remarks(plan: Plan) -> Iterator[str]:
+    if not plan.target.has_gradient:
+        if not plan.confirmed:
+            yield from interval_remarks([plan.place])
+        return
     yield verified_text(plan)
     if plan.choices or plan.is_within or plan.is_out_of_reach:
         yield search_text(plan)

@@ -10,15 +10,18 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import Beaten, FrontRow, Plan
+from jaxresid.model import Beaten, FrontRow, Growth, Largest, LiveValue, Plan, SizePeak
 from jaxresid.render.report.estimates import about_text
 from jaxresid.render.report.policies import BrokenNames
-from jaxresid.render.style.words import percent
+from jaxresid.render.style.words import aval_text, percent, place_text
+from jaxresid.text.units import format_bytes
 
 # How many plans, and how many of the configurations that fit and that do not, are shown.
 _MOST_ROWS = 8
 _MOST_BEATEN = 6
 _MOST_REFUSED = 3
+# How many of the values that grow.
+_MOST_GROWING = 5
 
 # A policy of that many names is not written out.
 _MOST_NAMED = 2
@@ -29,6 +32,7 @@ _AIMS = {
     "time": "least time per item",
     "memory": "lowest peak",
     "throughput": "most items per second",
+    "batch": "largest that fits",
 }
 
 
@@ -79,7 +83,9 @@ def checkpoints_text(checkpoints: str) -> str:
 def render_selection(plan: Plan) -> Iterator[RenderableType]:
     """Yield what a plan was chosen from; nothing where there was nothing to choose."""
     made = plan.selection
-    told = recommendation_text(plan)
+    if made.largest is not None:
+        yield from _largest(plan, made.largest)
+    told = None if made.largest is not None else recommendation_text(plan)
     if told is not None:
         yield Text()
         yield Text(told, style="bold")
@@ -91,11 +97,87 @@ def render_selection(plan: Plan) -> Iterator[RenderableType]:
             yield Text(f"  {text}")
     if made.beaten:
         yield Text()
-        yield Text("it beats", style="bold")
+        yield Text("it beats" if made.largest is None else "beside it", style="bold")
         yield from _beaten(made.beaten)
     if len(made.front) > 1:
         yield Text()
         yield from _front(plan)
+
+
+def largest_texts(plan: Plan, largest: Largest) -> Iterator[str]:
+    """Yield sentences on the search for the largest size: how it was told, and what is beyond."""
+    name, tried = largest.name, f"{largest.tried} of {largest.count} tried"
+    sizes = f"{tried}, from {largest.first} to {largest.last}"
+    if largest.size is None:
+        yield f"no {name} is known to fit ({sizes})"
+        return
+    how = "by XLA" if plan.confirmed else "by the estimate"
+    if not plan.target.has_gradient and not plan.confirmed:
+        how = "by the whole range of its estimate"
+    if largest.next is None:
+        yield f"it is the largest that there was to choose from ({sizes})"
+    else:
+        yield f"the largest {name} that fits {how} ({sizes})"
+        yield _next_text(plan, name, largest.next)
+    if largest.possible is not None:
+        most = f"{name} {largest.possible}"
+        yield f"up to {most} may fit by the range of its estimate; --compile decides"
+
+
+def _next_text(plan: Plan, name: str, beyond: SizePeak) -> str:
+    """Return what is known of the next larger size."""
+    if beyond.interval is None:
+        by = " by XLA" if plan.confirmed else ""
+        return f"{name} {beyond.size} does not: {format_bytes(beyond.peak_nbytes)}{by}"
+    verb = "does" if beyond.interval.low_nbytes > plan.budget_nbytes else "may"
+    return f"{name} {beyond.size} {verb} not: {about_text(beyond.peak_nbytes, beyond.interval)}"
+
+
+def growth_text(name: str, growth: Growth) -> str:
+    """Return how the peak grows: `each further context takes 153 KiB of the estimated peak`."""
+    if growth.nbytes <= 0:
+        return (
+            f"the estimated peak does not grow from {name} {growth.low_size} to {growth.high_size}"
+        )
+    return (
+        f"each further {name} takes {format_bytes(round(growth.each_nbytes))} of the estimated peak"
+    )
+
+
+def _value_text(value: LiveValue) -> str:
+    """Return a value: its shape, and the argument that it is or the primitive that makes it."""
+    shape = f"{aval_text(value.aval)}  " if value.aval else ""
+    return f"{shape}{value.primitive or value.path or value.kind}"
+
+
+def _largest(plan: Plan, largest: Largest) -> Iterator[RenderableType]:
+    yield from (Padding(Text(text), (0, 0, 0, 2)) for text in largest_texts(plan, largest))
+    beyond, growth = largest.next, largest.growth
+    if plan.confirmed:  # what the estimate says of its peak is not of XLA's
+        if beyond is not None and largest.size is not None:
+            each_nbytes = (beyond.peak_nbytes - plan.peak_nbytes) / (beyond.size - largest.size)
+            each_text = format_bytes(round(each_nbytes))
+            yield Text(f"  each further {largest.name} takes {each_text} by XLA")
+        return
+    if growth is None:
+        return
+    yield Text()
+    between = f"between {growth.low_size} and {growth.high_size}"
+    yield Text.assemble((growth_text(largest.name, growth), "bold"), (f"  {between}", "dim"))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column()
+    if growth.nbytes <= 0:
+        return
+    step = growth.high_size - growth.low_size
+    for each in growth.values[:_MOST_GROWING]:
+        where = each.value.location
+        line = "" if where is None else f"{place_text(where)}  "
+        table.add_row(
+            Text(format_bytes(round(each.nbytes / step)), style="cyan"),
+            Text(f"{line}{_value_text(each.value)}"),
+        )
+    yield table
 
 
 def _beaten(beaten: Sequence[Beaten]) -> Iterator[RenderableType]:

@@ -29,14 +29,16 @@ Table = Mapping[tuple[str, int | None], SweepRow]
 def render_sweep(sweep: Sweep) -> RenderableType:
     """Return the whole text of a sweep."""
     sweep = safe_value(sweep)
-    parts: list[RenderableType] = [target_line(sweep.target, sweep.on, None), _where(sweep)]
+    parts: list[RenderableType] = [target_line(sweep.target, sweep.on, None)]
+    if sweep.at:
+        parts.append(_where(sweep))
     for on in (place.name for place in sweep.on):
         table = {(row.policy, row.batch): row for row in sweep.rows if row.on == on}
         if any(_peak(row) is not None for row in table.values()):
             parts += [Text(), _place(on, table), _Table(sweep, table), *_remarks(table)]
     failed = [row for row in sweep.rows if row.error is not None]
     if failed:
-        parts += [Text(), Text("not compiled", style="bold"), *_failed(failed)]
+        parts += [Text(), Text("not compiled", style="bold"), *_failed(failed, sweep)]
     parts.append(Text())
     parts += [Text(f"warning: {warning}", style="yellow") for warning in sweep.warnings]
     parts += about(sweep.target, sweep.jax, sweep.on)
@@ -93,7 +95,7 @@ def _remarks(table: Table) -> Iterator[RenderableType]:
         yield BrokenNames(f"note: {text}; the compile command names the lines", "dim")
 
 
-def _failed(failed: Sequence[SweepRow]) -> Iterator[RenderableType]:
+def _failed(failed: Sequence[SweepRow], sweep: Sweep) -> Iterator[RenderableType]:
     """Yield one line for each error, after the places, policies and batch sizes that have it."""
     groups: dict[str, list[SweepRow]] = {}
     for row in failed:
@@ -101,8 +103,9 @@ def _failed(failed: Sequence[SweepRow]) -> Iterator[RenderableType]:
     for error, rows in groups.items():
         policies = dict.fromkeys(policy_text(row.policy) for row in rows)
         batches = dict.fromkeys(str(row.batch) for row in rows if row.batch is not None)
-        which = [", ".join(dict.fromkeys(row.on for row in rows)), ", ".join(policies)]
-        which += [f"batch {', '.join(batches)}"] if batches else []
+        which = [", ".join(dict.fromkeys(row.on for row in rows))]
+        which += [", ".join(policies)] if sweep.at else []
+        which += [f"{sweep.size_name} {', '.join(batches)}"] if batches else []
         yield BrokenNames(Text.assemble(("; ".join(which), "yellow"), f": {error}"))
 
 
@@ -149,15 +152,16 @@ class _Table:
     def _block(self, columns: Sequence[Column], max_width: int) -> Iterator[RenderableType]:
         width = width_of(columns)
         beside = width <= room_for(max_width)
-        yield from headings(columns, beside=beside)
+        yield from headings(columns, beside=beside and bool(self.sweep.at))
         for i, policy in enumerate(self.sweep.policies):
+            text = policy_text(policy) if self.sweep.at else ""
             figures = Text().join(column.cell(i) for column in columns)
             if beside:
-                first, *rest = lines(Text(policy_text(policy)), max_width - width)
+                first, *rest = lines(Text(text), max_width - width)
                 yield figures + first
                 yield from (Text(" " * width) + line for line in rest)
             else:
-                yield BrokenNames(policy_text(policy))
+                yield from [BrokenNames(text)] * bool(text)
                 figures.rstrip()
                 yield figures
 
@@ -180,14 +184,21 @@ def _columns(sweep: Sweep, table: Table) -> list[Column]:
     columns = []
     for batch in batches:
         rows = [table.get((policy, batch)) for policy in sweep.policies]
-        name = "peak" if batch is None else f"batch {batch}" if batch == batches[0] else f"{batch}"
+        name = (
+            "peak"
+            if batch is None
+            else f"{sweep.size_name} {batch}"
+            if batch == batches[0]
+            else f"{batch}"
+        )
         pad = f" {' ' * len(_TOO_MUCH)}" * is_marked
         texts = tuple(_figure(row, unit, is_marked) for row in rows)
         styles = tuple("red" if _fits(row) is False else "" for row in rows)
         columns.append(Column((name + pad, unit.name + pad), texts, styles=styles))
     if any(_fits(row) is not None for row in table.values()):
         columns.append(_verdicts(sweep, table))
-    columns.append(_recompute(sweep, table))
+    if sweep.at:
+        columns.append(_recompute(sweep, table))
     return columns
 
 

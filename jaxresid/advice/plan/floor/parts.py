@@ -20,14 +20,15 @@ from jaxresid.model import FloorPart
 WITHOUT_STEP = ("the optimizer's state and its update",)
 
 
-def floor_parts(variant: Variant) -> tuple[FloorPart, ...]:
+def floor_parts(variant: Variant, *, has_gradient: bool = True) -> tuple[FloorPart, ...]:
     """Return what no checkpoint can remove from a program, biggest first.
 
     It is the same for all variants of a program, but for the gradients of a training step: what
     of them has no room in buffers of outputs, and no more than the variant's peak leaves.
     """
     program = variant.program
-    found = [*_input_parts(variant.trace, program), *_output_parts(variant.trace, program)]
+    inputs = _input_parts(variant.trace, program, has_gradient=has_gradient)
+    found = [*inputs, *_output_parts(variant.trace, program)]
     held = sum(part.nbytes for part in found)
     if _is_step(variant.trace):
         spare = sum(part.nbytes for part in found if part.kind in ("updated", "output", "gradient"))
@@ -99,8 +100,8 @@ def _last_reads(block: Block) -> dict[Value, int]:
     return last
 
 
-def _input_parts(traced: Traced, program: Program) -> list[FloorPart]:
-    """Return the arguments and constants by kind."""
+def _input_parts(traced: Traced, program: Program, *, has_gradient: bool) -> list[FloorPart]:
+    """Return the arguments and constants by kind; without a gradient arguments are of one."""
     call = traced.arguments
     wanted = {call.paths[i] for i in call.having("differentiated")}
     is_step = _is_step(traced)
@@ -109,6 +110,8 @@ def _input_parts(traced: Traced, program: Program) -> list[FloorPart]:
         kind: str = role.kind
         if not is_step and role.path is not None:
             kind = "differentiated" if role.path in wanted else "argument"
+        elif not has_gradient and role.path is not None:
+            kind = "argument"
         if v.memory == "device":
             sums.setdefault(kind, []).append((v, role.path))
     return [_part(kind, values) for kind, values in sums.items()]

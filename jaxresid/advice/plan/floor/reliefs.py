@@ -156,7 +156,8 @@ class Reliefs:
             if is_open:
                 each.append(("microbatches", self._in_microbatches))
             each.append(("what offloading saves", self._offloaded))
-            each.append((_HOST_STATE, self._with_host_state))
+            if self._subject.target.has_gradient:
+                each.append((_HOST_STATE, self._with_host_state))
             each.append(("what bfloat16 saves", self._narrowed))
             if is_open:
                 each.append(("what more devices save", self._split))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 from jaxresid import jax_compat
@@ -12,10 +13,10 @@ from jaxresid.advice.plan.confirmation import compiles_for
 from jaxresid.advice.plan.joint.configurations import Configurations, Grid
 from jaxresid.advice.plan.joint.joint import jointly_drafted
 from jaxresid.errors import InputsError
-from jaxresid.inspector.call.question import Question, in_two_calls
+from jaxresid.inspector.call.question import Question, in_two_calls, size_name
 from jaxresid.inspector.memory.compilers import has_estimate
 from jaxresid.model import Plan
-from jaxresid.option_types import Aim, Minimized, Mode
+from jaxresid.option_types import Aim, Maximized, Minimized, Mode
 from jaxresid.text.nearest import did_you_mean
 from jaxresid.xla.budgets import budget_nbytes
 from jaxresid.xla.chosen import choose
@@ -31,7 +32,7 @@ def plan(
     batches: Sequence[int] | None = None,
     microbatches: int | Sequence[int] = 1,
     minimize: Minimized | None = None,
-    maximize: str | None = None,
+    maximize: Maximized | None = None,
     offload: bool = False,
     compile: bool = False,
     compile_time: float = COMPILE_SECONDS,
@@ -64,7 +65,9 @@ def plan(
         losses are.
       minimize: `recompute` (the default: FLOPs that are run again), `time` (that of an item of the
         batch, estimated by a roofline; the default with `offload`) or `memory` (the peak).
-      maximize: `throughput`: items of the batch per second, estimated as the time.
+      maximize: `throughput`: items of the batch per second, estimated as the time. `batch`: the
+        largest of `batches` that fits, whatever the size is of: with `range(1024, 65537, 1024)` it
+        takes a few traces. It is the default of a program that takes no gradient.
       offload: Whether values may also be moved to host memory. If so, the estimated time on
         that place's chip is minimised, transfers included, instead of the recomputed FLOPs.
       compile: Whether that place's compiler confirms the plan: it compiles at most six variants,
@@ -129,7 +132,8 @@ def plan(
         if compile or not has_estimate(place):
             settings = CompileSettings(cache=CompileCache(default_directory()))
             compiles = compiles_for(place, settings, limit_s=compile_time)
-        found = Configurations(grid, ask)
+        name = size_name(args[0]) if batches is not None else grid.name
+        found = Configurations(replace(grid, name=name), ask)
         return jointly_drafted(
             found,
             place,
@@ -151,8 +155,8 @@ def aim_of(minimize: Any, maximize: Any) -> Aim | None:
     """
     if minimize is not None and maximize is not None:
         raise InputsError("minimize and maximize cannot be combined: give one of them")
-    if maximize not in (None, "throughput"):
-        raise InputsError(f"maximize must be throughput, not {maximize!r}")
+    if maximize is not None and maximize not in get_args(Maximized):
+        raise InputsError(f"maximize must be throughput or batch, not {maximize!r}")
     if minimize is not None and minimize not in get_args(Minimized):
         known = get_args(Minimized)
         near = did_you_mean(minimize, known) if isinstance(minimize, str) else ""

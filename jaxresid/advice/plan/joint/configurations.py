@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jaxresid.advice.plan.floor.reliefs import batch_of
 from jaxresid.advice.plan.joint.microbatches import divided, in_microbatches, over_microbatches
 from jaxresid.advice.plan.verification import Check, in_process_check
-from jaxresid.errors import InputsError
+from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject
@@ -27,11 +27,21 @@ class Grid:
       batches: the batch sizes; empty: the inputs as they are.
       microbatches: how many microbatches there may be; those that divide a batch are tried.
       meshes: the meshes; empty: that of the inputs.
+      every: all sizes from which the largest that fits may be chosen, the smallest first, where
+        `batches` leaves out some of them.
+      name: what the batch size is of: `batch`, or another size such as `context`.
     """
 
     batches: tuple[int, ...] = ()
     microbatches: tuple[int, ...] = (1,)
     meshes: tuple[str, ...] = ()
+    every: tuple[int, ...] = ()
+    name: str = "batch"
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """All sizes from which the largest that fits may be chosen, the smallest first."""
+        return self.every or tuple(sorted(self.batches))
 
     @property
     def has_microbatches(self) -> bool:
@@ -76,7 +86,7 @@ class Configurations:
                 if size is None and self.grid.has_microbatches:
                     size = self._size(mesh)
                 found += [
-                    Configuration(batch, count, mesh)
+                    Configuration(batch, count, mesh, self.grid.name)
                     for count in sorted(set(self.grid.microbatches))
                     if size is None or size % count == 0
                 ]
@@ -86,6 +96,22 @@ class Configurations:
             raise InputsError(
                 "microbatches: none of the numbers given divides a batch size; give divisors of it"
             )
+
+    def has_gradient(self) -> bool:
+        """Return whether the program takes a gradient, by the smallest size that can be traced.
+
+        Raises:
+          JaxresidError: none can.
+        """
+        first: JaxresidError | None = None
+        sizes: list[int | None] = [*sorted(self.grid.batches)]
+        for batch in sizes or [None]:
+            try:
+                return self._whole(batch, next(iter(self.grid.meshes), None)).target.has_gradient
+            except JaxresidError as e:
+                first = first or e
+        assert first is not None
+        raise first
 
     def rows(self, configuration: Configuration) -> int:
         """Return the items of one microbatch; 0 where there is only one size, not known."""

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from jaxresid.advice.compile.limited import LimitedCompiles
-from jaxresid.advice.plan.joint.configurations import Configurations
+from jaxresid.advice.plan.joint.configurations import Configurations, Grid
+from jaxresid.advice.plan.joint.largest import Drafted, LargestSearch
 from jaxresid.advice.plan.joint.pareto import front_rows
 from jaxresid.advice.plan.joint.recommendation import beaten, to_set
 from jaxresid.advice.plan.joint.search import AS_GOOD, JointSearch, Solved
 from jaxresid.advice.plan.next_step import next_step
 from jaxresid.advice.plan.plan import Terms, terms
-from jaxresid.advice.plan.source.file_edits import FileEdit
 from jaxresid.advice.plan.verification import Check
 from jaxresid.errors import InputsError
 from jaxresid.inspector.memory.compilers import check_lifetimes, has_estimate
 from jaxresid.inspector.subject.base import gc_paused
-from jaxresid.model import Configuration, Plan, Selection
+from jaxresid.model import Beaten, Configuration, Plan, Selection
 from jaxresid.option_types import Aim
 from jaxresid.xla.places import Place
 
 # Of how many configurations plans are drafted whose code cannot be traced.
 _MOST_UNTRACED = 4
-# What was planned, and the edits that carry it out.
-Drafted = tuple[Plan, tuple[FileEdit, ...]]
 
 
 def jointly_drafted(
@@ -65,6 +64,14 @@ def jointly_drafted(
     if lifetimes:
         check_lifetimes(place)
     by = terms(place, budget_nbytes, aim=aim, offload=offload, compiles=compiles, progress=progress)
+    if aim == "batch" and len(configurations.grid.sizes) < 2:
+        raise InputsError(
+            "maximize batch chooses among several sizes: give a range, --batch 8..512"
+        )
+    if not configurations.has_gradient():
+        _check_without_gradient(configurations.grid, aim, offload)
+        if aim is None and len(configurations.grid.sizes) > 1:
+            by = replace(by, aim="batch")
     plan, edits = _drafted(
         configurations, place, by, offload, progress, checks, keeps_interrupted, lifetimes
     )
@@ -82,6 +89,8 @@ def _drafted(
     lifetimes: bool,
 ) -> Drafted:
     """Return the best plan and its edits, as `jointly_drafted` does, on terms."""
+    if by.aim == "batch":
+        return _largest(configurations, place, by, offload, progress, checks, lifetimes)
     if not has_estimate(place) and not configurations.grid.is_single:
         raise InputsError(
             f"peaks are not estimated for {place.text}: give one batch size, number of microbatches"
@@ -113,6 +122,71 @@ def _drafted(
             return _told(search, solved, drafted)
         drafts.append((solved, drafted))
     return _told(search, *_best(drafts, by.compiles))
+
+
+def _check_without_gradient(grid: Grid, aim: Aim | None, offload: bool) -> None:
+    """Check that nothing is asked of a program that only one with gradients has.
+
+    Raises:
+      InputsError: something is.
+    """
+    asked = {
+        "minimize recompute": aim == "recompute",
+        "offload": offload,
+        "microbatches": grid.has_microbatches,
+    }
+    option = next((option for option, is_asked in asked.items() if is_asked), None)
+    if option is not None:
+        raise InputsError(
+            f"{option} is for programs that take gradients, and this one takes none; the largest"
+            " batch that fits is what --maximize batch finds, and jax.lax.map(f, xs, batch_size=N)"
+            " goes through one in parts"
+        )
+
+
+def _largest(
+    configurations: Configurations,
+    place: Place,
+    by: Terms,
+    offload: bool,
+    progress: Callable[[str], None] | None,
+    checks: Callable[[Check, Configuration], Check | None] | None,
+    lifetimes: bool,
+) -> Drafted:
+    """Return the plan of the largest size that fits, and its edits, as `jointly_drafted` does."""
+    search = JointSearch(configurations, by, offload, progress or (lambda _: None))
+    grid = configurations.grid
+    others_to_set = replace(grid, batches=(), every=())  # the size is in the verdict
+    pairs = itertools.product(grid.meshes or (None,), sorted(set(grid.microbatches)))
+    chosen, *others = sorted(
+        (
+            LargestSearch(search, place, mesh, count, checks, lifetimes).run()
+            for mesh, count in pairs
+        ),
+        key=lambda outcome: -(outcome.largest.size or 0),
+    )
+    beaten = [
+        Beaten(
+            other.solved.configuration,
+            "none fits" if other.largest.size is None else f"fits up to {other.largest.size}",
+            other.largest.size is not None,
+        )
+        for other in others
+    ]
+    plan, edits = chosen.drafted
+    with gc_paused():
+        solved = chosen.solved
+        selection = Selection(
+            configuration=solved.configuration,
+            front=front_rows([solved], solved.planning.decided) if plan.target.has_gradient else (),
+            beaten=tuple(beaten),
+            searched=len(search.solved),
+            to_set=tuple(
+                to_set(solved.configuration, solved.planning.subject, solved.rows, others_to_set)
+            ),
+            largest=chosen.largest,
+        )
+    return replace(plan, selection=selection), edits
 
 
 def _may_be_better(

@@ -101,8 +101,9 @@ def to_set(configuration: Configuration, subject: Subject, rows: int, grid: Grid
       rows: The items of a microbatch.
       grid: What it was chosen from.
     """
-    if len(grid.batches) > 1:
-        yield f"set the batch size to {configuration.batch}"
+    if len(grid.sizes) > 1 and configuration.batch is not None:
+        size = "the batch size" if grid.name == "batch" else grid.name
+        yield f"set {size} to {configuration.batch}"
     if configuration.mesh is not None and len(grid.meshes) > 1:
         axes = configuration.mesh.replace("=", "': ").replace(",", ", '")
         yield f"make the mesh {{'{axes}}}"

@@ -105,30 +105,39 @@ class JointSearch:
             if smaller is not None:
                 self.skipped.append((configuration, smaller))
                 continue
-            told = "" if is_single else f"{configuration}: "
-            say = self.progress
-            say(f"{told}tracing" if is_single else Stage(f"{told}tracing"))
             try:
-                found = self.configurations.subject(configuration)
-                say(Stage(f"{told}looking for a plan"))
-                with gc_paused(), found.tracing():
-                    planning = Planning(
-                        found,
-                        self.terms.budget_nbytes,
-                        self.terms.chip,
-                        self.offload,
-                        lambda text, told=told, say=say: say(type(text)(told + text)),  # type: ignore[misc]
-                        self.terms.aim,
-                    )
-                    self.pending = configuration, planning
-                    self.solved.append(self._solved(configuration, planning))
-                    self.pending = None
+                self.solve(configuration)
             except JaxresidError as e:
                 if is_single:
                     raise
                 self.failed.append((configuration, e))
         if not self.solved:
             raise self.failed[0][1]
+
+    def solve(self, configuration: Configuration) -> Solved:
+        """Return a configuration solved, and keep it in `solved`.
+
+        Raises:
+          JaxresidError: it cannot be traced.
+        """
+        is_single, say = self.configurations.grid.is_single, self.progress
+        told = "" if is_single else f"{configuration}: "
+        say(f"{told}tracing" if is_single else Stage(f"{told}tracing"))
+        found = self.configurations.subject(configuration)
+        say(Stage(f"{told}looking for a plan"))
+        with gc_paused(), found.tracing():
+            planning = Planning(
+                found,
+                self.terms.budget_nbytes,
+                self.terms.chip,
+                self.offload,
+                lambda text: say(type(text)(told + text)),
+                self.terms.aim,
+            )
+            self.pending = configuration, planning
+            self.solved.append(self._solved(configuration, planning))
+            self.pending = None
+        return self.solved[-1]
 
     def ranked(self) -> list[Solved]:
         """Return what fits, the best first; of those as good that with the fewest microbatches."""

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from jaxresid.model import Floor as Floor
     from jaxresid.model import FloorPart as FloorPart
     from jaxresid.model import FrontRow as FrontRow
+    from jaxresid.model import Gradient as Gradient
     from jaxresid.model import Interval as Interval
     from jaxresid.model import IntervalBasis as IntervalBasis
     from jaxresid.model import JaxInfo as JaxInfo
@@ -150,7 +151,7 @@ _PUBLIC = {
         "Argument Aval Beaten Checkpoint CheckpointDifference Collective Comparison "
         "ComparisonRow Compiled CompiledBuffer CompiledChange CompiledReport CompilerWarning "
         "Computed Configuration Constant Consumer Cost DiffSide Difference EstimatedVerdict "
-        "Expression Finding Floor FloorPart FrontRow Interval IntervalBasis JaxInfo "
+        "Expression Finding Floor FloorPart FrontRow Gradient Interval IntervalBasis JaxInfo "
         "KeptBeyondPeak Lifetime Lifetimes LineBytes LineDifference Literal LiveValue Location "
         "Mark Mesh ModuleMemory NextStep Offloading OomBuffer OomOther OomParts OomPool "
         "OomReport OomTrace Origin Peak Phases PhaseSpan PlaceInfo Plan PlannedPart PlannedSite "

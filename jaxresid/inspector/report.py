@@ -53,6 +53,7 @@ from jaxresid.inspector.trace.reading import reading
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import (
     Finding,
+    Gradient,
     Offloading,
     Report,
     Residual,
@@ -240,6 +241,14 @@ def _partly_dead(name: str, found: LostGradients) -> str:
     )
 
 
+def _untold(gradient: Gradient) -> str:
+    where = "" if gradient.location is None else f" at {gradient.location.place}"
+    return (
+        f"what the gradient of {gradient.function}{where} keeps is known in bytes alone, as its"
+        " backward pass runs apart from its forward pass; no checkpoint is judged"
+    )
+
+
 def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
     subject = subject.split_by_compiler(cache)
     program, found, estimate = subject.program, subject.residuals, subject.peak
@@ -257,9 +266,10 @@ def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
         cost=evaluated.cost,
         peak=estimate,
         checkpoints=tuple(each.checkpoint for each in evaluated.judged),
-        warnings=subject.warnings,
+        warnings=(*subject.warnings, *map(_untold, subject.gradients.untold)),
         offloading=_offloading(found, evaluated, program, said),
         mesh=subject.mesh,
+        gradients=subject.gradients.taken,
     )
     report = replace(
         report,

@@ -29,13 +29,17 @@ from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.donation import MissingDonation, missing_donation
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.program.unusable_donation import unusable_donations
-from jaxresid.inspector.residuals.step import step_residuals
+from jaxresid.inspector.residuals.step import Gradients, gradients, step_residuals
 from jaxresid.inspector.subject.base import Subject, dead_gradients
 from jaxresid.inspector.trace import step as steps
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.variants.rewrites.effects import StepRewrites
 from jaxresid.inspector.variants.step import StepVariants
 from jaxresid.model import CompiledChange, Finding, Report, Residual, Split, Target
+
+_UNTOLD = (
+    "what a gradient keeps is not known, as its backward pass runs apart from its forward pass"
+)
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,11 @@ class StepSubject(Subject):
         return step_residuals(self.trace, self.program)
 
     @functools.cached_property
+    def gradients(self) -> Gradients:
+        """The gradients that it takes, and those inside of them."""
+        return gradients(self.trace, self.program)
+
+    @functools.cached_property
     def rewrites(self) -> StepRewrites | None:
         """The losses that it differentiates, to be rewritten; None where they cannot be told."""
         roles = self.program.inputs, self.program.outputs
@@ -79,7 +88,13 @@ class StepSubject(Subject):
         if self.is_dead:
             return EvaluatedCheckpoints((), step_cost(self.trace))
         return evaluate_step_checkpoints(
-            self.fun, self.trace, self.profile, self.residuals, self.program, self.peak
+            self.fun,
+            self.trace,
+            self.profile,
+            self.residuals,
+            self.program,
+            self.peak,
+            why_unknown=_UNTOLD if self.gradients.untold else "",
         )
 
     def traced_with(self, leaves: Sequence[Any]) -> StepSubject:

@@ -9,6 +9,7 @@ from jaxresid.model.display import show, to_perfetto, to_pprof, to_svg
 from jaxresid.model.headline import count_text, headline, peak_text
 from jaxresid.model.report.checkpoint import Checkpoint, Finding
 from jaxresid.model.report.cost import Phases
+from jaxresid.model.report.gradients import Gradient
 from jaxresid.model.report.lifetimes import Lifetimes, without_names
 from jaxresid.model.report.modules import ModuleMemory
 from jaxresid.model.report.next_step import NextStep
@@ -45,6 +46,7 @@ class Report(Result):
       beyond_peak: why more is kept than the peak; None where it is not more.
       lifetimes: from when until when each value is live, where that was asked for: in the program,
         then without each checkpoint for which that program can be made.
+      gradients: the gradients that a program takes, in its order; of a loss none, as it is one.
     """
 
     target: Target
@@ -63,6 +65,7 @@ class Report(Result):
     modules: tuple[ModuleMemory, ...] = ()
     beyond_peak: KeptBeyondPeak | None = None
     lifetimes: tuple[Lifetimes, ...] = ()
+    gradients: tuple[Gradient, ...] = ()
 
     def _headline(self) -> str:
         peak = peak_text(None)

@@ -79,13 +79,13 @@ def gradients(step: StepTrace, program: Program | None = None) -> Gradients:
     every = holes(step)
     crossing = {hole.path: _crossings_of(step, hole) for hole in _all_of(every)}
     # JAX moves parts of a gradient to where nothing of it crosses.
-    told = {path[-1] for path, each in crossing.items() if each.any_at(step.tops[0])}
+    told = {path[-1] for path, each in crossing.items() if each.makes_any(step.tops[0])}
     untold: list[Gradient] = []
 
     def taken(hole: Hole) -> Iterator[Gradient]:
         crossings = crossing[hole.path]
         inside = tuple(itertools.chain.from_iterable(map(taken, hole.holes)))
-        is_told = crossings.any_at(step.tops[0])
+        is_told = crossings.makes_any(step.tops[0]) or not hole.derivative.kept_nbytes
         if not is_told and hole.derivative in told:
             yield from inside
             return
@@ -99,7 +99,7 @@ def gradients(step: StepTrace, program: Program | None = None) -> Gradients:
             totals.arguments_nbytes + totals.host_arguments_nbytes,
             inside,
         )
-        if hole.derivative.kept_nbytes and not is_told:
+        if not is_told:
             untold.append(gradient)
         yield gradient
 
@@ -260,11 +260,10 @@ class _Crossings:
             known = self._of[id(jaxpr)] = jaxpr, self._found(jaxpr)
         return known[1]
 
-    def any_at(self, top: Level) -> bool:
-        """Return whether anything crosses, at a level or below it."""
-        return any(
-            self.of(each.jaxpr).residuals for each in _levels(self._levels, self.passes, top)
-        )
+    def makes_any(self, top: Level) -> bool:
+        """Return whether a backward pass reads what is made at a level or below it."""
+        levels = _levels(self._levels, self.passes, top)
+        return any(self.of(level.jaxpr).is_made for level in levels)
 
     def reads(self, eqn: Eqn) -> frozenset[int]:
         """Return the operands of an eqn that a backward pass reads in it.
@@ -315,11 +314,11 @@ class _Crossings:
         return known
 
     def _found(self, jaxpr: Jaxpr) -> _Crossing:
-        """Return the variables that the backward pass reads and that are residuals.
+        """Return what crosses in a jaxpr.
 
-        They are there when a forward pass begins, or a forward pass makes them. A cotangent that is
-        given to a `jax.vjp` is not among them: it is an input that the forward pass does not read,
-        or it is made after the forward pass.
+        Residuals are there when a forward pass begins, or a forward pass makes them. A cotangent
+        that is given to a `jax.vjp` is not among them: it is an input that the forward pass does
+        not read, or it is made after the forward pass.
         """
         first: dict[Var, int] = {}  # read by a forward eqn
         last: dict[Var, int] = {}  # read by a backward eqn
@@ -358,14 +357,19 @@ class _Crossings:
             may_differ = phase == UPDATE or (phase == FORWARD and self._is_whole)
             return not (is_known and may_differ) or var in kept
 
-        residuals = tuple(
-            v
-            for v, at, phase in made
-            if v in last and is_kept(v, phase) and (v in kept or crosses(v, at, phase))
-        )
+        def is_residual(var: Var, at: int, phase: str) -> bool:
+            if self._is_whole and var in kept and phase != BACKWARD:
+                return True  # JAX keeps some that its backward pass does not read
+            if var not in last or not is_kept(var, phase):
+                return False
+            return crosses(var, at, phase) or (var in kept and phase != BACKWARD)
+
+        residuals = tuple(v for v, at, phase in made if is_residual(v, at, phase))
         ahead = {v for v, _, phase in made if phase == FORWARD}
+        given = {*jaxpr.constvars, *jaxpr.invars}
         return _Crossing(
             residuals,
+            any(v in last and v not in given for v in residuals),
             frozenset(i for i, v in enumerate(jaxpr.invars) if v in last.keys() - {*residuals}),
             frozenset(
                 i
@@ -381,12 +385,14 @@ class _Crossing:
 
     Attributes:
       residuals: the variables that do.
+      is_made: whether any of them that a backward pass reads is made in the jaxpr.
       entering: the invars, by number, that a backward pass reads and no forward pass before it:
         residuals from outside, or cotangents.
       leaving: the outvars, by number, that a forward pass makes.
     """
 
     residuals: tuple[Var, ...]
+    is_made: bool
     entering: frozenset[int]
     leaving: frozenset[int]
 

@@ -80,6 +80,7 @@ def inside_another(fun, *args):
     return jax.grad(outer)(1.0)
 
 
+needs_refs = pytest.mark.skipif(not hasattr(jax, "new_ref"), reason="no jax.new_ref")
 WAYS = {f.__name__: f for f in (vjp, in_jits, in_a_scan, fwd_and_bwd, inside_another)}
 if not hasattr(jax, "fwd_and_bwd"):
     del WAYS["fwd_and_bwd"]
@@ -235,17 +236,24 @@ def test_a_cotangent_made_before_the_forward_pass_is_not_kept():
     assert report.totals.computed_nbytes == only.kept_nbytes
 
 
+@needs_refs
 def test_passes_that_run_apart_are_not_judged():
-    @jax.checkpoint
-    def block(w, x):
-        return jnp.sin(jnp.tanh(x @ w))
+    def deep(w, x):
+        return jnp.sum(jnp.tanh(jax.checkpoint(lambda x: jnp.sin(x @ w))(x) @ w))
 
-    def twice_back(w, x):
-        _, pull = jax.vjp(lambda w: block(w, x), w)
-        return jax.vjp(pull, block(w, x))[1]((w,))[0]
+    def through_refs(w, x):
+        _, pull = jax.vjp(deep, w, x)
+        leaves, tree = jax.tree.flatten(pull)
+        held = [jax.new_ref(leaf) for leaf in leaves]
+        pull = jax.tree.unflatten(tree, [ref[...] for ref in held])
+        return w - pull(jnp.ones(()))[0]
 
-    report = reported(twice_back, W, ROWS)
-    assert {c.verdict for c in report.checkpoints} <= {Verdict.UNKNOWN, Verdict.EARNS}
+    report = reported(through_refs, W, ROWS)
+    (warning,) = report.warnings
+    assert "of deep" in warning
+    assert "known in bytes alone" in warning
+    assert [c.verdict for c in report.checkpoints] == [Verdict.NOT_JUDGED]
+    assert report.gradients[0].kept_nbytes == 3 * 8 * 4 * 4
 
 
 def test_text_and_json_of_a_gradient_in_a_gradient(capsys):
@@ -284,7 +292,6 @@ def adding(acc, pull, value):
 FORMS = [adding]
 if hasattr(getattr(jax.vjp(jnp.sin, 1.0)[1], "__class__", None), "with_refs"):
     FORMS.append(with_refs)
-needs_refs = pytest.mark.skipif(not hasattr(jax, "new_ref"), reason="no jax.new_ref")
 
 
 def plain_step(ws, x):

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from jaxresid.model import Floor as Floor
     from jaxresid.model import FloorPart as FloorPart
     from jaxresid.model import FrontRow as FrontRow
+    from jaxresid.model import Gradient as Gradient
     from jaxresid.model import GrowingValue as GrowingValue
     from jaxresid.model import Growth as Growth
     from jaxresid.model import Interval as Interval
@@ -155,14 +156,14 @@ _PUBLIC = {
         "Argument Aval Beaten Checkpoint CheckpointDifference Collective Comparison "
         "ComparisonRow Compiled CompiledBuffer CompiledChange CompiledReport CompilerWarning "
         "Computed Configuration Constant Consumer Cost Derivative DiffSide Difference "
-        "EstimatedVerdict Expression Finding Floor FloorPart FrontRow GrowingValue Growth "
-        "Interval IntervalBasis JaxInfo KeptBeyondPeak Largest Lifetime Lifetimes LineBytes "
-        "LineDifference Literal LiveValue Location Mark Mesh ModuleMemory NextStep Offloading "
-        "OomBuffer OomOther OomParts OomPool OomReport OomTrace Origin Peak PhaseSpan Phases "
-        "PlaceInfo Plan PlannedPart PlannedSite PlannedValue ProgramPoint Relief Report "
-        "Residual ResidualGroup ResidualGroups ResidualRow Selection SizePeak Source Sweep "
-        "SweepRow Target TimeBasis TimeInterval Timing Totals Transfers TriedPlace "
-        "ValueDifference Verdict WayOut"
+        "EstimatedVerdict Expression Finding Floor FloorPart FrontRow Gradient GrowingValue "
+        "Growth Interval IntervalBasis JaxInfo KeptBeyondPeak Largest Lifetime Lifetimes "
+        "LineBytes LineDifference Literal LiveValue Location Mark Mesh ModuleMemory NextStep "
+        "Offloading OomBuffer OomOther OomParts OomPool OomReport OomTrace Origin Peak "
+        "PhaseSpan Phases PlaceInfo Plan PlannedPart PlannedSite PlannedValue ProgramPoint "
+        "Relief Report Residual ResidualGroup ResidualGroups ResidualRow Selection SizePeak "
+        "Source Sweep SweepRow Target TimeBasis TimeInterval Timing Totals Transfers "
+        "TriedPlace ValueDifference Verdict WayOut"
     ),
     "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
     "jaxresid.option_types": "GroupBy Mode ResidualKey",

@@ -57,6 +57,7 @@ from jaxresid.inspector.trace.reading import Reading, reading
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.model import (
     Finding,
+    Gradient,
     Offloading,
     Report,
     Residual,
@@ -327,6 +328,14 @@ def _partly_dead(name: str, found: LostGradients) -> str:
     )
 
 
+def _untold(gradient: Gradient) -> str:
+    where = "" if gradient.location is None else f" at {gradient.location.place}"
+    return (
+        f"what the gradient of {gradient.function}{where} keeps is known in bytes alone, as its"
+        " backward pass runs apart from its forward pass; no checkpoint is judged"
+    )
+
+
 def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
     subject = subject.split_by_compiler(cache)
     program, found, estimate = subject.program, subject.residuals, subject.peak
@@ -345,11 +354,12 @@ def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
         cost=evaluated.cost,
         peak=estimate,
         checkpoints=tuple(each.checkpoint for each in evaluated.judged),
-        warnings=subject.warnings,
+        warnings=(*subject.warnings, *map(_untold, subject.gradients.untold)),
         offloading=_offloading(found, evaluated, program, said),
         mesh=subject.mesh,
         arguments=inputs,
         outputs=outputs,
+        gradients=subject.gradients.taken,
     )
     report = replace(
         report,

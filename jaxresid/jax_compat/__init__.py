@@ -16,6 +16,12 @@ from jaxresid.jax_compat.compiling import bytecode as bytecode
 from jaxresid.jax_compat.compiling import compiled as compiled
 from jaxresid.jax_compat.compiling import numbers_frames as numbers_frames
 from jaxresid.jax_compat.compiling import without_locations as without_locations
+from jaxresid.jax_compat.derivatives import Derivative as Derivative
+from jaxresid.jax_compat.derivatives import derivatives as derivatives
+from jaxresid.jax_compat.derivatives import is_unmarked as is_unmarked
+from jaxresid.jax_compat.derivatives import marking_derivatives as marking_derivatives
+from jaxresid.jax_compat.derivatives import name_stack as name_stack
+from jaxresid.jax_compat.derivatives import settle_derivatives as settle_derivatives
 from jaxresid.jax_compat.devices import ASSUMED_GPU as ASSUMED_GPU
 from jaxresid.jax_compat.devices import assuming_gpu as assuming_gpu
 from jaxresid.jax_compat.devices import first_device as first_device
@@ -74,7 +80,6 @@ from jaxresid.jax_compat.reading import is_pruned as is_pruned
 from jaxresid.jax_compat.reading import literal_text as literal_text
 from jaxresid.jax_compat.reading import memory_space as memory_space
 from jaxresid.jax_compat.reading import moved_to as moved_to
-from jaxresid.jax_compat.reading import name_stack as name_stack
 from jaxresid.jax_compat.reading import open_jaxpr as open_jaxpr
 from jaxresid.jax_compat.reading import params as params
 from jaxresid.jax_compat.reading import primitive_name as primitive_name
@@ -84,6 +89,7 @@ from jaxresid.jax_compat.reading import traced_function as traced_function
 from jaxresid.jax_compat.refs import abstract_ref as abstract_ref
 from jaxresid.jax_compat.refs import held_refs as held_refs
 from jaxresid.jax_compat.refs import is_ref as is_ref
+from jaxresid.jax_compat.refs import is_ref_type as is_ref_type
 from jaxresid.jax_compat.refs import without_refs as without_refs
 from jaxresid.jax_compat.transforms import checkpointed_function as checkpointed_function
 from jaxresid.jax_compat.transforms import replacing_differentiated as replacing_differentiated

@@ -134,11 +134,6 @@ def traceback(eqn: Eqn) -> Any | None:
     return eqn.source_info.traceback
 
 
-def name_stack(eqn: Eqn) -> str:
-    """Return the eqn's name stack as text."""
-    return str(eqn.source_info.name_stack)
-
-
 def traced_function(jaxpr: Jaxpr) -> str | None:
     """Return `name at file:line` of the Python function that was traced into this jaxpr.
 

@@ -17,8 +17,13 @@ def is_ref(value: Any) -> bool:
     """Return whether a value is a `jax.Ref` or a tracer of one."""
     kind = type(value)
     if isinstance(value, import_jax().core.Tracer):
-        return type(value.aval).__name__ == "AbstractRef"
+        return is_ref_type(value.aval)
     return kind.__name__ in _REFS and kind.__module__.partition(".")[0] == "jax"
+
+
+def is_ref_type(aval: Any) -> bool:
+    """Return whether the type of a variable is that of a `jax.Ref`."""
+    return type(aval).__name__ == "AbstractRef"
 
 
 _REFS = ("Ref", "ArrayRef", "MutableArray")  # the second in 0.7.1 to 0.7.2, the last before
@@ -80,4 +85,4 @@ def without_refs(closed: ClosedJaxpr, inputs: Sequence[Var]) -> tuple[ClosedJaxp
             made = discharge_state(new(jaxpr.replace(**changed), consts))
         else:
             made = new(*discharge_state(jaxpr.replace(**changed), consts))
-    return made, tuple(i for i, v in enumerate(inputs) if type(v.aval).__name__ == "AbstractRef")
+    return made, tuple(i for i, v in enumerate(inputs) if is_ref_type(v.aval))

@@ -72,6 +72,7 @@ from jaxresid.model.report.checkpoint import Finding as Finding
 from jaxresid.model.report.checkpoint import Verdict as Verdict
 from jaxresid.model.report.cost import Cost as Cost
 from jaxresid.model.report.cost import Phases as Phases
+from jaxresid.model.report.gradients import Gradient as Gradient
 from jaxresid.model.report.lifetimes import Lifetime as Lifetime
 from jaxresid.model.report.lifetimes import LifetimeReason as LifetimeReason
 from jaxresid.model.report.lifetimes import Lifetimes as Lifetimes

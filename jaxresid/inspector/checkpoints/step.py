@@ -45,6 +45,8 @@ def evaluate_step_checkpoints(
     residuals: tuple[Residual, ...],
     program_as_written: Program,
     estimate: Peak | None,
+    *,
+    why_unknown: str = "",
 ) -> EvaluatedCheckpoints:
     """Judge every checkpoint of a training step.
 
@@ -55,6 +57,7 @@ def evaluate_step_checkpoints(
       residuals: the residuals of the step.
       program_as_written: its program.
       estimate: its estimated peak; None where peaks are not estimated.
+      why_unknown: why no checkpoint can be judged; '' where they can.
 
     Returns:
       The checkpoints with their verdicts, and the cost of the passes.
@@ -68,6 +71,8 @@ def evaluate_step_checkpoints(
     removal = Removal(lambda: _traced(fun, step), lambda again: (again.jaxpr,), step.frames)
     cost = jaxpr_cost(jaxpr, step.trips)
     found = sites(step.levels, step.tops[0], backward=True)
+    if why_unknown:
+        return _unknown(found, figures_of(cost, residuals, estimate), tagged, why_unknown)
     try:
         found, numbers = _numbered(step, found, removal)
     except JaxresidError as e:

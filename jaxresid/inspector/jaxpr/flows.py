@@ -103,11 +103,45 @@ class Flows:
           jaxpr: the open jaxpr.
           given: what comes together in its constants and then in its invars.
         """
+        env = self._env(jaxpr, given)
+        return [NOTHING if jax_compat.is_literal(v) else env[v] for v in jaxpr.outvars]
+
+    def _env(self, jaxpr: Jaxpr, given: Sequence[Flow]) -> dict[Var, Flow]:
+        """Return what comes together in each variable of a jaxpr; in a Ref, all that it gets."""
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], given, strict=True))
         for eqn in jaxpr.eqns:
             operands = [NOTHING if jax_compat.is_literal(v) else env[v] for v in eqn.invars]
             env.update(zip(eqn.outvars, self._results(eqn, operands), strict=True))
-        return [NOTHING if jax_compat.is_literal(v) else env[v] for v in jaxpr.outvars]
+            if eqn.effects:
+                for i, flow in self._written(eqn, operands):
+                    env[eqn.invars[i]] |= flow
+        return env
+
+    def _written(self, eqn: Eqn, operands: Sequence[Flow]) -> Iterator[tuple[int, Flow]]:
+        """Yield the operands of an eqn that are Refs which it may write, with what it writes."""
+        refs = [i for i, v in enumerate(eqn.invars) if jax_compat.is_ref_type(v.aval)]
+        if not refs:
+            return
+        phase = self._passes.of(eqn)
+        if phase == BACKWARD:
+            yield from ((i, Flow(is_after=True, is_gradient=True)) for i in refs)
+            return
+        found = nests(eqn)
+        if not found or phase == FORWARD:
+            if jax_compat.primitive_name(eqn) in ("get", "freeze", "free_ref"):
+                return
+            together = NOTHING
+            for flow in operands:
+                together |= flow
+            if phase == FORWARD:
+                together = replace(together, inputs=0, is_seen=True)
+            yield from ((i, replace(together, is_gradient=False)) for i in refs)
+            return
+        for nest in found:
+            env = self._body(nest, operands)
+            for v, i in zip(nest.jaxpr.invars, nest.operands, strict=True):
+                if i in refs:
+                    yield i, env[v]
 
     def _results(self, eqn: Eqn, operands: Sequence[Flow]) -> Sequence[Flow]:
         together = NOTHING
@@ -136,9 +170,10 @@ class Flows:
         is_steered = any(flow.is_after or flow.is_steered for flow in deciding)
         results = [Flow(is_steered=is_steered)] * len(eqn.outvars)
         for nest in found:
-            for i, flow in zip(nest.results, self._body(nest, operands), strict=True):
-                if i is not None:
-                    results[i] |= flow
+            env = self._body(nest, operands)
+            for i, v in zip(nest.results, nest.jaxpr.outvars, strict=True):
+                if i is not None and not jax_compat.is_literal(v):
+                    results[i] |= env[v]
         return results
 
     def _result_flows(self, eqn: Eqn, flow: Flow) -> list[Flow]:
@@ -148,16 +183,25 @@ class Flows:
         result_flow = replace(flow, is_after=False, is_steered=True)
         return [flow if is_inexact(v) else result_flow for v in eqn.outvars]
 
-    def _body(self, nest: Nest, operands: Sequence[Flow]) -> list[Flow]:
-        """Return what comes together in a body's outvars; for a loop, after any number of trips."""
-        constants = [NOTHING] * len(nest.jaxpr.constvars)
+    def _body(self, nest: Nest, operands: Sequence[Flow]) -> dict[Var, Flow]:
+        """Return what comes together in a body's variables; of a loop, after any number of trips.
+
+        What is carried, or held in a Ref, is in it from the trip before.
+        """
+        jaxpr = nest.jaxpr
+        constants = [NOTHING] * len(jaxpr.constvars)
         given = [operands[i] for i in nest.operands]
+        refs = [i for i, v in enumerate(jaxpr.invars) if jax_compat.is_ref_type(v.aval)]
         while True:
-            made = self._of(nest.jaxpr, constants + given)
+            env = self._env(jaxpr, constants + given)
             entering = list(given)
             for into, out in nest.carries.items():
-                entering[into] |= made[out]
-                made[out] |= given[into]
+                leaving = jaxpr.outvars[out]
+                if not jax_compat.is_literal(leaving):
+                    entering[into] |= env[leaving]
+                    env[leaving] |= given[into]
+            for i in refs if nest.kind in ("scan", "while") else ():
+                entering[i] |= env[jaxpr.invars[i]]
             if entering == given:
-                return made
+                return env
             given = entering

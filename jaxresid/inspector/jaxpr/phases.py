@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from jaxresid import jax_compat
@@ -72,10 +73,17 @@ class Passes:
             known = self._of[id(eqn)] = eqn, self._found(eqn)
         return known[1]
 
-    def _found(self, eqn: Eqn) -> str:
+    def _own(self, eqn: Eqn) -> str | None:
+        """Return the pass that the eqn's own tags tell; None where those in its bodies do."""
         phase = phase_of(jax_compat.name_stack(eqn))
-        if phase != UPDATE:
-            return FORWARD if phase == FORWARD else BACKWARD
+        if phase == UPDATE:
+            return None
+        return FORWARD if phase == FORWARD else BACKWARD
+
+    def _found(self, eqn: Eqn) -> str:
+        own = self._own(eqn)
+        if own is not None:
+            return own
         found: frozenset[str] = frozenset()
         for nest in nests(eqn):
             found |= self.within(nest.jaxpr)
@@ -87,12 +95,25 @@ class Passes:
         """Return which of `forward` and `backward` occur in a jaxpr."""
         known = self._within.get(id(jaxpr))
         if known is None:
-            found: set[str] = set()
-            for eqn in jaxpr.eqns:
-                phase = self.of(eqn)
-                if phase == BOTH:
-                    found |= {FORWARD, BACKWARD}
-                elif phase != UPDATE:
-                    found.add(phase)
+            phases = [(eqn, self.of(eqn)) for eqn in jaxpr.eqns]
+            found = {phase for _, phase in phases if phase != UPDATE}
+            if BOTH in found:
+                found = {FORWARD, BACKWARD}
+            elif len(found) > 1 and not _reads_input(jaxpr, phases):
+                found = {BACKWARD}
             known = self._within[id(jaxpr)] = jaxpr, frozenset(found)
         return known[1]
+
+
+def _reads_input(jaxpr: Jaxpr, phases: Sequence[tuple[Eqn, str]]) -> bool:
+    """Return whether a forward eqn of a jaxpr depends on what the jaxpr is given.
+
+    A backward pass makes constants of its own that are tagged as the forward pass is.
+    """
+    given = {*jaxpr.constvars, *jaxpr.invars}
+    for eqn, phase in phases:
+        if any(not jax_compat.is_literal(v) and v in given for v in eqn.invars):
+            if phase == FORWARD:
+                return True
+            given.update(eqn.outvars)
+    return False

@@ -12,7 +12,8 @@ alone cannot tell and keeps some more.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxresid import jax_compat
@@ -28,37 +29,137 @@ from jaxresid.inspector.residuals.marking import Marking
 from jaxresid.inspector.residuals.needed import Needed
 from jaxresid.inspector.residuals.numbering import FreeValues, Numbering
 from jaxresid.inspector.residuals.provenance import computed_in, provenance
+from jaxresid.inspector.trace.holes import Hole, HolePasses, holes
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
-from jaxresid.model import Residual
+from jaxresid.model import Gradient, Residual, totals_of
 
 
 def step_residuals(step: StepTrace, program: Program | None = None) -> tuple[Residual, ...]:
     """Return the residuals of all gradients in a training step.
 
-    They are in program order, one gradient after the other. Arguments that a backward pass reads
-    are among them, and so is what the step makes of its arguments before it differentiates
-    (parameters cast to bfloat16, for example).
+    They are in program order, one gradient after the other; what a gradient inside of another keeps
+    while that one goes forward is not among them. Arguments that a backward pass reads are, and so
+    is what the step makes of its arguments before it differentiates (parameters cast to bfloat16,
+    for example).
 
     Args:
       step: the trace of the training step.
       program: the program of the step, where there is one already; it knows what is split over a
         mesh.
     """
+    crossings = _Crossings(step.levels, step.passes, step.kept)
+    levels = _residuals(step, crossings, _values(step, program))
+    return tuple(itertools.chain.from_iterable(levels))
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """The gradients of a program.
+
+    Attributes:
+      taken: those that it takes, with what they keep and those inside of them.
+      untold: those of which it cannot be told what they keep, but for how many bytes.
+    """
+
+    taken: tuple[Gradient, ...] = ()
+    untold: tuple[Gradient, ...] = ()
+
+
+def gradients(step: StepTrace, program: Program | None = None) -> Gradients:
+    """Return the gradients of a program, in program order.
+
+    What one keeps is what `jax.vjp` of what it differentiates returns: also what nothing reads.
+
+    Args:
+      step: as for `step_residuals`.
+      program: as for `step_residuals`.
+    """
     values = _values(step, program)
-    levels, passes, (top,) = step.levels, step.passes, step.tops
-    behind = _BackwardReaders(levels, passes)
+    every = holes(step)
+    crossing = {hole.path: _crossings_of(step, hole) for hole in _all_of(every)}
+    # JAX moves parts of a gradient to where nothing of it crosses.
+    told = {path[-1] for path, each in crossing.items() if each.makes_any(step.tops[0])}
+    untold: list[Gradient] = []
+
+    def taken(hole: Hole) -> Iterator[Gradient]:
+        crossings = crossing[hole.path]
+        inside = tuple(itertools.chain.from_iterable(map(taken, hole.holes)))
+        is_told = crossings.makes_any(step.tops[0]) or not hole.derivative.kept_nbytes
+        if not is_told and hole.derivative in told:
+            yield from inside
+            return
+        totals = totals_of(_kept_of(step, crossings, values))
+        gradient = Gradient(
+            hole.function,
+            hole.location,
+            hole.trips,
+            totals.computed_nbytes if is_told else hole.derivative.kept_nbytes,
+            totals.host_nbytes,
+            totals.arguments_nbytes + totals.host_arguments_nbytes,
+            inside,
+        )
+        if not is_told:
+            untold.append(gradient)
+        yield gradient
+
+    found = tuple(itertools.chain.from_iterable(map(taken, every)))
+    return Gradients(found, tuple(untold))
+
+
+def _all_of(found: Sequence[Hole]) -> Iterator[Hole]:
+    for hole in found:
+        yield hole
+        yield from _all_of(hole.holes)
+
+
+def hole_residuals(
+    step: StepTrace, hole: Hole, program: Program | None = None
+) -> tuple[Residual, ...]:
+    """Return what one gradient of a program keeps each time, also what nothing reads.
+
+    Args:
+      step: as for `step_residuals`.
+      hole: the gradient.
+      program: as for `step_residuals`.
+    """
+    return _kept_of(step, _crossings_of(step, hole), _values(step, program))
+
+
+def _crossings_of(step: StepTrace, hole: Hole) -> _Crossings:
+    passes = HolePasses(hole, step.levels, step.jaxpr)
+    return _Crossings(step.levels, passes, hole.derivative.kept, is_whole=True)
+
+
+def _kept_of(
+    step: StepTrace, crossings: _Crossings, values: Mapping[Var, Value]
+) -> tuple[Residual, ...]:
+    # One that several calls of a jitted function take is kept once at a time.
+    levels = _residuals(step, crossings, values, all=True)
+    return max(levels, key=lambda level: sum(each.nbytes for each in level), default=())
+
+
+def _residuals(
+    step: StepTrace, crossings: _Crossings, values: Mapping[Var, Value], *, all: bool = False
+) -> Iterator[tuple[Residual, ...]]:
+    """Yield the residuals that cross at each level.
+
+    Those are all that JAX keeps, or those that something depends on.
+    """
+    levels, (top,) = step.levels, step.tops
+    behind = _BackwardReaders(levels, crossings)
+    readers = behind.all if all else behind.readers
     numbering, free = Numbering(levels), FreeValues(levels)
-    found = []
-    for level in _levels(levels, passes, top):
+    for level in _levels(levels, crossings.passes, top):
+        found = []
         marking = Marking(level, numbering.of(level.jaxpr), _returned(level), free, values)
-        for var in _crossing(level.jaxpr, passes):
-            read = consumers(levels, level, var, behind.readers)
-            if read:
+        for var in crossings.of(level.jaxpr).residuals:
+            read = consumers(levels, level, var, readers)
+            if read or (all and crossings.keeps(level.jaxpr, var)):
                 source = _source(levels, level, var)
                 made = provenance(levels, source.level, source.var, step.inputs)
-                found.append(marking.residual(var, made, read))
-    return tuple(found)
+                found.append(marking.residual(var, made, read, is_unread=not read))
+        yield tuple(found)
 
 
 def step_kept_nbytes(step: StepTrace, program: Program | None = None) -> tuple[int, int]:
@@ -72,11 +173,12 @@ def step_kept_nbytes(step: StepTrace, program: Program | None = None) -> tuple[i
       program: as for `step_residuals`.
     """
     values = _values(step, program)
-    levels, passes, (top,) = step.levels, step.passes, step.tops
-    behind = _BackwardReaders(levels, passes)
+    levels, (top,) = step.levels, step.tops
+    crossings = _Crossings(levels, step.passes, step.kept)
+    behind = _BackwardReaders(levels, crossings)
     device = host = 0
-    for level in _levels(levels, passes, top):
-        for var in _crossing(level.jaxpr, passes):
+    for level in _levels(levels, step.passes, top):
+        for var in crossings.of(level.jaxpr).residuals:
             source = _source(levels, level, var)
             is_computed, memory = computed_in(levels, source.level, source.var, step.inputs)
             if is_computed and is_read(levels, level, var, behind.readers):
@@ -95,24 +197,31 @@ def _values(step: StepTrace, program: Program | None) -> Mapping[Var, Value]:
 
 
 class _BackwardReaders:
-    """The readers of variables in the backward passes that something depends on."""
+    """The readers of variables in the backward passes."""
 
-    def __init__(self, levels: Levels, passes: Passes) -> None:
+    def __init__(self, levels: Levels, crossings: _Crossings) -> None:
         self._levels = levels
-        self._passes = passes
+        self._crossings = crossings
         self._needed = Needed(levels)
 
-    def readers(self, level: Level, var: Var) -> list[tuple[Eqn, int]]:
+    def all(self, level: Level, var: Var) -> list[tuple[Eqn, int]]:
+        """Return the readers of a variable, also those that nothing depends on."""
         found = self._levels.readers(level, var)
-        if not self._is_backward(level):
-            found = [(eqn, i) for eqn, i in found if self._passes.of(eqn) == BACKWARD]
+        if self._is_backward(level):
+            return found
+        return [(eqn, i) for eqn, i in found if i in self._crossings.reads(eqn)]
+
+    def readers(self, level: Level, var: Var) -> list[tuple[Eqn, int]]:
+        """Return the readers of a variable that something depends on."""
+        found = self.all(level, var)
         return [(eqn, i) for eqn, i in found if self._needed.has(level, eqn)]
 
     def _is_backward(self, level: Level) -> bool:
         """Return whether a level is inside the backward pass."""
         if level.parent is None:
             return False
-        return self._passes.of(level.eqn) == BACKWARD or self._is_backward(level.parent)
+        is_backward = self._crossings.passes.of(level.eqn) == BACKWARD
+        return is_backward or self._is_backward(level.parent)
 
 
 def _levels(levels: Levels, passes: Passes, level: Level) -> Iterator[Level]:
@@ -124,39 +233,168 @@ def _levels(levels: Levels, passes: Passes, level: Level) -> Iterator[Level]:
                 yield from _levels(levels, passes, levels.enter(level, eqn, which))
 
 
-def _crossing(jaxpr: Jaxpr, passes: Passes) -> list[Var]:
-    """Return the variables that the backward pass reads and that are residuals.
+class _Crossings:
+    """What crosses from forward passes to backward passes in jaxprs.
 
-    They are there when a forward pass begins, or a forward pass makes them. A cotangent that is
-    given to a `jax.vjp` is not among them: it is an input that the forward pass does not read, or
-    it is made after the forward pass.
+    Args:
+      levels: the descent into eqns.
+      passes: the passes of the eqns.
+      kept: what JAX keeps, as far as it stands in the jaxprs as the variables that it was.
+      is_whole: whether that is all that crosses in a jaxpr in which some of it stands; else what a
+        forward pass makes may cross as well.
     """
-    first: dict[Var, int] = {}  # read by a forward eqn
-    last: dict[Var, int] = {}  # read by a backward eqn
-    forwards = []
-    made = [(v, -1, "") for v in (*jaxpr.constvars, *jaxpr.invars)]
-    for at, eqn in enumerate(jaxpr.eqns):
-        phase = passes.of(eqn)
-        operands = [v for v in eqn.invars if not jax_compat.is_literal(v)]
-        if phase == FORWARD:
-            forwards.append(at)
-            for v in operands:
-                first.setdefault(v, at)
-        elif phase == BACKWARD:
-            last.update(dict.fromkeys(operands, at))
-        made += [(v, at, phase) for v in eqn.outvars]
 
-    def crosses(var: Var, at: int, phase: str) -> bool:
-        if phase == FORWARD:
-            return True
-        if phase == UPDATE:
-            # Untagged is also what a scan moves out of its body while it is differentiated.
-            later = bisect.bisect(forwards, at)
-            return later < len(forwards) and forwards[later] < last[var]
-        # What one gradient makes may be what the next one is taken at.
-        return first.get(var, last[var]) < last[var]
+    def __init__(
+        self, levels: Levels, passes: Passes, kept: frozenset[Var], *, is_whole: bool = False
+    ) -> None:
+        self._levels = levels
+        self.passes = passes
+        self.kept, self._is_whole = kept, is_whole
+        self._of: dict[int, tuple[Jaxpr, _Crossing]] = {}
+        self._kept: dict[int, frozenset[Var]] = {}
 
-    return [v for v, at, phase in made if v in last and crosses(v, at, phase)]
+    def of(self, jaxpr: Jaxpr) -> _Crossing:
+        """Return what crosses in an open jaxpr."""
+        known = self._of.get(id(jaxpr))
+        if known is None:
+            known = self._of[id(jaxpr)] = jaxpr, self._found(jaxpr)
+        return known[1]
+
+    def makes_any(self, top: Level) -> bool:
+        """Return whether a backward pass reads what is made at a level or below it."""
+        levels = _levels(self._levels, self.passes, top)
+        return any(self.of(level.jaxpr).is_made for level in levels)
+
+    def reads(self, eqn: Eqn) -> frozenset[int]:
+        """Return the operands of an eqn that a backward pass reads in it.
+
+        Of an eqn that holds both passes these are the residuals of a forward pass outside of it.
+        """
+        match self.passes.of(eqn):
+            case phase if phase == BACKWARD:
+                return frozenset(range(len(eqn.invars)))
+            case phase if phase == BOTH:
+                pairs = ((nest, self.of(nest.jaxpr)) for nest in self._levels.nests(eqn))
+                return frozenset(
+                    nest.operands[i] for nest, inside in pairs for i in inside.entering
+                )
+            case _:
+                return frozenset()
+
+    def _makes(self, eqn: Eqn) -> frozenset[int]:
+        """Return the results of an eqn with both passes that a forward pass in it makes."""
+        pairs = ((nest, self.of(nest.jaxpr)) for nest in self._levels.nests(eqn))
+        return frozenset(
+            result
+            for nest, inside in pairs
+            for i in inside.leaving
+            if (result := nest.results[i]) is not None
+        )
+
+    def keeps(self, jaxpr: Jaxpr, var: Var) -> bool:
+        """Return whether a variable of an open jaxpr stands for something that JAX keeps."""
+        return var in self._kept_in(jaxpr)
+
+    def _kept_in(self, jaxpr: Jaxpr) -> frozenset[Var]:
+        """Return what JAX keeps, also as the results of the calls in a jaxpr that return it."""
+        known = self._kept.get(id(jaxpr))
+        if known is None:
+            handed: set[Var] = set()
+            for eqn in jaxpr.eqns:
+                for nest in self._levels.nests(eqn) if self.kept else ():
+                    if nest.kind == "call":
+                        inside = self._kept_in(nest.jaxpr)
+                        pairs = zip(nest.jaxpr.outvars, nest.results, strict=True)
+                        handed.update(
+                            eqn.outvars[result]
+                            for v, result in pairs
+                            if result is not None and not jax_compat.is_literal(v) and v in inside
+                        )
+            known = self._kept[id(jaxpr)] = self.kept | handed
+        return known
+
+    def _found(self, jaxpr: Jaxpr) -> _Crossing:
+        """Return what crosses in a jaxpr.
+
+        Residuals are there when a forward pass begins, or a forward pass makes them. A cotangent
+        that is given to a `jax.vjp` is not among them: it is an input that the forward pass does
+        not read, or it is made after the forward pass.
+        """
+        first: dict[Var, int] = {}  # read by a forward eqn
+        last: dict[Var, int] = {}  # read by a backward eqn
+        forwards = []
+        made = [(v, -1, "") for v in (*jaxpr.constvars, *jaxpr.invars)]
+        for at, eqn in enumerate(jaxpr.eqns):
+            phase = self.passes.of(eqn)
+            if phase == FORWARD:
+                forwards.append(at)
+                for v in eqn.invars:
+                    if not jax_compat.is_literal(v):
+                        first.setdefault(v, at)
+            for i in self.reads(eqn):
+                if not jax_compat.is_literal(eqn.invars[i]):
+                    last[eqn.invars[i]] = at
+            inside = self._makes(eqn) if phase == BOTH else frozenset()
+            made += [(v, at, FORWARD if i in inside else phase) for i, v in enumerate(eqn.outvars)]
+
+        def crosses(var: Var, at: int, phase: str) -> bool:
+            if phase == FORWARD:
+                return True
+            if phase == UPDATE:
+                # Untagged is also what a scan moves out of its body while it is differentiated.
+                later = bisect.bisect(forwards, at)
+                return later < len(forwards) and forwards[later] < last[var]
+            # What one gradient makes may be what the next one is taken at.
+            return first.get(var, last[var]) < last[var]
+
+        kept = self._kept_in(jaxpr)
+        # A cotangent may be made before the forward pass, or be what that pass returns.
+        is_known = any(v in kept for v, _, _ in made)
+
+        def is_kept(var: Var, phase: str) -> bool:
+            if jax_compat.is_ref_type(var.aval):
+                return False
+            may_differ = phase == UPDATE or (phase == FORWARD and self._is_whole)
+            return not (is_known and may_differ) or var in kept
+
+        def is_residual(var: Var, at: int, phase: str) -> bool:
+            if self._is_whole and var in kept and phase != BACKWARD:
+                return True  # JAX keeps some that its backward pass does not read
+            if var not in last or not is_kept(var, phase):
+                return False
+            return crosses(var, at, phase) or (var in kept and phase != BACKWARD)
+
+        residuals = tuple(v for v, at, phase in made if is_residual(v, at, phase))
+        ahead = {v for v, _, phase in made if phase == FORWARD}
+        given = {*jaxpr.constvars, *jaxpr.invars}
+        return _Crossing(
+            residuals,
+            any(v in last and v not in given for v in residuals),
+            frozenset(i for i, v in enumerate(jaxpr.invars) if v in last.keys() - {*residuals}),
+            frozenset(
+                i
+                for i, v in enumerate(jaxpr.outvars)
+                if not jax_compat.is_literal(v) and v in ahead
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Crossing:
+    """What crosses from forward passes to backward passes in a jaxpr.
+
+    Attributes:
+      residuals: the variables that do.
+      is_made: whether any of them that a backward pass reads is made in the jaxpr.
+      entering: the invars, by number, that a backward pass reads and no forward pass before it:
+        residuals from outside, or cotangents.
+      leaving: the outvars, by number, that a forward pass makes.
+    """
+
+    residuals: tuple[Var, ...]
+    is_made: bool
+    entering: frozenset[int]
+    leaving: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from jaxresid.inspector.memory.peak import EstimatedPeak, OpSources, peak
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.program_arrays import ProgramArrays
+from jaxresid.inspector.residuals.step import Gradients
 from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace.retracing import retracing
 from jaxresid.inspector.trace.traced import Traced
@@ -315,6 +316,11 @@ class Subject(ABC):
     @abstractmethod
     def residuals(self) -> tuple[Residual, ...]:
         """The residuals."""
+
+    @property
+    def gradients(self) -> Gradients:
+        """The gradients that a program takes; of a loss none."""
+        return Gradients()
 
     @property
     @abstractmethod

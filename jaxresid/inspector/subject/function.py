@@ -18,7 +18,7 @@ from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.residuals.listing import listed
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace import meshes
-from jaxresid.inspector.trace.derivatives import gradients
+from jaxresid.inspector.trace.derivatives import taken_gradients
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import may_be_program
 from jaxresid.inspector.variants.function import FunctionVariants
@@ -93,7 +93,7 @@ class FunctionSubject(Subject):
         call = self.trace.arguments
         # The primal jaxpr may need another trace.
         holds_gradients = may_be_program(self.trace)
-        own = gradients(self.trace.written, self.trace.frames) if holds_gradients else ()
+        own = taken_gradients(self.trace.written, self.trace.frames) if holds_gradients else ()
         return Target(
             self.name,
             tuple(call.paths[i] for i in call.having("differentiated")),

@@ -34,10 +34,10 @@ from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.program.step_roles import PARAMETERS, next_values
 from jaxresid.inspector.program.unusable_donation import unusable_donations
 from jaxresid.inspector.program.zero_gradients import needless_moments
-from jaxresid.inspector.residuals.step import step_residuals
+from jaxresid.inspector.residuals.step import Gradients, gradients, step_residuals
 from jaxresid.inspector.subject.base import Subject, dead_gradients, without_gradient
 from jaxresid.inspector.trace import step as steps
-from jaxresid.inspector.trace.derivatives import gradients, in_words
+from jaxresid.inspector.trace.derivatives import in_words, taken_gradients
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.variants.rewrites.effects import (
     ProgramRewrites,
@@ -46,6 +46,10 @@ from jaxresid.inspector.variants.rewrites.effects import (
 )
 from jaxresid.inspector.variants.step import StepVariants
 from jaxresid.model import CompiledChange, Finding, Report, Residual, Split, Target
+
+_UNTOLD = (
+    "what a gradient keeps is not known, as its backward pass runs apart from its forward pass"
+)
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,11 @@ class StepSubject(Subject):
         return step_residuals(self.trace, self.program)
 
     @functools.cached_property
+    def taken_gradients(self) -> Gradients:
+        """The gradients that it takes, and those inside of them."""
+        return gradients(self.trace, self.program)
+
+    @functools.cached_property
     def rewrites(self) -> Rewrites | None:
         """What it differentiates, or all of it, to be rewritten; None where that cannot be told."""
         roles = self.program.inputs, self.program.outputs
@@ -84,7 +93,7 @@ class StepSubject(Subject):
     def target(self) -> Target:
         """The name of the step, and what it takes gradients of, as far as that is known."""
         parameters = tuple(r.path or "" for r in self.program.inputs if r.kind == PARAMETERS)
-        own = gradients(self.trace.jaxpr, self.trace.frames)
+        own = taken_gradients(self.trace.jaxpr, self.trace.frames)
         if not own:
             found = Target(self.name, parameters, "program")
             return replace(found, other_mode="loss") if self.trace.is_differentiable else found
@@ -102,7 +111,13 @@ class StepSubject(Subject):
         if self.is_dead:
             return EvaluatedCheckpoints((), step_cost(self.trace))
         return evaluate_step_checkpoints(
-            self.fun, self.trace, self.profile, self.residuals, self.program, self.peak
+            self.fun,
+            self.trace,
+            self.profile,
+            self.residuals,
+            self.program,
+            self.peak,
+            why_unknown=_UNTOLD if self.gradients.untold else "",
         )
 
     def traced_with(self, leaves: Sequence[Any]) -> StepSubject:

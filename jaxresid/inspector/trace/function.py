@@ -24,6 +24,7 @@ from jaxresid.inspector.jaxpr.callsites import contains_remat, may_hold_checkpoi
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import flattened
 from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.trace.traced import Lowerable, Traced
 from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr, Var
@@ -322,7 +323,8 @@ def _primal(
 
     def primal(diff_leaves: Sequence[Any], rest_leaves: Sequence[Any]) -> tuple[Any, Any]:
         dynamic = zip(diff + rest, [*diff_leaves, *rest_leaves], strict=True)
-        result, changes = called_with_changes(fun, arguments, dict(dynamic))
+        with jax_compat.marking_derivatives():
+            result, changes = called_with_changes(fun, arguments, dict(dynamic))
         if stops_at is not None and stops_at(result):
             raise StoppedError
         if not has_aux:
@@ -383,6 +385,7 @@ def _passes_here(primal: _Primal, arguments: Arguments, frames: Frames) -> Trace
 
     operands = _operands(arguments)
     traced = jax.jit(forward).trace(*operands)
+    jax_compat.settle_derivatives(eqns_in(jax_compat.open_jaxpr(traced.jaxpr)))
     if _foreign(traced, operands):
         # With jax_remat3 a rule that closes over a tracer of the target's own leaves one here, too,
         # but not where the target alone is traced.
@@ -417,6 +420,7 @@ def _traced(primal: _Primal, arguments: Arguments) -> TracedFunction:
     with jax_compat.in_mesh(arguments.context):
         operands = _operands(arguments)
         traced = jax_compat.import_jax().jit(primal).trace(*operands)
+        jax_compat.settle_derivatives(eqns_in(jax_compat.open_jaxpr(traced.jaxpr)))
         _check_closed(traced, operands)
         return _without_refs(traced, arguments)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxresid import jax_compat
 from jaxresid.errors import calls_user_code
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.call.sharding import Sharding
+from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
 from jaxresid.inspector.jaxpr.callsites import may_hold_checkpoints
 from jaxresid.inspector.jaxpr.flows import is_inexact
 from jaxresid.inspector.jaxpr.frames import Frames
@@ -33,6 +34,8 @@ from jaxresid.inspector.trace.function import Trace, TracedFunction, primal_trac
 from jaxresid.inspector.trace.jitted import as_jitted, jitted_with, operands, with_sharding
 from jaxresid.inspector.trace.traced import Lowerable, Traced
 from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr, Var
+
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,13 @@ class StepTrace(Traced):
         """Whether it takes a gradient anywhere."""
         return BACKWARD in self.passes.within(self.jaxpr)
 
+    @functools.cached_property
+    def kept(self) -> frozenset[Var]:
+        """What its gradients keep, as far as that stands in it as the variables that it was."""
+        pairs = (pair for eqn in eqns_in(self.jaxpr) for pair in jax_compat.derivatives(eqn))
+        taken = {id(derivative): derivative for derivative, _ in pairs if derivative.is_transposed}
+        return frozenset(var for derivative in taken.values() for var in derivative.kept)
+
     @property
     def is_differentiable(self) -> bool:
         """Whether it may as well be asked for its gradient: floats of floats, none given away."""
@@ -168,7 +178,9 @@ def step_primal(fun: Callable[..., Any], arguments: Arguments) -> TracedFunction
     Raises:
       Exception: whatever the function raises while JAX traces it.
     """
-    return primal_trace(_returning_arrays(fun), arguments, False)
+    return _marked(
+        lambda: primal_trace(_returning_arrays(fun), arguments, False), lambda made: made
+    )
 
 
 def step_trace_with_changes(
@@ -178,7 +190,22 @@ def step_trace_with_changes(
 
     See `changes.trace_with_changes`.
     """
-    return trace_with_changes(_returning_arrays(fun), arguments)
+    call = _returning_arrays(fun)
+    return _marked(lambda: trace_with_changes(call, arguments), lambda made: made[0])
+
+
+def _marked(trace: Callable[[], _Made], primal: Callable[[_Made], TracedFunction]) -> _Made:
+    """Return what is traced, in which all derivatives have marks.
+
+    A jitted function that was traced before, such as one that has run, has none: it is traced anew.
+    """
+    made = trace()
+    if not any(map(jax_compat.is_unmarked, eqns_in(jax_compat.open_jaxpr(primal(made).jaxpr)))):
+        return made
+    with intercept_bind({}):
+        made = trace()
+    strip_trace_context(jax_compat.open_jaxpr(primal(made).jaxpr))
+    return made
 
 
 def may_be_program(traced: Trace) -> bool:

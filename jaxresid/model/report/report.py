@@ -9,6 +9,7 @@ from jaxresid.model.display import show, to_perfetto, to_pprof, to_svg
 from jaxresid.model.headline import count_text, headline, peak_text
 from jaxresid.model.report.checkpoint import Checkpoint, Finding
 from jaxresid.model.report.cost import Phases
+from jaxresid.model.report.gradients import Gradient
 from jaxresid.model.report.lifetimes import Lifetimes, without_names
 from jaxresid.model.report.modules import ModuleMemory
 from jaxresid.model.report.next_step import NextStep
@@ -48,6 +49,7 @@ class Report(Result):
         then without each checkpoint for which that program can be made.
       arguments: what goes into a program that takes no gradient, and has no residuals.
       outputs: what comes out of it.
+      gradients: the gradients that a program takes, in its order; of a loss none, as it is one.
     """
 
     target: Target
@@ -68,6 +70,7 @@ class Report(Result):
     lifetimes: tuple[Lifetimes, ...] = ()
     arguments: tuple[ProgramArray, ...] = ()
     outputs: tuple[ProgramArray, ...] = ()
+    gradients: tuple[Gradient, ...] = ()
 
     def _headline(self) -> str:
         peak = peak_text(None)

@@ -13,6 +13,7 @@ from jaxresid.option_types import GroupBy, ReportView
 from jaxresid.render.report.checkpoints import render_checkpoints
 from jaxresid.render.report.compiled import compiled_lines
 from jaxresid.render.report.cost import render_cost
+from jaxresid.render.report.gradients import render_gradients
 from jaxresid.render.report.heading import about
 from jaxresid.render.report.offloading import render_offloading
 from jaxresid.render.report.overview.chart import Chart, is_one_pass
@@ -108,6 +109,7 @@ def _everything(report: Report, view: View, encoding: str) -> Iterator[Renderabl
     if report.offloading is not None:
         yield from render_offloading(report)
         yield Text()
+    yield from _spaced(render_gradients(report))
     yield from _spaced(render_residuals(report, view))
     yield from _spaced(_compiled(report))
     yield from _spaced(_findings(report))
@@ -130,6 +132,7 @@ def _one(report: Report, view: View, encoding: str) -> Iterator[RenderableType]:
     elif view.show == "residuals":
         yield render_totals(report)
         yield Text()
+        yield from _spaced(render_gradients(report))
         yield from render_residuals(report, view)
     elif view.show == "checkpoints":
         yield from render_checkpoints(report.checkpoints)

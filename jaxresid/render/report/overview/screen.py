@@ -11,6 +11,7 @@ from rich.text import Text
 from jaxresid.model import Report
 from jaxresid.render.report.compiled import remarks
 from jaxresid.render.report.estimates import interval_remarks
+from jaxresid.render.report.gradients import render_gradients
 from jaxresid.render.report.heading import jax_text
 from jaxresid.render.report.overview.chart import Chart
 from jaxresid.render.report.overview.checkpoints import grouped, render_groups
@@ -24,6 +25,7 @@ from jaxresid.render.style.wrapping import FlowingParts
 # So many lines are before the findings, at most, where they are at least so wide.
 MOST_LINES = 35
 _ROWS = 6
+_MOST_GRADIENTS = 6
 _MORE = "-v shows all; --view peak, residuals, checkpoints, modules or timeline"
 _MORE_WITHOUT_GRADIENT = "-v shows all; --view peak, modules or timeline"
 
@@ -75,6 +77,10 @@ def _above(report: Report, encoding: str, size: _Size) -> Iterator[RenderableTyp
         yield from render_code_lines(report, is_compact=size.is_compact)
     else:
         yield from render_live_lines(report, is_compact=size.is_compact)
+    listed = list(render_gradients(report, _MOST_GRADIENTS))
+    if listed:
+        yield Text()
+        yield from listed
     if report.checkpoints:
         yield Text()
         yield from render_groups(grouped(report.checkpoints), size.groups)

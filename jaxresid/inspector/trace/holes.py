@@ -1,0 +1,235 @@
+"""Find the gradients that a program takes: its holes, and those inside of them.
+
+A hole is what is differentiated and then transposed, however it is written: `jax.grad`, `jax.vjp`,
+`jax.linearize` and `jax.linear_transpose`, `jax.fwd_and_bwd`, `jax.jacrev`. Forward mode alone
+(`jax.jvp`, `jax.jacfwd`) makes none; around a gradient it makes more of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+
+from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.frames import Frame, Frames
+from jaxresid.inspector.jaxpr.levels import Levels
+from jaxresid.inspector.jaxpr.nesting import Nest
+from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, UPDATE, Passes
+from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
+from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.jax_compat import Derivative
+from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.model import Location
+
+# The derivatives around one, outermost first, and that one.
+_Path = tuple[Derivative, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """A gradient that a program takes, or several that are alike.
+
+    Attributes:
+      derivative: the derivative that it is.
+      function: the name of what is differentiated.
+      location: the line that takes it; None where it is not known.
+      trips: how often it is taken.
+      path: the derivatives around it, outermost first, and its own.
+      is_behind: whether it is taken in the backward pass of one around it, by a rule of its own.
+      holes: the gradients that what it differentiates takes itself.
+    """
+
+    derivative: Derivative
+    function: str
+    location: Location | None
+    trips: int
+    path: _Path
+    is_behind: bool = False
+    holes: tuple[Hole, ...] = ()
+
+
+def holes(step: StepTrace) -> tuple[Hole, ...]:
+    """Return the gradients that a program takes, in program order.
+
+    Those that a Python loop takes at one line, and that keep as much, are one.
+    """
+    return _below((), _Counts(step.levels, step.trips).of(step.jaxpr), step.frames)
+
+
+def _below(around: _Path, counts: Mapping[_Path, _Count], frames: Frames) -> tuple[Hole, ...]:
+    alike: dict[Hashable, Hole] = {}
+    for path, count in counts.items():
+        # What a loop does not change is computed before it, by forward eqns without a backward one.
+        if path[:-1] != around or not count.is_transposed:
+            continue
+        derivative = path[-1]
+        hole = Hole(
+            derivative,
+            derivative.function,
+            _location(derivative, frames),
+            max(count.number, 1),
+            path,
+            count.is_behind,
+            _below(path, counts, frames),
+        )
+        key = _key(hole)
+        known = alike.get(key)
+        alike[key] = hole if known is None else _together(known, hole)
+    return tuple(alike.values())
+
+
+def _key(hole: Hole) -> Hashable:
+    inside = tuple(map(_key, hole.holes))
+    return hole.function, hole.location, hole.derivative.kept_nbytes, inside
+
+
+def _together(one: Hole, other: Hole) -> Hole:
+    inside = tuple(_together(a, b) for a, b in zip(one.holes, other.holes, strict=True))
+    return replace(one, trips=one.trips + other.trips, holes=inside)
+
+
+def _location(derivative: Derivative, frames: Frames) -> Location | None:
+    found = []
+    for code, lasti in derivative.frames:
+        kind = frames.kind(code.co_filename, code.co_qualname)
+        if kind == "root":
+            break
+        if kind in ("user", "library", "jax"):
+            found.append(Frame(code, lasti, kind))
+    return frames.innermost_user(reversed(found))
+
+
+class HolePasses(Passes):
+    """The passes of the eqns of one hole; `update` is all that is no part of it.
+
+    Args:
+      hole: the hole.
+      levels: the descent into eqns.
+      jaxpr: the open jaxpr of the program.
+    """
+
+    def __init__(self, hole: Hole, levels: Levels, jaxpr: Jaxpr) -> None:
+        super().__init__()
+        self._path, self._is_behind = hole.path, hole.is_behind
+        self._levels = levels
+        self._owned: dict[int, str | None] = {}
+        self._seen: set[tuple[int, int]] = set()
+        self._enter(jaxpr, 0)
+
+    def _own(self, eqn: Eqn) -> str | None:
+        return self._owned.get(id(eqn), UPDATE)
+
+    def _enter(self, jaxpr: Jaxpr, matched: int) -> None:
+        """Tell the passes of the eqns of a jaxpr, inside so many of the derivatives of the path."""
+        if (id(jaxpr), matched) in self._seen:
+            return
+        self._seen.add((id(jaxpr), matched))
+        for eqn in jaxpr.eqns:
+            phase, inside = self._read(eqn, matched)
+            self._owned[id(eqn)] = phase
+            if phase is None:
+                for nest in self._levels.nests(eqn):
+                    self._enter(nest.jaxpr, inside)
+
+    def _read(self, eqn: Eqn, matched: int) -> tuple[str | None, int]:
+        for derivative, is_transposed in _gradients(eqn):
+            if derivative in self._path[:matched]:
+                continue
+            if derivative is not self._path[matched]:
+                return UPDATE, matched
+            matched += 1
+            if matched == len(self._path):
+                return (BACKWARD if is_transposed else FORWARD), matched
+            if is_transposed and not self._is_behind:
+                return UPDATE, matched
+        return None, matched
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """How often a gradient is taken.
+
+    Attributes:
+      number: how often.
+      is_transposed: whether its backward pass is there.
+      is_behind: whether it is only in the backward pass of one around it.
+    """
+
+    number: int
+    is_transposed: bool
+    is_behind: bool
+
+    def __add__(self, other: _Count) -> _Count:
+        both = self.is_transposed or other.is_transposed
+        if self.is_behind == other.is_behind:
+            return _Count(self.number + other.number, both, self.is_behind)
+        return replace(other if self.is_behind else self, is_transposed=both)
+
+    def or_most(self, other: _Count) -> _Count:
+        """Return the count of two branches, one of which runs."""
+        together = self + other
+        return replace(together, number=min(together.number, max(self.number, other.number)))
+
+
+class _Counts:
+    """How often gradients are taken in jaxprs, by the derivatives around them."""
+
+    def __init__(self, levels: Levels, trips: WhileTrips) -> None:
+        self._levels = levels
+        self._trips = trips
+        self._of: dict[int, dict[_Path, _Count]] = {}
+
+    def of(self, jaxpr: Jaxpr) -> dict[_Path, _Count]:
+        """Return how often each is taken in a jaxpr; 0 where only its backward pass is there."""
+        known = self._of.get(id(jaxpr))
+        if known is None:
+            known = self._of[id(jaxpr)] = self._found(jaxpr)
+        return known
+
+    def _found(self, jaxpr: Jaxpr) -> dict[_Path, _Count]:
+        counts: dict[_Path, _Count] = {}
+        begun: set[_Path] = set()
+        # A backward pass makes constants of its own that are tagged as the forward pass is.
+        given: set[Var] = {*jaxpr.constvars, *jaxpr.invars}
+        for eqn in jaxpr.eqns:
+            reads = any(not jax_compat.is_literal(v) and v in given for v in eqn.invars)
+            if reads:
+                given.update(eqn.outvars)
+            path: _Path = ()
+            is_behind = False
+            for derivative, is_transposed in _gradients(eqn):
+                path = (*path, derivative)
+                begins = reads and not is_transposed and not is_behind and path not in begun
+                if begins:
+                    begun.add(path)
+                _add(counts, path, _Count(int(begins), is_transposed, is_behind))
+                is_behind = is_behind or is_transposed
+            for inner, count in self._inside(eqn, path).items():
+                _add(counts, inner, replace(count, is_behind=is_behind or count.is_behind))
+        return counts
+
+    def _inside(self, eqn: Eqn, path: _Path) -> dict[_Path, _Count]:
+        """Return how often each is taken in the bodies of an eqn; of branches, at most."""
+        most: dict[_Path, _Count] = {}
+        for nest in self._levels.nests(eqn):
+            for inner, count in self.of(nest.jaxpr).items():
+                whole = (*path, *(derivative for derivative in inner if derivative not in path))
+                if whole != path:
+                    times = replace(count, number=count.number * self._runs(eqn, nest))
+                    most[whole] = times.or_most(most[whole]) if whole in most else times
+        return most
+
+    def _runs(self, eqn: Eqn, nest: Nest) -> int:
+        if nest.kind != "while":
+            return nest.length or 1
+        trips = self._trips.of(eqn)
+        return 1 if trips is None else trips.count
+
+
+def _add(counts: dict[_Path, _Count], path: _Path, count: _Count) -> None:
+    counts[path] = counts[path] + count if path in counts else count
+
+
+def _gradients(eqn: Eqn) -> list[tuple[Derivative, bool]]:
+    """Return the derivatives of an eqn that have a backward pass, see `jax_compat.derivatives`."""
+    return [found for found in jax_compat.derivatives(eqn) if found[0].is_transposed]

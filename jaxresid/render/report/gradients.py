@@ -1,0 +1,58 @@
+"""The gradients that a program takes, where these are several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from jaxresid.model import Gradient, Report
+from jaxresid.render.style.words import place_text
+from jaxresid.text.units import format_bytes
+
+
+def render_gradients(report: Report, most: int | None = None) -> Iterator[RenderableType]:
+    """Yield the gradients of a program, if several, each with those inside of it below.
+
+    Args:
+      report: the report.
+      most: how many are shown, at most; None: all.
+    """
+    rows = list(_rows(report.gradients))
+    if len(rows) < 2:
+        return
+    yield Text.assemble(
+        (f"{len(rows)} gradients", "bold"), ("  what each keeps, every time it is taken", "dim")
+    )
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for gradient, depth in rows[:most]:
+        nbytes = format_bytes(gradient.kept_nbytes + gradient.host_nbytes)
+        table.add_row(Text(nbytes, style="cyan"), Padding(_line(gradient), (0, 0, 0, 2 * depth)))
+    if len(rows) > len(rows[:most]):
+        hidden = len(rows) - len(rows[:most])
+        table.add_row(Text(), Text(f"{hidden} more: --view residuals", style="dim"))
+    yield table
+
+
+def _rows(gradients: Sequence[Gradient], depth: int = 0) -> Iterator[tuple[Gradient, int]]:
+    for gradient in gradients:
+        yield gradient, depth
+        yield from _rows(gradient.gradients, depth + 1)
+
+
+def _line(gradient: Gradient) -> Text:
+    line = Text()
+    if gradient.trips > 1:
+        line.append(f"×{gradient.trips} ", style="bold magenta")
+    line.append(f"of {gradient.function}")
+    if gradient.location is not None:
+        line.append(f"  {place_text(gradient.location)}")
+        line.append(f"  {gradient.location.code}", style="green")
+    if gradient.host_nbytes:
+        line.append(f"  {format_bytes(gradient.host_nbytes)} in host memory", style="dim")
+    return line

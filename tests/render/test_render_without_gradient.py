@@ -2,6 +2,8 @@
 
 import io
 
+import jax
+import jax.numpy as jnp
 import pytest
 from rich.console import Console
 
@@ -106,3 +108,18 @@ def test_a_saved_report_is_the_same_and_differs_from_another(tmp_path):
     same = jaxresid.diff(before, report("evaluate"))
     assert "No difference: peak" in without_words(headline(same))
     assert jaxresid.diff(before, report("generate")).peak_growth_nbytes < 0
+
+
+def test_what_stays_where_it_is_is_called_so():
+    def fun(ref, x):
+        ref[...] = ref[...] + x
+
+    x = jnp.zeros((8, 8))
+    written = jaxresid.inspect(fun, on="gpu:h100")(jax.new_ref(x), x)
+    assert "(ref) changed in place" in " ".join(shown(render_report(written, View())).split())
+
+    def reduced(x):
+        return x.sum(0)
+
+    lost = jaxresid.inspect(jax.jit(reduced, donate_argnums=0), on="gpu:h100")(x)
+    assert " arguments\n" in shown(render_report(lost, View()))

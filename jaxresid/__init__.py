@@ -156,8 +156,8 @@ _PUBLIC = {
         "Mark Mesh ModuleMemory NextStep Offloading OomBuffer OomOther OomParts OomPool "
         "OomReport OomTrace Origin Peak Phases PhaseSpan PlaceInfo Plan PlannedPart PlannedSite "
         "PlannedValue ProgramArray ProgramPoint Relief Report Residual ResidualGroup "
-        "ResidualGroups ResidualRow Selection Source Sweep SweepRow Target TimeBasis TimeInterval Timing "
-        "Totals Transfers TriedPlace ValueDifference Verdict WayOut"
+        "ResidualGroups ResidualRow Selection Source Sweep SweepRow Target TimeBasis "
+        "TimeInterval Timing Totals Transfers TriedPlace ValueDifference Verdict WayOut"
     ),
     "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
     "jaxresid.option_types": "GroupBy Mode ResidualKey",

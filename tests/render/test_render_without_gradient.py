@@ -10,6 +10,7 @@ from rich.console import Console
 import jaxresid
 from jaxresid.documents.files import load, save
 from jaxresid.render.diff.words import headline
+from jaxresid.render.in_editor import report_text
 from jaxresid.render.notebook.report import report_html
 from jaxresid.render.page.document import page_document
 from jaxresid.render.report.compiled import render_compiled
@@ -59,6 +60,11 @@ def test_lines_and_arguments_at_the_peak_add_up_to_it():
 )
 def test_what_goes_in_and_out(name, words):
     assert words in " ".join(shown(render_report(report(name), View())).split())
+
+
+def test_its_figures_in_an_editor():
+    text = report_text(report("decode_donated"))
+    assert without_words(text).endswith("MiB · gpu:h100")
 
 
 def test_views_of_what_is_not_there_say_why():

@@ -796,6 +796,7 @@ def test_json_of_the_cost():
         "forward_flops": 6,
         "backward_flops": 60,
         "recompute_flops": 0,
+        "program_flops": 0,
         "matmul_flops": 11,
         "conv_flops": 22,
         "elementwise_flops": 33,
@@ -816,7 +817,7 @@ def test_json_of_the_cost():
                 "notes": ["one trip"] * (name == "recompute"),
                 "collectives": {"psum": 6 * n} if n else {},
             }
-            for name, n in (("forward", 1), ("backward", 10), ("recompute", 0), ("update", 0))
+            for name, n in (("forward", 1), ("backward", 10), ("recompute", 0), ("update", 0), ("program", 0))
         },
     }
 

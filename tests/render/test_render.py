@@ -817,7 +817,13 @@ def test_json_of_the_cost():
                 "notes": ["one trip"] * (name == "recompute"),
                 "collectives": {"psum": 6 * n} if n else {},
             }
-            for name, n in (("forward", 1), ("backward", 10), ("recompute", 0), ("update", 0), ("program", 0))
+            for name, n in (
+                ("forward", 1),
+                ("backward", 10),
+                ("recompute", 0),
+                ("update", 0),
+                ("program", 0),
+            )
         },
     }
 

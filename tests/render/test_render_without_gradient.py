@@ -1,6 +1,7 @@
 """How programs that take no gradient are shown: no word of passes, residuals or checkpoints."""
 
 import io
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -9,15 +10,21 @@ from rich.console import Console
 
 import jaxresid
 from jaxresid.documents.files import load, save
+from jaxresid.model import LiveKind, Pass
+from jaxresid.model.plan.floor import FloorKind
 from jaxresid.render.diff.words import headline
 from jaxresid.render.in_editor import report_text
 from jaxresid.render.notebook.report import report_html
 from jaxresid.render.page.document import page_document
 from jaxresid.render.report.compiled import render_compiled
+from jaxresid.render.report.overview import parts
 from jaxresid.render.report.rows import View
 from jaxresid.render.report.text import render_report
+from jaxresid.render.style import words
+from jaxresid.render.svg import bands
 from jaxresid.render.svg.icicle import icicle
 from jaxresid.render.svg.timeline import timeline
+from jaxresid.render.tables import floor
 from jaxresid.render.traces.pprof import profile_of_report
 from tests.programs_without_gradient import report
 
@@ -129,3 +136,11 @@ def test_what_stays_where_it_is_is_called_so():
 
     lost = jaxresid.inspect(jax.jit(reduced, donate_argnums=0), on="gpu:h100")(x)
     assert " arguments\n" in shown(render_report(lost, View()))
+
+
+def test_each_kind_of_value_and_part_has_its_word_and_its_fill():
+    kinds = set(get_args(LiveKind))
+    assert kinds <= set(parts._FILLS)
+    assert kinds == set(words._KINDS) == set(bands._ORDER)
+    assert set(get_args(FloorKind)) == set(floor._KINDS)
+    assert set(get_args(Pass)) == set(words._PHASES)

@@ -155,9 +155,7 @@ class _Origins:
         """Yield the numbers of the operands that an inner outvar is the next value of."""
         carry = next((i for i, j in nest.carries.items() if j == out), None)
         if carry is None:
-            for i in self.of(nest.jaxpr, out):
-                if nest.kind != "scan" or i in nest.slices:
-                    yield nest.operands[i]
+            yield from (nest.operands[i] for i in self.of(nest.jaxpr, out))
         # A loop over the weights of layers hands on what they compute, and no state.
         elif not any(is_inexact(nest.jaxpr.invars[i]) for i in nest.slices) or (
             carry in self.of(nest.jaxpr, out)

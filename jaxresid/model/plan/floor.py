@@ -12,6 +12,7 @@ FloorKind = OneOf[
     "parameters",
     "optimizer-state",
     "batch",
+    "state",
     "differentiated",
     "argument",
     "constant",
@@ -37,7 +38,8 @@ class FloorPart(Shown):
     """Some of what no checkpoint can remove.
 
     Attributes:
-      kind: in a training step `parameters`, `optimizer-state` and `batch`; in a function its
+      kind: in a training step `parameters`, `optimizer-state` and `batch`; in a program without a
+        gradient `state` for arguments that it returns updated; in a function its
         `differentiated` arguments; `argument` for others, `constant` for arrays that it closes
         over; `gradient`; `updated` for the next values of arguments that are not donated, which
         are there beside them; `output` for what else is returned.

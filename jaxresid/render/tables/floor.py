@@ -14,6 +14,7 @@ from jaxresid.text.units import format_bytes
 _KINDS = {
     "parameters": "parameters",
     "optimizer-state": "optimizer state",
+    "state": "state",
     "batch": "batch",
     "differentiated": "differentiated arguments",
     "argument": "other arguments",

@@ -28,7 +28,16 @@ from jaxresid.render.tables import floor
 from jaxresid.render.traces.pprof import profile_of_report
 from tests.programs_without_gradient import report
 
-WORDS = ("residual", "checkpoint", "backward", "forward", "optimizer", "update pass", "kept", "keeps")
+WORDS = (
+    "residual",
+    "checkpoint",
+    "backward",
+    "forward",
+    "optimizer",
+    "update pass",
+    "kept",
+    "keeps",
+)
 
 
 def shown(value):

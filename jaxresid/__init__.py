@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from jaxresid.model import PlannedPart as PlannedPart
     from jaxresid.model import PlannedSite as PlannedSite
     from jaxresid.model import PlannedValue as PlannedValue
+    from jaxresid.model import ProgramArray as ProgramArray
     from jaxresid.model import ProgramPoint as ProgramPoint
     from jaxresid.model import Relief as Relief
     from jaxresid.model import Report as Report
@@ -160,10 +161,10 @@ _PUBLIC = {
         "Growth Interval IntervalBasis JaxInfo KeptBeyondPeak Largest Lifetime Lifetimes "
         "LineBytes LineDifference Literal LiveValue Location Mark Mesh ModuleMemory NextStep "
         "Offloading OomBuffer OomOther OomParts OomPool OomReport OomTrace Origin Peak "
-        "PhaseSpan Phases PlaceInfo Plan PlannedPart PlannedSite PlannedValue ProgramPoint "
-        "Relief Report Residual ResidualGroup ResidualGroups ResidualRow Selection SizePeak "
-        "Source Sweep SweepRow Target TimeBasis TimeInterval Timing Totals Transfers "
-        "TriedPlace ValueDifference Verdict WayOut"
+        "PhaseSpan Phases PlaceInfo Plan PlannedPart PlannedSite PlannedValue ProgramArray "
+        "ProgramPoint Relief Report Residual ResidualGroup ResidualGroups ResidualRow "
+        "Selection SizePeak Source Sweep SweepRow Target TimeBasis TimeInterval Timing Totals "
+        "Transfers TriedPlace ValueDifference Verdict WayOut"
     ),
     "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
     "jaxresid.option_types": "GroupBy Mode ResidualKey",

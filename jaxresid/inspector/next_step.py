@@ -173,7 +173,8 @@ def _most_at_peak(report: Report) -> str:
     most = lines[0]
     share = f"{format_bytes(most.nbytes)} of {format_bytes(peak.nbytes)} at the peak"
     if most.argument is not None:
-        return f"{share} are {most.argument or 'constants'}"
+        kind = most.values[0].kind
+        return f"{share} are {most.argument or _PLURALS.get(kind, kind)}"
     where = most.location
     if where is None:
         return f"{share} are temporaries"

@@ -116,13 +116,17 @@ def function_text(lines: Sequence[LineFigures]) -> str:
 
 
 def report_text(report: Report) -> str:
-    """Return the figures of a target: `peak about 1.38 GiB · 176.00 MiB kept · tpu:v5e`."""
+    """Return the figures of a target: `peak about 1.38 GiB · 176.00 MiB kept · tpu:v5e`.
+
+    What is kept is not among those of a program that takes no gradient.
+    """
     parts = []
     if report.compiled and report.compiled[0].peak_nbytes is not None:
         parts.append(f"peak {format_bytes(report.compiled[0].peak_nbytes)} by XLA")
     elif report.peak is not None:
         parts.append(f"peak about {format_bytes(report.peak.nbytes)}")
-    parts.append(f"{format_bytes(report.totals.computed_nbytes)} kept")
+    if report.target.has_gradient:
+        parts.append(f"{format_bytes(report.totals.computed_nbytes)} kept")
     return " · ".join((*parts, report.place.name))
 
 

@@ -77,9 +77,20 @@ def test_what_has_no_derivative_but_zero_is_taken_as_it_is(fun, args, jitted):
     assert (result.target.mode, result.target.has_gradient) == ("program", False)
 
 
-def test_a_loss_whose_float_goes_through_a_loop_is_a_loss():
-    result = of(lambda x: jax.lax.fori_loop(0, 3, lambda i, y: y + jnp.sin(x).sum(), 0.0), X)
-    assert (result.target.mode, result.target.has_gradient) == ("loss", True)
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda x, pair: (pair[0] + jnp.sin(x).sum(), 0.0),
+        lambda x, pair: (pair[1], jnp.sin(x).sum()),  # a trip later
+    ],
+)
+def test_a_loss_whose_float_goes_through_a_loop_is_a_loss(body):
+    def loss(x):
+        return jax.lax.fori_loop(0, 3, lambda i, pair: body(x, pair), (0.0, 0.0))[0]
+
+    for fun in (loss, jax.jit(loss)):
+        result = of(fun, X)
+        assert (result.target.mode, result.target.has_gradient) == ("loss", True)
 
 
 def test_what_returns_no_array_is_an_error():

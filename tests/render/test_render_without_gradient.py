@@ -1,24 +1,43 @@
 """How programs that take no gradient are shown: no word of passes, residuals or checkpoints."""
 
 import io
+from typing import get_args
 
+import jax
+import jax.numpy as jnp
 import pytest
 from rich.console import Console
 
 import jaxresid
 from jaxresid.documents.files import load, save
+from jaxresid.model import LiveKind, Pass
+from jaxresid.model.plan.floor import FloorKind
 from jaxresid.render.diff.words import headline
+from jaxresid.render.in_editor import report_text
 from jaxresid.render.notebook.report import report_html
 from jaxresid.render.page.document import page_document
 from jaxresid.render.report.compiled import render_compiled
+from jaxresid.render.report.overview import parts
 from jaxresid.render.report.rows import View
 from jaxresid.render.report.text import render_report
+from jaxresid.render.style import words
+from jaxresid.render.svg import bands
 from jaxresid.render.svg.icicle import icicle
 from jaxresid.render.svg.timeline import timeline
+from jaxresid.render.tables import floor
 from jaxresid.render.traces.pprof import profile_of_report
 from tests.programs_without_gradient import report
 
-WORDS = ("residual", "checkpoint", "backward", "forward", "optimizer", "update pass", "kept")
+WORDS = (
+    "residual",
+    "checkpoint",
+    "backward",
+    "forward",
+    "optimizer",
+    "update pass",
+    "kept",
+    "keeps",
+)
 
 
 def shown(value):
@@ -59,6 +78,11 @@ def test_what_goes_in_and_out(name, words):
     assert words in " ".join(shown(render_report(report(name), View())).split())
 
 
+def test_its_figures_in_an_editor():
+    text = report_text(report("decode_donated"))
+    assert without_words(text).endswith("MiB · gpu:h100")
+
+
 def test_views_of_what_is_not_there_say_why():
     for view in ("residuals", "checkpoints"):
         text = shown(render_report(report("evaluate"), View(show=view)))
@@ -72,11 +96,13 @@ def test_its_chart_and_its_table_have_no_passes():
 
 def test_pictures_profile_page_and_notebook():
     result = report("decode", lifetimes=True)
-    without_words(timeline(result).partition("<title>")[2])
+    assert ">program</text>" not in without_words(timeline(result).partition("</style>")[2])
     with pytest.raises(ValueError, match="takes no gradient"):
         icicle(result)
     profile_of_report(result)
-    without_words(report_html(result).partition("live at the peak: ")[2])
+    html = report_html(result)
+    assert "(cache) returned updated and not donated" in html
+    assert not [word for word in ("residual", "checkpoint", "backward") if word in html]
     document = page_document(result)
     assert document["programs"][0]["values"]["kind"]
     assert "program" in document["tables"]["texts"]
@@ -106,3 +132,26 @@ def test_a_saved_report_is_the_same_and_differs_from_another(tmp_path):
     same = jaxresid.diff(before, report("evaluate"))
     assert "No difference: peak" in without_words(headline(same))
     assert jaxresid.diff(before, report("generate")).peak_growth_nbytes < 0
+
+
+def test_what_stays_where_it_is_is_called_so():
+    def fun(ref, x):
+        ref[...] = ref[...] + x
+
+    x = jnp.zeros((8, 8))
+    written = jaxresid.inspect(fun, on="gpu:h100")(jax.new_ref(x), x)
+    assert "(ref) changed in place" in " ".join(shown(render_report(written, View())).split())
+
+    def reduced(x):
+        return x.sum(0)
+
+    lost = jaxresid.inspect(jax.jit(reduced, donate_argnums=0), on="gpu:h100")(x)
+    assert " arguments\n" in shown(render_report(lost, View()))
+
+
+def test_each_kind_of_value_and_part_has_its_word_and_its_fill():
+    kinds = set(get_args(LiveKind))
+    assert kinds <= set(parts._FILLS)
+    assert kinds == set(words._KINDS) == set(bands._ORDER)
+    assert set(get_args(FloorKind)) == set(floor._KINDS)
+    assert set(get_args(Pass)) == set(words._PHASES)

@@ -46,23 +46,27 @@ def updated_arguments(step: StepTrace) -> dict[int, frozenset[int]]:
 
     What is returned as it is, is none of them.
     """
-    jaxpr = step.jaxpr
+    jaxpr, inputs, updates = step.jaxpr, step.inputs, step.updates
     flows = Flows(jaxpr)
-    back = {i: [j] for i, j in step.updates.items()}
+    back: dict[int, set[int]] = {}
     as_it_is = set(jaxpr.invars)
     for j, (v, flow) in enumerate(zip(jaxpr.outvars, flows.outputs, strict=True)):
         if j < step.num_returned and not jax_compat.is_literal(v) and v not in as_it_is:
             for i in bits(flow.inputs & flows.like(v)):
-                if i not in step.updates and step.inputs[i] is not None:
-                    back.setdefault(i, []).append(j)
-    keys = {i: path_keys(step.inputs[i] or "") for i in back}
-    bare = _in_order({i: back[i] for i in back if not keys[i] and i not in step.updates})
+                if i not in updates and inputs[i] is not None:
+                    back.setdefault(i, set()).add(j)
+    keys = {i: path_keys(inputs[i] or "") for i in back}
+    tails = _Tails([path_keys(path) for path in step.outputs])
+    bare = _in_order({i: back[i] for i in back if not keys[i]})
     origins = _Origins()
-    found: dict[int, frozenset[int]] = {}
+    written: dict[int, set[int]] = {}
+    for j in set().union(*back.values()):
+        for i in origins.of(jaxpr, j):
+            written.setdefault(i, set()).add(j)
+    found = {i: frozenset({j}) for i, j in updates.items()}
     for i, outputs in back.items():
-        nexts = {j for j in outputs if i in step.updates}
-        nexts = nexts or {j for j in outputs if keys[i] and _ends_with(step.outputs[j], keys[i])}
-        nexts = nexts or {j for j in outputs if i in origins.of(jaxpr, j)} or bare.get(i, set())
+        nexts = outputs & tails.ending_with(keys[i]) or outputs & written.get(i, set())
+        nexts = nexts or bare.get(i, set())
         if nexts or step.donated[i]:
             found[i] = frozenset(nexts or outputs)
     return found
@@ -87,7 +91,7 @@ def argument_roles(step: StepTrace) -> tuple[tuple[ValueRole, ...], tuple[ValueR
     return tuple(inputs), tuple(outputs)
 
 
-def _in_order(back: dict[int, list[int]]) -> dict[int, set[int]]:
+def _in_order(back: dict[int, set[int]]) -> dict[int, set[int]]:
     """Return the inputs that come back in their order, two or more, each with its output."""
     found: dict[int, set[int]] = {}
     last = -1
@@ -103,9 +107,18 @@ def path_keys(path: str) -> list[str]:
     return re.findall(r"\[(?:'[^']*'|[^\[\]]*+)\]|(?<=[\w\]])\.\w+|^\.\w+", path)
 
 
-def _ends_with(path: str, keys: Sequence[str]) -> bool:
-    each = path_keys(path)
-    return each[len(each) - len(keys) :] == list(keys)
+class _Tails:
+    """Which paths end with some keys."""
+
+    def __init__(self, paths: Sequence[Sequence[str]]) -> None:
+        self._ending: dict[tuple[str, ...], set[int]] = {}
+        for j, keys in enumerate(paths):
+            for start in range(len(keys)):
+                self._ending.setdefault(tuple(keys[start:]), set()).add(j)
+
+    def ending_with(self, keys: Sequence[str]) -> set[int]:
+        """Return the numbers of the paths that end with keys; none where there are no keys."""
+        return self._ending.get(tuple(keys), set())
 
 
 class _Origins:
@@ -155,9 +168,7 @@ class _Origins:
         """Yield the numbers of the operands that an inner outvar is the next value of."""
         carry = next((i for i, j in nest.carries.items() if j == out), None)
         if carry is None:
-            for i in self.of(nest.jaxpr, out):
-                if nest.kind != "scan" or i in nest.slices:
-                    yield nest.operands[i]
+            yield from (nest.operands[i] for i in self.of(nest.jaxpr, out))
         # A loop over the weights of layers hands on what they compute, and no state.
         elif not any(is_inexact(nest.jaxpr.invars[i]) for i in nest.slices) or (
             carry in self.of(nest.jaxpr, out)

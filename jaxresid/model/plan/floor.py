@@ -13,6 +13,7 @@ FloorKind = OneOf[
     "optimizer-state",
     "frozen-weights",
     "batch",
+    "state",
     "differentiated",
     "argument",
     "constant",
@@ -39,9 +40,10 @@ class FloorPart(Shown):
 
     Attributes:
       kind: in a training step `parameters`, `optimizer-state`, `frozen-weights` and `batch`; in a
-        function its `differentiated` arguments; `argument` for others, `constant` for arrays that
-        it closes over; `gradient`; `updated` for the next values of arguments that are not donated,
-        which are there beside them; `output` for what else is returned.
+        program without a gradient `state` for arguments that it returns updated; in a function its
+        `differentiated` arguments; `argument` for others, `constant` for arrays that it closes
+        over; `gradient`; `updated` for the next values of arguments that are not donated, which
+        are there beside them; `output` for what else is returned.
       nbytes: the bytes, on a mesh those of one device.
       arguments: the arguments that it is in, or belongs to, by name.
       until_update: whether it is there from the backward pass to the update alone, as gradients

@@ -66,8 +66,13 @@ def render_arrays(report: Report, most: int | None = _TOP) -> Iterator[Renderabl
             yield Text(f"{len(rest)} smaller {plural}, {format_bytes(nbytes)}", style="dim")
 
 
+def _is_written(array: ProgramArray) -> bool:
+    """Return whether an argument is a Ref, which is written where it stands."""
+    return array.is_donated and array.counterpart == array.path
+
+
 def _is_given(array: ProgramArray) -> bool:
-    return array.is_donated and array.counterpart is not None
+    return array.is_donated and array.counterpart not in (None, array.path)
 
 
 def _is_kept(array: ProgramArray) -> bool:
@@ -79,6 +84,7 @@ def _is_on_host(array: ProgramArray) -> bool:
 
 
 _SHARES: tuple[tuple[str, Callable[[ProgramArray], bool]], ...] = (
+    ("changed in place", _is_written),
     ("donated and returned updated", _is_given),
     ("returned updated and not donated", _is_kept),
     ("in host memory", _is_on_host),
@@ -122,6 +128,8 @@ def _row_text(row: Sequence[ProgramArray], note: Callable[[Sequence[ProgramArray
 
 
 def _of_argument(row: Sequence[ProgramArray]) -> str:
+    if _is_written(row[0]):
+        return "changed in place"
     given = "donated" if row[0].is_donated else "not donated"
     if row[0].counterpart is None:
         return given if row[0].is_donated else ""

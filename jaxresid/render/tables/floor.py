@@ -15,6 +15,7 @@ _KINDS = {
     "parameters": "parameters",
     "optimizer-state": "optimizer state",
     "frozen-weights": "frozen weights",
+    "state": "state",
     "batch": "batch",
     "differentiated": "differentiated arguments",
     "argument": "other arguments",

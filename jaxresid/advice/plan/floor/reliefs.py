@@ -384,7 +384,7 @@ class Reliefs:
         weights = {
             i
             for i, role in self._roles.items()
-            if i not in batch and role in (PARAMETERS, OPTIMIZER_STATE, "differentiated")
+            if i not in batch and role in (PARAMETERS, OPTIMIZER_STATE, "state", "differentiated")
         }
         for chosen, way in ((batch, "data parallel"), (weights | batch, "FSDP")):
             with _where_traced(way):

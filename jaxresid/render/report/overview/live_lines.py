@@ -59,4 +59,5 @@ def line_title(line: LiveLine) -> str:
     (kind, *others) = sorted(kinds)
     if line.argument:
         return f"{'argument' if others else kind_text(kind)} {line.argument}"
-    return "(line unknown)" if others else f"{kinds_text(kind)} (line unknown)"
+    known = "" if others else kinds_text(kind)
+    return known if line.argument is not None and known else f"{known} (line unknown)".strip()

@@ -10,6 +10,7 @@ from jax import lax
 
 import jaxresid
 from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.inspector.call.inputs import from_function
 from tests.inspector.trace.test_reading import LOSSES, PROGRAMS
 from tests.program_oracle import rows_of
 from tests.small import f32, i32
@@ -73,7 +74,7 @@ def _fixtures():
 @pytest.mark.integration
 @pytest.mark.parametrize(("fun", "inputs"), _fixtures())
 def test_a_fixture_says_the_same_in_the_mode_that_auto_chooses(fun, inputs):
-    args = jax.eval_shape(inputs)
+    args = from_function(inputs, inputs.__name__).args
     read = jaxresid.inspect(fun)(*args)
     assert jaxresid.inspect(fun, mode=read.target.mode)(*args).to_json() == read.to_json()
 

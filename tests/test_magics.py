@@ -89,6 +89,11 @@ def test_options(line):
     assert line("loss params x --on gpu:h100 --memory-fraction 0.5").place.memory_nbytes < whole
 
 
+def test_the_mode_is_one_of_them(line):
+    asked = line("loss(params, x)").target, line("--mode program loss(params, x)").target
+    assert [target.mode for target in asked] == ["loss", "program"]
+
+
 def test_a_negative_number_is_no_option(line):
     assert line("loss(params, x, -1.0)").totals.computed_nbytes
     assert line("loss(params, x, scale=2 - 1.0)").totals.computed_nbytes

@@ -110,6 +110,8 @@ class TestEachKey:
             ("argnums = [0, 1]", "argnums", (0, 1)),
             ("has-aux = true", "has_aux", True),
             ('mode = "program"', "mode", "program"),
+            ('method = "decode"', "method", "decode"),
+            ('init-args = ["i32[8,64]"]', "init_arg", ("i32[8,64]",)),
             ('mesh = "data=4,model=2"', "mesh", ("data=4,model=2",)),
             ('mesh-mode = "explicit"', "mesh_mode", "explicit"),
             ("batch = 8", "batch", sizes(8)),

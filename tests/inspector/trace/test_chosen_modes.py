@@ -1,5 +1,8 @@
 """A mode that is named: what it changes, what it warns of, what it refuses."""
 
+import importlib
+import inspect
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -7,6 +10,7 @@ from jax import lax
 
 import jaxresid
 from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.inspector.call.inputs import from_function
 from tests.inspector.trace.test_reading import LOSSES, PROGRAMS
 from tests.program_oracle import rows_of
 from tests.small import f32, i32
@@ -53,6 +57,26 @@ def uncallable(x):
 def test_the_mode_that_auto_chooses_says_the_same(fun, args, mode):
     read = jaxresid.inspect(fun)(*args)
     assert jaxresid.inspect(fun, mode=mode)(*args).to_json() == read.to_json()
+
+
+FIXTURES = ("block", "docs", "gpt", "neural_ode", "offload", "optimizer", "stack8", "train_step")
+
+
+def _fixtures():
+    for name in FIXTURES:
+        module = importlib.import_module(f"fixtures.inspect.{name}")
+        for function in vars(module).values():
+            inputs = getattr(module, f"{getattr(function, '__name__', '')}_inputs", None)
+            if inspect.isfunction(inputs) and function.__module__ == module.__name__:
+                yield pytest.param(function, inputs, id=f"{name}.{function.__name__}")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("fun", "inputs"), _fixtures())
+def test_a_fixture_says_the_same_in_the_mode_that_auto_chooses(fun, inputs):
+    args = from_function(inputs, inputs.__name__).args
+    read = jaxresid.inspect(fun)(*args)
+    assert jaxresid.inspect(fun, mode=read.target.mode)(*args).to_json() == read.to_json()
 
 
 @pytest.mark.parametrize(

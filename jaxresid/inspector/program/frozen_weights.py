@@ -229,8 +229,10 @@ def _joined(first: _Made, second: _Made) -> _Made:
 
 
 def _has_batch_dims(eqn: Eqn) -> bool:
-    dims = jax_compat.params(eqn).get("dimension_numbers")
-    return jax_compat.primitive_name(eqn) == "dot_general" and bool(dims[1][0])
+    if jax_compat.primitive_name(eqn) != "dot_general":
+        return False
+    _, (batch, _) = jax_compat.params(eqn)["dimension_numbers"]
+    return bool(batch)
 
 
 def _is_elementwise(eqn: Eqn) -> bool:

@@ -82,11 +82,27 @@ def _of_shard_map() -> dict[tuple[Any, str], Any]:
         from jax._src import pmap
     except ImportError:
         return {}
-    if not hasattr(pmap, "_get_mesh_devices"):
+    if not hasattr(pmap, "_cached_shard_map"):
         return {}
+    plain_mesh, plain_made = pmap.Mesh, pmap._cached_shard_map
+
+    def mesh(devices: Any, names: Sequence[Any]) -> Any:
+        if not isinstance(devices, _AbsentDevices):
+            return plain_mesh(devices, names)
+        return new_abstract_mesh({names[0]: len(devices)})
+
+    if not hasattr(pmap, "_get_mesh_devices"):  # 0.8
+        plain = pmap._get_devices
+
+        def all_devices(called: Any, backend: Any) -> Any:
+            count = called.local_axis_size
+            found = plain(called, backend)
+            is_absent = called.devices is None and len(found) < count
+            return _AbsentDevices(range(count)) if is_absent else found
+
+        return {(pmap, "_get_devices"): all_devices, (pmap, "Mesh"): mesh}
     sharding = import_jax().sharding
-    plain_devices, plain_mesh = pmap._get_mesh_devices, pmap.Mesh
-    plain_made = pmap._cached_shard_map
+    plain_devices = pmap._get_mesh_devices
     # What is asked of a mesh before it is traced over.
     answers = {
         (sharding.AbstractMesh, "local_mesh"): property(lambda self: self),
@@ -99,11 +115,6 @@ def _of_shard_map() -> dict[tuple[Any, str], Any]:
         found = plain_devices(devices, backend, local_size, size, *args)
         count = size or local_size
         return found if devices is not None or len(found) == count else _AbsentDevices(range(count))
-
-    def mesh(devices: Any, names: Sequence[Any]) -> Any:
-        if not isinstance(devices, _AbsentDevices):
-            return plain_mesh(devices, names)
-        return new_abstract_mesh({names[0]: len(devices)})
 
     def made(*args: Any) -> Any:
         is_absent = any(isinstance(arg, _AbsentDevices) for arg in args)

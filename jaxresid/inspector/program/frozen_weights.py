@@ -199,8 +199,6 @@ class _Reader:
                 if v.aval.shape:
                     votes.batch |= self._asked(made)
         elif _is_elementwise(eqn):
-            if name == "select_n":
-                votes.batch |= self._asked(operands[0])
             for made in operands:
                 others = [other for other in operands if other is not made]
                 self._vote_elementwise(made, others)

@@ -163,7 +163,6 @@ def test_what_a_forward_pass_writes_is_no_frozen_weight():
     assert "frozen-weights" not in [r.kind for r in program.inputs]
 
 
-
 def test_a_frozen_backbone_under_a_trained_head():
     def loss(head, backbone, x):
         for w in backbone:

@@ -172,6 +172,19 @@ def test_running_means_and_an_average_of_weights_are_none():
     assert needless_moments(made.trace, made.program) is None
 
 
+def test_what_is_kept_beside_no_optimizer_is_none():
+    labels = {"frozen": "freeze", "head": "train"}
+    tx = optax.multi_transform({"train": optax.adam(1e-3), "freeze": optax.set_to_zero()}, labels)
+
+    def step(params, state, kept, x):
+        updates, state = tx.update(jax.grad(loss)(params, x), state, params)
+        return optax.apply_updates(params, updates), state, {"decayed": 0.9 * kept["decayed"]}
+
+    kept = {"decayed": f32(WIDTH, WIDTH)}
+    made = subject(Question(step, (PARAMS, jax.eval_shape(tx.init, PARAMS), kept, X), {}))
+    assert needless_moments(made.trace, made.program) is None
+
+
 def test_the_effect_is_that_of_an_optimizer_of_the_trained_weights():
     tx, on = optax.adam(1e-3), "gpu:h100"
     args = PARAMS, jax.eval_shape(tx.init, PARAMS), X

@@ -199,8 +199,6 @@ class _Reader:
                 if v.aval.shape:
                     votes.batch |= self._asked(made)
         elif _is_elementwise(eqn):
-            if name == "select_n":
-                votes.batch |= self._asked(operands[0])
             for made in operands:
                 others = [other for other in operands if other is not made]
                 self._vote_elementwise(made, others)
@@ -229,8 +227,10 @@ def _joined(first: _Made, second: _Made) -> _Made:
 
 
 def _has_batch_dims(eqn: Eqn) -> bool:
-    dims = jax_compat.params(eqn).get("dimension_numbers")
-    return jax_compat.primitive_name(eqn) == "dot_general" and bool(dims and dims[1][0])
+    if jax_compat.primitive_name(eqn) != "dot_general":
+        return False
+    _, (batch, _) = jax_compat.params(eqn)["dimension_numbers"]
+    return bool(batch)
 
 
 def _is_elementwise(eqn: Eqn) -> bool:

@@ -167,8 +167,14 @@ def _input_uses(step: StepTrace, holders: Sequence[int]) -> _InputUses:
     nested = [i for i in sorted(fed - parameters.keys()) if path_keys(step.inputs[i] or "")]
     carried = {i: j for i, (j,) in _paired_outputs(step, nested, sorted(others)).items()}
     is_gradient = tuple(flow.is_gradient for flow in made)
-    changed = {i for i, at in back.items() if any(made[j].is_after or made[j].is_seen for j in at)}
-    unchanged = fed - changed - parameters.keys() - state.keys()
+    # What a forward pass makes may be the next value of whatever is like it.
+    seen = _union(
+        flows.like(v)
+        for v, flow in zip(jaxpr.outvars, made, strict=True)
+        if flow.is_seen and not flow.is_after
+    )
+    changed = {i for i, at in back.items() if any(made[j].is_after for j in at)}
+    unchanged = fed - changed - set(bits(seen)) - parameters.keys() - state.keys()
     return _InputUses(
         fed, parameters, state, carried, is_gradient, frozenset(paired), frozenset(unchanged)
     )

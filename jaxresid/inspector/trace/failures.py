@@ -11,6 +11,7 @@ from dataclasses import replace
 from jaxresid import jax_compat
 from jaxresid.errors import TraceError, summary
 from jaxresid.inspector.call.arguments import CONCRETE, Arguments
+from jaxresid.inspector.call.jitted_by import jitted_function
 from jaxresid.inspector.call.leaves import is_number
 from jaxresid.inspector.jaxpr.frames import Frame, Frames, from_exception
 from jaxresid.inspector.jaxpr.level import Level
@@ -181,9 +182,10 @@ def _mapped_function(error: Exception) -> str | None:
     codes = {frame.f_code for frame in frames}
     for frame in frames:
         for name, value in list(frame.f_globals.items()):
-            inner = getattr(value, "__wrapped__", None) if callable(value) else None
-            if isinstance(inner, types.FunctionType) and inner.__code__ in codes:
-                return name
+            if jitted_function(value).by is not None:
+                inner = getattr(value, "__wrapped__", None)
+                if isinstance(inner, types.FunctionType) and inner.__code__ in codes:
+                    return name
     return None
 
 

@@ -105,6 +105,14 @@ class TestArguments:
         assert made.warnings == ()
         assert [made.trace.arguments.paths[i] for i in made.trace.arguments.dynamic] == ["x"]
 
+    def test_a_number_in_a_tree_is_traced_in_a_loss_too(self):
+        def loss(x, state):
+            return jnp.sum(x) * state["step"] ** -0.5
+
+        made = traced(loss, f32(3), {"step": 0})
+        assert made.trace.inputs == ("x", "state['step']")
+        assert made.warnings == ()
+
     def test_only_the_numbers_whose_value_is_needed_are_held(self):
         def update(state, x):
             for _ in range(state["layers"]):

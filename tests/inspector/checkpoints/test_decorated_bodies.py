@@ -153,3 +153,28 @@ def test_a_function_that_computes_or_calls_its_own_keeps_its_name(block):
         return jax.checkpoint(block)(w, x).sum()
 
     assert named(loss, f32(8, 8), f32(4, 8)) == {"block"}
+
+
+def test_what_jaxtyping_checks():
+    jaxtyping = pytest.importorskip("jaxtyping")
+    linen = pytest.importorskip("flax.linen")
+    typed_by_library = jaxtyping.jaxtyped(typechecker=lambda fn: fn)
+
+    @typed_by_library
+    def layer(x: jaxtyping.Float[jax.Array, "..."], w: jaxtyping.Float[jax.Array, "..."]):
+        return jnp.sin(jnp.sin(x @ w) @ w)
+
+    def loss(w, x):
+        return jnp.sum(jax.checkpoint(layer)(x, w) ** 2)
+
+    assert named(loss, f32(64, 64), f32(512, 64)) == {"layer"}
+
+    class Layer(linen.Module):
+        @typed_by_library
+        @linen.compact
+        def __call__(self, x: jaxtyping.Float[jax.Array, "..."]):
+            return x + linen.Dense(64)(linen.gelu(linen.Dense(256)(x)))
+
+    model = linen.remat(Layer)()
+    params = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((2, 64))))
+    assert named(lambda p, x: jnp.sum(model.apply(p, x) ** 2), params, f32(512, 64)) == {"Layer"}

@@ -125,6 +125,17 @@ def test_a_batch_with_targets_masks_and_weights_of_its_rows():
     assert set(found.values()) == {"batch"}
 
 
+def test_a_mask_beside_frozen_weights_is_the_batch():
+    def loss(lora, base, x):
+        hidden = x @ base["up"] + x @ lora["a"] @ lora["b"]
+        return jnp.mean(jnp.where(base["keep"][:, None], hidden, 0.0) ** 2)
+
+    base = {"up": f32(D, D), "keep": jax.ShapeDtypeStruct((ROWS,), jnp.bool_)}
+    found = kinds(loss, LORA, base, f32(ROWS, D))
+    assert found["others[0]['up']"] == "frozen-weights"
+    assert found["others[0]['keep']"] == "batch"
+
+
 def test_frozen_layers_beside_the_trained_ones():
     def step(params, x):
         def loss(head):
@@ -138,14 +149,17 @@ def test_frozen_layers_beside_the_trained_ones():
     assert [r.kind for r in program.outputs] == ["frozen-weights", "parameters"]
 
 
-def test_running_means_are_no_frozen_weights():
-    def step(params, means, x):
+def test_what_a_forward_pass_writes_is_no_frozen_weight():
+    def step(params, queue, x):
         def loss(params):
-            return jnp.mean(((x - means) @ params) ** 2)
+            features = x @ params
+            written = lax.dynamic_update_slice(queue, features, (0, 0))
+            return jnp.mean(jax.nn.logsumexp(features @ queue.T, axis=1)), written
 
-        return params - jax.grad(loss)(params), 0.9 * means + 0.1 * x.mean(0)
+        gradient, queue = jax.grad(loss, has_aux=True)(params)
+        return params - gradient, queue
 
-    program = subject(Question(step, (f32(D, R), f32(D), f32(ROWS, D)), {})).program
+    program = subject(Question(step, (f32(D, R), f32(4 * D, R), f32(ROWS, D)), {})).program
     assert "frozen-weights" not in [r.kind for r in program.inputs]
 
 

@@ -41,6 +41,7 @@ from jaxresid.inspector.program.donation import missing_donation
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.program.step_roles import (
     BATCH,
+    FROZEN,
     OPTIMIZER_STATE,
     PARAMETERS,
     next_values,
@@ -341,7 +342,7 @@ class Reliefs:
         parameters = {
             i
             for i, role in self._roles.items()
-            if i not in batch and role in (PARAMETERS, "differentiated")
+            if i not in batch and role in (PARAMETERS, FROZEN, "differentiated")
         }
         sizes = []
         for chosen, times in ((parameters, 1), (batch, self._subject.passes)):
@@ -384,7 +385,8 @@ class Reliefs:
         weights = {
             i
             for i, role in self._roles.items()
-            if i not in batch and role in (PARAMETERS, OPTIMIZER_STATE, "state", "differentiated")
+            if i not in batch
+            and role in (PARAMETERS, FROZEN, OPTIMIZER_STATE, "state", "differentiated")
         }
         for chosen, way in ((batch, "data parallel"), (weights | batch, "FSDP")):
             with _where_traced(way):

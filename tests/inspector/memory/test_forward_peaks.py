@@ -52,13 +52,12 @@ def test_a_gpus_convolution_that_pads_one_end_more_reads_a_padded_copy(stride, a
 
 
 def test_a_softmax_that_is_cast_does_not_write_over_what_it_sums_up():
-    def apply(x, w):
+    def apply(x, w, v):
         scores = (x @ w).astype(jnp.bfloat16)
-        return (jax.nn.softmax(scores.astype(jnp.float32)).astype(jnp.bfloat16) @ scores).sum()
+        return jax.nn.softmax(scores.astype(jnp.float32)).astype(jnp.bfloat16) @ v
 
-    x, w = f32(2048, 64), f32(64, 2048)
-    # The scores, and what they are cast to, in bfloat16, and what the second dot makes.
-    assert temporaries(apply, x, w) == pytest.approx(6, rel=0.01)
+    inputs = f32(2048, 64), f32(64, 2048), jax.ShapeDtypeStruct((2048, 64), jnp.bfloat16)
+    assert temporaries(apply, *inputs) == pytest.approx(4, rel=0.05)
 
 
 @pytest.mark.parametrize("on", PLACES)
@@ -81,17 +80,22 @@ def test_a_donated_stack_that_a_scan_reads_and_writes_anew_is_there_twice(on):
     assert in_place.temporaries_nbytes < MIB
 
 
-def test_a_gpu_copies_a_stack_that_is_returned_in_another_order():
-    def steps(x, turned):
-        x, stack = lax.scan(lambda x, _: ((x + 1), x * 2), x, None, 16)
-        return jnp.swapaxes(stack, 0, 1) if turned else stack
+@pytest.mark.parametrize(
+    ("turn", "on", "is_copied"),
+    [
+        (lambda stack: jnp.swapaxes(stack, 0, 1), "gpu:h100", True),
+        (lambda stack: jnp.swapaxes(stack, 0, 1), "tpu:v5e", False),
+        (lambda stack: jnp.swapaxes(stack.reshape(16, 1, -1), 0, 1), "gpu:h100", False),
+        (lambda stack: stack, "gpu:h100", False),
+    ],
+)
+def test_a_gpu_copies_a_stack_that_is_returned_in_another_order(turn, on, is_copied):
+    def steps(x):
+        x, stack = lax.scan(lambda x, _: (x + 1, x * 2), x, None, 16)
+        return turn(stack)
 
-    stack = 16 * 1024 * 1024 * 4
-    for turned, on, copied in ((True, *("gpu:h100", stack)), (False, "gpu:h100", 0)):
-        found = peak(functools.partial(steps, turned=turned), X, on=on)
-        assert found.temporaries_nbytes - copied < 9 * MIB
-        assert found.temporaries_nbytes >= copied
-    assert peak(functools.partial(steps, turned=True), X, on="tpu:v5e").temporaries_nbytes < stack
+    stack = 16 * 4 * MIB if is_copied else 0
+    assert 0 <= peak(steps, X, on=on).temporaries_nbytes - stack < 9 * MIB
 
 
 @pytest.mark.parametrize("on", PLACES)

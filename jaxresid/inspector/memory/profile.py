@@ -31,6 +31,8 @@ class Profile:
         stacks of one shape and type at once, before the first of these loops.
       fft_arrays: how many arrays of the size of its complex values a Fourier transform takes beside
         what it reads and writes.
+      solved_rows: of how many rows the blocks are that a triangular system is solved in; None: a
+        library solves it.
       largest_scores_nbytes: above how many bytes the scores of an attention without a backward pass
         are computed again in all that reads them; None: never.
       unifies_stacked_copies: whether a loop's stack of slices of its own input is read as that.
@@ -47,6 +49,7 @@ class Profile:
     fuses_gathers: bool
     fills_stacks_at_once: bool
     fft_arrays: int
+    solved_rows: int | None
     largest_scores_nbytes: int | None
     unifies_stacked_copies: bool
     orders_outputs: bool
@@ -62,6 +65,7 @@ TPU = Profile(
     fuses_gathers=False,
     fills_stacks_at_once=False,
     fft_arrays=2,
+    solved_rows=128,
     largest_scores_nbytes=4 << 30,
     unifies_stacked_copies=True,
     orders_outputs=False,
@@ -76,6 +80,7 @@ GPU = Profile(
     fuses_gathers=True,
     fills_stacks_at_once=False,
     fft_arrays=0,
+    solved_rows=None,
     largest_scores_nbytes=None,
     unifies_stacked_copies=False,
     orders_outputs=True,

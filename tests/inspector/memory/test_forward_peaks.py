@@ -148,6 +148,17 @@ def test_a_tpus_fourier_transform_has_real_and_imaginary_parts(fun, dtype, array
     assert peak(fun, x).temporaries_nbytes == 0
 
 
+@pytest.mark.parametrize(("rows", "arrays"), [(16384, 64), (1024, 0)])
+def test_a_tpu_keeps_what_is_left_to_solve_after_each_block(rows, arrays):
+    def solve(a, b):
+        return jax.lax.linalg.triangular_solve(a, b, left_side=True, lower=True)
+
+    args = f32(rows, rows), f32(rows, 2048)
+    found = peak(solve, *args, on="tpu:v5e").temporaries_nbytes
+    assert found == arrays * rows * 2048 * 4
+    assert peak(solve, *args).temporaries_nbytes == 0
+
+
 def _library_primitive(name, implementation):
     made = Primitive(name)
     made.def_impl(implementation)

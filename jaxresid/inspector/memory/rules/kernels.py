@@ -32,6 +32,8 @@ from jaxresid.inspector.program.ops import Block, Op, Value
 _MANY = 16
 # These write over their first operand.
 _OVERWRITING = SCATTERS | {"dynamic_update_slice"}
+# A triangular solve of fewer blocks was not measured.
+_LEAST_BLOCKS = 16
 # These read arrays.
 _CALLED = SCATTERS | LIBRARY
 
@@ -318,8 +320,7 @@ class _KernelWriter:
         elif is_multiplied(op) and not profile.computes_factors:
             factors = (self._padded(op), self._factor(op, 1))
             op = replace(op, operands=(*factors, *op.operands[2:]))
-        if op.name == "fft":
-            op = replace(op, results=(*op.results, *self._parts(op)))
+        op = replace(op, results=(*op.results, *self._scratch(op)))
         roots = listed(self._read(op.operands))
         overwrites: Sequence[Value] = ()
         if op.name in _OVERWRITING:
@@ -338,15 +339,25 @@ class _KernelWriter:
             overwrites = [v for v in roots if v not in moved]
         self._emit(op, roots, overwrites)
 
-    def _parts(self, op: Op) -> list[Value]:
-        """Return what a Fourier transform takes beside what it reads and writes.
+    def _scratch(self, op: Op) -> list[Value]:
+        """Return what a Fourier transform or a triangular solve takes while it runs.
 
         A TPU has no complex numbers: real and imaginary parts are arrays, all frequencies of them.
+        What is left to solve after each block of rows is an array of its own: 16,384 rows for as
+        many right-hand sides take 66 GiB on a v5e (libtpu 0.0.52).
         """
-        whole = max(op.operands[0], op.results[0], key=lambda v: v.size)
-        width = max(op.operands[0].itemsize, op.results[0].itemsize)
-        part = Value(whole.shape, f"complex{8 * width}", width)
-        return [part.copy() for _ in range(self._compiler.profile.fft_arrays)]
+        profile = self._compiler.profile
+        if op.name == "fft":
+            whole = max(op.operands[0], op.results[0], key=lambda v: v.size)
+            width = max(op.operands[0].itemsize, op.results[0].itemsize)
+            part = Value(whole.shape, f"complex{8 * width}", width)
+            return [part.copy() for _ in range(profile.fft_arrays)]
+        if op.name == "triangular_solve" and profile.solved_rows is not None:
+            blocks = op.operands[0].shape[-1] // profile.solved_rows
+            if blocks >= _LEAST_BLOCKS:
+                (made,) = op.results
+                return [Value((blocks // 2, *made.shape), made.dtype, made.itemsize)]
+        return []
 
     def _array(self, op: Op, value: Value) -> Value:
         """Return an array for a call that reads `value`."""

@@ -60,6 +60,19 @@ def test_a_softmax_that_is_cast_does_not_write_over_what_it_sums_up():
     assert temporaries(apply, *inputs) == pytest.approx(4, rel=0.05)
 
 
+@pytest.mark.parametrize(("turned", "arrays"), [(True, 2), (False, 1)])
+def test_a_gpu_does_not_finish_a_dot_in_another_order(turned, arrays):
+    """As of the columns of a Hessian, whose directions are vmapped over."""
+
+    def apply(x, w, y):
+        made = jnp.einsum("mk,bkn->mbn", x, w)
+        made = jnp.swapaxes(made, 0, 1) if turned else made
+        return jnp.tanh(made + y.reshape(made.shape)) @ jnp.ones(128)
+
+    inputs = f32(1024, 64), f32(8, 64, 128), f32(8 * 1024 * 128)
+    assert temporaries(apply, *inputs) == pytest.approx(arrays, rel=0.05)
+
+
 @pytest.mark.parametrize("on", PLACES)
 def test_a_donated_stack_that_a_scan_reads_and_writes_anew_is_there_twice(on):
     def put(carry, cache):

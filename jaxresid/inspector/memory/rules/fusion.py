@@ -165,6 +165,15 @@ def is_view(op: Op) -> bool:
     return op.name in VIEWS and op.operands[0].literal is None
 
 
+def reorders(op: Op) -> bool:
+    """Return whether the op is a transpose that changes the order of the elements."""
+    if op.name != "transpose":
+        return False
+    shape = op.operands[0].shape
+    axes = [axis for axis in op.params["permutation"] if shape[axis] > 1]
+    return axes != sorted(axes)
+
+
 def is_fusible(op: Op) -> bool:
     """Return whether the op is computed inside what reads it, unless something prevents that."""
     if is_elementwise(op) or is_view(op) or isinstance(op, Move):
@@ -446,7 +455,7 @@ def _epilogues(
                 is_wider = more.itemsize > end.itemsize
                 if not (is_wider and is_left_to_readers(more, v)):
                     end = more
-            elif not is_view(after):
+            elif not is_view(after) or (profile.epilogue is not None and reorders(after)):
                 break
             after = post_dominators.get(after)
         if end is not v:

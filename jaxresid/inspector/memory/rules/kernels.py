@@ -22,6 +22,7 @@ from jaxresid.inspector.memory.rules.fusion import (
     fusions,
     is_elementwise,
     is_multiplied,
+    reorders,
 )
 from jaxresid.inspector.memory.rules.layouts import layouts, stored_nbytes
 from jaxresid.inspector.memory.rules.overwriting import kept_operands
@@ -87,13 +88,6 @@ def overwritten(op: Op) -> Collection[Value]:
 # Of more stacks of one shape and type XLA:GPU makes the zeros once and copies them at each loop, as
 # no fusion has more operands and outputs. jaxlib 0.10.2 and 0.11.2 fill 96 at once, 99 by copies.
 _MOST_FILLED_AT_ONCE = 96
-
-
-def _reorders(op: Op) -> bool:
-    """Return whether a transpose changes the order of the elements."""
-    shape = op.operands[0].shape
-    axes = [axis for axis in op.params["permutation"] if shape[axis] > 1]
-    return axes != sorted(axes)
 
 
 def _array_type(value: Value) -> tuple[tuple[int, ...], str, str]:
@@ -248,7 +242,7 @@ class _KernelWriter:
         result, operand = op.results[0], op.operands[0]
         self._alias(result, operand)
         is_moved = op.name == "transpose"
-        if operand in self._turned or (is_moved and _reorders(op)):
+        if operand in self._turned or reorders(op):
             self._turned.add(result)
         self._elsewhere[result] = self._roots[operand] if is_moved else self._moved(operand)
 

@@ -148,12 +148,13 @@ def _taking_over(program: Program, block: Block) -> dict[Value, Value]:
 def _copied(block: Block, taking_over: Mapping[Value, Value]) -> frozenset[Value]:
     """Return the outputs that are made elsewhere and copied over the arguments that they take over.
 
-    What makes them still reads the argument, and not where it writes: a scan reads the stacked
-    cache of each layer, and writes another stack.
+    Such is a loop's stack, where the loop reads the argument, and not where it writes: a scan reads
+    the cache of each layer, and writes another stack.
     """
     return frozenset(
         v
         for op in block.ops
+        if op.is_loop
         for v in op.results
         if (old := taking_over.get(v)) is not None
         and old in op.operands

@@ -60,17 +60,29 @@ def test_a_softmax_that_is_cast_does_not_write_over_what_it_sums_up():
     assert temporaries(apply, *inputs) == pytest.approx(4, rel=0.05)
 
 
-@pytest.mark.parametrize(("turned", "arrays"), [(True, 2), (False, 1)])
-def test_a_gpu_does_not_finish_a_dot_in_another_order(turned, arrays):
-    """As of the columns of a Hessian, whose directions are vmapped over."""
+@pytest.mark.parametrize(
+    ("axes", "arrays"), [((1, 0, 2), 2), ((0, 1, 2), 1), ((1, 2, 0), 1), ((2, 0, 1), 2)]
+)
+def test_a_gpu_finishes_a_dot_only_as_a_matrix_or_its_transpose(axes, arrays):
+    """Directions that are vmapped over part the columns, as of the columns of a Hessian."""
 
     def apply(x, w, y):
-        made = jnp.einsum("mk,bkn->mbn", x, w)
-        made = jnp.swapaxes(made, 0, 1) if turned else made
-        return jnp.tanh(made + y.reshape(made.shape)) @ jnp.ones(128)
+        made = jnp.transpose(jnp.tensordot(x, w, 1), axes)
+        made = made + y.reshape(made.shape)
+        return jnp.tanh(made) @ jnp.ones(made.shape[-1])
 
-    inputs = f32(1024, 64), f32(8, 64, 128), f32(8 * 1024 * 128)
+    inputs = f32(1024, 64), f32(64, 8, 128), f32(8 * 1024 * 128)
     assert temporaries(apply, *inputs) == pytest.approx(arrays, rel=0.05)
+
+
+@pytest.mark.parametrize("on", PLACES)
+def test_donated_weights_that_moments_are_made_beside_are_written_in_place(on):
+    @functools.partial(jax.jit, donate_argnums=(0, 1, 2))
+    def update(w, first, second, g):
+        first, second = 0.9 * first + 0.1 * g, 0.99 * second + 0.01 * g * g
+        return w - first / (jnp.sqrt(second) + 1e-8), first, second
+
+    assert peak(update, X, X, X, X, on=on).temporaries_nbytes < MIB
 
 
 @pytest.mark.parametrize("on", PLACES)

@@ -174,6 +174,22 @@ def reorders(op: Op) -> bool:
     return axes != sorted(axes)
 
 
+def _parts_factor(dot: Op, view: Op) -> bool:
+    """Return whether a transpose of a dot puts rows among columns, not rows for columns.
+
+    A library writes either the rows of the first factor by those of the second, or the other way.
+    """
+    if dot.name != "dot_general" or view.operands[0] not in dot.results or not reorders(view):
+        return False
+    (left, _), (batch, _) = dot.params["dimension_numbers"]
+    shape = view.operands[0].shape
+    rows = len(batch) + len(dot.operands[0].shape) - len(left) - len(batch)
+    axes = range(len(shape))
+    swapped = [*axes[: len(batch)], *axes[rows:], *axes[len(batch) : rows]]
+    permutation = view.params["permutation"]
+    return [a for a in permutation if shape[a] > 1] != [a for a in swapped if shape[a] > 1]
+
+
 def is_fusible(op: Op) -> bool:
     """Return whether the op is computed inside what reads it, unless something prevents that."""
     if is_elementwise(op) or is_view(op) or isinstance(op, Move):
@@ -455,7 +471,7 @@ def _epilogues(
                 is_wider = more.itemsize > end.itemsize
                 if not (is_wider and is_left_to_readers(more, v)):
                     end = more
-            elif not is_view(after) or (profile.epilogue is not None and reorders(after)):
+            elif not is_view(after) or (profile.epilogue is not None and _parts_factor(op, after)):
                 break
             after = post_dominators.get(after)
         if end is not v:

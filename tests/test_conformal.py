@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -219,6 +220,28 @@ def test_what_is_kept_is_what_is_read(monkeypatch, tmp_path):
     assert conformal.is_held(Residual(_row("random:7/none", 1.15), 2 * GIB)) is False
     assert conformal.is_held(Residual(_row("random:7/none", 1.15, jaxlib="0.7.0"), 2 * GIB)) is True
     assert conformal.is_held(Residual(_row("random:7/none", place="cpu"), 2 * GIB)) is None
+
+
+def test_programs_without_a_gradient_have_an_interval_that_is_never_narrower():
+    residuals = _residuals({(True, True): 39, (False, True): 39})
+    forward = [
+        Residual(_row(f"{FIT[n]}/none", 1.5 if n % 2 else 1 / 1.5, has_gradient=False), 2 * GIB)
+        for n in range(20)
+    ]
+    found = calibrated(residuals, forward)["profiles"]["gpu"]
+    loops, straight, *others = found["kinds"]
+    assert [each["has_gradient"] for each in found["kinds"]] == [False, False, None, None]
+    for own, other in ((loops, others[0]), (straight, others[1])):
+        assert own["low"] == pytest.approx(1 / 1.5, abs=0.002)
+        assert own["high"] == pytest.approx(1.5, abs=0.002)
+        assert own["low"] < other["low"] <= other["high"] < own["high"]
+        assert own["has_loop"] == other["has_loop"]
+    assert found["programs"] == 78
+    close = [replace(r, estimate_nbytes=r.row.peak_nbytes) for r in forward]
+    own, _, other, _ = calibrated(residuals, close)["profiles"]["gpu"]["kinds"]
+    assert (own["low"], own["high"]) == (other["low"], other["high"])
+    few = calibrated(residuals, forward[:8])["profiles"]["gpu"]["kinds"]
+    assert [each["has_gradient"] for each in few] == [None, None]
 
 
 def test_other_versions_are_wider_by_what_versions_differ_by():

@@ -45,6 +45,7 @@ from jaxresid.jax_compat.making import as_remat as as_remat
 from jaxresid.jax_compat.making import as_removed_checkpoint as as_removed_checkpoint
 from jaxresid.jax_compat.making import bind_call as bind_call
 from jaxresid.jax_compat.making import converted as converted
+from jaxresid.jax_compat.making import implementation as implementation
 from jaxresid.jax_compat.making import is_removed_checkpoint as is_removed_checkpoint
 from jaxresid.jax_compat.making import new_var_like as new_var_like
 from jaxresid.jax_compat.making import part_of as part_of

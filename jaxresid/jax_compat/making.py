@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jaxresid.errors import calls_user_code
 from jaxresid.jax_compat.reading import (
     is_jaxpr,
     is_literal,
@@ -40,6 +41,29 @@ def with_outvars(closed: ClosedJaxpr, outvars: Sequence[Var]) -> ClosedJaxpr:
         kept = [paths[known[v]] if not is_literal(v) else "" for v in outvars]
         info = info._replace(result_paths=tuple(kept))
     return with_jaxpr(closed, jaxpr.replace(outvars=list(outvars), debug_info=info))
+
+
+def implementation(eqn: Eqn) -> ClosedJaxpr | None:
+    """Return what the primitive of an eqn does, of a library that implements it in Python.
+
+    None for one that JAX hands to the compiler whole, or whose Python cannot be traced.
+    """
+    implemented = getattr(eqn.primitive, "impl", None)
+    if implemented is None or isinstance(implemented, functools.partial):
+        return None
+    jax = import_jax()
+    inputs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
+    try:
+        traced = _trace_implementation(functools.partial(implemented, **eqn.params), inputs)
+    except Exception:  # a library's code, which need not allow it
+        return None
+    return traced if len(open_jaxpr(traced).outvars) == len(eqn.outvars) else None
+
+
+@calls_user_code
+def _trace_implementation(implemented: Callable[..., Any], inputs: Sequence[Any]) -> ClosedJaxpr:
+    made: ClosedJaxpr = import_jax().make_jaxpr(implemented)(*inputs)
+    return made
 
 
 def as_function(closed: ClosedJaxpr) -> Callable[..., Sequence[Any]]:

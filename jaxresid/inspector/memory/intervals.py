@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
-from jaxresid.inspector.jaxpr.phases import RECOMPUTE
+from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE
 from jaxresid.inspector.memory.peak import uncounted
 from jaxresid.inspector.program.build import Program, all_ops
 from jaxresid.model import Interval, IntervalBasis
@@ -30,11 +30,13 @@ class ProgramKind:
       has_loop: whether it has a scan or a while loop.
       is_checkpointed: whether it computes something again.
       is_split: whether it is split over several devices.
+      has_gradient: whether it has a backward pass.
     """
 
     has_loop: bool
     is_checkpointed: bool
     is_split: bool = False
+    has_gradient: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +48,21 @@ class KindFactors:
       is_checkpointed: the kind; None: with checkpoints and without.
       low: the factor of the lower end, at most 1.
       high: the factor of the upper end, at least 1.
+      has_gradient: the kind; None: with a backward pass and without.
     """
 
     has_loop: bool | None
     is_checkpointed: bool | None
     low: float
     high: float
+    has_gradient: bool | None = None
 
     def is_of(self, kind: ProgramKind) -> bool:
         """Return whether they are for a kind."""
-        return self.has_loop in (None, kind.has_loop) and self.is_checkpointed in (
-            None,
-            kind.is_checkpointed,
+        return (
+            self.has_loop in (None, kind.has_loop)
+            and self.is_checkpointed in (None, kind.is_checkpointed)
+            and self.has_gradient in (None, kind.has_gradient)
         )
 
 
@@ -79,9 +84,11 @@ class Calibration:
 def kind_of(program: Program) -> ProgramKind:
     """Return the kind of a program."""
     ops = all_ops(program.block.ops)
+    phases = {op.phase for op in ops}
     return ProgramKind(
         any(op.is_loop for op in ops),
-        any(op.phase == RECOMPUTE for op in ops),
+        RECOMPUTE in phases,
+        has_gradient=not phases.isdisjoint((BACKWARD, RECOMPUTE)),
         is_split=program.sharding is not None and math.prod(program.sharding.sizes.values()) > 1,
     )
 
@@ -154,7 +161,13 @@ def _calibration(found: Mapping[str, Any], coverage: float) -> Calibration:
         coverage=coverage,
     )
     kinds = tuple(
-        KindFactors(each["has_loop"], each["is_checkpointed"], each["low"], each["high"])
+        KindFactors(
+            each["has_loop"],
+            each["is_checkpointed"],
+            each["low"],
+            each["high"],
+            each.get("has_gradient"),
+        )
         for each in found["kinds"]
     )
     return Calibration(basis, kinds, found["other_versions"])

@@ -9,8 +9,8 @@ trip of its body on top.
 from __future__ import annotations
 
 import bisect
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -103,7 +103,9 @@ def timeline(lowered: Lowered) -> Timeline:
     """Return the temporaries of a whole program over time, without its arguments and outputs."""
     taking_over = _taking_over(lowered.program, lowered.block)
     block = _fetching_first(lowered.block)
-    return _walk(block, lowered.profile, None, taking_over, is_body=False)
+    copied = _copied(block, taking_over)
+    in_place = frozenset(taking_over.keys() - copied)
+    return _walk(block, lowered.profile, None, in_place, copied, is_body=False)
 
 
 def _fetching_first(block: Kernels) -> Kernels:
@@ -126,19 +128,38 @@ def _is_on_device(op: Op) -> bool:
     return all(v.memory == "device" for v in op.results)
 
 
-def _taking_over(program: Program, block: Block) -> frozenset[Value]:
-    """Return the outputs that take over donated arguments, whose buffers are not theirs before."""
-    donated = Counter(
-        (v.shape, v.dtype, v.memory)
-        for v, role in zip(program.block.inputs, program.inputs, strict=True)
-        if role.donated
-    )
-    found: set[Value] = set()
+def _taking_over(program: Program, block: Block) -> dict[Value, Value]:
+    """Return the outputs that take over donated arguments, each with the argument.
+
+    Their buffers are not the outputs' own before.
+    """
+    donated: dict[tuple[object, ...], deque[Value]] = {}
+    for v, role in zip(program.block.inputs, program.inputs, strict=True):
+        if role.donated:
+            donated.setdefault((v.shape, v.dtype, v.memory), deque()).append(v)
+    found: dict[Value, Value] = {}
     for v in block.outputs:
-        if donated[v.shape, v.dtype, v.memory] > 0:
-            donated[v.shape, v.dtype, v.memory] -= 1
-            found.add(v)
-    return frozenset(found)
+        alike = donated.get((v.shape, v.dtype, v.memory))
+        if alike:
+            found[v] = alike.popleft()
+    return found
+
+
+def _copied(block: Block, taking_over: Mapping[Value, Value]) -> frozenset[Value]:
+    """Return the outputs that are made elsewhere and copied over the arguments that they take over.
+
+    Such is a loop's stack, where the loop reads the argument, and not where it writes: a scan reads
+    the cache of each layer, and writes another stack.
+    """
+    return frozenset(
+        v
+        for op in block.ops
+        if op.is_loop
+        for v in op.results
+        if (old := taking_over.get(v)) is not None
+        and old in op.operands
+        and old not in overwritten(op)
+    )
 
 
 def _walk(
@@ -146,12 +167,13 @@ def _walk(
     profile: Profile,
     nest: Nest | None,
     taking_over: frozenset[Value] = frozenset(),
+    copied: frozenset[Value] = frozenset(),
     *,
     is_body: bool,
 ) -> Timeline:
     outside = set(block.inputs)
     if nest is None:
-        outside.update(block.outputs)
+        outside.update(v for v in block.outputs if v not in copied)
     else:
         # What a trip stacks is written to the loop's result.
         outside.update(block.outputs[i] for i in nest.stacked)

@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.phases import PROGRAM
-from jaxresid.inspector.jaxpr.primitives import of_kind
+from jaxresid.inspector.jaxpr.primitives import PRIMITIVES, of_kind
 from jaxresid.inspector.memory.curve import curve_of
 from jaxresid.inspector.memory.live_values import (
     Temporaries,
@@ -142,8 +143,17 @@ def peak(lowered: Lowered, places: OpSources) -> EstimatedPeak:
 
 
 def uncounted(program: Program) -> tuple[str, ...]:
-    """Return the primitives of a program whose memory is not known."""
-    return tuple(sorted({op.name for op in all_ops(program.block.ops)} & _OPAQUE))
+    """Return the primitives of a program whose memory is not known.
+
+    One that no row is of is a library's, or of a JAX that is newer than this.
+    """
+    each = {op.name: op for op in all_ops(program.block.ops)}
+    unknown = {
+        name
+        for name, op in each.items()
+        if not op.bodies and jax_compat.primitive_name(op.eqn) not in PRIMITIVES
+    }
+    return tuple(sorted((each.keys() & _OPAQUE) | unknown))
 
 
 def _folded(each: Sequence[LiveValue]) -> tuple[LiveValue, ...]:

@@ -29,7 +29,15 @@ class Profile:
         what reads them; otherwise they are calls that read arrays.
       fills_stacks_at_once: whether the zeros that loops write their stacks over are made for all
         stacks of one shape and type at once, before the first of these loops.
+      fft_arrays: how many arrays of the size of its complex values a Fourier transform takes beside
+        what it reads and writes.
+      solved_rows: of how many rows the blocks are that a triangular system is solved in; None: a
+        library solves it.
+      largest_scores_nbytes: above how many bytes the scores of an attention without a backward pass
+        are computed again in all that reads them; None: never.
       unifies_stacked_copies: whether a loop's stack of slices of its own input is read as that.
+      orders_outputs: whether a loop's stack that is returned transposed is copied into that order;
+        otherwise the loop may write it so.
     """
 
     name: str
@@ -40,7 +48,11 @@ class Profile:
     epilogue: frozenset[str] | None
     fuses_gathers: bool
     fills_stacks_at_once: bool
+    fft_arrays: int
+    solved_rows: int | None
+    largest_scores_nbytes: int | None
     unifies_stacked_copies: bool
+    orders_outputs: bool
 
 
 TPU = Profile(
@@ -52,7 +64,11 @@ TPU = Profile(
     epilogue=None,
     fuses_gathers=False,
     fills_stacks_at_once=False,
+    fft_arrays=2,
+    solved_rows=128,
+    largest_scores_nbytes=4 << 30,
     unifies_stacked_copies=True,
+    orders_outputs=False,
 )
 GPU = Profile(
     name="gpu",
@@ -63,6 +79,10 @@ GPU = Profile(
     epilogue=frozenset({"add", "add_any"}),
     fuses_gathers=True,
     fills_stacks_at_once=False,
+    fft_arrays=0,
+    solved_rows=None,
+    largest_scores_nbytes=None,
     unifies_stacked_copies=False,
+    orders_outputs=True,
 )
 GPU_BEFORE_0_12 = replace(GPU, fills_stacks_at_once=True)

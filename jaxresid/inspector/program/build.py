@@ -18,7 +18,7 @@ from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.inspector.call.splits import Split
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE, phase_of
-from jaxresid.inspector.jaxpr.primitives import COLLECTIVES, MARKS, SHARDINGS
+from jaxresid.inspector.jaxpr.primitives import COLLECTIVES, MARKS, PRIMITIVES, SHARDINGS
 from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.program.collectives import written
 from jaxresid.inspector.program.ops import Block, InlineContext, Op, Value
@@ -259,6 +259,8 @@ class JaxprReader:
         # By the id of an aval, which is kept: JAX gives one to many variables.
         self._types: dict[int, tuple[Aval, Value]] = {}
         self._numbers: dict[Hashable, int] = {}
+        # By the id of an eqn, which is kept.
+        self._implementations: dict[int, tuple[Eqn, Jaxpr | None]] = {}
 
     def steps(self, jaxpr: Jaxpr, tags: str) -> _Steps:
         """Return the eqns of a jaxpr that is called under these name stacks."""
@@ -285,11 +287,21 @@ class JaxprReader:
             or name == "optimization_barrier"
             or (name in _MAYBE_SAME and _MAYBE_SAME[name](eqn))
             or nests(eqn)
+            or (name not in PRIMITIVES and self.implementation(eqn) is not None)
         ):
             return _Step(eqn, name, operands, literals)
         phase = phase_of(f"{tags}/{jax_compat.name_stack(eqn)}")
         results = tuple([self._type(v) for v in eqn.outvars])
         return _Step(eqn, name, operands, literals, self._number(eqn, name), phase, results)
+
+    def implementation(self, eqn: Eqn) -> Jaxpr | None:
+        """Return what a primitive of a library's own does, as `jax_compat.implementation`."""
+        known = self._implementations.get(id(eqn))
+        if known is None:
+            closed = jax_compat.implementation(eqn)
+            made = None if closed is None else jax_compat.open_jaxpr(closed)
+            known = self._implementations[id(eqn)] = eqn, made
+        return known[1]
 
     def _type(self, var: Var) -> Value:
         aval = var.aval
@@ -349,6 +361,12 @@ class _Builder:
             return self._barrier(eqn, operands, context, (True,) * len(operands))
         inner = nests(eqn)
         if not inner:
+            implementation = None
+            if name not in PRIMITIVES:
+                implementation = self._reader.implementation(eqn)
+            if implementation is not None:
+                constants = [_constant(v) for v in implementation.constvars]
+                return self.inline(implementation, [*constants, *operands], context)
             if name == "sharding_constraint" and self._record is not None:
                 spec = getattr(jax_compat.params(eqn)["sharding"], "spec", None)
                 if spec is None:
@@ -387,6 +405,8 @@ class _Builder:
     def _add_plain(
         self, step: _Step, phase: Pass, operands: list[Value], context: InlineContext
     ) -> Sequence[Value]:
+        if step.name == "select_n" and len(set(operands[1:])) == 1:
+            return operands[1:2]  # as vmap of cond makes of all that a branch reads
         key: Hashable = None
         if step.number is not None:
             same = [v if v.literal is None else (v.literal, v.dtype) for v in operands]

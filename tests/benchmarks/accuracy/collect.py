@@ -24,6 +24,7 @@ from pathlib import Path
 from jaxresid import jax_compat
 from jaxresid.advice.compile.ahead_of_time import CompileSettings, compiled_rows
 from jaxresid.errors import JaxresidError
+from jaxresid.inspector.memory.intervals import kind_of
 from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 from tests.benchmarks.accuracy import corpus, estimates, rows
@@ -109,7 +110,7 @@ def compiled(program: Program, places: Sequence[str], timeout_s: float) -> list[
     version = jax_compat.jaxlib_version()
     try:
         written = estimates.traced(program, places[0])
-        has_loop = estimates.has_loop(written)
+        kind = kind_of(written.program)
         (found,) = compiled_rows([written], [parse_place(place) for place in places], settings)
     except (JaxresidError, TypeError, ValueError) as e:
         error = " ".join(str(e).split())[:200]
@@ -125,13 +126,14 @@ def compiled(program: Program, places: Sequence[str], timeout_s: float) -> list[
             place,
             version,
             row.compiler,
-            has_loop,
+            kind.has_loop,
             program.is_checkpointed,
             row.estimate_nbytes,
             row.peak_nbytes,
             row.fits,
             None if row.seconds is None else round(row.seconds, 1),
             row.error and row.error[:200],
+            kind.has_gradient,
         )
         for place, row in zip(places, found, strict=True)
     ]

@@ -21,6 +21,8 @@ one in the data, which needs no tracing); of the logarithm, since an error grows
 - It is made for each kind of program: with and without a loop, with and without a checkpoint. Where
   a kind has fewer than 30 programs, or too few families, it is merged with the one that has as many
   loops, and with all where that is not enough.
+- Programs without a backward pass have an interval of their own, never narrower than that of the
+  others. It is made of the conform and the fit set, as few of them would end at the extremes.
 - What a profile is for is pooled: each row is a program, a place and a jaxlib. A jaxlib with fewer
   than 10 programs is left out.
 - Both ends are 1 where they would leave the estimate outside of its own interval.
@@ -151,7 +153,12 @@ def estimated_now(found: Sequence[Row]) -> list[Residual]:
         written = estimates.traced(programs[name], of_program[0].place)
         kind = kind_of(written.program)
         for row in of_program:
-            seen = replace(row, has_loop=kind.has_loop, is_checkpointed=kind.is_checkpointed)
+            seen = replace(
+                row,
+                has_loop=kind.has_loop,
+                is_checkpointed=kind.is_checkpointed,
+                has_gradient=kind.has_gradient,
+            )
             nbytes = estimates.estimate_nbytes(written, row.place, row.jaxlib)
             residuals.append(Residual(seen, nbytes))
         estimates.forget()
@@ -177,33 +184,63 @@ def calibration(
     residuals: Sequence[Residual], fitted: Sequence[Residual] = ()
 ) -> dict[str, Any] | None:
     """Return the entry of a profile; None where it has too few programs or families."""
-    found = kinds(residuals)
+    with_gradient = [r for r in residuals if r.row.has_gradient]
+    found = kinds(with_gradient)
     if not found:
         return None
     entries = []
     for kind in found:
-        low, high = bounds(by_family(kind.residuals), shape_of(fitted, kind))
+        low, high = bounds(
+            by_family(kind.residuals), shape_of([r for r in fitted if r.row.has_gradient], kind)
+        )
         entries.append(
             {
                 "has_loop": kind.has_loop,
                 "is_checkpointed": kind.is_checkpointed,
+                "has_gradient": None,
                 "programs": _programs(kind.residuals),
                 "families": len(by_family(kind.residuals)),
                 "low": math.floor(min(math.exp(low), 1.0) * 1000) / 1000,
                 "high": math.ceil(max(math.exp(high), 1.0) * 1000) / 1000,
             }
         )
-    of_rows = [residual.row for residual in residuals]
+    forward = [r for r in (*residuals, *fitted) if not r.row.has_gradient]
+    entries = [*forward_entries(entries, forward), *entries]
+    of_rows = [residual.row for residual in with_gradient]
     peaks = [row.peak_nbytes for row in of_rows]
     return {
         "places": sorted({row.place for row in of_rows}),
         "compilers": _compilers(of_rows),
-        "programs": _programs(residuals),
+        "programs": _programs(with_gradient),
         "smallest_nbytes": min(peaks),
         "largest_nbytes": max(peaks),
         "other_versions": math.ceil(widening(of_rows) * 100) / 100,
         "kinds": entries,
     }
+
+
+def forward_entries(
+    entries: Sequence[Mapping[str, Any]], forward: Sequence[Residual]
+) -> list[dict[str, Any]]:
+    """Return the entries of programs without a backward pass, given those of the others.
+
+    None where there are too few families.
+    """
+    ends = bounds(by_family(forward))
+    if ends is None:
+        return []
+    low, high = (math.exp(end) for end in ends)
+    counts = {"programs": _programs(forward), "families": len(by_family(forward))}
+    return [
+        {
+            **entry,
+            **counts,
+            "has_gradient": False,
+            "low": min(entry["low"], math.floor(low * 1000) / 1000),
+            "high": max(entry["high"], math.ceil(high * 1000) / 1000),
+        }
+        for entry in entries
+    ]
 
 
 def kinds(residuals: Sequence[Residual]) -> list[Kind]:
@@ -321,8 +358,9 @@ def inside(
 
 
 def print_coverage(residuals: Iterable[Residual], fitted: Iterable[Residual]) -> None:
-    shapes = _by_profile(fitted)
-    for profile, each in sorted(_by_profile(residuals).items()):
+    shapes = _by_profile(r for r in fitted if r.row.has_gradient)
+    with_gradient = [r for r in residuals if r.row.has_gradient]
+    for profile, each in sorted(_by_profile(with_gradient).items()):
         found = kinds(each)
         if not found:
             families = len(by_family(each))
@@ -341,7 +379,7 @@ def print_coverage(residuals: Iterable[Residual], fitted: Iterable[Residual]) ->
 def is_held(residual: Residual) -> bool | None:
     """Return whether XLA's figure is inside the interval that is kept; None where there is none."""
     row = residual.row
-    kind = ProgramKind(row.has_loop, row.is_checkpointed)
+    kind = ProgramKind(row.has_loop, row.is_checkpointed, has_gradient=row.has_gradient)
     versions = {"jaxlib": row.jaxlib}
     around = interval_of(residual.estimate_nbytes, kind, profile_of(row), versions)
     return None if around is None else around.low_nbytes <= row.peak_nbytes <= around.high_nbytes

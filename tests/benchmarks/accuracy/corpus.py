@@ -4,7 +4,10 @@
 
 `PROGRAMS` holds, in the order in which they are compiled: random models (`random_models.py`), the
 models of `tests/benchmarks/zoo.py`, and those of `fixtures/inspect/` around Flax linen, Flax nnx,
-Equinox and optax, at the size of a real training. Each takes gigabytes, since a TPU keeps what is
+Equinox and optax, at the size of a real training; then programs without a gradient
+(`forward_programs.py`) and of second order (`second_order_programs.py`). Those around a library are
+there where it is installed: flax, optax, equinox, dm-haiku, gymnax, numpyro, blackjax, diffrax,
+optimistix, lineax, jaxopt, jax-md and jax-cfd. Each takes gigabytes, since a TPU keeps what is
 small on the chip. A name is `family/.../placement`: programs that differ in what follows the last
 slash compute the same with other checkpoints; `split.py` parts families.
 """
@@ -26,7 +29,7 @@ from typing import Any
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from tests.benchmarks import zoo
-from tests.benchmarks.accuracy import random_models
+from tests.benchmarks.accuracy import forward_programs, random_models, second_order_programs
 from tests.benchmarks.accuracy.split import set_of
 
 SEEDS = range(120)
@@ -172,6 +175,13 @@ def _libraries() -> Iterator[Program]:
         )
 
 
+def _as_written(kind: str, programs: types.ModuleType) -> Iterator[Program]:
+    of_libraries = programs.LIBRARY_PROGRAMS.items()
+    here = {name: build for name, (package, build) in of_libraries if _is_installed(package)}
+    for name, build in (programs.PROGRAMS | here).items():
+        yield Program(f"{kind}:{name}", False, build, {"mode": "program"})
+
+
 def _is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
@@ -185,6 +195,8 @@ PROGRAMS: tuple[Program, ...] = (
     *_in_turn(_random(0), _zoo(True), _libraries()),
     *_in_turn(_random(1), _zoo(False)),
     *_in_turn(_random(0, LATER_SEEDS), _random(1, LATER_SEEDS)),
+    *_as_written("forward", forward_programs),
+    *_as_written("second-order", second_order_programs),
 )
 
 

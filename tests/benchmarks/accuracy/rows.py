@@ -31,6 +31,7 @@ class Row:
       fits: whether it fits the place's memory.
       seconds: the seconds of the compile.
       error: why there is no peak: `took longer than 60 s`.
+      has_gradient: whether it has a backward pass.
     """
 
     program: str
@@ -44,11 +45,14 @@ class Row:
     fits: bool | None = None
     seconds: float | None = None
     error: str | None = None
+    has_gradient: bool = True
 
     @property
     def kind(self) -> str:
-        """Its kind: `scan` or `straight`, `checkpointed` or `plain`."""
+        """Its kind: `scan` or `straight`, `checkpointed` or `plain`; `forward` with no gradient."""
         loop = "scan" if self.has_loop else "straight"
+        if not self.has_gradient:
+            return f"forward {loop}"
         return f"{loop} {'checkpointed' if self.is_checkpointed else 'plain'}"
 
 

@@ -1,6 +1,7 @@
 """The interval around an estimate: of which kind, for which compiler, and what it answers."""
 
 import json
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -137,6 +138,8 @@ def checkpointed_scan(x, w):
 def test_the_kind_is_that_of_the_program(fun, has_loop, is_checkpointed):
     found = subject(Question(fun, (W, W), on=parse_place("tpu:v5e")))
     assert kind_of(found.program) == ProgramKind(has_loop, is_checkpointed)
+    program = subject(Question(fun, (W, W), on=parse_place("tpu:v5e"), mode="program"))
+    assert kind_of(program.program) == ProgramKind(has_loop, False, has_gradient=False)
 
 
 @pytest.mark.parametrize("count", [1, 8])
@@ -190,5 +193,9 @@ def test_what_is_kept_is_whole(is_split):
         for has_loop in (True, False):
             for is_checkpointed in (True, False):
                 kind = ProgramKind(has_loop, is_checkpointed)
-                (factors,) = (each for each in calibration.kinds if each.is_of(kind))
-                assert 0 < factors.low <= 1 <= factors.high
+                of_kind = [each for each in calibration.kinds if each.is_of(kind)]
+                assert len(of_kind) == 1
+                forward = replace(kind, has_gradient=False)
+                own = next(each for each in calibration.kinds if each.is_of(forward))
+                assert own.has_gradient is (None if is_split else False)
+                assert 0 < own.low <= of_kind[0].low <= 1 <= of_kind[0].high <= own.high

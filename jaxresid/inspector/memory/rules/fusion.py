@@ -57,6 +57,8 @@ _SUMS = frozenset({"add", "add_any"})
 _ZERO = frozenset({"0", "0.0"})
 # What may be marked as something else than it looks like, and what tells.
 _LOOKED_AT = _EXPENSIVE | _FUSIBLE_MOVES | SCATTERS | {"broadcast_in_dim", "dot_general"}
+# Scores of heads of 128 features are not computed again (v5e, libtpu 0.0.52).
+_LANES = 128
 # No fusion has more ops than this between two ends.
 _MAX_STEPS = 64
 # Of how many readers more is not asked; what these are computed in may be a few more.
@@ -122,12 +124,15 @@ def fusions(block: Block, profile: Profile) -> Fusions:
     fusible = {op for op in block.ops if is_fusible(op)}
     post_dominators = _post_dominators(block, held, readers, fusible)
     fused, starts = _epilogues(block, held, post_dominators, readers, profile, fusible)
+    recomputed = _recomputed_scores(block, held, readers, profile, fusible)
     widths = _retiled(block, readers) if profile.pads_to_tiles else {}
 
     def is_array(op: Op) -> bool:
         if not op.results:  # a callback
             return True
         first = op.results[0]
+        if op in recomputed or starts.get(first) in recomputed:
+            return False
         if first in widths or not held.isdisjoint(op.results):
             return True
         return first not in fused and (op not in fusible or first in starts)
@@ -158,6 +163,31 @@ def is_elementwise(op: Op) -> bool:
 def is_view(op: Op) -> bool:
     """Return whether the op only views its operand in another shape, order or type."""
     return op.name in VIEWS and op.operands[0].literal is None
+
+
+def reorders(op: Op) -> bool:
+    """Return whether the op is a transpose that changes the order of the elements."""
+    if op.name != "transpose":
+        return False
+    shape = op.operands[0].shape
+    axes = [axis for axis in op.params["permutation"] if shape[axis] > 1]
+    return axes != sorted(axes)
+
+
+def _parts_factor(dot: Op, view: Op) -> bool:
+    """Return whether a transpose of a dot puts rows among columns, not rows for columns.
+
+    A library writes either the rows of the first factor by those of the second, or the other way.
+    """
+    if dot.name != "dot_general" or view.operands[0] not in dot.results or not reorders(view):
+        return False
+    (left, _), (batch, _) = dot.params["dimension_numbers"]
+    shape = view.operands[0].shape
+    rows = len(batch) + len(dot.operands[0].shape) - len(left) - len(batch)
+    axes = range(len(shape))
+    swapped = [*axes[: len(batch)], *axes[rows:], *axes[len(batch) : rows]]
+    permutation = view.params["permutation"]
+    return [a for a in permutation if shape[a] > 1] != [a for a in swapped if shape[a] > 1]
 
 
 def is_fusible(op: Op) -> bool:
@@ -295,17 +325,38 @@ def _is_one_per_row(op: Op) -> bool:
 
 def _always_materialized(block: Block, profile: Profile) -> set[Value]:
     held = set(block.outputs)
+    spread: dict[Value, Op] = {}
     for op in block.ops:
         if op.name == "barrier":
             held.update(op.operands)
+        elif op.name == "broadcast_in_dim":
+            spread[op.results[0]] = op
         elif not profile.computes_factors and (is_multiplied(op) or _is_of_matrix(op)):
-            held.update(op.operands[:2])
+            held.update(
+                v for i, v in enumerate(op.operands[:2]) if not _is_same_in_batch(op, i, spread)
+            )
         elif op.bodies:
             held.update(op.operands)
     for op in reversed(block.ops):
         if is_view(op) and op.results[0] in held:
             held.update(op.operands[:1])
     return held
+
+
+def _is_same_in_batch(op: Op, which: int, spread: Mapping[Value, Op]) -> bool:
+    """Return whether a dot reads the same for all of its batch, which is then no axis of it."""
+    made = spread.get(op.operands[which])
+    if made is None or op.name != "dot_general" or made.operands[0].literal is not None:
+        return False
+    batch = op.params["dimension_numbers"][1][which]
+    kept = made.params["broadcast_dimensions"]
+    small = made.operands[0].shape
+    new = [
+        axis
+        for axis, extent in enumerate(made.results[0].shape)
+        if axis not in kept or small[list(kept).index(axis)] != extent
+    ]
+    return bool(new) and set(new) <= set(batch)
 
 
 def _post_dominators(
@@ -420,13 +471,70 @@ def _epilogues(
                 is_wider = more.itemsize > end.itemsize
                 if not (is_wider and is_left_to_readers(more, v)):
                     end = more
-            elif not is_view(after):
+            elif not is_view(after) or (profile.epilogue is not None and _parts_factor(op, after)):
                 break
             after = post_dominators.get(after)
         if end is not v:
             fused.add(v)
         starts[end] = op
     return fused, starts
+
+
+def _recomputed_scores(
+    block: Block,
+    held: set[Value],
+    readers: Mapping[Value, Sequence[Op]],
+    profile: Profile,
+    fusible: Container[Op],
+) -> set[Op]:
+    """Return the dots that are computed again in all that reads them, as they are too large.
+
+    Those are the scores of an attention that nothing keeps for a backward pass: what is made of
+    them is summed up along rows, and multiplied by one dot.
+    """
+    most = profile.largest_scores_nbytes
+    if most is None:
+        return set()
+    return {
+        op
+        for op in block.ops
+        if op.name == "dot_general"
+        and is_multiplied(op)
+        and op.results[0].nbytes > most
+        and _summed_extent(op) < _LANES
+        and _is_softmaxed(op, held, readers, fusible)
+    }
+
+
+def _summed_extent(op: Op) -> int:
+    (left, _), _ = op.params["dimension_numbers"]
+    return math.prod(op.operands[0].shape[d] for d in left)
+
+
+def _is_softmaxed(
+    op: Op,
+    held: set[Value],
+    readers: Mapping[Value, Sequence[Op]],
+    fusible: Container[Op],
+) -> bool:
+    """Return whether one dot alone reads what is made of another, beside sums along its rows."""
+    left, seen = [*op.results], set(op.results)
+    dots: set[Op] = set()
+    is_summed = False
+    while left:
+        value = left.pop()
+        if value in held:
+            return False
+        for reader in readers.get(value, ()):
+            if is_multiplied(reader):
+                dots.add(reader)
+                continue
+            if reader not in fusible and reader.name not in _REDUCTIONS:
+                return False
+            is_summed |= reader.name in _REDUCTIONS
+            left += [v for v in reader.results if v not in seen]
+            seen.update(reader.results)
+    return is_summed and len(dots) == 1
 
 
 def _consumer_kernels(

@@ -22,6 +22,7 @@ from jaxresid.inspector.memory.rules.fusion import (
     fusions,
     is_elementwise,
     is_multiplied,
+    reorders,
 )
 from jaxresid.inspector.memory.rules.layouts import layouts, stored_nbytes
 from jaxresid.inspector.memory.rules.overwriting import kept_operands
@@ -32,6 +33,8 @@ from jaxresid.inspector.program.ops import Block, Op, Value
 _MANY = 16
 # These write over their first operand.
 _OVERWRITING = SCATTERS | {"dynamic_update_slice"}
+# A triangular solve of fewer blocks was not measured.
+_LEAST_BLOCKS = 16
 # These read arrays.
 _CALLED = SCATTERS | LIBRARY
 
@@ -138,6 +141,8 @@ class _KernelWriter:
         self._casts: dict[Value, Value] = {}
         self._nbytes: dict[Value, int] = {}
         self._looped: set[Value] = set()
+        # Views in another order than that of their array.
+        self._turned: set[Value] = set()
         # A stack's slices -> the copies that dots read, which start with the trip.
         self._copied: dict[Value, Value] = {}
         self._first: list[Kernel] = []
@@ -184,9 +189,12 @@ class _KernelWriter:
     def _outputs(self) -> tuple[Value, ...]:
         outputs = []
         stacked = self._nest.stacked if self._nest else frozenset()
+        # A loop writes its stacks as they are; what is returned in another order is a copy.
+        is_ordered = self._nest is None and self._compiler.profile.orders_outputs
         for i, v in enumerate(self._block.outputs):
             out = v if v.literal is not None else listed(self._roots[v])[0]
-            if i in stacked and out in self._looped:
+            is_turned = is_ordered and v in self._turned
+            if out in self._looped and (i in stacked or is_turned):
                 # The inner loop has an array of its own, copied to the outer stack after it.
                 out = self._copy(self._kernels[-1], out)
             outputs.append(out)
@@ -234,6 +242,8 @@ class _KernelWriter:
         result, operand = op.results[0], op.operands[0]
         self._alias(result, operand)
         is_moved = op.name == "transpose"
+        if operand in self._turned or reorders(op):
+            self._turned.add(result)
         self._elsewhere[result] = self._roots[operand] if is_moved else self._moved(operand)
 
     def _moved(self, value: Value) -> Arrays:
@@ -260,6 +270,16 @@ class _KernelWriter:
             self._first.append(self._kernels.pop())
         return self._copied[array]
 
+    def _padded(self, op: Op) -> Value:
+        """Return the array that a dot or convolution reads as its first factor.
+
+        A library's convolution pads both ends alike; otherwise it reads a padded copy.
+        """
+        first = self._factor(op, 0)
+        if op.name == "conv_general_dilated" and any(a != b for a, b in op.params["padding"]):
+            return self._copy(op, first)
+        return first
+
     def _read(self, operands: Sequence[Value]) -> Arrays:
         return joined([self._roots[v] for v in operands if v.literal is None])
 
@@ -285,22 +305,24 @@ class _KernelWriter:
 
     def _kernel(self, op: Op) -> None:
         profile = self._compiler.profile
+        start = self._fusions.starts.get(op.results[0]) if op.results else None
+        is_whole = start is op
         if op.name in SCATTERS and profile.fuses_gathers:
             op = replace(op, operands=(self._array(op, op.operands[0]), *op.operands[1:]))
         elif op.name in _CALLED and not isinstance(op, Move):
             op = replace(op, operands=tuple(self._array(op, v) for v in op.operands))
         elif is_multiplied(op) and not profile.computes_factors:
-            factors = (self._factor(op, 0), self._factor(op, 1))
+            factors = (self._padded(op), self._factor(op, 1))
             op = replace(op, operands=(*factors, *op.operands[2:]))
+        op = replace(op, results=(*op.results, *self._scratch(op)))
         roots = listed(self._read(op.operands))
         overwrites: Sequence[Value] = ()
-        start = self._fusions.starts.get(op.results[0]) if op.results else None
         if op.name in _OVERWRITING:
             overwrites = listed(self._read(op.operands[:1]))
         elif start is not None:
             # A dot is written over what its epilogue reads; a loop over nothing.
             within = frozenset(listed(self._within(op.operands)))
-            overwrites = [v for v in roots if v not in within] if start is not op else ()
+            overwrites = () if is_whole else [v for v in roots if v not in within]
             if start in self._begun:
                 self._after[op.results[0]] = self._begun[start] - 1
             op = replace(
@@ -310,6 +332,26 @@ class _KernelWriter:
             moved = frozenset(listed(self._moved_by(op, roots)))
             overwrites = [v for v in roots if v not in moved]
         self._emit(op, roots, overwrites)
+
+    def _scratch(self, op: Op) -> list[Value]:
+        """Return what a Fourier transform or a triangular solve takes while it runs.
+
+        A TPU has no complex numbers: real and imaginary parts are arrays, all frequencies of them.
+        What is left to solve after each block of rows is an array of its own: 16,384 rows for as
+        many right-hand sides take 66 GiB on a v5e (libtpu 0.0.52).
+        """
+        profile = self._compiler.profile
+        if op.name == "fft":
+            whole = max(op.operands[0], op.results[0], key=lambda v: v.size)
+            width = max(op.operands[0].itemsize, op.results[0].itemsize)
+            part = Value(whole.shape, f"complex{8 * width}", width)
+            return [part.copy() for _ in range(profile.fft_arrays)]
+        if op.name == "triangular_solve" and profile.solved_rows is not None:
+            blocks = op.operands[0].shape[-1] // profile.solved_rows
+            if blocks >= _LEAST_BLOCKS:
+                (made,) = op.results
+                return [Value((blocks // 2, *made.shape), made.dtype, made.itemsize)]
+        return []
 
     def _array(self, op: Op, value: Value) -> Value:
         """Return an array for a call that reads `value`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from jaxresid.inspector.jaxpr.primitives import ELEMENTWISE, REDUCTIONS
+from jaxresid.inspector.jaxpr.primitives import CASTS, ELEMENTWISE, REDUCTIONS
 from jaxresid.inspector.program.ops import Op, Value
 
 # Longer rows are summed up by several blocks of threads, before the kernel that reads the sums.
@@ -24,7 +24,7 @@ def kept_operands(kernels: Sequence[Op]) -> Mapping[Op, frozenset[Value]]:
     for kernel in kernels:
         if kernel in siblings:
             found[kernel] = frozenset(kernel.operands)
-        elif kernel.name in ELEMENTWISE:
+        elif kernel.name in ELEMENTWISE | CASTS:
             summed = _summed(kernel, readers, makers)
             if summed:
                 found[kernel] = frozenset(summed)

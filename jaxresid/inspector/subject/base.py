@@ -201,7 +201,7 @@ class Subject(ABC):
         if holds_loop(*jaxprs):
             yield (
                 "needless-loop-state",
-                lambda: rewriting(lambda made: loop_excess(report, levels, made)),
+                lambda: rewriting(lambda made: loop_excess(report, levels, profile, made)),
             )
             yield (
                 "derived-residual",

@@ -161,9 +161,39 @@ def maxtext_4405(lean):
     return step, (model, f32(512, width))
 
 
-PROGRAMS = (last_of_stack, last_hidden, with_context, linen, equinox, maxtext_4405)
+def history(lean):
+    """A simulation of oscillators without a gradient, of which mean, variance and peak are read."""
+
+    def simulate(x, v):
+        def trip(carry, _):
+            (x, v), sums = carry
+            v = v - 0.1 * jnp.sin(x)
+            x = x + 0.1 * v
+            if not lean:
+                return ((x, v), sums), (x, v**2)
+            first, second, highest = sums
+            return ((x, v), (first + x, second + x**2, jnp.maximum(highest, v**2))), None
+
+        sums = (jnp.zeros_like(x), jnp.zeros_like(x), jnp.zeros_like(x)) if lean else ()
+        (end, sums), stacks = jax.lax.scan(trip, ((x, v), sums), length=200)
+        if lean:
+            first, second, highest = sums[0] / 200, sums[1] / 200, sums[2]
+        else:
+            xs, energies = stacks
+            first, second, highest = xs.mean(0), (xs**2).mean(0), energies.max(0)
+        return end, first, second - first**2, highest
+
+    return simulate, (f32(N, 16), f32(N, 16))
+
+
+PROGRAMS = (last_of_stack, last_hidden, with_context, linen, equinox, maxtext_4405, history)
 # What the gate has time for.
-GATE = {(maxtext_4405, "gpu:h100"), (linen, "tpu:v5e")}
+GATE = {
+    (maxtext_4405, "gpu:h100"),
+    (linen, "tpu:v5e"),
+    (history, "gpu:h100"),
+    (history, "tpu:v5e"),
+}
 
 
 @pytest.mark.parametrize(("program", "on"), cases(PROGRAMS, GATE))

@@ -169,6 +169,10 @@ def square(x, times):
     return jax.jacrev(lambda times: curve(x, times))(times)
 
 
+def square_by_columns(x, times):
+    return jax.jacfwd(lambda times: curve(x, times))(times)
+
+
 @pytest.mark.parametrize(
     ("fun", "sizes"), [(by_rows, ("jacrev", 2, 1024)), (by_columns, ("jacfwd", 1024, 2))]
 )
@@ -182,8 +186,9 @@ def test_a_jacobian_by_the_other_mode(fun, sizes):
     assert measured["flops"] < 0.1 * measured["flops_before"]
 
 
-def test_a_square_jacobian_has_no_better_mode():
-    assert MODE not in {v.code for v in found(square, f32(2), f32(1024))}
+@pytest.mark.parametrize("fun", [square, square_by_columns])
+def test_a_square_jacobian_has_no_better_mode(fun):
+    assert MODE not in {v.code for v in found(fun, f32(2), f32(1024))}
 
 
 def test_a_jacobian_that_cannot_be_pushed_forward():
@@ -194,6 +199,43 @@ def test_a_jacobian_that_cannot_be_pushed_forward():
     own.defvjp(lambda x, times: (curve(x, times), x), lambda x, g: (x * g[0], g))
     codes = {v.code for v in found(jax.jacrev(own), f32(2), f32(1024))}
     assert MODE not in codes
+
+
+@pytest.mark.integration
+def test_a_jacobian_of_equinox():
+    eqx = pytest.importorskip("equinox")
+    model = eqx.filter_eval_shape(lambda: eqx.nn.MLP(3, 1024, 256, 2, key=jax.random.key(0)))
+
+    def jacobians(model, xs):
+        return eqx.filter_vmap(eqx.filter_jacrev(model))(xs)
+
+    (violation,) = found(jacobians, model, f32(32, 3))
+    assert violation.code == MODE
+    assert violation.span.row == jacobians.__code__.co_firstlineno + 1
+    assert (violation.measured["inputs"], violation.measured["outputs"]) == (3, 1024)
+
+
+@pytest.mark.integration
+def test_per_example_gradients_of_flax():
+    nn = pytest.importorskip("flax.linen")
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.avg_pool(nn.relu(nn.Conv(32, (3, 3))(x)), (2, 2), (2, 2))
+            return nn.Dense(10)(x.reshape(x.shape[0], -1))
+
+    def norms(params, xs):
+        def norm(x):
+            gradient = jax.grad(lambda p: jnp.sum(Net().apply(p, x[None]) ** 2))(params)
+            return jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(gradient)))
+
+        return jax.vmap(norm)(xs)
+
+    params = jax.eval_shape(Net().init, jax.random.key(0), f32(1, 32, 32, 3))
+    (violation,) = found(norms, params, f32(2048, 32, 32, 3))
+    assert violation.code == PARTS
+    assert (violation.measured["size"], "`norm`" in violation.message) == (2048, True)
 
 
 # -- against compilers ---------------------------------------------------------------------------

@@ -63,8 +63,10 @@ def other_modes(
         if call.transform != transform or user_line(frames) != location or not call.is_real:
             return call.mapped
         sizes = _Sizes(call.num_inputs, call.num_outputs)
-        is_costly = sizes.inputs < sizes.outputs
-        if is_costly != (transform == "jacrev") or sizes.inputs == sizes.outputs:
+        passes, others = sizes.outputs, sizes.inputs
+        if transform == "jacfwd":
+            passes, others = others, passes
+        if passes <= others:
             return call.mapped
         changed.append(sizes)
         return call.by_other_mode

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from jaxresid import jax_compat
 from jaxresid.inspector.findings.frameworks import framework_of
+from jaxresid.inspector.findings.logits import may_be_in_vector_memory
 from jaxresid.inspector.findings.proposals import (
     WORTH_SAYING,
     Proposal,
@@ -16,6 +17,7 @@ from jaxresid.inspector.findings.proposals import (
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
+from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.avals import aval_of
 from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
 from jaxresid.inspector.variants.rewrites.loop_excess import Excess, excesses_in, without_excess
@@ -29,13 +31,16 @@ def holds_loop(*jaxprs: Jaxpr) -> bool:
     return any(jax_compat.primitive_name(eqn) == "scan" for j in jaxprs for eqn in eqns_in(j))
 
 
-def loop_excess(report: Report, levels: Levels, rewrites: Rewrites) -> Iterator[Proposal]:
+def loop_excess(
+    report: Report, levels: Levels, profile: Profile, rewrites: Rewrites
+) -> Iterator[Proposal]:
     """Yield the findings of what loops stack or carry in vain, one for each line with loops.
 
     Args:
       report: the report of the function or step; it has an estimated peak, and no mesh.
       levels: the descent into the jaxprs.
-      rewrites: what is differentiated.
+      profile: the profile of the compiler.
+      rewrites: what is differentiated, or all of a program without a gradient.
     """
     assert report.peak is not None
     least = WORTH_SAYING * report.peak.nbytes
@@ -45,8 +50,9 @@ def loop_excess(report: Report, levels: Levels, rewrites: Rewrites) -> Iterator[
             if excess.nbytes:
                 by_line.setdefault(levels.source_below(jaxpr, excess.path), []).append(excess)
         for source, found in by_line.items():
+            nbytes = sum(each.nbytes for each in found)
             # The cotangent of a stack takes as much again.
-            if 2 * sum(each.nbytes for each in found) < least:
+            if 2 * nbytes < least or may_be_in_vector_memory(nbytes, profile):
                 continue
             changed = without_excess(jaxpr, found)
             figures = rewrites.figures(number, changed)

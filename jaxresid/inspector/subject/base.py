@@ -208,7 +208,7 @@ class Subject(ABC):
         if holds_loop(*jaxprs):
             yield (
                 "needless-loop-state",
-                lambda: rewriting(lambda made: loop_excess(report, levels, made)),
+                lambda: rewriting(lambda made: loop_excess(report, levels, profile, made)),
             )
             yield (
                 "derived-residual",
@@ -267,9 +267,17 @@ class Subject(ABC):
 
             return traced
 
+        def primal_in_context(primal: Callable[[], Any]) -> Callable[[], Any]:
+            def traced() -> Any:
+                made = primal()
+                strip_trace_context(jax_compat.open_jaxpr(made.jaxpr))
+                return made
+
+            return in_context(traced)
+
         leaves = self.trace.arguments.leaves
         subject = in_context(lambda: self.traced_with(leaves))()
-        trace = subject.trace.tracing_in(in_context)
+        trace = subject.trace.tracing_in(primal_in_context)
         for top in trace.tops:
             strip_trace_context(top.jaxpr)
         subject = replace(subject, trace=trace)

@@ -103,7 +103,7 @@ def moments(ws, x):
 
     _, (xs, positive, cosines) = scanned(body, x, ws)
     variance = (xs**2).mean(0) - xs.mean(0) ** 2
-    highest = jnp.max(2 * xs) + jnp.sum(jnp.min(xs, axis=(0, 2))) + jnp.sum(cosines)
+    highest = jnp.max(2 * xs - 99) + jnp.sum(jnp.min(xs + 9, axis=(0, 2))) + jnp.sum(cosines)
     return jnp.sum(jnp.where(jnp.any(positive, 0) & jnp.all(xs < 9, 0), variance, 0)) + highest
 
 

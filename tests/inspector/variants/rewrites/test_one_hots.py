@@ -34,6 +34,12 @@ FOUND = {
 OTHERS = {
     "with the indices of its own batch": lambda t, i: jnp.einsum("btv,btd->bvd", one_hot(i), t[i]),
     "compared with something else": lambda t, i: (i[..., None] == 2 * jnp.arange(V)) * 1.0 @ t,
+    "a table for each of a batch": lambda t, i: jnp.einsum(
+        "btv,bvd->btd", one_hot(i), jnp.stack([t, 2 * t])
+    ),
+    "counted along another axis": lambda t, i: (
+        (i[..., None] == jax.lax.broadcasted_iota(jnp.int32, (2, 3, V), 1)).astype(jnp.float32) @ t
+    ),
     "summed up": lambda t, i: one_hot(i).sum((0, 1)) @ t,
     "contracted along its indices": lambda t, i: jnp.einsum("btv,td->bvd", one_hot(i), t[:3]),
 }

@@ -84,7 +84,7 @@ def marking_derivatives() -> Iterator[None]:
         leaves = import_jax().tree.leaves(result[3:stop])
         traced = [each for leaf in leaves for each in _traced(leaf)]
         derivative.kept_nbytes = sum(_made_nbytes(each, derivative) for each in traced)
-        variables = (getattr(each, "val", None) for each in traced)
+        variables: Iterator[Any] = (getattr(each, "val", None) for each in traced)
         derivative.kept = frozenset(v for v in variables if type(v).__name__ == "Var")
         return result
 

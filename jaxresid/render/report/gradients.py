@@ -29,7 +29,7 @@ def render_gradients(report: Report, most: int | None = None) -> Iterator[Render
     )
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
+    table.add_column(no_wrap=True, overflow="ellipsis")
     for gradient, depth in rows[:most]:
         nbytes = format_bytes(gradient.kept_nbytes + gradient.host_nbytes)
         table.add_row(Text(nbytes, style="cyan"), Padding(_line(gradient), (0, 0, 0, 2 * depth)))

@@ -32,18 +32,10 @@ def step_program(
         sharding=step.sharding,
         trips=step.trips,
     )
-    return infer_phases(made)
-
-
-def infer_phases(program: Program) -> Program:
-    """Return the program with the phases of its untagged ops settled.
-
-    What no derivative has a part in is `forward` where a forward pass reads it and it needs no
-    gradient (preparing a batch, running a frozen model), otherwise `update`. So is a loop around
-    both passes, for example over microbatches; the ops of its body are settled one by one.
-    """
-    block = program.block
-    return replace(program, block=_infer_phases(block, frozenset(), frozenset()))
+    # What no derivative has a part in is `forward` where a forward pass reads it and it needs no
+    # gradient (preparing a batch, running a frozen model), otherwise `update`. So is a loop around
+    # both passes, for example over microbatches; the ops of its body are settled one by one.
+    return replace(made, block=_infer_phases(made.block, frozenset(), frozenset()))
 
 
 def _infer_phases(block: Block, behind: frozenset[Value], ahead: frozenset[Value]) -> Block:

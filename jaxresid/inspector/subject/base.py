@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
 from jaxresid.crashes import Crash, crash_warnings
+from jaxresid.errors import InputsError, RetraceError
 from jaxresid.inspector.checkpoints.batched import may_be_batched
+from jaxresid.inspector.checkpoints.evaluate import evaluate_checkpoints
 from jaxresid.inspector.checkpoints.hidden_names import may_hide_names
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints, JudgedCheckpoint
 from jaxresid.inspector.findings.attention import attention_at_peak
@@ -25,6 +27,7 @@ from jaxresid.inspector.findings.logits import logits_at_peak
 from jaxresid.inspector.findings.loop_excess import holds_loop, loop_excess
 from jaxresid.inspector.findings.proposals import Changed, Proposal
 from jaxresid.inspector.findings.widening import holds_cast, widened_residuals
+from jaxresid.inspector.holes.holes import Holes
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.compilers import has_estimate, place_info, profile_of
 from jaxresid.inspector.memory.intervals import interval_of_program
@@ -35,7 +38,7 @@ from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.inspector.variants.choices import Variants
+from jaxresid.inspector.variants.checkpoints import CheckpointVariants
 from jaxresid.inspector.variants.rewrites.effects import Rewrites
 from jaxresid.model import (
     CompiledChange,
@@ -242,33 +245,45 @@ class Subject(ABC):
             return found
         return replace(found, low_nbytes=around.low_nbytes, high_nbytes=around.high_nbytes)
 
-    @property
-    @abstractmethod
+    @functools.cached_property
     def program(self) -> Program:
         """The whole program: a function's value with its gradients, or the step."""
+        return self.holes.program(self.trace)
 
-    @property
-    @abstractmethod
+    @functools.cached_property
     def residuals(self) -> tuple[Residual, ...]:
-        """The residuals."""
+        """The residuals; of a function in the order of the vjp function's leaves."""
+        return self.holes.residuals(self.trace, self.program)
 
     @property
     @abstractmethod
+    def holes(self) -> Holes[Any]:
+        """What is differentiated, and the program around it."""
+
+    @functools.cached_property
     def rewrites(self) -> Rewrites | None:
         """What is differentiated, to be rewritten; None where that cannot be told."""
+        try:
+            return Rewrites(self.holes, self.profile)
+        except RetraceError:
+            return None
 
     @property
     @abstractmethod
     def target(self) -> Target:
         """The name of the function, what is differentiated, and whether it is a training step."""
 
-    @abstractmethod
     def evaluate_checkpoints(self) -> EvaluatedCheckpoints:
         """Return its checkpoints, judged, and the cost of its passes.
 
         Raises:
           InputsError: a policy fails or gives no answer.
         """
+        if self.is_dead:
+            return EvaluatedCheckpoints((), self.holes.phases(self.trace))
+        return evaluate_checkpoints(
+            self.holes, self.profile, self.residuals, self.program, self.peak
+        )
 
     @abstractmethod
     def traced_with(self, leaves: Sequence[Any]) -> Subject:
@@ -281,13 +296,16 @@ class Subject(ABC):
           Exception: whatever the function raises while JAX traces it.
         """
 
-    @abstractmethod
-    def variants(self) -> Variants:
+    def variants(self) -> CheckpointVariants:
         """Return its variants, made by changing its checkpoints.
 
         Raises:
-          InputsError: it is a training step that does nothing with its gradients.
+          JaxresidError: it does nothing with its gradients, or what it differentiates cannot be
+            told.
         """
+        if self.is_dead:
+            raise InputsError(dead_gradients(self.name))
+        return CheckpointVariants(self.holes, self.profile, self.name)
 
     @abstractmethod
     def about_code(self, report: Report) -> Iterator[Search[Finding]]:

@@ -7,10 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxresid.errors import InputsError, RetraceError
-from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
-from jaxresid.inspector.checkpoints.step import evaluate_step_checkpoints
-from jaxresid.inspector.cost.step import step_cost
+from jaxresid.errors import InputsError
 from jaxresid.inspector.findings.collect import Search, searches_of_step
 from jaxresid.inspector.findings.donation import (
     MISSING,
@@ -24,18 +21,15 @@ from jaxresid.inspector.findings.proposals import (
     PeakEffect,
     with_compiled,
 )
+from jaxresid.inspector.holes.holes import ProgramHoles
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.donation import MissingDonation, missing_donation
-from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.program.unusable_donation import unusable_donations
-from jaxresid.inspector.residuals.step import step_residuals
-from jaxresid.inspector.subject.base import Subject, dead_gradients
+from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace import step as steps
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.inspector.variants.rewrites.effects import StepRewrites
-from jaxresid.inspector.variants.step import StepVariants
-from jaxresid.model import CompiledChange, Finding, Report, Residual, Split, Target
+from jaxresid.model import CompiledChange, Finding, Report, Split, Target
 
 
 @dataclass(frozen=True)
@@ -50,23 +44,9 @@ class StepSubject(Subject):
         return steps.is_dead(self.trace)
 
     @functools.cached_property
-    def program(self) -> Program:
-        """The program of the step."""
-        return step_program(self.trace)
-
-    @functools.cached_property
-    def residuals(self) -> tuple[Residual, ...]:
-        """The residuals of all its gradients, in program order."""
-        return step_residuals(self.trace, self.program)
-
-    @functools.cached_property
-    def rewrites(self) -> StepRewrites | None:
-        """The losses that it differentiates, to be rewritten; None where they cannot be told."""
-        roles = self.program.inputs, self.program.outputs
-        try:
-            return StepRewrites(self.fun, self.trace, self.profile, roles)
-        except RetraceError:
-            return None
+    def holes(self) -> ProgramHoles:
+        """What the program differentiates."""
+        return ProgramHoles(self.fun, self.trace)
 
     @property
     def target(self) -> Target:
@@ -74,29 +54,11 @@ class StepSubject(Subject):
         parameters = (r.path or "" for r in self.program.inputs if r.kind == "parameters")
         return Target(self.name, tuple(parameters), "program")
 
-    def evaluate_checkpoints(self) -> EvaluatedCheckpoints:
-        """Return its checkpoints, judged, and the cost of its passes; see `Subject`."""
-        if self.is_dead:
-            return EvaluatedCheckpoints((), step_cost(self.trace))
-        return evaluate_step_checkpoints(
-            self.fun, self.trace, self.profile, self.residuals, self.program, self.peak
-        )
-
     def traced_with(self, leaves: Sequence[Any]) -> StepSubject:
         """Return it traced again with other leaves; see `Subject.traced_with`."""
         call = replace(self.trace.arguments, leaves=tuple(leaves))
         primal = steps.step_primal(self.fun, call)
         return replace(self, trace=steps.step_trace(primal, call, self.trace.frames))
-
-    def variants(self) -> StepVariants:
-        """Return its variants, made by tracing it again.
-
-        Raises:
-          InputsError: it does nothing with its gradients.
-        """
-        if self.is_dead:
-            raise InputsError(dead_gradients(self.name))
-        return StepVariants(self.fun, self.trace, self.profile)
 
     @functools.cached_property
     def missing_donation(self) -> MissingDonation | None:

@@ -241,7 +241,7 @@ def test_errors_of_ours_in_a_rewrite_are_told(where, instead, error, monkeypatch
 
 
 def test_errors_of_ours_inside_what_jax_traces_are_told(monkeypatch, told):
-    real = effects.retrace
+    real = holes.retrace
 
     def broken(*args):
         with pytest.MonkeyPatch.context() as patched:

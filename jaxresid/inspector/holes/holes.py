@@ -344,8 +344,11 @@ class ProgramHoles(Holes[StepTrace]):
                 with retracing("the program with its losses apart"):
                     found = _TracedAgain(self._fun, self.traced)
             except RetraceError as e:
+                reason = str(e).partition("\n")[0]
+                if "leaked" in reason:
+                    reason = "a loss has to return what is used outside of it"
                 raise RetraceError(
-                    f"what the program differentiates cannot be told from the rest: {e}"
+                    f"what the program differentiates cannot be told from the rest: {reason}"
                 ) from e
         if _checkpoints(found.whole.jaxpr) != _checkpoints(self.traced.jaxpr):
             raise RetraceError("the program makes other checkpoints each time it is traced")

@@ -116,7 +116,17 @@ ROOMS = {
         *("report", "listing", "plan", "comparison", "out_of_memory"),
     ),
     "inspector": (
-        *("jaxpr", "call", "trace", "cost", "program", "memory", "residuals", "few_layers"),
+        *(
+            "jaxpr",
+            "call",
+            "trace",
+            "cost",
+            "program",
+            "memory",
+            "residuals",
+            "few_layers",
+            "holes",
+        ),
         *("checkpoints", "variants", "findings", "subject", "modules", "lifetimes", "next_step"),
         *("conclusions", "report"),
     ),

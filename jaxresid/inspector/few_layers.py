@@ -28,7 +28,7 @@ from jaxresid.inspector.program.transfers import moves
 from jaxresid.inspector.residuals.offloading import kept_each
 from jaxresid.inspector.trace.function import Trace, retrace
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
-from jaxresid.model import Cost
+from jaxresid.model import Cost, Phases
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +63,11 @@ class Figures:
     peak_nbytes: int
     passes: tuple[Cost, Cost]
     lowered: Lowered
+
+    @property
+    def phases(self) -> Phases:
+        """The costs of the passes; recomputation is in the backward pass."""
+        return Phases(*self.passes, Cost())
 
 
 def can_leave_out_layers(traced: Trace) -> bool:

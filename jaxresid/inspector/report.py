@@ -15,7 +15,7 @@ from jaxresid.crashes import Crash
 from jaxresid.errors import InputsError, JaxresidError, TraceError
 from jaxresid.inspector.call.arguments import Arguments, arguments, without_changed
 from jaxresid.inspector.call.question import Question
-from jaxresid.inspector.checkpoints.function import check_policies
+from jaxresid.inspector.checkpoints.evaluate import check_policies
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.conclusions import concluded, kept_beyond_peak
 from jaxresid.inspector.findings.collect import collected
@@ -27,13 +27,10 @@ from jaxresid.inspector.lifetimes import with_lifetimes
 from jaxresid.inspector.memory.compilers import check_lifetimes
 from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.modules import modules
-from jaxresid.inspector.program.build import Program, value_and_gradients
+from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.residuals.offloading import (
-    KeptResidual,
-    kept_by,
     kept_of,
     offloading,
-    total_offloading,
 )
 from jaxresid.inspector.subject.base import Inspection, Subject, dead_gradients, gc_paused
 from jaxresid.inspector.subject.function import FunctionSubject
@@ -443,18 +440,7 @@ def _offloading(
     if not evaluated.is_known:
         return None
     without_effect = any(finding.name == WITHOUT_EFFECT for finding in said)
-    if isinstance(plain, int):
-        return total_offloading(program, kept, plain, without_effect=without_effect)
-    return offloading(
-        program,
-        lambda: kept,
-        lambda: kept if plain is None else _kept_by(plain()),
-        without_effect=without_effect,
-    )
-
-
-def _kept_by(traced: Trace) -> tuple[KeptResidual, ...]:
-    return kept_by(traced, value_and_gradients(traced))
+    return offloading(program, lambda: kept, plain or (lambda: kept), without_effect=without_effect)
 
 
 def _loss(

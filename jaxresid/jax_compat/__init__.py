@@ -52,6 +52,7 @@ from jaxresid.jax_compat.making import part_of as part_of
 from jaxresid.jax_compat.making import with_bound_params as with_bound_params
 from jaxresid.jax_compat.making import with_constants_as_inputs as with_constants_as_inputs
 from jaxresid.jax_compat.making import with_eqns as with_eqns
+from jaxresid.jax_compat.making import with_inputs_as_constants as with_inputs_as_constants
 from jaxresid.jax_compat.making import with_jaxpr as with_jaxpr
 from jaxresid.jax_compat.making import with_label as with_label
 from jaxresid.jax_compat.making import with_other_eqns as with_other_eqns

@@ -110,6 +110,21 @@ def with_constants_as_inputs(closed: ClosedJaxpr) -> ClosedJaxpr:
     return new(jaxpr.replace(**changed), [])
 
 
+def with_inputs_as_constants(jaxpr: Jaxpr, closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Return an open jaxpr closed over the constants of a closed one, which are its first inputs.
+
+    See `with_constants_as_inputs`.
+    """
+    count, info = len(closed.consts), open_jaxpr(closed).debug_info
+    invars = list(jaxpr.invars)
+    changed = {"constvars": invars[:count], "invars": invars[count:], "debug_info": info}
+    if open_jaxpr(closed) is closed:
+        made: ClosedJaxpr = jaxpr.replace(consts=list(closed.consts), **changed)
+        return made
+    new: Callable[..., ClosedJaxpr] = type(closed)
+    return new(jaxpr.replace(**changed), closed.consts)
+
+
 def bind_call(closed: ClosedJaxpr, name: str, operands: Sequence[Any]) -> list[Any]:
     """Call a closed jaxpr without constants, as one jit eqn of a name where JAX traces.
 

@@ -25,8 +25,7 @@ from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.findings.proposals import Proposal
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject
-from jaxresid.inspector.variants.function import FunctionVariants
-from jaxresid.inspector.variants.step import StepVariants
+from jaxresid.inspector.variants.checkpoints import CheckpointVariants
 from jaxresid.model import Finding, Interval, Source
 from jaxresid.render.tables.floor import relief_text
 from tests.shared_variants import sharing_variants
@@ -482,12 +481,6 @@ def traces(monkeypatch):
 
         monkeypatch.setattr(kind, "traced_with", counting)
 
-    def tracing(self, leaves, choices, trace_of=StepVariants.trace_of):
-        made = trace_of(self, leaves, choices)
-        found.extend([leaves] if made is not None else [])
-        return made
-
-    monkeypatch.setattr(StepVariants, "trace_of", tracing)
     return found
 
 
@@ -510,11 +503,11 @@ def test_at_most_three_traces_tell_what_lowers_a_floor(traces):
 def test_microbatches_and_another_dtype_are_traced_and_not_measured(traces, monkeypatch):
     measured = []
 
-    def noting(self, choices, variant=FunctionVariants.variant):
+    def noting(self, choices, variant=CheckpointVariants.variant):
         measured.append(self)
         return variant(self, choices)
 
-    monkeypatch.setattr(FunctionVariants, "variant", noting)
+    monkeypatch.setattr(CheckpointVariants, "variant", noting)
     reliefs = planned(traced(loss, inputs()), 1).floor.reliefs
     assert {"microbatches", "dtype"} <= {each.kind for each in reliefs}
     assert len(set(measured)) == 1  # the variants of the plan alone

@@ -16,8 +16,8 @@ from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.variants.candidates import saving
+from jaxresid.inspector.variants.checkpoints import CheckpointVariants
 from jaxresid.inspector.variants.choices import Choice, everywhere
-from jaxresid.inspector.variants.function import FunctionVariants
 from jaxresid.inspector.variants.naming import nameable
 from jaxresid.inspector.variants.recompute import Graph, Step, graph
 from tests.shared_variants import sharing_variants
@@ -250,12 +250,12 @@ def measured(monkeypatch):
     """The variants of functions that were measured, each with its choices."""
     found = []
 
-    def noting(self, choices, variant=FunctionVariants.variant):
+    def noting(self, choices, variant=CheckpointVariants.variant):
         made = variant(self, choices)
         found.append((self, choices, made))
         return made
 
-    monkeypatch.setattr(FunctionVariants, "variant", noting)
+    monkeypatch.setattr(CheckpointVariants, "variant", noting)
     return found
 
 

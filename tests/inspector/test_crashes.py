@@ -14,6 +14,7 @@ from jaxresid.advice.check import check as checking
 from jaxresid.cli.main import run
 from jaxresid.errors import RetraceError
 from jaxresid.inspector.findings import collect, host_memory
+from jaxresid.inspector.holes import holes
 from jaxresid.inspector.subject import base
 from jaxresid.inspector.subject import step as step_subject
 from jaxresid.inspector.trace import function as tracing
@@ -139,7 +140,7 @@ def test_it_is_raised_in_tests(monkeypatch):
 
 
 def test_one_error_of_many_findings_is_one_warning(monkeypatch, told):
-    monkeypatch.setattr(step_subject, "StepRewrites", gone)
+    monkeypatch.setattr(base, "Rewrites", gone)
     step = jax.jit(lambda w, x: training_step(w, x.astype(jnp.float32)))
     args = f32(256, 256), jax.ShapeDtypeStruct((4096, 256), jnp.bfloat16)
     (warning,) = jaxresid.inspect(step, on="gpu:h100")(*args).warnings
@@ -225,12 +226,10 @@ def with_a_malformed_jaxpr(trace, primal):
 @pytest.mark.parametrize(
     ("where", "instead", "error"),
     [
-        ((effects.FunctionRewrites, "figures"), gone, "AttributeError"),
-        ((effects, "retrace"), gone, "AttributeError"),
-        ((effects, "retrace"), without_vjp, "AttributeError"),
-        ((effects, "retrace"), with_a_malformed_jaxpr, "KeyError"),
-        ((effects, "value_and_gradients"), gone, "AttributeError"),
-        ((effects, "passes_cost"), gone, "AttributeError"),
+        ((effects.Rewrites, "figures"), gone, "AttributeError"),
+        ((holes, "retrace"), gone, "AttributeError"),
+        ((holes, "retrace"), without_vjp, "AttributeError"),
+        ((holes, "retrace"), with_a_malformed_jaxpr, "KeyError"),
         ((effects, "with_shared_layers"), gone, "AttributeError"),
         ((tracing, "_as_evaluation"), gone, "AttributeError"),
     ],
@@ -243,14 +242,14 @@ def test_errors_of_ours_in_a_rewrite_are_told(where, instead, error, monkeypatch
 
 
 def test_errors_of_ours_inside_what_jax_traces_are_told(monkeypatch, told):
-    real = effects.retrace
+    real = holes.retrace
 
     def broken(*args):
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(tracing, "is_inexact", gone)
             return real(*args)
 
-    monkeypatch.setattr(effects, "retrace", broken)
+    monkeypatch.setattr(holes, "retrace", broken)
     (warning,) = jaxresid.inspect(loss, on="gpu:h100")(*ARGS).warnings
     assert "AttributeError" in warning
     assert "inspector/trace/function.py" in warning
@@ -281,12 +280,14 @@ def turning(moody, real):
 
 def test_what_the_users_step_raises_is_silent_and_logged(monkeypatch, told, caplog):
     moody = Moody(lambda w, x: training_step(w, x.astype(jnp.float32)))
-    monkeypatch.setattr(effects, "step_primal", turning(moody, effects.step_primal))
+    monkeypatch.setattr(holes, "step_primal", turning(moody, holes.step_primal))
     args = f32(256, 256), jax.ShapeDtypeStruct((4096, 256), jnp.bfloat16)
     report = jaxresid.inspect(moody, on="gpu:h100")(*args)
     assert report.target.mode == "program"
     assert report.warnings == ()
-    assert "the step without its gradients cannot be traced: AttributeError: 'Batch'" in caplog.text
+    assert (
+        "the program without its gradients cannot be traced: AttributeError: 'Batch'" in caplog.text
+    )
 
 
 def test_what_the_users_policy_raises_is_silent_and_logged(monkeypatch, told, caplog):
@@ -295,7 +296,7 @@ def test_what_the_users_policy_raises_is_silent_and_logged(monkeypatch, told, ca
     def checkpointed(*args):
         return jax.checkpoint(loss, policy=moody)(*args)
 
-    monkeypatch.setattr(effects, "retrace", turning(moody, effects.retrace))
+    monkeypatch.setattr(holes, "retrace", turning(moody, holes.retrace))
     assert jaxresid.inspect(checkpointed, on="gpu:h100")(*ARGS).warnings == ()
     assert "a rewrite cannot be traced: AttributeError: 'Batch'" in caplog.text
 

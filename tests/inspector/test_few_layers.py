@@ -22,7 +22,8 @@ from jaxresid.inspector.call.leaves import like
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints.removed import Removed
 from jaxresid.inspector.cost.jaxpr_cost import passes_cost
-from jaxresid.inspector.few_layers import lowered_whole, whole_figures
+from jaxresid.inspector.few_layers import lowered_whole
+from jaxresid.inspector.holes.holes import LossHole
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import value_and_gradients
@@ -323,9 +324,8 @@ def check_random(seed):
                 found.variants().trace(choices)
             continue
         assert few in (None, whole)
-    removed = Removed(found.trace)
-    few = removed.few_without(removed.sites)
-    told = few and whole_figures(few, found.profile)
+    removed = Removed(LossHole(found.trace))
+    told = removed.few_without(removed.sites, found.profile)
     if told is not None:
         made = removed.without(removed.sites)
         program = value_and_gradients(made)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from jaxresid.advice.plan.live_patch import UnpatchableError, patched
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.holes.splicing import Gradients, leaving_out
 from jaxresid.inspector.jaxpr.bindings import intercept_bind
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.variants.choices import Variant, Variants, everywhere
-from jaxresid.inspector.variants.joined import Gradients, leaving_out
 
 if TYPE_CHECKING:
     from jaxresid.advice.plan.source.file_edits import FileEdit
@@ -148,7 +148,7 @@ def retrace(subject: Subject) -> None:
     A step's gradients are left out where they can be: for these JAX calls more functions than the
     user's code does, each of which is watched. What it raises is ignored.
     """
-    for gradients in (leaving_out(Gradients()), contextlib.nullcontext()):
+    for gradients in (leaving_out(Gradients(subject.frames)), contextlib.nullcontext()):
         # Strings among the auxiliary outputs cannot be returned.
         with contextlib.suppress(Exception), intercept_bind({}), gradients:
             subject.trace.run_again(subject.fun)

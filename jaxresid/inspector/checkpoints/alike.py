@@ -1,16 +1,16 @@
-"""Find checkpoints of a function that are alike: of equal bodies, among equal neighbours."""
+"""Find checkpoints of a program that are alike: of equal bodies, among equal neighbours."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.checkpoints.sites import CheckpointSite
+from jaxresid.inspector.holes.holes import Holes
 from jaxresid.inspector.jaxpr.alike import structural_key
-from jaxresid.inspector.trace.function import Trace
-from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 
 # So many eqns of the function on either side have to be alike too.
@@ -31,44 +31,28 @@ class PlacedCheckpoint:
 
 
 def alike_checkpoints(
-    traced: Trace, sites: Iterable[CheckpointSite]
+    holes: Holes[Any], sites: Iterable[CheckpointSite]
 ) -> tuple[tuple[PlacedCheckpoint, ...], ...]:
-    """Return those of a function's checkpoints that are alike, in groups, in program order.
+    """Return those of a program's checkpoints that are alike, in groups, in program order.
 
     Args:
-      traced: the trace of the function.
+      holes: what the program differentiates.
       sites: its checkpoints.
     """
     single = _called_once(site for site in sites if site.is_as_written)
-    if len(single) < 2 or traced.sharding is not None:
+    if len(single) < 2 or holes.traced.sharding is not None or len(holes.holes) != 1:
         return ()
-    remats, recomputing = (
-        [eqn for eqn in jaxpr.eqns if jax_compat.primitive_name(eqn) == "remat"]
-        for jaxpr in (traced.written, traced.backward)
-    )
+    (hole,) = holes.holes
+    remats, recomputing = _remats(hole.jaxpr), _remats(holes.recomputing)
     if len(remats) != len(recomputing):  # of some no gradient is taken
         return ()
     backward = {id(e): back for e, back in zip(remats, reversed(recomputing), strict=True)}
-    jaxpr = traced.written
-    leading = sum(path is None for path in traced.primal_inputs)
-    count = len(traced.arguments.having("differentiated"))
-    around = _Surroundings(jaxpr, jaxpr.invars[leading : leading + count])
-    return _groups(jaxpr, single, around, lambda eqn: backward[id(eqn)])
+    around = _Surroundings(hole.jaxpr, hole.differentiated)
+    return _groups(hole.jaxpr, single, around, lambda eqn: backward[id(eqn)])
 
 
-def alike_step_checkpoints(
-    step: StepTrace, sites: Iterable[CheckpointSite]
-) -> tuple[tuple[PlacedCheckpoint, ...], ...]:
-    """Return those of a training step's checkpoints that are alike, in groups, in program order.
-
-    Args:
-      step: the trace of the step.
-      sites: its checkpoints, by the eqns of its backward pass.
-    """
-    single = _called_once(sites)
-    if len(single) < 2 or step.sharding is not None:
-        return ()
-    return _groups(step.jaxpr, single, _Surroundings(step.jaxpr, ()), lambda eqn: eqn)
+def _remats(jaxpr: Jaxpr) -> list[Eqn]:
+    return [eqn for eqn in jaxpr.eqns if jax_compat.primitive_name(eqn) == "remat"]
 
 
 def _called_once(sites: Iterable[CheckpointSite]) -> dict[int, CheckpointSite]:

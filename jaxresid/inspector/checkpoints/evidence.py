@@ -22,21 +22,19 @@ _WORTH_SAYING = 0.01
 def findings(
     facts: VerdictFacts,
     residuals: Sequence[Residual],
-    program: Program,
+    whole: Callable[[], tuple[Program, OpSources]],
     named: Callable[[], Program],
-    places: OpSources,
 ) -> tuple[Finding, ...]:
     """Return the findings about one checkpoint.
 
     Args:
       facts: the facts that the verdict on the checkpoint is made of.
       residuals: the residuals of the whole function.
-      program: the program of value and gradients as written.
-      named: makes the program that holds the checkpoint, with names; see `program.whole`.
-      places: finds the source lines of ops.
+      whole: makes the whole program, and finds the source lines of its ops.
+      named: makes the program that shows the checkpoint, with names; see `judging.Case`.
     """
     return (
-        *_saved_in_vain(facts, residuals, program, named, places),
+        *_saved_in_vain(facts, residuals, whole, named),
         *_saved_twice(facts, residuals),
         *_recomputed_anyway(facts),
     )
@@ -45,9 +43,8 @@ def findings(
 def _saved_in_vain(
     facts: VerdictFacts,
     residuals: Sequence[Residual],
-    program: Program,
+    whole: Callable[[], tuple[Program, OpSources]],
     named: Callable[[], Program],
-    places: OpSources,
 ) -> Iterator[Finding]:
     """Yield findings of names that are saved in vain, after a nonlinearity.
 
@@ -57,6 +54,7 @@ def _saved_in_vain(
     names = facts.answers.saved_names
     if not names:
         return
+    program, places = whole()
     recomputed: dict[object, Op] = {}
     for op in all_ops(program.block.ops):
         if op.phase == RECOMPUTE and op.name in CONTRACTIONS:

@@ -1,4 +1,4 @@
-"""Judge checkpoints by the program without each of them, of a function or of a training step."""
+"""Judge checkpoints by the program without each of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jaxresid.inspector.checkpoints.verdicts import (
 from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program
-from jaxresid.inspector.trace.function import Trace
+from jaxresid.inspector.residuals.offloading import KeptResidual
 from jaxresid.model import Checkpoint, Cost, Finding, Peak, Phases, Residual, totals_of
 
 # Said where what a program without its checkpoints costs is not known.
@@ -40,15 +40,15 @@ class EvaluatedCheckpoints:
       judged: the checkpoints with their verdicts, and with what these are made of.
       cost: the cost of the forward pass, of the backward pass and of the recomputation.
       offers: the checkpoints that offload something.
-      plain: makes the trace of a function without any checkpoint; None means that it keeps the same
-        with them. For a training step the bytes that it keeps without any.
+      plain: returns what the program keeps without any checkpoint; None means that it keeps the
+        same with them.
       is_known: whether `plain` could be determined.
     """
 
     judged: tuple[JudgedCheckpoint, ...]
     cost: Phases
     offers: tuple[Offer, ...] = ()
-    plain: Callable[[], Trace] | int | None = None
+    plain: Callable[[], tuple[KeptResidual, ...]] | None = None
     is_known: bool = True
 
 
@@ -111,7 +111,8 @@ class Case:
       cost: the cost of the function with its gradients, or of the step, with all checkpoints.
       without: makes the program without a checkpoint; raises JaxresidError where that fails.
       shape: tells how a checkpoint is placed, see `placement.shape`.
-      named: makes the program with its checkpoints and checkpoint_names as written.
+      named: makes the program that shows a checkpoint, with checkpoint_names as written.
+      whole: makes the whole program of the eqns that `named` has, and finds their places.
       alike: groups of checkpoints that are alike, in program order.
       told: tells the figures of the program without a checkpoint, where they can be told without
         making that program; else None.
@@ -121,7 +122,8 @@ class Case:
     cost: Cost
     without: Callable[[CheckpointSite], Counterfactual]
     shape: Callable[[CheckpointSite], str | None]
-    named: Callable[[], Program]
+    named: Callable[[CheckpointSite], Program]
+    whole: Callable[[], tuple[Program, OpSources]]
     alike: Sequence[Sequence[PlacedCheckpoint]] = ()
     told: Callable[[CheckpointSite], ProgramFigures | None] = lambda site: None
 
@@ -132,7 +134,6 @@ def judge_all(
     written: Program,
     estimate: Peak | None,
     profile: Profile,
-    places: OpSources,
 ) -> tuple[tuple[JudgedCheckpoint, ...], tuple[Offer, ...]]:
     """Return the checkpoints of a case with their verdicts, and those that offload something.
 
@@ -142,7 +143,6 @@ def judge_all(
       written: its program.
       estimate: its estimated peak; None where peaks are not estimated.
       profile: the memory profile that peaks are estimated with.
-      places: finds the places of ops.
 
     Raises:
       InputsError: a policy fails or gives no answer.
@@ -151,7 +151,8 @@ def judge_all(
     figures, judged = figures_of(case.cost, residuals, estimate), list[JudgedCheckpoint]()
 
     def found(facts: VerdictFacts) -> tuple[Finding, ...]:
-        return findings(facts, residuals, written, case.named, places)
+        named = functools.partial(case.named, facts.site)
+        return findings(facts, residuals, case.whole, named)
 
     counterfactuals = Counterfactuals(
         case.without, case.told, written, profile, case.alike, has_peaks=estimate is not None

@@ -340,16 +340,6 @@ def _is_same_checkpoint(one: _Key, other: _Key) -> bool:
     return (one[0], *one[2:]) == (other[0], *other[2:])
 
 
-def numbers_in(tags: str, eqn: Eqn) -> frozenset[int]:
-    """Return the numbers of all checkpoints that an eqn of a numbered trace belongs to.
-
-    Args:
-      tags: the name stacks of the eqns around it.
-      eqn: the eqn.
-    """
-    return frozenset(map(int, _NUMBER.findall(f"{tags}/{jax_compat.name_stack(eqn)}")))
-
-
 def _number(eqn: Eqn) -> int | None:
     """Return the number of the innermost checkpoint that an eqn belongs to."""
     found = _NUMBER.findall(jax_compat.name_stack(eqn))

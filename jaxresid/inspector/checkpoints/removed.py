@@ -1,7 +1,7 @@
-"""Find the checkpoints of a function, and make the function without some of them.
+"""Find the checkpoints of what a program differentiates, and make the program without some of them.
 
-The function's primal jaxpr is rewritten and differentiated again. Where the result is not what the
-source without the checkpoints would give, the function is traced again; see `removal`.
+The jaxprs that are differentiated are rewritten and differentiated again. Where the result is not
+what the source without the checkpoints would give, the program is traced again; see `removal`.
 """
 
 from __future__ import annotations
@@ -9,22 +9,31 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.checkpoints.removal import Removal, with_bodies
-from jaxresid.inspector.checkpoints.sites import CheckpointSite, is_derived, sites
-from jaxresid.inspector.few_layers import FewLayers, can_leave_out_layers, few_layers
+from jaxresid.inspector.checkpoints.sites import CheckpointSite, is_derived, sites, sites_in
+from jaxresid.inspector.few_layers import (
+    Figures,
+    can_leave_out_layers,
+    few_layers,
+    whole_figures,
+)
+from jaxresid.inspector.holes.holes import Hole, Holes
 from jaxresid.inspector.jaxpr.alike.repeats import shortened
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import without
 from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
-from jaxresid.inspector.trace.function import Trace, TracedFunction, retrace
-from jaxresid.jaxpr_types import Jaxpr
+from jaxresid.inspector.memory.profile import Profile
+from jaxresid.inspector.trace.function import TracedFunction
+from jaxresid.inspector.trace.traced import Traced
+from jaxresid.jaxpr_types import Eqn, Jaxpr
 
 # What JAX differentiates by rules that may hold checkpoints which show nowhere else.
 _RULES = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_linear_solve"})
@@ -33,26 +42,29 @@ _OF_USERS = os.path.join("control_flow", "solves.py")
 
 
 class Removed:
-    """A function of which some checkpoints can be removed.
+    """A program of which some checkpoints can be removed.
 
     Attributes:
-      sites: all of its checkpoints; those that the primal jaxpr does not show come last.
+      sites: all of its checkpoints; those that what is differentiated does not show come last.
+
+    Raises:
+      JaxresidError: what it differentiates cannot be told.
     """
 
-    def __init__(self, traced: Trace) -> None:
-        self._traced = traced
-        self._jaxpr = jaxpr = traced.written
-        self._shown = sites(traced.levels, Level(jaxpr, inputs=traced.primal_inputs))
+    def __init__(self, holes: Holes[Any]) -> None:
+        self._holes = holes
+        self._shown = sites_in(holes)
         self._numbered = functools.cache(self._number)
         self._is_faithful = functools.cache(self._find_faithful)
         self._near_shard_maps = functools.cache(self._find_near_shard_maps)
-        self._made: dict[frozenset[CheckpointSite], Trace] = {}
+        self._ids = functools.cache(lambda hole: frozenset(map(id, _remats(hole.jaxpr))))
+        self._made: dict[frozenset[CheckpointSite], Traced] = {}
         self.sites = self._shown
-        if traced.again is not None and _may_hide(jaxpr, traced.frames):
+        if any(_may_hide(hole.jaxpr, holes.levels.frames) for hole in holes.holes):
             with contextlib.suppress(JaxresidError):
                 self.sites = tuple(self._numbered()[1])
 
-    def without(self, gone: Iterable[CheckpointSite]) -> Trace:
+    def without(self, gone: Iterable[CheckpointSite]) -> Traced:
         """Return the trace without some sites.
 
         Raises:
@@ -63,22 +75,33 @@ class Removed:
             self._made[key] = self._without(key)
         return self._made[key]
 
-    def few_without(self, gone: Iterable[CheckpointSite]) -> FewLayers | None:
-        """Return the trace without some sites of a few of the layers that the function repeats.
+    def few_without(self, gone: Iterable[CheckpointSite], profile: Profile) -> Figures | None:
+        """Return the figures without some sites, from a few of the layers that are repeated.
 
-        None where it repeats none, or where that trace is not made from the primal jaxpr.
+        None where none are, or where that trace is not made from what is differentiated.
         """
         own = frozenset(gone)
-        if not can_leave_out_layers(self._traced) or not all(site.is_as_written for site in own):
+        alone = self._holes.alone
+        if alone is None or not can_leave_out_layers(alone):
+            return None
+        if not all(site.is_as_written for site in own):
             return None
         if not self._is_faithful() or own & self._near_shard_maps():
             return None
+        (hole,) = self._holes.holes
         with contextlib.suppress(Exception):  # whatever JAX raises where it cannot differentiate
-            short = shortened(without(self._jaxpr, _eqns(own)))
-            return None if short is None else few_layers(self._traced, short)
+            short = shortened(without(hole.jaxpr, _eqns(own)))
+            return None if short is None else whole_figures(few_layers(alone, short), profile)
         return None
 
-    def _without(self, gone: frozenset[CheckpointSite]) -> Trace:
+    def hole_of(self, site: CheckpointSite) -> Hole | None:
+        """Return the first hole that shows a site; None where none does."""
+        return next((hole for hole in self._holes.holes if self._is_in(site, hole)), None)
+
+    def _is_in(self, site: CheckpointSite, hole: Hole) -> bool:
+        return not site.eqns.isdisjoint(self._ids(hole))
+
+    def _without(self, gone: frozenset[CheckpointSite]) -> Traced:
         if all(site.is_as_written for site in gone):
             if not self._is_faithful() or gone & self._near_shard_maps():
                 with contextlib.suppress(JaxresidError):
@@ -88,12 +111,9 @@ class Removed:
                 return self._rewritten(_eqns(gone))
         return self._traced_without(gone)
 
-    def _traced_without(self, gone: frozenset[CheckpointSite]) -> Trace:
+    def _traced_without(self, gone: frozenset[CheckpointSite]) -> Traced:
         removal, numbers = self._numbered()
         own = frozenset(number for site in gone for number in numbers[site])
-        made = removal.without(own)
-        if made.arguments.refs:
-            return made  # its primal jaxpr is traced with the passes
 
         def around(primal: Callable[[], TracedFunction]) -> Callable[[], TracedFunction]:
             # It is traced later than the passes, and without the same checkpoints.
@@ -103,24 +123,34 @@ class Removed:
                 )
             )
 
-        return made.tracing_in(around)
+        made: Traced = removal.without(own).traced_with(around)
+        return made
 
-    def _rewritten(self, eqns: Iterable[int]) -> Trace:
-        primal = self._traced.primal().jaxpr
-        return retrace(self._traced, jax_compat.with_jaxpr(primal, without(self._jaxpr, eqns)))
+    def _rewritten(self, eqns: set[int]) -> Traced:
+        made: Traced = self._holes.trace(
+            {
+                hole.number: without(hole.jaxpr, eqns & self._ids(hole))
+                for hole in self._holes.holes
+                if not eqns.isdisjoint(self._ids(hole))
+            }
+        )
+        return made
 
     def _find_faithful(self) -> bool:
-        """Return whether JAX keeps the same for the primal jaxpr as for the function.
+        """Return whether JAX keeps the same for the jaxprs as for the functions that they are of.
 
         Of a `shard_map` it keeps numbers that are literals in a jaxpr.
         """
-        if not any(jax_compat.primitive_name(eqn) == "shard_map" for eqn in eqns_in(self._jaxpr)):
+        eqns = [eqn for hole in self._holes.holes for eqn in eqns_in(hole.jaxpr)]
+        if not any(jax_compat.primitive_name(eqn) == "shard_map" for eqn in eqns):
             return True
-        return _kept(self._rewritten(())) == _kept(self._traced)
+        same = self._holes.trace({hole.number: hole.jaxpr for hole in self._holes.holes})
+        return self._holes.types_kept(same) == self._holes.types_kept(self._holes.traced)
 
     def _find_near_shard_maps(self) -> frozenset[CheckpointSite]:
         """Return the sites that are in the body of a `shard_map`, or around one."""
-        maps = [e for e in eqns_in(self._jaxpr) if jax_compat.primitive_name(e) == "shard_map"]
+        eqns = [eqn for hole in self._holes.holes for eqn in eqns_in(hole.jaxpr)]
+        maps = [e for e in eqns if jax_compat.primitive_name(e) == "shard_map"]
         inside = {id(e) for found in maps for nest in nests(found) for e in eqns_in(nest.jaxpr)}
         own = {id(e) for e in maps}
         return frozenset(
@@ -129,24 +159,31 @@ class Removed:
             if not site.eqns.isdisjoint(inside) or any(id(e) in own for e in site.held)
         )
 
-    def _number(self) -> tuple[Removal[Trace], dict[CheckpointSite, frozenset[int]]]:
-        """Trace the function again with its checkpoints numbered.
+    def _number(self) -> tuple[Removal[Holes[Any]], dict[CheckpointSite, frozenset[int]]]:
+        """Trace the program again with its checkpoints numbered.
 
         Returns:
           The removal, and the numbers of each site. Sites that show in the backward pass alone are
           included.
         """
-        if self._traced.again is None:
-            raise JaxresidError("the function cannot be traced again")
-        again = functools.partial(self._traced.again, self._traced.arguments)
-        removal = Removal(again, _passes_of, self._traced.frames, lambda made: made.primal())
+        frames = self._holes.levels.frames
+        removal = Removal(
+            self._holes.again, lambda made: made.passes, frames, lambda made: made.holes
+        )
         numbered = removal.numbered()
-        shown = numbered.written
-        found = removal.numbers_of(self._shown, removal.numbers(self._jaxpr, shown))
+        numbers: dict[int, int] = {}
+        again = {hole.number: hole for hole in numbered.holes}
+        for hole in self._holes.holes:
+            same = again.get(hole.number)
+            if same is None:
+                raise JaxresidError("the program takes other gradients when it is traced again")
+            numbers |= removal.numbers(hole.jaxpr, same.jaxpr)
+        found = removal.numbers_of(self._shown, numbers)
         found = {_called(site, own, removal): own for site, own in found.items()}
         known = {number for own in found.values() for number in own}
-        marks = removal.numbers(numbered.backward, numbered.backward)
-        for site in sites(numbered.levels, Level(numbered.backward), backward=True):
+        backward = numbered.passes[-1]
+        marks = removal.numbers(backward, backward)
+        for site in sites(Levels(frames), Level(backward), backward=True):
             calls = [c for c in site.calls if marks.get(id(c.eqn), -1) not in known]
             if calls and all(id(c.eqn) in marks for c in calls):
                 (hidden,) = with_bodies([replace(site, calls=tuple(calls))], marks, removal)
@@ -158,12 +195,16 @@ class Removed:
         return removal, found | removal.hidden_sites(found)
 
 
+def _remats(jaxpr: Jaxpr) -> list[Eqn]:
+    return [eqn for eqn in eqns_in(jaxpr) if jax_compat.primitive_name(eqn) == "remat"]
+
+
 def _eqns(gone: Iterable[CheckpointSite]) -> set[int]:
     return {eqn for site in gone for eqn in site.eqns}
 
 
 def _called(
-    site: CheckpointSite, numbers: frozenset[int], removal: Removal[Trace]
+    site: CheckpointSite, numbers: frozenset[int], removal: Removal[Holes[Any]]
 ) -> CheckpointSite:
     """Return a site with the line that calls it, which is known from its making.
 
@@ -176,15 +217,6 @@ def _called(
     if where is None or (shown and (shown.file, shown.line) in lines):
         return site
     return replace(site, source=replace(site.source, location=where))
-
-
-def _kept(traced: Trace) -> Counter[str]:
-    """Count the types of what a trace keeps."""
-    return Counter(str(v.aval) for v in traced.forward.outvars[traced.num_outputs :])
-
-
-def _passes_of(traced: Trace) -> tuple[Jaxpr, Jaxpr]:
-    return traced.forward, traced.backward
 
 
 def _may_hide(jaxpr: Jaxpr, frames: Frames) -> bool:

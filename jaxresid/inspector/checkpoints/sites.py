@@ -11,12 +11,13 @@ import itertools
 import linecache
 import os
 import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.checkpoints.policies import description
+from jaxresid.inspector.holes.holes import Holes
 from jaxresid.inspector.jaxpr.frames import (
     Frame,
     Frames,
@@ -167,9 +168,22 @@ def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Checkp
       top: the outermost level.
       backward: whether to take those of a training step, whose backward pass holds them.
     """
+    return sites_of(levels, calls(levels, top), backward=backward)
+
+
+def sites_in(holes: Holes[Any]) -> tuple[CheckpointSite, ...]:
+    """Return the checkpoints of what a program differentiates, in program order."""
+    found = (calls(holes.levels, h.level, h.trips, h.loops) for h in holes.holes)
+    return sites_of(holes.levels, itertools.chain.from_iterable(found))
+
+
+def sites_of(
+    levels: Levels, found: Iterable[tuple[Level, Call]], *, backward: bool = False
+) -> tuple[CheckpointSite, ...]:
+    """Return the checkpoints that some remat eqns are of; see `sites`."""
     groups: dict[Hashable, list[tuple[Call, Source]]] = {}
     heads: dict[Hashable, tuple[Body, Any, bool]] = {}
-    for level, call in calls(levels, top):
+    for level, call in found:
         params = jax_compat.params(call.eqn)
         if backward and not _recomputes(call.eqn):
             continue  # one that still stands in the forward pass
@@ -221,8 +235,17 @@ def prevents_cse(params: Mapping[str, Any]) -> bool:
     return any(prevent) if isinstance(prevent, tuple | list) else bool(prevent)
 
 
-def calls(levels: Levels, top: Level) -> Iterator[tuple[Level, Call]]:
-    """Yield the remat eqns of a jaxpr, each with its level, in program order."""
+def calls(
+    levels: Levels, top: Level, trips: int = 1, loops: tuple[Eqn, ...] = ()
+) -> Iterator[tuple[Level, Call]]:
+    """Yield the remat eqns of a jaxpr, each with its level, in program order.
+
+    Args:
+      levels: descends into the eqns.
+      top: the level of the jaxpr.
+      trips: how often it runs.
+      loops: the loop eqns around it, outermost first.
+    """
     known: dict[int, tuple[Jaxpr, bool]] = {}
 
     def walk(
@@ -255,7 +278,7 @@ def calls(levels: Levels, top: Level) -> Iterator[tuple[Level, Call]]:
                     (*enclosing, eqn),
                 )
 
-    yield from walk(top, 1, (), (), ())
+    yield from walk(top, trips, (), loops, ())
 
 
 def _recomputes(eqn: Eqn) -> bool:

@@ -20,7 +20,7 @@ from jaxresid.inspector.program.build import Program, value_and_gradients
 from jaxresid.inspector.program.collectives import sent_nbytes, without
 from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
 from jaxresid.inspector.trace.function import Trace
-from jaxresid.inspector.variants.rewrites.effects import Figures, FunctionRewrites
+from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
 from jaxresid.inspector.variants.rewrites.split_values import constrained, made_on
 from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Computed, Cost, Finding, Location, Report, Residual
@@ -70,7 +70,7 @@ def whole_activations(
     traced: Trace,
     program: Program,
     profile: Profile,
-    rewrites: FunctionRewrites,
+    rewrites: Rewrites,
     split_again: Callable[[Trace], tuple[Trace, str | None]],
 ) -> Iterator[Proposal]:
     """Yield the finding of the constraint that takes most off the peak, if it is worth it.
@@ -230,7 +230,7 @@ def _trials(
     values: Mapping[tuple[int, ...], _Value],
     traced: Trace,
     sizes: Mapping[str, int],
-    rewrites: FunctionRewrites,
+    rewrites: Rewrites,
     profile: Profile,
 ) -> Iterator[_Trial]:
     """Yield the program with what a line makes split further, each value in each way."""
@@ -250,6 +250,7 @@ def _trials(
             changed = constrained(jaxpr, made, traced.arguments.mesh, split)
             try:
                 trace, program = rewrites.program(0, changed)
+                assert isinstance(trace, Trace)
             except RetraceError:
                 continue
             nbytes = peak_nbytes(lower(program, profile))
@@ -259,7 +260,7 @@ def _trials(
 
 def _finding(
     report: Report,
-    rewrites: FunctionRewrites,
+    rewrites: Rewrites,
     best: _Trial,
     figures: Figures,
     sent: tuple[float, float],

@@ -1,8 +1,8 @@
 """Intercept what a function binds while JAX traces it, and bind something else instead.
 
-A function that takes its own gradients has no primal jaxpr in which a checkpoint could be changed:
-by the time there is a jaxpr, JAX has differentiated. So the function is traced again, and what its
-`jax.checkpoint` and `lax.scan` bind is changed at that moment.
+What a function differentiates itself, and what JAX differentiates by rules of its own, shows no
+checkpoint that could be changed: by the time there is a jaxpr, JAX has differentiated. So the
+function is traced again, and what its `jax.checkpoint` binds is changed at that moment.
 """
 
 from __future__ import annotations
@@ -48,17 +48,11 @@ class BindSite:
 def checkpoint_binding() -> BindSite:
     """Return the binding of `jax.checkpoint`, with the implementation that is switched on."""
     jax = jax_compat.import_jax()
-    return _binding(lambda: jax.checkpoint(lambda x: x + x))
 
+    def make() -> Callable[..., Any]:
+        checkpointed: Callable[..., Any] = jax.checkpoint(lambda x: x + x)
+        return checkpointed
 
-def scan_binding() -> BindSite:
-    """Return the binding of `lax.scan`."""
-    jax = jax_compat.import_jax()
-    return _binding(lambda: lambda x: jax.lax.scan(lambda c, _: (c + c, None), x, None, length=2))
-
-
-def _binding(make: Callable[[], Callable[..., Any]]) -> BindSite:
-    jax = jax_compat.import_jax()
     primitive = jax_compat.open_jaxpr(jax.make_jaxpr(make())(1.0)).eqns[0].primitive
     seen: list[tuple[CodeType, ...]] = []
 

@@ -32,24 +32,18 @@ def step_program(
         sharding=step.sharding,
         trips=step.trips,
     )
-    return infer_phases(made) if step.holds_gradient else replace(made, block=_as_one(made.block))
+    if not step.holds_gradient:
+        return replace(made, block=_as_one(made.block))
+    # What no derivative has a part in is `forward` where a forward pass reads it and it needs no
+    # gradient (preparing a batch, running a frozen model), otherwise `update`. So is a loop around
+    # both passes, for example over microbatches; the ops of its body are settled one by one.
+    return replace(made, block=_infer_phases(made.block, frozenset(), frozenset()))
 
 
 def _as_one(block: Block) -> Block:
     """Return a block of a program without a gradient, which is one pass whatever its tags."""
     ops = (replace(op, phase=PROGRAM, bodies=tuple(map(_as_one, op.bodies))) for op in block.ops)
     return replace(block, ops=tuple(ops))
-
-
-def infer_phases(program: Program) -> Program:
-    """Return the program with the phases of its untagged ops settled.
-
-    What no derivative has a part in is `forward` where a forward pass reads it and it needs no
-    gradient (preparing a batch, running a frozen model), otherwise `update`. So is a loop around
-    both passes, for example over microbatches; the ops of its body are settled one by one.
-    """
-    block = program.block
-    return replace(program, block=_infer_phases(block, frozenset(), frozenset()))
 
 
 def _infer_phases(block: Block, behind: frozenset[Value], ahead: frozenset[Value]) -> Block:

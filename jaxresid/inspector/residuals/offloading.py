@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.program.avals import aval_on
@@ -126,39 +126,6 @@ def offloading(
         host_arguments=hosts,
         refetched_nbytes=refetched,
         without_effect=without_effect,
-    )
-
-
-def total_offloading(
-    program: Program,
-    kept: Sequence[KeptResidual],
-    kept_without_nbytes: int,
-    *,
-    without_effect: bool = False,
-) -> Offloading | None:
-    """Return where the residuals of a program are, as `offloading` does, from fewer facts.
-
-    Of the program without checkpoints only the bytes that it keeps are known, and not its residuals
-    one by one; what it keeps less is `added_nbytes` as a whole.
-
-    Args:
-      program: the program of a value with its gradients, or of a training step.
-      kept: what the program keeps.
-      kept_without_nbytes: the bytes that it would keep without any checkpoint.
-      without_effect: whether a policy offloads something that is not moved; this is reported even
-        where nothing is in host memory.
-    """
-    found = offloading(program, lambda: kept, lambda: kept, without_effect=without_effect)
-    if found is None:
-        return None
-    dropped = kept_without_nbytes - found.kept_nbytes - found.offloaded_nbytes
-    refetched = min(refetched_nbytes(program), max(dropped, 0))
-    return replace(
-        found,
-        recomputed_nbytes=max(dropped, 0) - refetched,
-        refetched_nbytes=refetched,
-        added_nbytes=max(-dropped, 0),
-        kept_without_nbytes=kept_without_nbytes,
     )
 
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxresid import jax_compat
 from jaxresid.crashes import Crash, crash_warnings
+from jaxresid.errors import InputsError, RetraceError
 from jaxresid.inspector.checkpoints.batched import may_be_batched
+from jaxresid.inspector.checkpoints.evaluate import evaluate_checkpoints
 from jaxresid.inspector.checkpoints.hidden_names import may_hide_names
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints, JudgedCheckpoint
 from jaxresid.inspector.findings.attention import attention_at_peak
@@ -30,6 +32,7 @@ from jaxresid.inspector.findings.proposals import Changed, Proposal
 from jaxresid.inspector.findings.vmaps import NAME as VMAP_TOO_WIDE
 from jaxresid.inspector.findings.vmaps import least_nbytes, mapped_nbytes, wide_vmaps
 from jaxresid.inspector.findings.widening import holds_cast, widened_residuals
+from jaxresid.inspector.holes.holes import Holes
 from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.compilers import has_estimate, place_info, profile_of
@@ -44,8 +47,12 @@ from jaxresid.inspector.residuals.step import Gradients
 from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace.retracing import retracing
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.inspector.variants.choices import Variants
-from jaxresid.inspector.variants.rewrites.effects import Rewrites, cost_of, figures_of
+from jaxresid.inspector.variants.checkpoints import CheckpointVariants
+from jaxresid.inspector.variants.rewrites.effects import (
+    Rewrites,
+    WholeRewrites,
+    figures_of,
+)
 from jaxresid.inspector.variants.rewrites.retraced import Retraced
 from jaxresid.model import (
     CompiledChange,
@@ -68,6 +75,11 @@ if TYPE_CHECKING:
     from jaxresid.xla.processes.cache import CompileCache
 
 T = TypeVar("T")
+
+
+_UNTOLD = (
+    "what a gradient keeps is not known, as its backward pass runs apart from its forward pass"
+)
 
 
 @dataclass(frozen=True)
@@ -218,7 +230,11 @@ class Subject(ABC):
             yield (
                 f"{VMAP_TOO_WIDE} and {COSTLY_MODE}",
                 lambda: wide_vmaps(
-                    report, profile, levels.frames, lambda: cost_of(self.trace), self.retraced
+                    report,
+                    profile,
+                    levels.frames,
+                    lambda: self.holes.cost(self.trace),
+                    self.retraced,
                 ),
             )
         yield (
@@ -282,7 +298,7 @@ class Subject(ABC):
             strip_trace_context(top.jaxpr)
         subject = replace(subject, trace=trace)
         program = subject.program
-        figures = figures_of(trace, program, self.profile)
+        figures = figures_of(self.holes, trace, program, self.profile)
         return Retraced(
             trace,
             program,
@@ -315,15 +331,15 @@ class Subject(ABC):
             return found
         return replace(found, low_nbytes=around.low_nbytes, high_nbytes=around.high_nbytes)
 
-    @property
-    @abstractmethod
+    @functools.cached_property
     def program(self) -> Program:
         """The whole program: a function's value with its gradients, or the step."""
+        return self.holes.program(self.trace)
 
-    @property
-    @abstractmethod
+    @functools.cached_property
     def residuals(self) -> tuple[Residual, ...]:
-        """The residuals."""
+        """The residuals; of a function in the order of the vjp function's leaves."""
+        return self.holes.residuals(self.trace, self.program)
 
     @property
     def gradients(self) -> Gradients:
@@ -332,21 +348,40 @@ class Subject(ABC):
 
     @property
     @abstractmethod
+    def holes(self) -> Holes[Any]:
+        """What is differentiated, and the program around it."""
+
+    @functools.cached_property
     def rewrites(self) -> Rewrites | None:
-        """What is differentiated, to be rewritten; None where that cannot be told."""
+        """What it differentiates, or all of it, to be rewritten; None where that cannot be told."""
+        if not self.target.has_gradient:
+            return WholeRewrites(self.holes, self.profile)
+        try:
+            return Rewrites(self.holes, self.profile)
+        except RetraceError:
+            return None
 
     @property
     @abstractmethod
     def target(self) -> Target:
         """The name of the function, what is differentiated, and whether it is a training step."""
 
-    @abstractmethod
     def evaluate_checkpoints(self) -> EvaluatedCheckpoints:
         """Return its checkpoints, judged, and the cost of its passes.
 
         Raises:
           InputsError: a policy fails or gives no answer.
         """
+        if self.is_dead or not self.target.has_gradient:
+            return EvaluatedCheckpoints((), self.holes.phases(self.trace))
+        return evaluate_checkpoints(
+            self.holes,
+            self.profile,
+            self.residuals,
+            self.program,
+            self.peak,
+            why_unknown=_UNTOLD if self.gradients.untold else "",
+        )
 
     @abstractmethod
     def traced_with(self, leaves: Sequence[Any]) -> Subject:
@@ -359,13 +394,16 @@ class Subject(ABC):
           Exception: whatever the function raises while JAX traces it.
         """
 
-    @abstractmethod
-    def variants(self) -> Variants:
+    def variants(self) -> CheckpointVariants:
         """Return its variants, made by changing its checkpoints.
 
         Raises:
-          InputsError: it is a training step that does nothing with its gradients.
+          JaxresidError: it does nothing with its gradients, or what it differentiates cannot be
+            told.
         """
+        if self.is_dead:
+            raise InputsError(dead_gradients(self.name))
+        return CheckpointVariants(self.holes, self.profile, self.name)
 
     @abstractmethod
     def about_code(self, report: Report) -> Iterator[Search[Finding]]:

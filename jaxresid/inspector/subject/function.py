@@ -8,22 +8,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from jaxresid.errors import JaxresidError
-from jaxresid.inspector.checkpoints.function import evaluate_checkpoints
-from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.findings.collect import Search, searches_of_function
 from jaxresid.inspector.findings.proposals import Proposal
 from jaxresid.inspector.findings.whole_activations import whole_activations
-from jaxresid.inspector.program.build import Program, value_and_gradients
-from jaxresid.inspector.residuals.function import residuals
+from jaxresid.inspector.holes.holes import LossHole
 from jaxresid.inspector.residuals.listing import listed
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace.derivatives import taken_gradients
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import may_be_program
-from jaxresid.inspector.variants.function import FunctionVariants
-from jaxresid.inspector.variants.rewrites.effects import FunctionRewrites
-from jaxresid.model import Finding, Mesh, Report, Residual, Split, Target
+from jaxresid.inspector.variants.rewrites.effects import Rewrites
+from jaxresid.model import Finding, Mesh, Report, Split, Target
 
 if TYPE_CHECKING:
     from jaxresid.xla.processes.cache import CompileCache
@@ -65,27 +61,18 @@ class FunctionSubject(Subject):
         yield from super().proposing(report)
         split = self.split_again
         if report.peak is not None and split is not None and self.trace.pieces:
+            rewrites = Rewrites(self.holes, self.profile)
             yield (
                 "activations-left-whole",
                 lambda: whole_activations(
-                    report, self.trace, self.program, self.profile, self.rewrites, split
+                    report, self.trace, self.program, self.profile, rewrites, split
                 ),
             )
 
     @functools.cached_property
-    def program(self) -> Program:
-        """The program of its value and gradients."""
-        return value_and_gradients(self.trace)
-
-    @functools.cached_property
-    def residuals(self) -> tuple[Residual, ...]:
-        """The residuals, in the order of the vjp function's leaves."""
-        return residuals(self.trace, self.program)
-
-    @functools.cached_property
-    def rewrites(self) -> FunctionRewrites:
-        """What is differentiated, to be rewritten."""
-        return FunctionRewrites(self.trace, self.profile)
+    def holes(self) -> LossHole:
+        """The loss itself."""
+        return LossHole(self.trace)
 
     @functools.cached_property
     def target(self) -> Target:
@@ -102,12 +89,6 @@ class FunctionSubject(Subject):
             other_mode="program",
         )
 
-    def evaluate_checkpoints(self) -> EvaluatedCheckpoints:
-        """Return its checkpoints, judged, and the cost of its passes; see `Subject`."""
-        return evaluate_checkpoints(
-            self.trace, self.profile, self.residuals, self.program, self.peak
-        )
-
     def traced_with(self, leaves: Sequence[Any]) -> FunctionSubject:
         """Return it traced again with other leaves; see `Subject.traced_with`."""
         if self.trace.again is None:
@@ -115,10 +96,6 @@ class FunctionSubject(Subject):
         call = replace(self.trace.arguments, leaves=tuple(leaves))
         again = self.trace.again
         return replace(self, trace=replace(again(call), again=again))
-
-    def variants(self) -> FunctionVariants:
-        """Return its variants, made by rewriting its primal jaxpr."""
-        return FunctionVariants(self.trace, self.profile, self.name)
 
     def about_code(self, report: Report) -> Iterator[Search[Finding]]:
         """Yield the searches for findings about its code; see `Subject.about_code`."""

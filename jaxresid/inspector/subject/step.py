@@ -7,10 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxresid.errors import InputsError, RetraceError
-from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
-from jaxresid.inspector.checkpoints.step import evaluate_step_checkpoints
-from jaxresid.inspector.cost.step import step_cost
+from jaxresid.errors import InputsError
 from jaxresid.inspector.findings.collect import Search, searches_of_step
 from jaxresid.inspector.findings.donation import (
     MISSING,
@@ -25,31 +22,21 @@ from jaxresid.inspector.findings.proposals import (
     with_compiled,
 )
 from jaxresid.inspector.findings.zero_gradients import NEEDLESS, needless_moments_findings
+from jaxresid.inspector.holes.holes import ProgramHoles
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.donation import MissingDonation, missing_donation
 from jaxresid.inspector.program.program_arrays import ProgramArrays, program_arrays
-from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.program.step_roles import PARAMETERS, next_values
 from jaxresid.inspector.program.unusable_donation import unusable_donations
 from jaxresid.inspector.program.zero_gradients import needless_moments
-from jaxresid.inspector.residuals.step import Gradients, gradients, step_residuals
-from jaxresid.inspector.subject.base import Subject, dead_gradients, without_gradient
+from jaxresid.inspector.residuals.step import Gradients, gradients
+from jaxresid.inspector.subject.base import Subject, without_gradient
 from jaxresid.inspector.trace import step as steps
 from jaxresid.inspector.trace.derivatives import in_words, taken_gradients
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.inspector.variants.rewrites.effects import (
-    ProgramRewrites,
-    Rewrites,
-    StepRewrites,
-)
-from jaxresid.inspector.variants.step import StepVariants
-from jaxresid.model import CompiledChange, Finding, Report, Residual, Split, Target
-
-_UNTOLD = (
-    "what a gradient keeps is not known, as its backward pass runs apart from its forward pass"
-)
+from jaxresid.model import CompiledChange, Finding, Report, Split, Target
 
 
 @dataclass(frozen=True)
@@ -64,30 +51,14 @@ class StepSubject(Subject):
         return steps.is_dead(self.trace)
 
     @functools.cached_property
-    def program(self) -> Program:
-        """The program of the step."""
-        return step_program(self.trace)
+    def holes(self) -> ProgramHoles:
+        """What the program differentiates."""
+        return ProgramHoles(self.fun, self.trace)
 
     @functools.cached_property
-    def residuals(self) -> tuple[Residual, ...]:
-        """The residuals of all its gradients, in program order."""
-        return step_residuals(self.trace, self.program)
-
-    @functools.cached_property
-    def taken_gradients(self) -> Gradients:
+    def gradients(self) -> Gradients:
         """The gradients that it takes, and those inside of them."""
         return gradients(self.trace, self.program)
-
-    @functools.cached_property
-    def rewrites(self) -> Rewrites | None:
-        """What it differentiates, or all of it, to be rewritten; None where that cannot be told."""
-        roles = self.program.inputs, self.program.outputs
-        if not self.trace.holds_gradient:
-            return ProgramRewrites(self.trace, self.profile, roles)
-        try:
-            return StepRewrites(self.fun, self.trace, self.profile, roles)
-        except RetraceError:
-            return None
 
     @functools.cached_property
     def target(self) -> Target:
@@ -106,35 +77,11 @@ class StepSubject(Subject):
         """What goes into it and comes out of it, where it takes no gradient; else nothing."""
         return ((), ()) if self.trace.holds_gradient else program_arrays(self.trace, self.program)
 
-    def evaluate_checkpoints(self) -> EvaluatedCheckpoints:
-        """Return its checkpoints, judged, and the cost of its passes; see `Subject`."""
-        if self.is_dead:
-            return EvaluatedCheckpoints((), step_cost(self.trace))
-        return evaluate_step_checkpoints(
-            self.fun,
-            self.trace,
-            self.profile,
-            self.residuals,
-            self.program,
-            self.peak,
-            why_unknown=_UNTOLD if self.gradients.untold else "",
-        )
-
     def traced_with(self, leaves: Sequence[Any]) -> StepSubject:
         """Return it traced again with other leaves; see `Subject.traced_with`."""
         call = replace(self.trace.arguments, leaves=tuple(leaves))
         primal = steps.step_primal(self.fun, call)
         return replace(self, trace=steps.step_trace(primal, call, self.trace.frames))
-
-    def variants(self) -> StepVariants:
-        """Return its variants, made by tracing it again.
-
-        Raises:
-          InputsError: it does nothing with its gradients.
-        """
-        if self.is_dead:
-            raise InputsError(dead_gradients(self.name))
-        return StepVariants(self.fun, self.trace, self.profile)
 
     @functools.cached_property
     def missing_donation(self) -> MissingDonation | None:

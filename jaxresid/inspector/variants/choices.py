@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -218,16 +218,39 @@ def everywhere(place: CheckpointPlace, choice: Choice | None) -> tuple[Choice | 
     return (choice,) * place.calls
 
 
-def same_places(one: Variants, other: Variants) -> dict[CheckpointPlace, CheckpointPlace]:
-    """Return for each place, and each loop that may be cut, that in another trace of the function.
+def same_places(
+    wanted: Iterable[CheckpointPlace], one: Variants, other: Variants
+) -> dict[CheckpointPlace, CheckpointPlace]:
+    """Return for some places, and loops that may be cut, those in another trace of the function.
+
+    Args:
+      wanted: the places.
+      one: the variants that they are of.
+      other: the variants of the other trace.
 
     Raises:
-      JaxresidError: The traces have different places.
+      JaxresidError: the traces have different places on their lines.
     """
-    places, others = (
-        [*each.places(), *(nest.place for nest in each.nests())] for each in (one, other)
+    known, others = (
+        _by_line([*each.places(), *(nest.place for nest in each.nests())]) for each in (one, other)
     )
-    known = [(p.kind, p.function, p.location, p.calls) for p in places]
-    if known != [(p.kind, p.function, p.location, p.calls) for p in others]:
-        raise JaxresidError("with the change there are other places")
-    return dict(zip(places, others, strict=True))
+    found = {}
+    for place in wanted:
+        key = _line_of(place)
+        own, same = known.get(key, []), others.get(key, [])
+        if len(own) != len(same):
+            raise JaxresidError("with the change there are other places")
+        found[place] = same[own.index(place)]
+    return found
+
+
+def _by_line(places: Iterable[CheckpointPlace]) -> dict[Hashable, list[CheckpointPlace]]:
+    found: dict[Hashable, list[CheckpointPlace]] = {}
+    for place in places:
+        found.setdefault(_line_of(place), []).append(place)
+    return found
+
+
+def _line_of(place: CheckpointPlace) -> Hashable:
+    """Return what a place has in common with that of another trace of the function."""
+    return place.kind, place.function, place.location, place.calls

@@ -126,7 +126,8 @@ class SolverVariants:
             raise
         except Exception as e:  # the function may raise anything
             raise JaxresidError(f"with checkpoints={count} it cannot be traced: {e}") from e
-        return variants, same_places(self.plain, variants)
+        every = (*self.plain.places(), *(nest.place for nest in self.plain.nests()))
+        return variants, same_places(every, self.plain, variants)
 
     def _within(self, count: int, ask: Callable[[], _Result]) -> Callable[[], _Result]:
         def asked() -> _Result:

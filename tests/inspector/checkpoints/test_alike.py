@@ -9,6 +9,7 @@ import jaxresid
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints import alike, counterfactuals
 from jaxresid.inspector.checkpoints.removed import Removed
+from jaxresid.inspector.holes.holes import LossHole
 from jaxresid.inspector.memory import differences
 from jaxresid.inspector.memory.differences import are_alike, difference
 from jaxresid.inspector.memory.lowered import lower
@@ -41,7 +42,7 @@ def same_layers(depth, call="jax.checkpoint(mixer)(x, ws[{i}], m)", end="jnp.sum
 
 
 def leave_out_nothing(monkeypatch):
-    monkeypatch.setattr(Removed, "few_without", lambda self, gone: None)
+    monkeypatch.setattr(Removed, "few_without", lambda *_: None)
 
 
 def one_by_one(monkeypatch, fun, args, on):
@@ -152,7 +153,7 @@ def test_alike_lines_whose_residuals_or_cost_differ_are_each_taken_away(chain, m
 
 def kernels_without(fun, args, which):
     found = subject(Question(fun, args, on="tpu:v5p"))
-    removed = Removed(found.trace)
+    removed = Removed(LossHole(found.trace))
     if which is None:
         return lower(found.program, found.profile).block
     made = removed.without([removed.sites[which]])
@@ -207,5 +208,5 @@ def test_a_change_is_not_moved_to_where_other_layers_are(chain):
 def test_alike_are_only_checkpoints_among_equal_eqns(chain, call, is_alike):
     fun, args = chain(same_layers(12, call))
     found = subject(Question(fun, args, on="tpu:v5p"))
-    groups = alike.alike_checkpoints(found.trace, Removed(found.trace).sites)
+    groups = alike.alike_checkpoints(LossHole(found.trace), Removed(LossHole(found.trace)).sites)
     assert (max(map(len, groups)) >= 6) == is_alike

@@ -10,23 +10,21 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError
+from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector import report
 from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.holes import holes
+from jaxresid.inspector.holes.splicing import UnjoinableError
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.program import step_roles
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals import step as residuals
-from jaxresid.inspector.variants import step as step_variants
-from jaxresid.inspector.variants.choices import Choice, everywhere
+from jaxresid.inspector.variants.checkpoints import CheckpointVariants
+from jaxresid.inspector.variants.choices import Choice, everywhere, same_places
 from jaxresid.inspector.variants.naming import nameable
-from jaxresid.inspector.variants.step import StepVariants
 from tests.small import cp, f32
 
 WS, X = [f32(16, 32)] * 3, f32(8, 16)
-SHARED = pytest.mark.skipif(
-    bool(jax_compat.flags().get("jax_remat3")), reason="each variant is traced anew"
-)
 
 
 def layer(x, w):
@@ -276,7 +274,7 @@ def lines(frames, eqn):
 def choices_of(found):
     """Yield ways to change a step, those of one shape one after the other."""
     (place, *_) = found.places()
-    (value, *_) = nameable(found.body(place), found._step.frames)
+    (value, *_) = nameable(found.body(place), found.holes.traced.frames)
     named = Choice(cp.save_only_these_names("it"), ((value.expression, "it"),))
     policies = [Choice(), Choice(cp.dots_saveable), Choice(cp.everything_saveable), named]
     for choice in (*policies, None):
@@ -289,6 +287,10 @@ def choices_of(found):
         yield {nest.place: everywhere(nest.place, cut)}
         for choice in (named, None) if nest.place.kind == "groups" else ():
             yield {place: everywhere(place, choice), nest.place: everywhere(nest.place, cut)}
+
+
+def refuse(*_):
+    raise UnjoinableError
 
 
 def same_as_traced_anew(make, loss, monkeypatch):
@@ -305,7 +307,7 @@ def same_as_traced_anew(make, loss, monkeypatch):
         step, args = make(counting)
         with monkeypatch.context() as patch:
             if not is_joined:
-                patch.setattr(StepVariants, "_joined", lambda *_: None)
+                patch.setattr(holes, "_Deferred", refuse)
             each = variants(step, args)
             found.append([each.variant(made) for made in choices_of(each)])
         counts.append(next(counter))
@@ -320,8 +322,7 @@ def same_as_traced_anew(make, loss, monkeypatch):
 @pytest.mark.parametrize("make", JOINED, ids=lambda make: make.__name__)
 def test_joined(make, monkeypatch):
     joined, anew = same_as_traced_anew(make, squares, monkeypatch)
-    if not jax_compat.flags().get("jax_remat3"):
-        assert joined < anew
+    assert joined < anew
 
 
 @pytest.mark.parametrize(
@@ -363,36 +364,6 @@ def with_rows(args, rows):
     return (*others, f32(*x.shape[:-2], rows, x.shape[-1]))
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("make", [plain, jitted_and_scoped, over_microbatches, by_adam])
-def test_other_leaves_are_traced_once(make):
-    runs = itertools.count()
-
-    def counting(*args):
-        next(runs)
-        return squares(*args)
-
-    # JAX 0.7 gives what another test traced of `layer`, with the lines of that test's step.
-    jax.clear_caches()
-    step, args = make(counting)
-    other = variants(step, with_rows(args, 4))
-    places = other.places()
-    expected = [
-        other.trace({places[0]: next(iter(made.values()))} if made else {})
-        for made in ({}, *itertools.islice(choices_of(other), 7))
-    ]
-    found = variants(step, args)
-    chosen = [{}, *itertools.islice(choices_of(found), 7)]
-    leaves = jax.tree.leaves(with_rows(args, 4))
-    found.places()
-    before = next(runs)
-    once = [found.trace_of(leaves, made) for made in chosen]
-    assert next(runs) - before - 1 <= len(chosen)
-    for a, b in zip(once, expected, strict=True):
-        assert eqns(a) == eqns(b)
-        assert shapes(a) == shapes(b)
-
-
 def in_groups(found):
     """The choices that checkpoint groups of two layers in place of the layers."""
     (place,) = (p for p in found.places() if p.kind == "checkpoint")
@@ -400,47 +371,27 @@ def in_groups(found):
     return {place: everywhere(place, None), groups: everywhere(groups, Choice(segments=(2,)))}
 
 
-def test_other_leaves_of_grouped_layers_are_traced_once():
-    runs = itertools.count()
-
-    def counting(*args):
-        next(runs)
-        return squares(*args)
-
-    step, args = of_four_layers(counting)
-    other = variants(step, with_rows(args, 4))
-    expected = other.trace(in_groups(other))
-    found = variants(step, args)
-    chosen = in_groups(found)
-    before = next(runs)
-    once = found.trace_of(jax.tree.leaves(with_rows(args, 4)), chosen)
-    assert next(runs) == before + 2
-    assert eqns(once) == eqns(expected)
-    assert shapes(once) == shapes(expected)
-
-
 def other_if_short(ws, x):
     return squares(ws, x if len(x) == 8 else jnp.tanh(x))
 
 
+def fewer_if_short(ws, x):
+    return squares(ws if len(x) == 8 else ws[:1], x) + sum(w[0, 0] for w in ws[1:])
+
+
 def test_the_layers_of_a_loss_that_has_other_eqns_with_other_leaves_are_found_again():
     step, args = of_four_layers(other_if_short)
-    other = variants(step, with_rows(args, 4))
-    expected = other.trace(in_groups(other))
-    found = variants(step, args)
-    once = found.trace_of(jax.tree.leaves(with_rows(args, 4)), in_groups(found))
-    assert eqns(once) == eqns(expected)
-    assert shapes(once) == shapes(expected)
+    found, other = variants(step, args), variants(step, with_rows(args, 4))
+    chosen = in_groups(found)
+    same = same_places(chosen, found, other)
+    assert {same[place]: made for place, made in chosen.items()} == in_groups(other)
 
 
 def test_a_loss_that_has_other_layers_with_other_leaves_is_not_grouped():
-    def fewer_if_short(ws, x):
-        return squares(ws if len(x) == 8 else ws[:1], x) + sum(w[0, 0] for w in ws[1:])
-
     step, args = of_four_layers(fewer_if_short)
-    found = variants(step, args)
-    leaves = jax.tree.leaves(with_rows(args, 4))
-    assert found.trace_of(leaves, in_groups(found)) is None
+    found, other = variants(step, args), variants(step, with_rows(args, 4))
+    with pytest.raises(JaxresidError, match="other places"):
+        same_places(in_groups(found), found, other)
 
 
 def test_variants_share_what_checkpoints_do_not_change(monkeypatch):
@@ -466,8 +417,7 @@ def test_variants_share_what_checkpoints_do_not_change(monkeypatch):
     assert next(looked_up) > 1
 
 
-@SHARED
-def test_grouped_layers_share_the_trace_of_their_checkpoints():
+def test_no_variant_runs_the_code_again():
     runs = itertools.count()
 
     def counting(*args):
@@ -477,36 +427,11 @@ def test_grouped_layers_share_the_trace_of_their_checkpoints():
     found = variants(*of_four_layers(counting))
     without = in_groups(found)
     place, _ = without
-    found.variant({place: everywhere(place, Choice())})
     before = next(runs)
-    found.variant({**without, place: everywhere(place, Choice(cp.dots_saveable))})
-    assert next(runs) == before + 1
-    found.variant(without)
-    assert next(runs) > before + 2
-
-
-@SHARED
-def test_what_variants_name_alike_is_one_body():
-    found = variants(*plain(squares))
-    (place,) = (p for p in found.places() if p.kind == "checkpoint")
-    first, second, *_ = (v.expression for v in nameable(found.body(place), found._step.frames))
-    made = [
-        Choice(cp.save_only_these_names(name), ((e, name),))
-        for e, name in ((first, "it"), (first, "it"), (first, "other"), (second, "it"))
-    ]
     found.variant({place: everywhere(place, Choice())})
-    (slotted,) = found._slotted.values()
-    (gradient,) = slotted.gradients.found
-
-    def bodies(choice):
-        fill = slotted.slots.filling({("place", n): choice for n in place.handle})
-        remats = [e for e in fill(gradient.jaxpr).eqns if jax_compat.primitive_name(e) == "remat"]
-        assert all(jax_compat.params(e)["policy"] is choice.policy for e in remats)
-        return {id(jax_compat.params(e)["jaxpr"]) for e in remats}
-
-    one, again, renamed, other = map(bodies, made)
-    assert len(one) == 1 and one == again
-    assert len(one | renamed | other) == 3
+    found.variant({**without, place: everywhere(place, Choice(cp.dots_saveable))})
+    found.variant(without)
+    assert next(runs) == before + 1
 
 
 def test_residuals_are_counted_where_that_is_asked_for(monkeypatch):
@@ -516,7 +441,7 @@ def test_residuals_are_counted_where_that_is_asked_for(monkeypatch):
         counted.append(args)
         return count(*args)
 
-    monkeypatch.setattr(step_variants, "step_kept_nbytes", counting)
+    monkeypatch.setattr(holes, "step_kept_nbytes", counting)
     found = variants(*plain(squares))
     each = [found.variant(made) for made in choices_of(found)]
     assert not counted
@@ -533,8 +458,8 @@ def test_a_jitted_step_is_not_differentiated(monkeypatch):
         raise InputsError("no derivative")
 
     monkeypatch.setattr(report, "trace", refusing)
-    assert isinstance(subject(Question(jax.jit(step), args)).variants(), StepVariants)
+    assert isinstance(subject(Question(jax.jit(step), args)).variants(), CheckpointVariants)
     assert not differentiated
     # The derivative is asked for of what is not jitted.
-    assert isinstance(subject(Question(step, args)).variants(), StepVariants)
+    assert isinstance(subject(Question(step, args)).variants(), CheckpointVariants)
     assert differentiated == [step]

@@ -10,9 +10,11 @@ import pytest
 from jax import grad, lax, linear_transpose, linearize, value_and_grad, vjp
 
 import jaxresid
+from jaxresid.errors import RetraceError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.variants.choices import Choice, everywhere
+from jaxresid.model import Verdict
 from tests.small import cp, f32
 
 WS, X = [f32(16, 32)] * 4, f32(8, 16)
@@ -329,7 +331,7 @@ def test_a_gradient_inside_a_loss_is_part_of_it():
     assert changed.kept_nbytes < found.variant({}).kept_nbytes
 
 
-def test_a_loss_that_leaks_its_tracers_has_no_places_and_keeps_its_checkpoints():
+def test_a_loss_that_leaks_its_tracers_is_refused():
     def step(ws, x):
         seen = []
 
@@ -340,22 +342,27 @@ def test_a_loss_that_leaks_its_tracers_has_no_places_and_keeps_its_checkpoints()
         gradients = jax.grad(loss)(ws)
         return jax.tree.map(lambda w, g: w - g * seen[0].sum(), ws, gradients)
 
-    found = variants(step, WS, X)
-    assert {p.kind for p in found.places()} == {"checkpoint"}
-    site = place_of(found, "checkpoint")
-    assert site.calls == 4
-    without = found.variant({site: everywhere(site, None)})
-    assert without.kept_nbytes > found.variant({}).kept_nbytes
+    with pytest.raises(RetraceError, match="differentiates cannot be told from the rest"):
+        variants(step, WS, X)
+    (site,) = jaxresid.inspect(step, mode="program")(WS, X).checkpoints
+    assert (site.verdict, site.calls) == (Verdict.NOT_JUDGED, 4)
+    assert site.reason.endswith(": a loss has to return what is used outside of it")
 
 
-def test_a_loss_that_prints_has_no_places_of_calls():
-    def loss(ws, x):
+def test_a_loss_that_prints_has_the_places_of_one_that_does_not():
+    def loss(ws, x, prints=True):
         for w in ws:
-            jax.debug.print("{}", w.sum(), ordered=True)
+            if prints:
+                jax.debug.print("{}", w.sum(), ordered=True)
             x = layer(x, w)
         return x.sum()
 
-    assert not [p for p in variants(plainly(loss), WS, X).places() if p.kind == "whole"]
+    quiet = variants(plainly(functools.partial(loss, prints=False)), WS, X)
+    found = variants(plainly(loss), WS, X)
+    call = place_of(found, "call")
+    assert call.calls == place_of(quiet, "call").calls == 4
+    kept = found.variant({call: everywhere(call, Choice())}).kept_nbytes
+    assert kept < found.variant({}).kept_nbytes
 
 
 @pytest.mark.integration

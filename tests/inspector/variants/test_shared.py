@@ -12,7 +12,7 @@ from jaxresid.inspector.jaxpr import phases
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.program.build import JaxprReader
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.variants import function
+from jaxresid.inspector.variants import checkpoints
 from jaxresid.inspector.variants.choices import Choice, everywhere
 from jaxresid.inspector.variants.naming import nameable
 from tests.small import cp, f32
@@ -49,15 +49,15 @@ def differentiated(monkeypatch):
         found.append([jax_compat.open_jaxpr(jax_compat.params(e)["jaxpr"]) for e in eqns])
         return made(traced, short)
 
-    made = function.few_layers
-    monkeypatch.setattr(function, "few_layers", few_layers)
+    made = checkpoints.few_layers
+    monkeypatch.setattr(checkpoints, "few_layers", few_layers)
     return found
 
 
 def test_policies_around_all_layers_share_what_is_in_the_checkpoint(monkeypatch, differentiated):
     calls = []
-    made = function.shortened
-    monkeypatch.setattr(function, "shortened", lambda jaxpr: calls.append(jaxpr) or made(jaxpr))
+    made = checkpoints.shortened
+    monkeypatch.setattr(checkpoints, "shortened", lambda jaxpr: calls.append(jaxpr) or made(jaxpr))
     found, places = variants_of(loss)
     inside = {places["checkpoint"]: everywhere(places["checkpoint"], None)}
     for policy in (None, cp.dots_saveable, cp.everything_saveable):
@@ -81,7 +81,7 @@ def test_other_choices_inside_are_not_taken_for_the_same(differentiated):
 def test_policies_of_layers_share_bodies_with_the_same_names(differentiated):
     found, places = variants_of(loss)
     place = places["checkpoint"]
-    value = next(v for v in nameable(found.body(place), found._traced.frames))
+    value = next(v for v in nameable(found.body(place), found.holes.traced.frames))
     names = ((value.expression, "kept"),)
     for policy in (cp.save_only_these_names("kept"), cp.save_any_names_but_these("kept")):
         found.variant({place: everywhere(place, Choice(policy, names))})
@@ -168,8 +168,7 @@ def test_layers_that_differ_in_what_they_fold_into_keys_share_a_body(monkeypatch
     found = subject(Question(folded_step, FOLDED, on="gpu:h100")).variants()
     place = next(p for p in found.places() if p.calls == len(WS))
     variant = found.variant({place: everywhere(place, Choice())})
-    # With jax_remat3 the step is traced twice.
-    assert 1 <= len({id(body) for body in bodies}) <= 2
+    assert len({id(body) for body in bodies}) == 1
     # And the figures are those of code with the checkpoints and the numbers inside.
     assert figures(variant) == figures_of_checkpointed()
 

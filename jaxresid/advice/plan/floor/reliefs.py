@@ -54,7 +54,6 @@ from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import Choices, Variant, Variants, same_places
 from jaxresid.inspector.variants.solver_checkpoints import biggest_loop, keeping
 from jaxresid.inspector.variants.solver_variants import SolverVariants
-from jaxresid.inspector.variants.step import StepVariants
 from jaxresid.model import Answer, Relief, answer
 from jaxresid.model.plan.floor import ReliefKind
 from jaxresid.text.units import format_bytes
@@ -447,12 +446,8 @@ class Reliefs:
             return self._traced_so(leaves)
 
     def _traced_so(self, leaves: Sequence[Any]) -> Traced:
-        if isinstance(self._variants, StepVariants):
-            step = self._variants.trace_of(leaves, self._choices)
-            if step is not None:
-                return step
         variants = self._subject.traced_with(leaves).variants()
-        same = same_places(self._variants, variants) if self._choices else {}
+        same = same_places(self._choices, self._variants, variants)
         return variants.trace({same[place]: made for place, made in self._choices.items()})
 
 

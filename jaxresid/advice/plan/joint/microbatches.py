@@ -26,6 +26,7 @@ from jaxresid.inspector.subject.step import StepSubject
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
+from jaxresid.inspector.variants.checkpoints import CheckpointVariants
 from jaxresid.inspector.variants.choices import (
     CheckpointPlace,
     Choices,
@@ -34,8 +35,6 @@ from jaxresid.inspector.variants.choices import (
     Variant,
     Variants,
 )
-from jaxresid.inspector.variants.function import FunctionVariants
-from jaxresid.inspector.variants.step import StepVariants
 from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Cost
 
@@ -54,7 +53,7 @@ class MicrobatchedSubject(FunctionSubject):
       leaves: the numbers of the leaves that hold the batch.
     """
 
-    base: FunctionVariants | None = None
+    base: CheckpointVariants | None = None
     count: int = 1
     leaves: tuple[int, ...] = ()
 
@@ -89,7 +88,7 @@ class _MicrobatchedVariants:
     """The variants of a function over its microbatches; see `choices.Variants`."""
 
     def __init__(
-        self, base: FunctionVariants, subject: MicrobatchedSubject, call: Arguments
+        self, base: CheckpointVariants, subject: MicrobatchedSubject, call: Arguments
     ) -> None:
         self._base, self._subject, self._call = base, subject, call
 
@@ -117,12 +116,17 @@ class _MicrobatchedVariants:
         """Apply choices, go through all microbatches, and measure; see `choices.Variants`."""
         if self._subject.count == 1:
             return self._base.variant(choices)
-        return self._measured(self._base.trace(choices))
+        return self._measured(self._of_one(choices))
 
     def trace(self, choices: Choices) -> Traced:
         """Return the trace over all microbatches with choices made; see `choices.Variants`."""
-        one = self._base.trace(choices)
+        one = self._of_one(choices)
         return one if self._subject.count == 1 else self._accumulated(one)
+
+    def _of_one(self, choices: Choices) -> Trace:
+        one = self._base.trace(choices)
+        assert isinstance(one, Trace)
+        return one
 
     def _accumulated(self, one: Trace) -> AccumulatedTrace:
         try:
@@ -164,7 +168,7 @@ class MicrobatchedStep(StepSubject):
       whole: traces the step with the whole batch.
     """
 
-    base: StepVariants | None = None
+    base: CheckpointVariants | None = None
     count: int = 1
     whole: Callable[[], Subject] | None = None
 
@@ -201,7 +205,7 @@ class MicrobatchedStep(StepSubject):
 class _StepVariants:
     """The variants of a training step over its microbatches; see `choices.Variants`."""
 
-    def __init__(self, base: StepVariants, subject: MicrobatchedStep) -> None:
+    def __init__(self, base: CheckpointVariants, subject: MicrobatchedStep) -> None:
         self._base, self._subject = base, subject
         self.places, self.nests, self.body = base.places, base.nests, base.body
         self.overlaps, self.unchangeable = base.overlaps, base.unchangeable
@@ -264,10 +268,10 @@ def over_microbatches(
         leaves = batch.leaves
     own = (one.fun, one.name, one.trace, one.place, one.warnings, one.assumes_gpu)
     if isinstance(one, StepSubject):
-        assert base is None or isinstance(base, StepVariants)
+        assert base is None or isinstance(base, CheckpointVariants)
         return MicrobatchedStep(*own, base or one.variants(), count, whole)  # type: ignore[arg-type]
     assert isinstance(one, FunctionSubject)
-    assert base is None or isinstance(base, FunctionVariants)
+    assert base is None or isinstance(base, CheckpointVariants)
     return MicrobatchedSubject(
         one.fun,
         one.name,

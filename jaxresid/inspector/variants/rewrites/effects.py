@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from jaxresid import jax_compat
 from jaxresid.errors import RetraceError
-from jaxresid.inspector.cost.jaxpr_cost import Costs, passes_cost
 from jaxresid.inspector.few_layers import can_leave_out_layers, few_layers, whole_figures
+from jaxresid.inspector.holes.holes import Holes
 from jaxresid.inspector.jaxpr.alike.repeats import shortened
 from jaxresid.inspector.jaxpr.alike.shared_layers import with_shared_layers
-from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
-from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.program.build import JaxprReader, Program, value_and_gradients
-from jaxresid.inspector.program.step import step_program
-from jaxresid.inspector.program.step_roles import Roles
-from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
-from jaxresid.inspector.residuals.step import step_kept_nbytes
-from jaxresid.inspector.trace.function import Trace, retrace
+from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace.retracing import retracing
-from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.inspector.variants.joined import Gradients, joined, leaving_out
-from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr
+from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Cost
 
 _log = logging.getLogger(__name__)
@@ -50,47 +40,45 @@ class Figures:
     cost: Cost
 
 
-def figures_of(
-    traced: Traced, program: Program, profile: Profile, costs: Costs | None = None
-) -> Figures:
-    """Return the figures of a program.
+def figures_of(holes: Holes[Any], made: Traced, program: Program, profile: Profile) -> Figures:
+    """Return the figures of a variant of a program.
 
     Args:
-      traced: the trace of a function or of a step.
-      program: its program.
+      holes: the holes of the program.
+      made: the trace of the variant.
+      program: the program of the variant.
       profile: the profile of the compiler.
-      costs: what counts the cost of a step, if there is one already.
     """
     peak = peak_nbytes(lower(program, profile))
-    if isinstance(traced, Trace):
-        kept, _ = kept_nbytes(kept_by(traced, program))
-    else:
-        assert isinstance(traced, StepTrace)
-        kept, _ = step_kept_nbytes(traced, program)
-    return Figures(peak, kept, cost_of(traced, costs))
+    kept, _ = holes.kept_nbytes(made, program)
+    return Figures(peak, kept, holes.cost(made))
 
 
-def cost_of(traced: Traced, costs: Costs | None = None) -> Cost:
-    """Return the cost of all passes of a function, or of a step; see `figures_of`."""
-    if isinstance(traced, Trace):
-        return sum(passes_cost(traced), Cost())
-    assert isinstance(traced, StepTrace)
-    return (costs or Costs(WhileTrips(traced.arguments.trips))).of_program(traced.jaxpr)
-
-
-class Rewrites(Protocol):
+class Rewrites:
     """What is differentiated in a program, and the program with one of these rewritten.
 
     Attributes:
       jaxprs: the open jaxprs that are differentiated; that of all of a program without a gradient.
       are_differentiated: whether they are.
+
+    Args:
+      holes: what the program differentiates.
+      profile: the profile of the compiler.
+
+    Raises:
+      RetraceError: that cannot be told from the rest of the program.
     """
 
-    jaxprs: tuple[Jaxpr, ...]
-    are_differentiated: ClassVar[bool]
+    are_differentiated: ClassVar[bool] = True
+
+    def __init__(self, holes: Holes[Any], profile: Profile) -> None:
+        self._holes, self._profile = holes, profile
+        self._numbers = [hole.number for hole in holes.holes]
+        self.jaxprs: tuple[Jaxpr, ...] = tuple(hole.jaxpr for hole in holes.holes)
 
     def cost(self) -> Cost:
         """Return the cost of the program's passes as it is."""
+        return self._holes.cost(self._holes.traced)
 
     def figures(self, number: int, jaxpr: Jaxpr) -> Figures | None:
         """Return the figures with another jaxpr in the place of one that is differentiated.
@@ -101,6 +89,26 @@ class Rewrites(Protocol):
           number: the number of the one.
           jaxpr: the other, an open jaxpr of the same inputs and outputs.
         """
+        try:
+            made = self._figures(number, jaxpr)
+        except RetraceError:  # which the log has
+            return None
+        _log.debug("a rewrite of loss %d tried: its peak is %d bytes", number, made.peak_nbytes)
+        return made
+
+    def _figures(self, number: int, jaxpr: Jaxpr) -> Figures:
+        alone = self._holes.alone
+        short = None
+        if alone is not None and can_leave_out_layers(alone):
+            short = shortened(jaxpr)
+        if alone is not None and short is not None:
+            with retracing(_REWRITE):
+                made_of_few = few_layers(alone, short)
+            few = whole_figures(made_of_few, self._profile)
+            if few is not None:
+                return Figures(few.peak_nbytes, few.kept_nbytes, sum(few.passes, Cost()))
+        made, program = self.program(number, with_shared_layers(jaxpr))
+        return figures_of(self._holes, made, program, self._profile)
 
     def program(self, number: int, jaxpr: Jaxpr) -> tuple[Traced, Program]:
         """Return the trace and the whole program with another jaxpr, as for `figures`.
@@ -108,151 +116,25 @@ class Rewrites(Protocol):
         Raises:
           RetraceError: JAX cannot differentiate that.
         """
-
-
-class FunctionRewrites:
-    """The rewrites of a function; see `Rewrites`."""
-
-    are_differentiated: ClassVar[bool] = True
-
-    def __init__(self, traced: Trace, profile: Profile) -> None:
-        self._traced, self._profile = traced, profile
-        self.jaxprs: tuple[Jaxpr, ...] = (traced.written,)
-
-    def cost(self) -> Cost:
-        """Return the cost of the function's passes as it is."""
-        return cost_of(self._traced)
-
-    def figures(self, number: int, jaxpr: Jaxpr) -> Figures | None:
-        """Return the figures with another primal jaxpr; see `Rewrites.figures`."""
-        return _tried(number, lambda: self._figures(number, jaxpr))
-
-    def _figures(self, number: int, jaxpr: Jaxpr) -> Figures:
-        short = shortened(jaxpr) if can_leave_out_layers(self._traced) else None
-        if short is not None:
-            with retracing(_REWRITE):
-                made_of_few = few_layers(self._traced, short)
-            few = whole_figures(made_of_few, self._profile)
-            if few is not None:
-                return Figures(few.peak_nbytes, few.kept_nbytes, sum(few.passes, Cost()))
-        return figures_of(*self.program(number, with_shared_layers(jaxpr)), self._profile)
-
-    def program(self, number: int, jaxpr: Jaxpr) -> tuple[Trace, Program]:
-        """Return the trace and the whole program; see `Rewrites.program`."""
-        made = self.trace(number, jaxpr)
-        return made, value_and_gradients(made)
-
-    def trace(self, number: int, jaxpr: Jaxpr) -> Trace:
-        """Return the trace with another primal jaxpr."""
-        primal = jax_compat.with_jaxpr(self._traced.primal().jaxpr, jaxpr)
         with retracing(_REWRITE):
-            return retrace(self._traced, primal)
+            made = self._holes.trace({self._numbers[number]: jaxpr})
+        return made, self._holes.program(made)
 
 
-class ProgramRewrites:
-    """The rewrites of a program without a gradient, of all of it; see `Rewrites`.
-
-    Args:
-      step: its trace.
-      profile: the profile of the compiler.
-      known: the roles of its inputs and outputs.
-    """
+class WholeRewrites(Rewrites):
+    """The rewrites of a program without a gradient, of all of it."""
 
     are_differentiated: ClassVar[bool] = False
 
-    def __init__(self, step: StepTrace, profile: Profile, known: Roles) -> None:
-        self._step, self._profile, self._roles = step, profile, known
-        self._reader, self._costs = JaxprReader(), Costs(WhileTrips(step.arguments.trips))
-        self.jaxprs: tuple[Jaxpr, ...] = (step.jaxpr,)
-
-    def cost(self) -> Cost:
-        """Return the cost of the program as it is."""
-        return cost_of(self._step, self._costs)
-
-    def figures(self, number: int, jaxpr: Jaxpr) -> Figures | None:
-        """Return the figures with another jaxpr; see `Rewrites.figures`."""
-        return figures_of(*self.program(number, jaxpr), self._profile, self._costs)
-
-    def program(self, number: int, jaxpr: Jaxpr) -> tuple[StepTrace, Program]:
-        """Return the trace and the whole program; see `Rewrites.program`."""
-        closed = jax_compat.with_jaxpr(self._step.closed, jaxpr)
-        made = replace(self._step, closed=closed)
-        return made, step_program(made, self._roles, self._reader)
-
-
-class StepRewrites:
-    """The rewrites of a training step, which is traced once more; see `Rewrites`.
-
-    Args:
-      fun: the step itself.
-      step: its trace.
-      profile: the profile of the compiler.
-      known: the roles of its inputs and outputs.
-
-    Raises:
-      RetraceError: its gradients cannot be left out of it.
-    """
-
-    are_differentiated: ClassVar[bool] = True
-
-    def __init__(
-        self, fun: Callable[..., Any], step: StepTrace, profile: Profile, known: Roles
-    ) -> None:
-        self._step, self._profile, self._gradients = step, profile, Gradients()
-        self._roles, self._reader = known, JaxprReader()
-        # In a context of its own, or a step that is jitted would not be traced again.
-        with (
-            retracing("the step without its gradients"),
-            intercept_bind({}),
-            leaving_out(self._gradients),
-        ):
-            primal = step_primal(fun, step.arguments)
-        self._left = step_trace(primal, step.arguments, step.frames)
-        for jaxpr in (self._left.jaxpr, *(each.jaxpr for each in self._gradients.found)):
-            strip_trace_context(jaxpr)
-        self.jaxprs = tuple(each.jaxpr for each in self._gradients.found)
-        self._costs = Costs(WhileTrips(step.arguments.trips))
-
-    def cost(self) -> Cost:
-        """Return the cost of the step as it is."""
-        return cost_of(self._step, self._costs)
-
-    def figures(self, number: int, jaxpr: Jaxpr) -> Figures | None:
-        """Return the figures with another loss; see `Rewrites.figures`."""
-        return _tried(number, lambda: self._figures(number, jaxpr))
+    def __init__(self, holes: Holes[Any], profile: Profile) -> None:
+        self._holes, self._profile = holes, profile
+        self.jaxprs = (holes.traced.written,)
 
     def _figures(self, number: int, jaxpr: Jaxpr) -> Figures:
-        made, program = self.program(number, with_shared_layers(jaxpr))
-        return figures_of(made, program, self._profile, self._costs)
+        return figures_of(self._holes, *self.program(number, jaxpr), self._profile)
 
-    def program(self, number: int, jaxpr: Jaxpr) -> tuple[StepTrace, Program]:
-        """Return the trace and the whole program; see `Rewrites.program`."""
-        made = self.trace(number, jaxpr)
-        return made, step_program(made, self._roles_of(made), self._reader)
-
-    def _roles_of(self, made: StepTrace) -> Roles | None:
-        """Return the roles of the step as it is written; None where its inputs are others."""
-
-        def signature(step: StepTrace) -> tuple[Hashable, ...]:
-            return len(step.jaxpr.constvars), step.inputs, step.outputs, step.donated
-
-        return self._roles if signature(made) == signature(self._step) else None
-
-    def trace(self, number: int, jaxpr: Jaxpr) -> StepTrace:
-        """Return the trace with another loss."""
-
-        def change(which: int, closed: ClosedJaxpr) -> ClosedJaxpr:
-            return jax_compat.with_jaxpr(closed, jaxpr) if which == number else closed
-
-        with retracing(_REWRITE):
-            return joined(self._left, self._gradients, change)
-
-
-def _tried(number: int, figures: Callable[[], Figures]) -> Figures | None:
-    """Return the figures of a rewrite; None where JAX cannot differentiate it."""
-    try:
-        made = figures()
-    except RetraceError:  # which the log has
-        return None
-    _log.debug("a rewrite of loss %d tried: its peak is %d bytes", number, made.peak_nbytes)
-    return made
+    def program(self, number: int, jaxpr: Jaxpr) -> tuple[Traced, Program]:
+        """Return the trace and the whole program with another jaxpr; see `Rewrites.program`."""
+        traced = self._holes.traced
+        made = replace(traced, closed=jax_compat.with_jaxpr(traced.closed, jaxpr))
+        return made, self._holes.program(made)

@@ -11,7 +11,6 @@ from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.alike.shared_layers import with_shared_layers
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.variants.rewrites import effects as rewrites
-from jaxresid.inspector.variants.rewrites.effects import FunctionRewrites
 
 WIDTH, ROWS, DEPTH = 64, 32, 4
 
@@ -114,7 +113,7 @@ def test_layers_whose_numbers_differ_are_not_shared():
 def test_the_figures_are_those_without_sharing(monkeypatch, layer, place):
     fun, args = model(layer)
     found = subject(Question(fun, args, on=place))
-    made = FunctionRewrites(found.trace, found.profile)
+    made = found.rewrites
     shared = made.figures(0, made.jaxprs[0])
     monkeypatch.setattr(rewrites, "with_shared_layers", lambda jaxpr: jaxpr)
     whole = made.figures(0, made.jaxprs[0])

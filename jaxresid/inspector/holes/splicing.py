@@ -1,41 +1,33 @@
-"""Make variants of a training step of one trace of it: differentiate its losses anew, and join.
+"""Trace a program with its gradients left out, and put them back, as they were or changed.
 
-While the step is traced, each gradient that it takes is left out: one call stands for the forward
-pass, one for the backward pass. What is differentiated is known as a jaxpr of its own, in which
-checkpoints have slots for their policies, and values that could be saved have labels. A variant
-fills these in, differentiates that jaxpr, and puts both passes where the calls stand. So the code
-of the user, and of the optimizer, runs once for many variants.
+While the program is traced, one call stands for the forward pass of each gradient that it takes,
+one for the backward pass. What is differentiated is known as a jaxpr of its own; that, or another
+in its place, is differentiated, and both passes are put where the calls stand. So the code of the
+user, and of the optimizer, runs once for many changes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import RetraceError
 from jaxresid.inspector.call.leaves import float0, is_inexact
+from jaxresid.inspector.holes.apart import Change, Loss, callers_of, traced_apart
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import substituted, with_substitutes
+from jaxresid.inspector.jaxpr.level import Level
+from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.jaxpr.rewrite import with_inner
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.inspector.variants.choices import Choice
-from jaxresid.inspector.variants.losses import traced_apart
-from jaxresid.inspector.variants.naming import expressed
 from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
-from jaxresid.model import Expression
 
 _FORWARD, _BACKWARD, _BETWEEN = "jaxresid_forward_", "jaxresid_backward_", "jaxresid_between"
-_LABEL = "jaxresid_label_"
-
-# What a checkpoint is of, `checkpoint`, `scan` or `segments`, and the number of its binding.
-Key = tuple[str, int]
-# A gradient's number and what it differentiates, filled in -> what to differentiate in its place.
-Change = Callable[[int, ClosedJaxpr], ClosedJaxpr]
 
 
 class UnjoinableError(RetraceError):
@@ -45,162 +37,37 @@ class UnjoinableError(RetraceError):
         super().__init__("the gradients of the step cannot be told from the rest")
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class _Slot:
-    """The place of a policy in a jaxpr, as a policy that saves nothing."""
-
-    key: Key
-
-    def __call__(self, *_: Any, **__: Any) -> bool:
-        return False
-
-
-class Slots:
-    """A maker of checkpoints that are filled in later.
-
-    Args:
-      frames: reads the tracebacks of eqns.
-    """
-
-    def __init__(self, frames: Frames) -> None:
-        self._frames = frames
-        self._slots: dict[Key, _Slot] = {}
-        self._labels: dict[Expression, str] = {}
-        self._names: dict[int, tuple[Jaxpr, tuple[tuple[Expression, str], ...]]] = {}
-        self._filled = _Filled()
-
-    def choice(self, key: Key, choice: Choice, body: Jaxpr) -> Choice:
-        """Return a choice of a slot, with a label for each value of the body."""
-        slot = self._slots.setdefault(key, _Slot(key))
-        return replace(choice, policy=slot, names=self._names_of(body))
-
-    def _names_of(self, body: Jaxpr) -> tuple[tuple[Expression, str], ...]:
-        found = self._names.get(id(body))
-        if found is None:
-            expressions = dict.fromkeys(
-                value.expression
-                for value in expressed(body, self._frames)
-                if value.name is None and value.expression is not None
-            )
-            names = tuple((each, self._label(each)) for each in expressions)
-            found = self._names[id(body)] = body, names
-        return found[1]
-
-    def _label(self, expression: Expression) -> str:
-        return self._labels.setdefault(expression, f"{_LABEL}{len(self._labels)}")
-
-    def filling(self, choices: Mapping[Key, Choice]) -> Callable[[Jaxpr], Jaxpr]:
-        """Return a function that fills in the slots of an open jaxpr, and names what has labels.
-
-        The labels of what is not named are gone. What jaxprs share stays shared, and so does what
-        several variants fill in alike, which JAX then differentiates once.
-
-        Raises:
-          UnjoinableError: loops that are cut into segments name one value differently.
-        """
-        outside: dict[str, str] = {}
-        for (kind, _), choice in choices.items():
-            # What is left of a loop behind its segments is in no checkpoint.
-            for label, name in self._named_by(choice) if kind == "segments" else ():
-                if outside.setdefault(label, name) != name:
-                    raise UnjoinableError
-        filling = _Filling(choices, self._named_by, self._filled)
-        return functools.partial(filling.jaxpr, names=outside)
-
-    def _named_by(self, choice: Choice) -> Sequence[tuple[str, str]]:
-        labels = ((self._labels.get(expression), name) for expression, name in choice.names)
-        return [(label, name) for label, name in labels if label is not None]
-
-
-class _Filled:
-    """The jaxprs without slots that were filled in, by what was named in them.
-
-    Attributes:
-      made: by the id of a jaxpr, which is kept, and what has a name in it.
-    """
-
-    def __init__(self) -> None:
-        self.made: dict[Hashable, tuple[Jaxpr, Jaxpr]] = {}
-        self._labels: dict[int, tuple[Jaxpr, frozenset[str] | None]] = {}
-
-    def labels(self, jaxpr: Jaxpr) -> frozenset[str] | None:
-        """Return the labels in a jaxpr and in those inside of it; None where it holds a slot."""
-        found = self._labels.get(id(jaxpr))
-        if found is None:
-            eqns = [*eqns_in(jaxpr)]
-            labels = frozenset(label for eqn in eqns if (label := _label_of(eqn)) is not None)
-            is_fixed = all(_slot_of(eqn) is None for eqn in eqns)
-            found = self._labels[id(jaxpr)] = jaxpr, labels if is_fixed else None
-        return found[1]
-
-
-class _Filling:
-    def __init__(
-        self,
-        choices: Mapping[Key, Choice],
-        named_by: Callable[[Choice], Sequence[tuple[str, str]]],
-        filled: _Filled,
-    ) -> None:
-        self._choices = choices
-        self._named_by = named_by
-        self._filled = filled
-        self._made: dict[Hashable, tuple[Jaxpr, Jaxpr]] = {}
-
-    def jaxpr(self, jaxpr: Jaxpr, names: Mapping[str, str]) -> Jaxpr:
-        labels, known = self._filled.labels(jaxpr), self._made
-        if labels is not None:
-            names = {label: name for label, name in names.items() if label in labels}
-            known = self._filled.made
-        key = id(jaxpr), tuple(sorted(names.items()))
-        found = known.get(key)
-        if found is None:
-            found = known[key] = jaxpr, self._jaxpr(jaxpr, names)
-        return found[1]
-
-    def _jaxpr(self, jaxpr: Jaxpr, names: Mapping[str, str]) -> Jaxpr:
-        substitutes: dict[Var, Var] = {}
-        eqns: list[Eqn] = []
-        for eqn in jaxpr.eqns:
-            made = with_substitutes(eqn, substitutes)
-            label = _label_of(eqn)
-            if label is None:
-                eqns.append(self._eqn(made, names))
-            elif label in names:
-                eqns.append(jax_compat.with_params(made, {"name": names[label]}))
-            else:
-                substitutes[eqn.outvars[0]] = made.invars[0]
-        if not substitutes and all(a is b for a, b in zip(eqns, jaxpr.eqns, strict=True)):
-            return jaxpr
-        return jaxpr.replace(eqns=eqns, outvars=substituted(jaxpr.outvars, substitutes))
-
-    def _eqn(self, eqn: Eqn, names: Mapping[str, str]) -> Eqn:
-        slot = _slot_of(eqn)
-        if slot is None:
-            return with_inner(eqn, functools.partial(self.jaxpr, names=names))
-        choice = self._choices[slot.key]
-        inside = {**names, **dict(self._named_by(choice))}
-        made = with_inner(eqn, functools.partial(self.jaxpr, names=inside))
-        return jax_compat.with_params(made, {"policy": choice.policy})
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Gradient:
     """A gradient that a step takes.
 
     Attributes:
-      closed: what is differentiated, with what it closes over as its first inputs.
-      num_consts: how many these are.
-      num_outputs: how many of its results are differentiated; the others are auxiliary.
+      loss: what is differentiated.
+      closed: the same with what it closes over as its first inputs.
     """
 
+    loss: Loss
     closed: ClosedJaxpr
-    num_consts: int
-    num_outputs: int
+
+    @property
+    def num_consts(self) -> int:
+        """How many inputs are what the loss closes over."""
+        return len(self.loss.closed.consts)
+
+    @property
+    def num_outputs(self) -> int:
+        """How many of its results are differentiated; the others are auxiliary."""
+        return self.loss.values
 
     @property
     def jaxpr(self) -> Jaxpr:
         """The open jaxpr."""
         return jax_compat.open_jaxpr(self.closed)
+
+    @property
+    def leaves(self) -> tuple[Var, ...]:
+        """The inputs of the jaxpr that are differentiated."""
+        return tuple(self.jaxpr.invars[self.num_consts :])
 
 
 @dataclass(slots=True)
@@ -208,12 +75,16 @@ class Gradients:
     """The gradients that are left out of a step while it is traced in `leaving_out`.
 
     Attributes:
+      frames: tells the user's frames.
       found: the gradients, in the order in which they are taken.
       is_inside: whether what is differentiated is being traced.
+      is_partial: whether some were taken in a way in which they cannot be left out.
     """
 
+    frames: Frames
     found: list[_Gradient] = field(default_factory=list)
     is_inside: bool = False
+    is_partial: bool = False
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
@@ -236,15 +107,16 @@ class Gradients:
             return as_it_is()
         jax = jax_compat.import_jax()
         with self.inside():
-            closed, _, leaves, restored = traced_apart(fun, primals, {}, has_aux)
-        lifted = jax_compat.with_constants_as_inputs(closed)
+            closed, values, leaves, restored = traced_apart(fun, primals, {}, has_aux)
+        loss = Loss(closed, callers_of(self.frames), values)
+        lifted = loss.lifted
         if jax_compat.open_jaxpr(lifted).effects:
             raise UnjoinableError
         number, operands = len(self.found), [*closed.consts, *leaves]
         result = restored(jax_compat.bind_call(lifted, f"{_FORWARD}{number}", operands))
         out, *aux = result if has_aux else (result,)
         out_leaves, tree = jax.tree.flatten(out)
-        self.found.append(_Gradient(lifted, len(closed.consts), len(out_leaves)))
+        self.found.append(_Gradient(loss, lifted))
 
         def backward(_: Sequence[Any], __: Sequence[Any]) -> list[Any]:
             return [jax.lax.full(x.shape, 0, x.dtype) for x in map(_typed, leaves) if is_inexact(x)]
@@ -264,9 +136,53 @@ class Gradients:
         return out, pull, *aux
 
 
-def leaving_out(gradients: Gradients) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def leaving_out(gradients: Gradients) -> Iterator[None]:
     """Return the context in which a step is traced with calls in place of its gradients."""
-    return jax_compat.replacing_vjp(gradients.taken)
+
+    def other(fun: Callable[..., Any], _: bool) -> Callable[..., Any]:
+        gradients.is_partial |= not gradients.is_inside
+        return fun
+
+    with jax_compat.replacing_vjp(gradients.taken), jax_compat.replacing_differentiated(other):
+        yield
+
+
+def gradients_in(levels: Levels, top: Level) -> Iterator[tuple[int, Level, int, tuple[Eqn, ...]]]:
+    """Yield the gradients that calls stand for in a step, each time that one does.
+
+    That is its number, the level of what is differentiated, how often it runs, and the loop eqns
+    around it, outermost first.
+
+    Args:
+      levels: descends into the eqns of the step.
+      top: the level of the step, traced in `leaving_out`.
+    """
+    known: dict[int, tuple[Jaxpr, bool]] = {}
+
+    def holds(jaxpr: Jaxpr) -> bool:
+        found = known.get(id(jaxpr))
+        if found is None:
+            inner = (nest.jaxpr for eqn in jaxpr.eqns for nest in levels.nests(eqn))
+            is_held = any(_pass_of(e) is not None for e in jaxpr.eqns) or any(map(holds, inner))
+            found = known[id(jaxpr)] = jaxpr, is_held
+        return found[1]
+
+    def walk(
+        level: Level, trips: int, loops: tuple[Eqn, ...]
+    ) -> Iterator[tuple[int, Level, int, tuple[Eqn, ...]]]:
+        for eqn in level.jaxpr.eqns:
+            prefix, number = _pass_of(eqn) or ("", 0)
+            if prefix == _FORWARD:
+                yield number, levels.enter(level, eqn, 0), trips, loops
+            for which, nest in enumerate(() if prefix else levels.nests(eqn)):
+                if holds(nest.jaxpr):
+                    is_loop = nest.kind in ("scan", "while")
+                    inside = levels.enter(level, eqn, which)
+                    more = trips * (nest.length or 1) if is_loop else trips
+                    yield from walk(inside, more, (*loops, eqn) if is_loop else loops)
+
+    yield from walk(top, 1, ())
 
 
 def joined(step: StepTrace, gradients: Gradients, change: Change) -> StepTrace:
@@ -499,20 +415,6 @@ def _pass_of(eqn: Eqn) -> tuple[str, int] | None:
     name = str(jax_compat.params(eqn).get("name"))
     prefix = next((each for each in (_FORWARD, _BACKWARD) if name.startswith(each)), None)
     return None if prefix is None else (prefix, int(name.rpartition("_")[2]))
-
-
-def _label_of(eqn: Eqn) -> str | None:
-    if jax_compat.primitive_name(eqn) != "name":
-        return None
-    name = str(jax_compat.params(eqn)["name"])
-    return name if name.startswith(_LABEL) else None
-
-
-def _slot_of(eqn: Eqn) -> _Slot | None:
-    if jax_compat.primitive_name(eqn) != "remat":
-        return None
-    policy = jax_compat.params(eqn).get("policy")
-    return policy if isinstance(policy, _Slot) else None
 
 
 def _typed(value: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Change the checkpoints of a function: rewrite its primal jaxpr and differentiate it again.
+"""Change the checkpoints of a program: rewrite what it differentiates, and differentiate it again.
 
-No user code runs again. Training steps, which have no primal jaxpr, are handled in `step`.
+No user code runs again, but for what cannot be taken apart; see `holes`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError, summary
+from jaxresid.inspector.checkpoints.policies import answers
 from jaxresid.inspector.checkpoints.removed import Removed
 from jaxresid.inspector.checkpoints.sites import CheckpointSite, has_rule, is_derived
-from jaxresid.inspector.cost.jaxpr_cost import passes_cost
 from jaxresid.inspector.few_layers import can_leave_out_layers, few_layers, whole_figures
+from jaxresid.inspector.holes.apart import Loss
+from jaxresid.inspector.holes.holes import Hole, Holes
 from jaxresid.inspector.jaxpr.alike import structural_key as alike
 from jaxresid.inspector.jaxpr.alike.repeats import Shortened, shortened
 from jaxresid.inspector.jaxpr.frames import Frames
@@ -29,10 +31,9 @@ from jaxresid.inspector.jaxpr.rewrite import Regroup, Replace, rewritten
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.program.build import Program, value_and_gradients
-from jaxresid.inspector.residuals.function import residuals
-from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
-from jaxresid.inspector.trace.function import BackwardError, Trace, retrace
+from jaxresid.inspector.program.build import Program
+from jaxresid.inspector.trace.function import BackwardError
+from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import (
     CheckpointPlace,
     Choice,
@@ -45,75 +46,97 @@ from jaxresid.inspector.variants.cutting import cut, with_folded_numbers_as_inpu
 from jaxresid.inspector.variants.groups import Stretched, carried_nbytes, groups_of
 from jaxresid.inspector.variants.naming import expressed, named
 from jaxresid.inspector.variants.nesting import carries, nested_eqn, sizes_of
-from jaxresid.inspector.variants.regions import EqnRun, Region, regions_and_loops
+from jaxresid.inspector.variants.regions import EqnRun, Found, Region, regions_and_loops
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Cost, Expression, Location
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Loop:
-    """A scan that is not inside another loop."""
+    """A scan that is not inside another loop of what is differentiated."""
 
     eqn: Eqn
     jaxpr: Jaxpr
     function: str
     location: Location | None
+    length: int
     trips: int
 
 
-class FunctionVariants:
-    """The variants of a function; see `choices.Variants`."""
+class CheckpointVariants:
+    """The variants of a program; see `choices.Variants`.
 
-    def __init__(self, traced: Trace, profile: Profile, name: str) -> None:
-        self._traced = traced
+    Args:
+      holes: what the program differentiates.
+      profile: the profile of the compiler.
+      name: the name of the program.
+
+    Raises:
+      JaxresidError: what it differentiates cannot be told.
+    """
+
+    def __init__(self, holes: Holes[Any], profile: Profile, name: str) -> None:
+        self.holes = holes
         self._name = name
         self._profile = profile
-        self._jaxpr = traced.written
+        self._frames = holes.levels.frames
         self._bodies: dict[CheckpointPlace, Jaxpr] = {}
+        self._checked: dict[tuple[CheckpointPlace, int], Any] = {}
         # Variants share bodies, of which JAX derives everything once.
-        self._remake = Checkpointing(traced.frames)
+        self._remake = Checkpointing(self._frames, shares=holes.alone is None)
         self._flat: dict[Hashable, tuple[Choices, Shortened | None]] = {}
-        self._sites = functools.cache(lambda: Removed(traced).sites)
+        self._sites = functools.cache(lambda: Removed(holes).sites)
         self.places = functools.cache(self._places)
         self.nests = functools.cache(self._nests)
-        self._regions = functools.cache(
-            lambda: regions_and_loops(self._jaxpr, traced.levels, Level(self._jaxpr))
-        )
+        self._regions = functools.cache(self._find_regions)
+        self._ids = functools.cache(_ids_in)
         # The ids of the eqns whose results each expression is.
         self._made_by = functools.cache(self._find_made_by)
 
+    def _find_regions(self, hole: Hole) -> Found:
+        return regions_and_loops(hole.jaxpr, self.holes.levels, Level(hole.jaxpr))
+
     def _places(self) -> tuple[CheckpointPlace, ...]:
-        top = Level(self._jaxpr)
+        holes = self.holes.holes
         found = [_checkpoint(site) for site in self._sites() if site.is_as_written]
-        found += self._loops(top)
+        found += self._loop_places("scan", self._loops())
         found += [
             CheckpointPlace(
                 r.kind,
                 r.function,
                 r.location,
                 len(r.runs),
-                len(r.runs),
+                len(r.runs) * hole.trips,
                 can_split=True,
                 handle=r,
                 defined=r.defined,
                 layers=r.layers,
                 by_framework=r.by_framework,
             )
-            for r in self._regions().calls
+            for hole in holes
+            for r in self._regions(hole).calls
             if not any(
                 is_derived(e) for run in r.runs for e in run.jaxpr.eqns[run.start : run.stop]
             )
         ]
-        found.append(CheckpointPlace("whole", self._name.rpartition(":")[2], None, 1, 1))
+        for hole in holes:
+            function = self.holes.function_of(hole, self._name)
+            if function is not None:
+                name, defined = function
+                found.append(
+                    CheckpointPlace(
+                        "whole", name, None, 1, hole.trips, handle=hole, defined=defined
+                    )
+                )
         return tuple(found)
 
     def unchangeable(self) -> tuple[str, ...]:
         """Return the checkpoints that are no places; see `choices.Variants`."""
         return tuple(str(site) for site in self._sites() if not site.is_as_written)
 
-    def _loops(self, top: Level) -> list[CheckpointPlace]:
-        """Return the outermost scans, those of one line as one place."""
-        return self._loop_places("scan", self._scans(top))
+    def _loops(self) -> list[_Loop]:
+        """Return the outermost scans of what is differentiated."""
+        return [loop for hole in self.holes.holes for loop in self._scans(hole.level, hole.trips)]
 
     def _loop_places(self, kind: str, found: Sequence[_Loop]) -> list[CheckpointPlace]:
         groups: dict[Hashable, list[_Loop]] = {}
@@ -136,12 +159,12 @@ class FunctionVariants:
     def _nests(self) -> tuple[Nest, ...]:
         loops = [
             loop
-            for loop in self._scans(Level(self._jaxpr))
+            for loop in self._loops()
             if carries(jax_compat.params(loop.eqn)) and not loop.jaxpr.effects
         ]
         found = []
         for place in self._loop_places("segments", loops):
-            lengths = {loop.trips for loop in place.handle}
+            lengths = {loop.length for loop in place.handle}
             sizes = [sizes_of(jax_compat.params(loop.eqn)) for loop in place.handle]
             if len(lengths) == 1:
                 carry, xs = (sum(each) for each in zip(*sizes, strict=True))
@@ -150,36 +173,36 @@ class FunctionVariants:
 
     def _groups(self) -> Iterator[Nest]:
         """Yield the Python loops whose iterations may be grouped, those of one line as one."""
-        for place in groups_places(self._regions().loops):
-            loops: tuple[Region, ...] = place.handle
-            _, within = _extent(place, self._jaxpr)
-            inside = tuple(
-                p
-                for p in self.places()
-                if p.kind in ("checkpoint", "call", "block")
-                and _extent(p, self._jaxpr)[0] <= within
-            )
-            carry = sum(carried_nbytes(loop.runs[0].jaxpr, bounds_of(loop)) for loop in loops)
-            yield Nest(place, inside, len(loops[0].runs), carry, 0)
+        for hole in self.holes.holes:
+            for place in groups_places(self._regions(hole).loops):
+                loops: tuple[Region, ...] = place.handle
+                _, within = _extent(place)
+                inside = tuple(
+                    p
+                    for p in self.places()
+                    if p.kind in ("checkpoint", "call", "block") and _extent(p)[0] <= within
+                )
+                carry = sum(carried_nbytes(loop.runs[0].jaxpr, bounds_of(loop)) for loop in loops)
+                yield Nest(place, inside, len(loops[0].runs), carry, 0)
 
     def _inside(self, nest: CheckpointPlace) -> tuple[CheckpointPlace, ...]:
         """Return the checkpoints in the bodies of loops; without any, the bodies themselves."""
-        own, inside = _extent(nest, self._jaxpr)
+        own, inside = _extent(nest)
         sites = [p for p in self.places() if p.kind == "checkpoint"]
-        held = tuple(p for p in sites if _extent(p, self._jaxpr)[0] <= inside)
+        held = tuple(p for p in sites if _extent(p)[0] <= inside)
         if held:
             return held
         scans = [p for p in self.places() if p.kind == "scan"]
-        return tuple(p for p in scans if _extent(p, self._jaxpr)[0] == own)
+        return tuple(p for p in scans if _extent(p)[0] == own)
 
-    def _scans(self, level: Level) -> list[_Loop]:
+    def _scans(self, level: Level, trips: int) -> list[_Loop]:
         found = []
         for eqn in level.jaxpr.eqns:
             if phase_of(jax_compat.name_stack(eqn)) != UPDATE:
                 # What a derivative that the function takes itself made of a loop: a checkpoint in
                 # the code stands around the body before it is differentiated.
                 continue
-            nests = self._traced.levels.nests(eqn)
+            nests = self.holes.levels.nests(eqn)
             if is_derived(eqn):
                 continue
             if jax_compat.primitive_name(eqn) == "scan":
@@ -187,12 +210,13 @@ class FunctionVariants:
                 if length > 1:
                     body = nests[0].jaxpr
                     function = (jax_compat.traced_function(body) or "body").partition(" at ")[0]
-                    where = self._traced.levels.location(level, eqn)
-                    found.append(_Loop(eqn, body, function.rpartition(".")[2], where, length))
+                    where = self.holes.levels.location(level, eqn)
+                    name = function.rpartition(".")[2]
+                    found.append(_Loop(eqn, body, name, where, length, length * trips))
                 continue
             for which, nest in enumerate(nests):
                 if nest.kind == "call" and not has_rule(eqn):
-                    found += self._scans(self._traced.levels.enter(level, eqn, which))
+                    found += self._scans(self.holes.levels.enter(level, eqn, which), trips)
         return found
 
     def body(self, place: CheckpointPlace) -> Jaxpr:
@@ -202,24 +226,27 @@ class FunctionVariants:
             found = self._bodies[place] = _without_checkpoints(self._body(place))
         return found
 
-    def _body(self, place: CheckpointPlace) -> Any:
+    def _body(self, place: CheckpointPlace) -> Jaxpr:
+        found: Jaxpr
         match place.kind:
             case "checkpoint":
-                return place.handle.calls[0].jaxpr
+                found = place.handle.calls[0].jaxpr
             case "scan" | "segments":
-                return place.handle[0].jaxpr
+                found = place.handle[0].jaxpr
             case "call" | "block":
-                return _cut_out(place.handle.runs[0])
+                found = _cut_out(place.handle.runs[0])
             case "groups":
-                return _cut_out(place.handle[0].runs[0])
-        return self._jaxpr
+                found = _cut_out(place.handle[0].runs[0])
+            case _:
+                found = place.handle.jaxpr
+        return found
 
     def overlaps(self) -> tuple[tuple[CheckpointPlace, CheckpointPlace], ...]:
         """Return the pairs of places that overlap; see `choices.Variants`."""
         places = self.places()
         own, inside = {}, {}
         for place in places:
-            own[place], inside[place] = _extent(place, self._jaxpr)
+            own[place], inside[place] = _extent(place)
         return tuple((a, b) for a in places for b in places if a is not b and inside[a] & own[b])
 
     def variant(self, choices: Choices) -> Variant:
@@ -227,18 +254,19 @@ class FunctionVariants:
         return self._of_few_layers(choices) or self.measured(self.trace(choices))
 
     def _of_few_layers(self, choices: Choices) -> Variant | None:
-        """Return a variant worked out from a few of the layers that the function repeats.
+        """Return a variant worked out from a few of the layers that a loss repeats.
 
         None where it has no such layers, or where that would not be exact. As it is written it is
         traced already, of its code and not of its jaxpr: some numbers are literals in one alone.
         """
-        if not choices or not can_leave_out_layers(self._traced):
+        alone = self.holes.alone
+        if not choices or alone is None or not can_leave_out_layers(alone):
             return None
         short = self._shortened(choices)
         if short is None:
             return None
         with _explaining():
-            few = few_layers(self._traced, short)
+            few = few_layers(alone, short)
         figures = whole_figures(few, self._profile)
         if figures is None:
             return None
@@ -247,40 +275,64 @@ class FunctionVariants:
             figures.peak_nbytes,
             sum(figures.passes, Cost()),
             figures.lowered,
-            functools.cache(lambda: _details(self.trace(choices))),
+            functools.cache(lambda: self._details(self.trace(choices))),
             few,
         )
 
-    def trace(self, choices: Choices) -> Trace:
+    def trace(self, choices: Choices) -> Traced:
         """Return the trace with choices made.
 
         Raises:
           JaxresidError: JAX cannot differentiate it, or a policy fails.
         """
-        if not choices:
-            return self._traced
-        jaxpr = self._rewritten(choices)
-        with _explaining():
-            primal = jax_compat.with_jaxpr(self._traced.primal().jaxpr, jaxpr)
-            return retrace(self._traced, primal)
+        made: Traced = self.holes.traced
+        if choices:
+            changed = self._rewritten(choices)
+            with _explaining():
+                made = self.holes.trace(changed)
+        return made
 
-    def measured(self, traced: Trace) -> Variant:
+    def losses(self, choices: Choices) -> tuple[Loss, ...]:
+        """Return what the program differentiates, with choices made.
+
+        Raises:
+          JaxresidError: as `trace`.
+        """
+        return self.holes.losses(self._rewritten(choices))
+
+    def measured(self, traced: Traced) -> Variant:
         """Return a trace with its figures."""
-        program = value_and_gradients(traced)
+        program = self.holes.program(traced)
         lowered = lower(program, self._profile)
         return Variant(
-            functools.cache(lambda: kept_nbytes(kept_by(traced, program))),
+            functools.cache(lambda: self.holes.kept_nbytes(traced, program)),
             peak_nbytes(lowered),
-            sum(passes_cost(traced), Cost()),
+            self.holes.cost(traced),
             lowered,
-            lambda: _details(traced, program),
+            lambda: self._details(traced, program),
+        )
+
+    def _details(self, traced: Traced, program: Program | None = None) -> Details:
+        """Return the details of a trace.
+
+        Args:
+          traced: the trace.
+          program: its program, where that is known.
+        """
+        known = program or self.holes.program(traced)
+        return Details(
+            known,
+            traced,
+            functools.cache(lambda: self.holes.residuals(traced, known)),
+            lambda: self.holes.kept(traced, known),
         )
 
     def _shortened(self, choices: Choices) -> Shortened | None:
-        """Return the primal jaxpr with choices made and with layers left out; None without any."""
+        """Return the only jaxpr with choices made and with layers left out; None without any."""
         whole = next((made[0] for p, made in choices.items() if p.kind == "whole"), None)
         if whole is None:
-            return shortened(self._rewritten(choices))
+            (jaxpr,) = self._rewritten(choices).values()
+            return shortened(jaxpr)
         if whole.names:
             return None
         inside = {p: made for p, made in choices.items() if p.kind != "whole"}
@@ -293,20 +345,33 @@ class FunctionVariants:
         """Return the primal jaxpr with choices made, without calls and with layers left out."""
         key = tuple((place, tuple(c and _key(c) for c in made)) for place, made in choices.items())
         if key not in self._flat:
-            flat = flattened(self._rewritten(choices), everywhere=True)
+            (jaxpr,) = self._rewritten(choices).values()
+            flat = flattened(jaxpr, everywhere=True)
             self._flat[key] = choices, shortened(flat)  # the policies are kept: a key has their ids
         return self._flat[key][1]
 
-    def _rewritten(self, choices: Choices) -> Jaxpr:
+    def _rewritten(self, choices: Choices) -> dict[int, Jaxpr]:
+        """Return what is differentiated with choices made, by the numbers of the holes.
+
+        Raises:
+          InputsError: a policy fails or gives no answer.
+        """
+        for place, made in choices.items():
+            for policy in {id(c.policy): c.policy for c in made if c is not None}.values():
+                self._check_policy(place, policy)
         eqns: dict[int, Replace] = {}
         jaxprs: dict[int, Jaxpr] = {}
-        inline, remake = Inlining(), self._remake
-        whole: Choice | None = None
+        remake, inlining = self._remake, Inlining()
+
+        def inline(eqn: Eqn) -> Eqn:
+            return inlining(remake.shared(eqn))
+
+        wholes: dict[int, Choice | None] = {}
         cuts: dict[int, list[Stretched]] = {}
         nests: dict[int, Replace] = {}
         for place, made in choices.items():
             if place.kind == "whole":
-                whole = made[0]
+                wholes[place.handle.number] = made[0]
             elif place.kind in ("call", "block"):
                 for run, choice in zip(place.handle.runs, made, strict=True):
                     if choice is not None:
@@ -333,13 +398,27 @@ class FunctionVariants:
         regroups = {key: regroup(jaxpr, cuts[key], remake) for key, jaxpr in jaxprs.items()}
         for key, nest in nests.items():
             eqns[key] = _after(eqns[key], nest) if key in eqns else nest
-        done = rewritten(self._jaxpr, eqns, regroups)
-        if whole is not None:
-            done = remake.wrapped(done, whole, prevent_cse=True)
         elsewhere = self._names_outside(choices)
-        if elsewhere:
-            done = named(done, elsewhere, self._traced.frames, loops=True)
-        return flattened(done, everywhere=bool(nests))
+        changed: dict[int, Jaxpr] = {}
+        for hole in self.holes.holes:
+            own = self._ids(hole)
+            done = rewritten(
+                hole.jaxpr,
+                {key: eqn for key, eqn in eqns.items() if key in own},
+                {key: made for key, made in regroups.items() if key in own},
+            )
+            whole = wholes.get(hole.number)
+            if whole is not None:
+                done = remake.wrapped(done, whole, prevent_cse=True)
+            if elsewhere:
+                done = named(done, elsewhere, self._frames, loops=True)
+            changed[hole.number] = flattened(done, everywhere=bool(nests))
+        return changed
+
+    def _check_policy(self, place: CheckpointPlace, policy: Any) -> None:
+        if (place, id(policy)) not in self._checked:
+            answers(policy, eqns_in(self.body(place)), str(place))
+            self._checked[place, id(policy)] = policy
 
     def _names_outside(self, choices: Choices) -> tuple[tuple[Expression, str], ...]:
         """Return the names that a place's code also gives to values outside the place.
@@ -351,7 +430,7 @@ class FunctionVariants:
         for place, made in choices.items():
             each = [dict(choice.names) if choice is not None else {} for choice in made]
             names |= {e: name for found in each for e, name in found.items()}
-            extent = _extent(place, self._jaxpr)[1] if any(each) else set()
+            extent = _extent(place)[1] if any(each) else set()
             for expression in each[0]:
                 if all(expression in found for found in each):
                     inside.setdefault(expression, set()).update(extent)
@@ -363,9 +442,10 @@ class FunctionVariants:
 
     def _find_made_by(self) -> Mapping[Expression, set[int]]:
         found: dict[Expression, set[int]] = defaultdict(set)
-        for value in expressed(self._jaxpr, self._traced.frames, loops=True):
-            if value.expression is not None and value.name is None:
-                found[value.expression].add(id(value.eqn))
+        for hole in self.holes.holes:
+            for value in expressed(hole.jaxpr, self._frames, loops=True):
+                if value.expression is not None and value.name is None:
+                    found[value.expression].add(id(value.eqn))
         return found
 
 
@@ -383,22 +463,6 @@ def _explaining() -> Iterator[None]:
     except Exception as e:
         cause = e.__cause__ if isinstance(e, BackwardError) else e
         raise InputsError(summary(cause or e)) from e
-
-
-def _details(traced: Trace, program: Program | None = None) -> Details:
-    """Return the details of a trace.
-
-    Args:
-      traced: the trace.
-      program: its program, where that is known.
-    """
-    program = program or value_and_gradients(traced)
-    return Details(
-        program,
-        traced,
-        functools.partial(residuals, traced, program),
-        functools.partial(kept_by, traced, program),
-    )
 
 
 def _key(choice: Choice) -> Hashable:
@@ -422,10 +486,15 @@ class Checkpointing:
     """A maker of remat eqns.
 
     Equal choices are one object, bodies that are one object stay one, and those alike become one.
+
+    Args:
+      frames: reads the tracebacks of eqns.
+      shares: whether the bodies of checkpoints that are there become one, too. Layers of a loss are
+        left out instead.
     """
 
-    def __init__(self, frames: Frames) -> None:
-        self._frames = frames
+    def __init__(self, frames: Frames, *, shares: bool) -> None:
+        self._frames, self._shares = frames, shares
         self._made: dict[Hashable, tuple[Jaxpr, Jaxpr]] = {}
         self._bodies: dict[Hashable, Jaxpr] = {}
         self._replaces: dict[Hashable, Replace] = {}
@@ -451,13 +520,32 @@ class Checkpointing:
 
     def _remat(self, choice: Choice) -> Replace:
         def replace(eqn: Eqn) -> Eqn:
-            held = jax_compat.params(eqn)["jaxpr"]
+            made = self.shared(eqn)
+            held = jax_compat.params(made)["jaxpr"]
             body = self.named(jax_compat.open_jaxpr(held), choice)
             return jax_compat.with_params(
-                eqn, {"policy": choice.policy, "jaxpr": jax_compat.with_jaxpr(held, body)}
+                made, {"policy": choice.policy, "jaxpr": jax_compat.with_jaxpr(held, body)}
             )
 
         return replace
+
+    def shared(self, eqn: Eqn) -> Eqn:
+        """Return a remat eqn with the one object of all bodies alike, of which JAX derives once.
+
+        Numbers that are folded into random keys are inputs of it.
+        """
+        held = jax_compat.params(eqn)["jaxpr"]
+        body = jax_compat.open_jaxpr(held)
+        if not self._shares or body.constvars:
+            return eqn
+        invars = eqn.invars
+        if not jax_compat.flags().get("jax_remat3"):  # the primitive knows its inputs there
+            body, numbers = with_folded_numbers_as_inputs(body)
+            invars = [*invars, *numbers]
+        one = self._bodies.setdefault(alike.key(body), body)
+        return jax_compat.with_params(
+            eqn.replace(invars=invars), {"jaxpr": jax_compat.with_jaxpr(held, one)}
+        )
 
     def _loop(self, choice: Choice) -> Replace:
         def replace(eqn: Eqn) -> Eqn:
@@ -567,7 +655,7 @@ def _cut_out(run: EqnRun) -> Jaxpr:
     return cut(run.jaxpr, run.start, run.stop, run.jaxpr.eqns[run.start : run.stop])
 
 
-def _extent(place: CheckpointPlace, whole: Jaxpr) -> tuple[set[int], set[int]]:
+def _extent(place: CheckpointPlace) -> tuple[set[int], set[int]]:
     """Return the ids of the eqns that a place consists of, and the ids of the eqns inside it."""
     match place.kind:
         case "checkpoint":
@@ -580,8 +668,14 @@ def _extent(place: CheckpointPlace, whole: Jaxpr) -> tuple[set[int], set[int]]:
             eqns = [e for run in runs for e in run.jaxpr.eqns[run.start : run.stop]]
             return {id(e) for e in eqns}, {id(e) for e in _within(eqns)} | {id(e) for e in eqns}
         case _:
-            return set(), {id(e) for e in eqns_in(whole)}
+            return set(), {id(e) for e in eqns_in(place.handle.jaxpr)}
     return {id(e) for e in eqns}, {id(e) for e in _within(eqns)}
+
+
+def _ids_in(hole: Hole) -> frozenset[int]:
+    """Return the ids of the eqns and of the jaxprs in a hole, at any depth."""
+    jaxprs = [hole.jaxpr, *(n.jaxpr for e in eqns_in(hole.jaxpr) for n in nests(e))]
+    return frozenset([*map(id, eqns_in(hole.jaxpr)), *map(id, jaxprs)])
 
 
 def _within(eqns: Iterable[Eqn]) -> Iterator[Eqn]:

@@ -638,6 +638,7 @@ def test_json_of_a_comparison():
         "target": {
             "name": "gpt.py:loss",
             "mode": "loss",
+            "has_gradient": True,
             "differentiated": ["x", "stacked['w']", "stacked['b']"],
             "gradients": [],
             "is_step": False,

@@ -144,6 +144,7 @@ def test_a_gradient_of_a_gradient_is_one_where_no_line_takes_the_outer_one():
         (jnp.sin, "loss"),
         (lambda x: jax.jvp(jnp.sin, (x,), (x,))[1], "loss"),
         (jnp.argsort, None),
+        (jnp.zeros_like, None),
         (lambda x: lax.while_loop(lambda x: x[0] < 9, lambda x: x + x, x), None),
         (step, None),
         (functools.partial(jax.jit, donate_argnums=0)(lambda x: x * 2), None),

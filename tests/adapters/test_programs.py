@@ -39,6 +39,16 @@ def test_a_call_is_what_one_writes_by_hand(report):
     assert (model[0] - key, model[1]) == by_hand
 
 
+def test_what_is_only_read_is_not_returned(call):
+    def outputs(*words):
+        code, out, err = call("report", LINEN, *X, *PROGRAM, *words, "--view", "peak")
+        assert code == 0, err
+        return "reuse donated arguments" in out
+
+    assert outputs("--kwarg", "train=True")
+    assert not outputs("--kwarg", "train=False")
+
+
 def test_a_cache_is_updated_in_place(report):
     model = needed(report, DECODER, *TOKEN, *LONG, *PROGRAM)
     by_hand = needed(report, "flax_models.py:decoding")

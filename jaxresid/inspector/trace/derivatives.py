@@ -32,6 +32,9 @@ def taken_gradients(jaxpr: Jaxpr, frames: Frames) -> tuple[Derivative, ...]:
         call = frames.derivative_call(eqn)
         kinds.setdefault(call, set()).add(taken)
         first.setdefault(call, eqn)
+    if any("grad" in taken for call, of_call in kinds.items() if call for taken in of_call):
+        # With jax_remat3 the body of a checkpoint has no frames of who differentiates it.
+        kinds.pop(None, None)
     found = []
     for call, of_call in kinds.items():
         kind = _together(of_call)

@@ -118,8 +118,13 @@ class StepTrace(Traced):
         """Whether it may as well be asked for its gradient: floats of floats, none given away."""
         if any(self.donated) or not self.arguments.having("differentiated"):
             return False
+        paths = {self.arguments.paths[i] for i in self.arguments.having("differentiated")}
+        reached = {v for v, p in zip(self.jaxpr.invars, self.inputs, strict=True) if p in paths}
+        for eqn in self.jaxpr.eqns:
+            if any(not jax_compat.is_literal(v) and v in reached for v in eqn.invars):
+                reached.update(v for v in eqn.outvars if is_inexact(v))
         returned = self.jaxpr.outvars[: self.num_returned]
-        if not any(not jax_compat.is_literal(v) and is_inexact(v) for v in returned):
+        if not any(not jax_compat.is_literal(v) and v in reached for v in returned):
             return False
         # Reverse-mode differentiation needs to know how often a loop runs.
         return not any(

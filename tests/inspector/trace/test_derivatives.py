@@ -129,6 +129,14 @@ def test_without_a_line_it_is_that_of_what_is_differentiated():
     assert gradient.location.function == "energy"
 
 
+def test_a_gradient_of_a_gradient_is_one_where_no_line_takes_the_outer_one():
+    def penalised(x):
+        return jnp.sum(jax.grad(energy)(x) ** 2)
+
+    target = subject(Question(jax.jit(jax.grad(penalised)), (X,))).target
+    assert [g.kind for g in target.gradients] == ["grad of grad"]
+
+
 @pytest.mark.parametrize(
     ("fun", "other_mode"),
     [
@@ -136,6 +144,7 @@ def test_without_a_line_it_is_that_of_what_is_differentiated():
         (jnp.sin, "loss"),
         (lambda x: jax.jvp(jnp.sin, (x,), (x,))[1], "loss"),
         (jnp.argsort, None),
+        (jnp.zeros_like, None),
         (lambda x: lax.while_loop(lambda x: x[0] < 9, lambda x: x + x, x), None),
         (step, None),
         (functools.partial(jax.jit, donate_argnums=0)(lambda x: x * 2), None),

@@ -349,11 +349,11 @@ def test_accumulation_into_a_ref(step, accumulate):
 
 
 def test_constants_of_a_backward_pass_are_no_forward_pass():
-    def step(w, x):
-        y, pull = jax.vjp(loss, w, x)
-        return w - jax.jit(lambda pull: pull(jnp.ones(()))[0])(pull), y
+    def step(ws, x):
+        y, pull = jax.vjp(stack, ws, x)
+        return ws - jax.jit(lambda pull: pull(jnp.ones(()))[0])(pull), y
 
-    trace = step_of(step, W, ROWS)
+    trace = step_of(step, f32(3, 8, 8), f32(16, 8))
     jitted = [eqn for eqn in trace.jaxpr.eqns if jax_compat.primitive_name(eqn) == "jit"]
     assert [trace.passes.of(eqn) for eqn in jitted] == ["backward"]
 

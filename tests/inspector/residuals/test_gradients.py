@@ -349,13 +349,19 @@ def test_accumulation_into_a_ref(step, accumulate):
 
 
 def test_constants_of_a_backward_pass_are_no_forward_pass():
+    def deep(ws, x):
+        def body(c, w):
+            return jnp.sin(jnp.tanh(c @ w)), None
+
+        return (jax.lax.scan(jax.checkpoint(body), x, ws)[0] ** 2).mean()
+
     def step(ws, x):
-        y, pull = jax.vjp(stack, ws, x)
+        y, pull = jax.jit(lambda ws: jax.vjp(lambda ws: deep(ws, x), ws))(ws)
         return ws - jax.jit(lambda pull: pull(jnp.ones(()))[0])(pull), y
 
     trace = step_of(step, f32(3, 8, 8), f32(16, 8))
     jitted = [eqn for eqn in trace.jaxpr.eqns if jax_compat.primitive_name(eqn) == "jit"]
-    assert [trace.passes.of(eqn) for eqn in jitted] == ["backward"]
+    assert [trace.passes.of(eqn) for eqn in jitted] == ["forward", "backward"]
 
 
 @needs_refs

@@ -156,6 +156,11 @@ def name_stack(eqn: Eqn) -> str:
     return str(type(stack)(tuple(kept)))
 
 
+def whole_name_stack(eqn: Eqn) -> str:
+    """Return the eqn's name stack as text, with the tags of forward mode."""
+    return str(eqn.source_info.name_stack)
+
+
 def _is_jvp(element: Any) -> bool:
     return bool(element.name == "jvp") and not isinstance(element, _scope())
 

@@ -221,7 +221,7 @@ def sites_of(
 
 def is_derived(eqn: Eqn) -> bool:
     """Return whether an eqn is a derivative, or part of one, already."""
-    return _DERIVED.search(jax_compat.name_stack(eqn)) is not None
+    return _DERIVED.search(jax_compat.whole_name_stack(eqn)) is not None
 
 
 def has_rule(eqn: Eqn) -> bool:

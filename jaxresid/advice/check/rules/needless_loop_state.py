@@ -74,7 +74,8 @@ class NeedlessLoopState(TracedRule):
     and checkpoints in the body, where JAX does not see it. It rewrites the scans of a line without
     all that, differentiates again where there is a gradient, and says what the peak, the kept bytes
     and the FLOPs are then. It is shown where that takes at least 3 % off the peak. Silent for what
-    nothing reads, which compilers drop, and for programs on a mesh.
+    nothing reads, which compilers drop, for what a TPU may have in its vector memory (under 128
+    MiB), and for programs on a mesh.
 
     ## Why is this bad?
     What a loop stacks has a slice for each trip: of parameters that the body hands on, all of them

@@ -51,9 +51,10 @@ class VmapTooWide(TracedRule):
     runs them, and says what the peak and the FLOPs are then. Where the program does not surely fit,
     the parts are the biggest with which it does; else the biggest that gain nearly as much as the
     smallest. It is shown where that takes at least 3 % off the peak of a program that does not
-    surely fit, and at least 30 % off that of another. Silent where the vmap has an `axis_name`, on
-    a mesh, and where parts do not lower the peak, as those of a vmap that a gradient is taken
-    through do not: what they keep for the backward pass is stacked.
+    surely fit, and at least 30 % off that of another. Silent where the vmap has an `axis_name`, for
+    what a TPU may have in its vector memory (128 MiB), on a mesh, and where parts do not lower the
+    peak, as those of a vmap that a gradient is taken through do not: what they keep for the
+    backward pass is stacked.
 
     With `--compile` the parts are compiled too, and XLA refutes them where its peak falls by less
     than 3 %, or where they were said to fit and do not.

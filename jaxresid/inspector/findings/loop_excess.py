@@ -10,6 +10,7 @@ from jaxresid.inspector.findings.frameworks import framework_of
 from jaxresid.inspector.findings.proposals import (
     WORTH_SAYING,
     Proposal,
+    live_nbytes_of,
     proposal,
     rewrite_effect,
 )
@@ -47,6 +48,9 @@ def loop_excess(report: Report, levels: Levels, rewrites: Rewrites) -> Iterator[
         for source, found in by_line.items():
             # The cotangent of a stack takes as much again.
             if 2 * sum(each.nbytes for each in found) < least:
+                continue
+            shapes = [shape for each in found for shape in each.shapes]
+            if live_nbytes_of(shapes, report.peak.live) < least:
                 continue
             changed = without_excess(jaxpr, found)
             figures = rewrites.figures(number, changed)

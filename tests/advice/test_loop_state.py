@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxresid
+from jaxresid.inspector.variants.rewrites.effects import FunctionRewrites
 
 L, N, D = 16, 2048, 64
 
@@ -93,3 +94,22 @@ def test_loops_of_one_line_are_one_finding():
     (violation,) = found(loss, *ARGS)
     assert violation.message.startswith("the 3 loops of 16 trips each here stack")
     assert violation.measured["unread_nbytes"] == 3 * L * N * D * 4
+
+
+def test_what_is_not_at_the_peak_is_not_traced(monkeypatch):
+    """A stack of which the last is read, early; the peak is behind it."""
+    asked = []
+    monkeypatch.setattr(FunctionRewrites, "figures", lambda *_: asked.append(1))
+
+    def loss(w, x, wide):
+        _, stack = jax.lax.scan(lambda x, _: (jnp.sin(x @ w), x[:, :32]), x, length=16)
+        return jnp.sum(jnp.tanh(jnp.tanh(stack[-1] @ wide) @ wide.T))
+
+    def traced(columns):
+        asked.clear()
+        args = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((64, 64), (64, 64), (32, columns))]
+        jaxresid.inspect(loss, mode="loss", argnums=(0, 1), on="gpu:h100")(*args)
+        return bool(asked)
+
+    assert traced(64)
+    assert not traced(4096)

@@ -10,7 +10,10 @@ from peaks_by_xla import peak_by_xla
 
 import jaxresid
 from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.findings import widening
+from jaxresid.inspector.findings.proposals import WORTH_SAYING
 from jaxresid.inspector.report import inspection
+from jaxresid.inspector.variants.rewrites.effects import FunctionRewrites
 
 N, D, L = 4096, 256, 8
 
@@ -349,3 +352,51 @@ def test_xla_agrees():
     by_hand = peak_by_xla(scaled(lambda x: x.astype(jnp.bfloat16)), args, "gpu:h100")
     assert violation.measured["compiler_verdict"] == "confirmed"
     assert violation.measured["compiler_peak_nbytes"] == pytest.approx(by_hand, rel=0.02)
+
+
+def partly(columns):
+    """Layers of which so many columns are widened; the others stay narrow."""
+
+    def loss(ws, scale, x):
+        def layer(x, w):
+            y = jnp.tanh(jnp.sin(x @ w))
+            wide = y[:, :columns] * scale
+            wide = jnp.sin(jnp.cos(wide))
+            return jnp.concatenate([wide.astype(x.dtype), y[:, columns:]], 1)
+
+        return scanned(layer, x, ws)
+
+    return loss, (bf16(L, D, D), f32(columns), bf16(N, D))
+
+
+@pytest.mark.parametrize(("columns", "is_traced"), [(D // 2, True), (D // 32, False)])
+def test_what_cannot_be_worth_it_is_not_traced(columns, is_traced, monkeypatch):
+    asked = []
+    monkeypatch.setattr(FunctionRewrites, "figures", lambda *_: asked.append(1))
+    fun, args = partly(columns)
+    made = jaxresid.inspect(fun, mode="loss", on="gpu:h100")(*args)
+    wide = sum(v.nbytes for v in made.peak.live if v.aval and v.aval.dtype == "float32")
+    assert wide > WORTH_SAYING * made.peak.nbytes / 4
+    assert bool(asked) == is_traced
+
+
+@pytest.mark.parametrize("columns", [D, D // 2, D // 32])
+def test_no_rewrite_saves_more_than_its_bound(columns, monkeypatch):
+    bounds, saved = [], []
+    bound, figures = widening._most_saved, FunctionRewrites.figures
+
+    def bounded(peak, cast):
+        bounds.append((peak.nbytes, bound(peak, cast)))
+        return float("inf")
+
+    def measured(self, *rewrite):
+        made = figures(self, *rewrite)
+        saved.append(bounds[-1][0] - made.peak_nbytes)
+        return made
+
+    monkeypatch.setattr(widening, "_most_saved", bounded)
+    monkeypatch.setattr(FunctionRewrites, "figures", measured)
+    fun, args = partly(columns)
+    jaxresid.inspect(fun, mode="loss", on="gpu:h100")(*args)
+    assert len(saved) == len(bounds) == 1
+    assert saved[0] <= bounds[0][1]

@@ -3,6 +3,8 @@
     python tests/benchmarks/report_time.py            48 layers, scanned and unrolled
     python tests/benchmarks/report_time.py --long     also 100 to 1,000 unrolled layers
     python tests/benchmarks/report_time.py --plan     the plan of a training step in place of these
+    python tests/benchmarks/report_time.py --library  ten programs of library_programs.py, and 48
+                                                      layers, in CPU seconds, in place of these
 
 A report is tracing, provenance, consumers, cost, peak, the checkpoints' counterfactuals and the
 rendered text. The two are timed in turn, with
@@ -10,6 +12,12 @@ JAX's caches cleared before each, and the median of the pairwise ratios is print
 noisy, seconds of two runs do not compare. A plan is held against the bare trace of its step, in
 CPU seconds: it traces and measures dozens of variants, within the budget between that of the step
 as it is written and that without checkpoints.
+
+With `--library` a report is the least of as many CPU seconds as there are rounds, and what it is
+held against is one trace of `jax.value_and_grad` by the first argument. On a busy machine (JAX
+0.10.2, three rounds) the ratios were 1.4 to 3.1 for nine of the ten, 5.2 for the tenth, and 2.4 for
+the layers. What is left are the traces of rewrites whose findings are shown: logits and attention
+in parts are tried with up to three numbers of parts.
 """
 
 from __future__ import annotations
@@ -35,6 +43,12 @@ from jaxresid import inspect, plan
 from jaxresid.render.report.rows import View
 from jaxresid.render.report.text import render_report
 
+LIBRARY = (
+    *("linen_lm_scanned_dropout", "linen_gru_lm", "linen_vit", "linen_cross_attention_seq2seq"),
+    *("nnx_lstm", "equinox_bert", "equinox_unet_convs", "haiku_vq_vae"),
+    *("jax_dot_product_attention", "optax_ctc"),
+)
+
 
 def bare(fun, args):
     traced = jax.jit(lambda *a: jax.vjp(fun, *a)).trace(*args)
@@ -42,8 +56,9 @@ def bare(fun, args):
     jax.jit(lambda v, ct: v(ct)).trace(vjp, y)
 
 
-def report(fun, args):
-    Console(file=io.StringIO(), width=80).print(render_report(inspect(fun)(*args), View()))
+def report(fun, args, **options):
+    made = inspect(fun, **options)(*args)
+    Console(file=io.StringIO(), width=80).print(render_report(made, View()))
 
 
 def seconds(run, *args):
@@ -116,6 +131,43 @@ def compare_plan(name, fun, args, rounds):
     )
 
 
+def library():
+    """Return ten programs by name, and 48 layers."""
+    from tests.benchmarks import library_programs
+
+    losses = {each.__name__: each for each in library_programs.LOSSES}
+    programs = {name: losses[name]() for name in LIBRARY}
+    scanned = gpt.weights(gpt.WIDTH, 48), gpt.tokens()
+    return {**programs, "48 layers, scanned": (gpt.loss_scan, scanned)}
+
+
+def once(fun, args):
+    jax.jit(jax.value_and_grad(fun, allow_int=True)).trace(*args)
+
+
+def cpu_seconds(run, *args):
+    jax.clear_caches()
+    gc.collect()
+    start = time.process_time()
+    run(*args)
+    return time.process_time() - start
+
+
+def compare_library(rounds, only):
+    """Print the ratio of CPU seconds of each program."""
+    for name, (fun, args) in library().items():
+        if only not in name:
+            continue
+        trace = min(cpu_seconds(once, fun, args) for _ in range(rounds))
+        asked = functools.partial(report, mode="loss", argnums=0)
+        whole = min(cpu_seconds(asked, fun, args) for _ in range(rounds))
+        print(
+            f"{name:<30} trace {trace:6.2f} CPU s  report {whole:6.2f} CPU s  "
+            f"ratio {whole / trace:.2f}",
+            flush=True,
+        )
+
+
 def _print_exponents(sizes, traces, reports):
     print(f"exponent from {sizes[0]} to {sizes[-1]} layers: ", end="")
     print(f"trace {exponent(sizes, traces):.2f}, report {exponent(sizes, reports):.2f}")
@@ -125,12 +177,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--long", action="store_true", help="100 to 1,000 unrolled layers too")
     parser.add_argument("--plan", action="store_true", help="the plan of a training step alone")
+    parser.add_argument("--library", action="store_true", help="programs of libraries alone")
+    parser.add_argument("--only", default="", help="of these, those whose name contains this")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     print(f"jax {jax.__version__}, python {sys.version.split()[0]}")
     if options.plan:
         args = train_step.train_step_inputs()
         compare_plan("a step", train_step.train_step_checkpointed, args, options.rounds)
+        return
+    if options.library:
+        compare_library(options.rounds, options.only)
         return
     scanned = gpt.weights(gpt.WIDTH, 48), gpt.tokens()
     seconds(report, gpt.loss_scan, scanned)  # imports

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -13,6 +12,7 @@ from jaxresid.inspector.findings.logits import Chunked, chunked, may_be_in_vecto
 from jaxresid.inspector.findings.proposals import (
     WORTH_SAYING,
     Proposal,
+    live_nbytes_of,
     proposal,
     rewrite_effect,
 )
@@ -50,7 +50,11 @@ def attention_at_peak(
     assert report.peak is not None
     peak = report.peak.nbytes
     biggest = [v for v in live if v.aval is not None and len(v.aval.shape) > 2]
-    shapes = [s for s in _exponential_shapes(jaxprs) if _held(s, biggest) >= WORTH_SAYING * peak]
+    shapes = [
+        s
+        for s in _exponential_shapes(jaxprs)
+        if live_nbytes_of([s], biggest) >= WORTH_SAYING * peak
+    ]
     if not shapes:
         return
     least = min(map(math.prod, shapes))
@@ -65,7 +69,7 @@ def attention_at_peak(
             groups.setdefault(key, []).append((scores, source))
         for group in groups.values():
             each = [scores for scores, _ in group]
-            held = _held(shape_of(each[0].value), biggest)
+            held = live_nbytes_of([shape_of(each[0].value)], biggest)
             if held < WORTH_SAYING * peak or may_be_in_vector_memory(held, profile):
                 continue
             found = chunked(made, number, jaxpr, each, peak, held)
@@ -86,13 +90,6 @@ def _exponential_shapes(jaxprs: Iterable[Jaxpr]) -> set[tuple[int, ...]]:
         if jax_compat.primitive_name(eqn) in EXPONENTIALS:
             shapes.add(shape_of(eqn.outvars[0]))
     return {shape for shape in shapes if len(shape) > 2} if has_scores else set()
-
-
-def _held(shape: tuple[int, ...], live: Sequence[LiveValue]) -> int:
-    """Return the bytes of what is live and may be of this shape, or a stack of such."""
-    return sum(
-        v.nbytes for v in live if v.aval is not None and not Counter(shape) - Counter(v.aval.shape)
-    )
 
 
 def _finding(

@@ -11,6 +11,7 @@ from jaxresid.inspector.findings.logits import may_be_in_vector_memory
 from jaxresid.inspector.findings.proposals import (
     WORTH_SAYING,
     Proposal,
+    live_nbytes_of,
     proposal,
     rewrite_effect,
 )
@@ -53,6 +54,9 @@ def loop_excess(
             nbytes = sum(each.nbytes for each in found)
             # The cotangent of a stack takes as much again.
             if 2 * nbytes < least or may_be_in_vector_memory(nbytes, profile):
+                continue
+            shapes = [shape for each in found for shape in each.shapes]
+            if live_nbytes_of(shapes, report.peak.live) < least:
                 continue
             changed = without_excess(jaxpr, found)
             figures = rewrites.figures(number, changed)

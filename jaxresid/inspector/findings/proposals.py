@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -11,7 +12,7 @@ from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
 from jaxresid.jaxpr_types import Jaxpr
-from jaxresid.model import CompiledChange, Cost, Finding, Interval, Report
+from jaxresid.model import CompiledChange, Cost, Finding, Interval, LiveValue, Report
 from jaxresid.text.units import format_bytes, format_flops
 
 # Of the peak; a change that takes less off it is not told of.
@@ -189,6 +190,19 @@ class PeakEffect:
             found["low_nbytes"] = self.interval.low_nbytes
             found["high_nbytes"] = self.interval.high_nbytes
         return found
+
+
+def live_nbytes_of(shapes: Iterable[Sequence[int]], live: Iterable[LiveValue]) -> int:
+    """Return the bytes of what is live and may be of one of these shapes, or a stack of such.
+
+    A compiler may have the dims in another order.
+    """
+    each = [Counter(shape) for shape in shapes]
+    return sum(
+        v.nbytes
+        for v in live
+        if v.aval is not None and any(not shape - Counter(v.aval.shape) for shape in each)
+    )
 
 
 def peak_change(before: int, after: int, called: str = "estimated peak") -> str:

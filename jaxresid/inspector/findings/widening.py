@@ -24,9 +24,11 @@ from jaxresid.inspector.variants.rewrites.derived_values import plain
 from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
 from jaxresid.inspector.variants.rewrites.narrowing import Cast, casts_in, narrowed
 from jaxresid.jaxpr_types import Jaxpr
-from jaxresid.model import Finding, Report, Source
+from jaxresid.model import Finding, Peak, Report, Source
 
 _DELIBERATE = re.compile(r"astype|float32|float64|\bf32\b|\bf64\b|convert_element_type|dtype")
+# What is live from beginning to end in the type that it has.
+_HELD = {"argument", "parameters", "optimizer-state", "batch", "constant", "output"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ def widened_residuals(report: Report, levels: Levels, rewrites: Rewrites) -> Ite
             # A wide value may be kept several times, as it and what is made of it.
             if not any(each.cast.nbytes >= least / 4 for each in group):
                 continue
+            if _most_saved(report.peak, group[0].cast) < least:
+                continue
             changed = narrowed(flat, [each.cast for each in group])
             figures = rewrites.figures(number, changed)
             if figures is None:
@@ -78,6 +82,24 @@ def widened_residuals(report: Report, levels: Levels, rewrites: Rewrites) -> Ite
             if report.peak.nbytes - figures.peak_nbytes >= least:
                 finding = _finding(report, rewrites, group, figures)
                 yield proposal(finding, rewrites, number, changed)
+
+
+def _most_saved(peak: Peak, cast: Cast) -> float:
+    """Return the most bytes that narrow values take off a peak: what nobody need trace for.
+
+    What is wide there is narrow then, or gone, as what was cast may be there already. Arguments and
+    outputs keep their types.
+    """
+    share = 1 - cast.narrow.itemsize / cast.wide.itemsize
+    most = 0.0
+    for live in peak.live:
+        if live.kind in _HELD:
+            continue
+        if live.aval is None or live.primitive == "convert_element_type":
+            most += live.nbytes
+        elif live.aval.dtype == str(cast.wide):
+            most += share * live.nbytes
+    return most
 
 
 def _finding(

@@ -81,6 +81,14 @@ class Excess:
         return self.trips * sum(aval_of(self.scan.invars[i]).nbytes for i in self.fixed)
 
     @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of what may be in memory in vain: carries that never change are stacked."""
+        results = (*self.copies, *self.repeats, *self.lasts)
+        stacks = [aval_of(self.scan.outvars[i]).shape for i in results]
+        carries = [(self.trips, *aval_of(self.scan.invars[i]).shape) for i in self.fixed]
+        return (*stacks, *carries)
+
+    @property
     def nbytes(self) -> int:
         """The bytes that may be in memory in vain, at most."""
         results = (*self.copies, *self.repeats, *self.lasts, *self.reduced)

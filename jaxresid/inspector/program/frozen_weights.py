@@ -75,7 +75,7 @@ def frozen_weights(
       unknown: the inputs in question: a forward pass reads them.
       holders: for each input the number of the argument that holds it.
     """
-    sizes = [math.prod(v.aval.shape) for v in jaxpr.invars]
+    sizes = [math.prod(_shape(v)) for v in jaxpr.invars]
     unknown = [i for i in unknown if sizes[i] > 1]
     if sum(sizes[i] for i in unknown) < _WORTH_TELLING * sum(sizes):
         return frozenset()
@@ -143,7 +143,7 @@ class _Reader:
             return operands
         inside = nests(eqn)
         is_backward = self.passes.of(eqn) == BACKWARD
-        if is_backward or not any(made.inputs for made in operands):
+        if not eqn.outvars or is_backward or not any(made.inputs for made in operands):
             return [_OTHER] * len(eqn.outvars)
         if inside:
             results = [_OTHER] * len(eqn.outvars)
@@ -196,7 +196,7 @@ class _Reader:
                 votes.batch |= self._asked(made)
         elif name in _COMPARISONS:
             for made, v in zip(operands, eqn.invars, strict=True):
-                if v.aval.shape:
+                if _shape(v):
                     votes.batch |= self._asked(made)
         elif _is_elementwise(eqn):
             for made in operands:
@@ -218,6 +218,10 @@ class _Reader:
                     self.votes.weights |= self._asked(made)
 
 
+def _shape(v: Var) -> tuple[int, ...]:
+    return tuple(getattr(v.aval, "shape", ()))
+
+
 def _joined(first: _Made, second: _Made) -> _Made:
     return _Made(
         first.inputs | second.inputs,
@@ -234,8 +238,8 @@ def _has_batch_dims(eqn: Eqn) -> bool:
 
 
 def _is_elementwise(eqn: Eqn) -> bool:
-    shapes = {v.aval.shape for v in eqn.invars if getattr(v.aval, "shape", ())}
-    return len(eqn.invars) > 1 and shapes == {eqn.outvars[0].aval.shape}
+    shapes = {_shape(v) for v in eqn.invars} - {()}
+    return len(eqn.invars) > 1 and shapes == {_shape(eqn.outvars[0])}
 
 
 def _is_narrow(eqn: Eqn, name: str, operands: Sequence[_Made]) -> bool:
@@ -248,5 +252,5 @@ def _is_narrow(eqn: Eqn, name: str, operands: Sequence[_Made]) -> bool:
         spread = set(range(rank)).difference(own, kept)
         return operands[0].is_narrow or (bool(own) and any(d < own[0] for d in spread))
     made = [each for each in operands if each.inputs]
-    same = getattr(eqn.invars[0].aval, "shape", None) == eqn.outvars[0].aval.shape
-    return same and all(each.is_narrow for each in made)
+    is_same = _shape(eqn.invars[0]) == _shape(eqn.outvars[0])
+    return is_same and all(each.is_narrow for each in made)

@@ -48,7 +48,7 @@ def needless_moments(step: StepTrace, program: Program) -> NeedlessMoments | Non
     """
     invars = step.jaxpr.invars
     made = dependences(step.jaxpr, step.passes)
-    big = _mask(i for i, v in enumerate(invars) if v.aval.shape and is_inexact(v))
+    big = _mask(i for i, v in enumerate(invars) if shape_and_dtype(v)[0] and is_inexact(v))
     beside = big | 1 << len(invars)  # the bit of a gradient
     read = Flows(step.jaxpr).fed
 

@@ -172,3 +172,11 @@ def test_a_frozen_backbone_under_a_trained_head():
     found = kinds(loss, f32(D, R), [f32(D, D)] * 3, f32(ROWS, D))
     assert found.pop("others[1]") == "batch"
     assert set(found.values()) == {"frozen-weights"}
+
+
+def test_what_is_printed_has_no_result():
+    def loss(head, backbone, x):
+        jax.debug.print("{}", backbone[0, 0])
+        return jnp.mean((jnp.tanh(x @ backbone) @ head) ** 2)
+
+    assert kinds(loss, f32(D, R), f32(D, D), f32(ROWS, D))["others[1]"] == "batch"

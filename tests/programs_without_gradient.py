@@ -22,17 +22,18 @@ EVALUATE = ([f32((256, 256))] * 3, f32((4096, 256)))
 
 
 def decode(params, cache, token, position):
-    """One layer's keys and values, stacked over layers that a scan runs over."""
+    """Keys and values of all layers in one array each, which the loop over layers carries."""
 
-    def layer(x, weights):
-        w, k, v = weights
-        k = jax.lax.dynamic_update_slice(k, (x @ w)[:, None], (0, position, 0))
-        v = jax.lax.dynamic_update_slice(v, (x @ w)[:, None], (0, position, 0))
-        scores = jax.nn.softmax(jnp.einsum("bd,btd->bt", x, k))
-        return x + jnp.einsum("bt,btd->bd", scores, v), (k, v)
+    def layer(i, state):
+        x, keys, values = state
+        new = (x @ params["layers"][i])[None, :, None]
+        keys = jax.lax.dynamic_update_slice(keys, new, (i, 0, position, 0))
+        values = jax.lax.dynamic_update_slice(values, new, (i, 0, position, 0))
+        scores = jax.nn.softmax(jnp.einsum("bd,btd->bt", x, keys[i]))
+        return x + jnp.einsum("bt,btd->bd", scores, values[i]), keys, values
 
-    x, cache = jax.lax.scan(layer, params["embed"][token], (params["layers"], *cache))
-    return x.argmax(-1), cache
+    x, *cache = jax.lax.fori_loop(0, 4, layer, (params["embed"][token], *cache))
+    return x.argmax(-1), tuple(cache)
 
 
 CACHE = f32((4, 8, 1024, 64))

@@ -106,7 +106,10 @@ def static_arguments(fun: Callable[..., Any]) -> tuple[frozenset[int], frozenset
     while isinstance(fun, functools.partial):
         given += len(fun.args)
         fun = fun.func
-    info = getattr(fun, "_jit_info", None)
+    try:
+        info = getattr(fun, "_jit_info", None)
+    except Exception:  # a callable's own __getattr__ may raise anything
+        info = None
     positions = getattr(info, "static_argnums", None) or ()
     names = getattr(info, "static_argnames", None) or ()
     return frozenset(n - given for n in positions if n >= given), frozenset(names)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxresid
-from jaxresid.inspector.variants.rewrites.effects import FunctionRewrites
+from jaxresid.inspector.variants.rewrites.effects import Rewrites
 
 L, N, D = 16, 2048, 64
 
@@ -99,7 +99,7 @@ def test_loops_of_one_line_are_one_finding():
 def test_what_is_not_at_the_peak_is_not_traced(monkeypatch):
     """A stack of which the last is read, early; the peak is behind it."""
     asked = []
-    monkeypatch.setattr(FunctionRewrites, "figures", lambda *_: asked.append(1))
+    monkeypatch.setattr(Rewrites, "figures", lambda *_: asked.append(1))
 
     def loss(w, x, wide):
         _, stack = jax.lax.scan(lambda x, _: (jnp.sin(x @ w), x[:, :32]), x, length=16)

@@ -13,7 +13,7 @@ from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.findings import widening
 from jaxresid.inspector.findings.proposals import WORTH_SAYING
 from jaxresid.inspector.report import inspection
-from jaxresid.inspector.variants.rewrites.effects import FunctionRewrites
+from jaxresid.inspector.variants.rewrites.effects import Rewrites
 
 N, D, L = 4096, 256, 8
 
@@ -372,7 +372,7 @@ def partly(columns):
 @pytest.mark.parametrize(("columns", "is_traced"), [(D // 2, True), (D // 32, False)])
 def test_what_cannot_be_worth_it_is_not_traced(columns, is_traced, monkeypatch):
     asked = []
-    monkeypatch.setattr(FunctionRewrites, "figures", lambda *_: asked.append(1))
+    monkeypatch.setattr(Rewrites, "figures", lambda *_: asked.append(1))
     fun, args = partly(columns)
     made = jaxresid.inspect(fun, mode="loss", on="gpu:h100")(*args)
     wide = sum(v.nbytes for v in made.peak.live if v.aval and v.aval.dtype == "float32")
@@ -383,7 +383,7 @@ def test_what_cannot_be_worth_it_is_not_traced(columns, is_traced, monkeypatch):
 @pytest.mark.parametrize("columns", [D, D // 2, D // 32])
 def test_no_rewrite_saves_more_than_its_bound(columns, monkeypatch):
     bounds, saved = [], []
-    bound, figures = widening._most_saved, FunctionRewrites.figures
+    bound, figures = widening._most_saved, Rewrites.figures
 
     def bounded(peak, cast):
         bounds.append((peak.nbytes, bound(peak, cast)))
@@ -395,7 +395,7 @@ def test_no_rewrite_saves_more_than_its_bound(columns, monkeypatch):
         return made
 
     monkeypatch.setattr(widening, "_most_saved", bounded)
-    monkeypatch.setattr(FunctionRewrites, "figures", measured)
+    monkeypatch.setattr(Rewrites, "figures", measured)
     fun, args = partly(columns)
     jaxresid.inspect(fun, mode="loss", on="gpu:h100")(*args)
     assert len(saved) == len(bounds) == 1

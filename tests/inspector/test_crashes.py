@@ -24,7 +24,7 @@ from jaxresid.model.display import to_text
 from jaxresid.violations import CRASHED_FINDING
 from tests.small import f32
 
-L, N, D, V = 4, 64, 32, 4096
+L, N, D, V = 4, 1024, 32, 4096
 NO_BATCH = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 NAMED = jax.checkpoint_policies.save_only_these_names("hidden")
 

@@ -265,9 +265,9 @@ def test_few_layers_tell_the_peak_of_a_split_function():
 def test_a_report_judges_a_checkpoint_by_a_few_layers(monkeypatch, place):
     fun, args = model([dense, attention], 14)
     with monkeypatch.context() as patched:
-        patched.setattr(Removed, "few_without", lambda self, gone: None)
+        patched.setattr(Removed, "few_without", lambda *_: None)
         expected = jaxresid.inspect(fun, on=place)(*args)
-    monkeypatch.setattr(Removed, "without", lambda self, gone: pytest.fail("traced the whole"))
+    monkeypatch.setattr(Removed, "without", lambda *_: pytest.fail("traced the whole"))
     found = jaxresid.inspect(fun, on=place)(*args)
     assert found == expected
     assert found.cost.recompute.flops > 0
@@ -277,7 +277,7 @@ def test_a_report_judges_a_checkpoint_by_a_few_layers(monkeypatch, place):
 def test_a_report_of_offloading_layers_is_that_of_the_whole_function(monkeypatch, policy):
     fun, args = model([dense], 14, policy=policy)
     with monkeypatch.context() as patched:
-        patched.setattr(Removed, "few_without", lambda self, gone: None)
+        patched.setattr(Removed, "few_without", lambda *_: None)
         expected = jaxresid.inspect(fun, on="tpu:v5e")(*args)
     found = jaxresid.inspect(fun, on="tpu:v5e")(*args)
     assert found == expected

@@ -30,6 +30,7 @@ from jaxresid.inspector.holes.splicing import (
 )
 from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
 from jaxresid.inspector.jaxpr.frames import Frame
+from jaxresid.inspector.jaxpr.inline import flattened
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
@@ -371,7 +372,15 @@ class ProgramHoles(Holes[StepTrace]):
 
     def trace(self, changed: Mapping[int, Jaxpr]) -> StepTrace:
         """Return the trace of the program with other losses; see `Holes.trace`."""
-        return self._open.trace(changed) if changed else self._open.whole
+        if not changed:
+            return self._open.whole
+
+        @functools.cache
+        def to_compile() -> StepTrace:
+            plain = {n: flattened(jaxpr, everywhere=True) for n, jaxpr in changed.items()}
+            return self._open.trace(plain)
+
+        return replace(self._open.trace(changed), to_compile=to_compile)
 
     def again(self) -> ProgramHoles:
         """Return the holes of the program, traced again; see `Holes.again`."""

@@ -57,7 +57,7 @@ def in_words(taken: Sequence[Derivative]) -> str:
 def _differentiated(jaxpr: Jaxpr) -> Iterator[tuple[Eqn, tuple[str, ...]]]:
     """Yield the outermost eqns that a derivative made, with the derivatives."""
     for eqn in jaxpr.eqns:
-        tags = jax_compat.name_stack(eqn)
+        tags = jax_compat.whole_name_stack(eqn)
         taken = _derivatives(tags)
         # The backward pass of a checkpoint begins with its forward pass, and is tagged so.
         is_checkpoint = jax_compat.primitive_name(eqn) == "remat" or "rematted_computation" in tags

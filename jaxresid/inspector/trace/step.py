@@ -51,6 +51,9 @@ class StepTrace(Traced):
       outputs: the path of each outvar in what the function returns, `[0]['w']`; after these, for
         what it changes in place, the path of the input.
       num_returned: how many are returned.
+      to_compile: returns what a compiler is given in its place, with the code of checkpoints that
+        were removed where these stood: of a call JAX makes other eqns, and compilers tell them
+        apart. None: itself.
       passes: the passes of its eqns, and of those of the steps that it was made from, which share
         most.
     """
@@ -60,6 +63,7 @@ class StepTrace(Traced):
     outputs: tuple[str, ...]
     num_returned: int
     passes: Passes = field(default_factory=Passes, compare=False, repr=False)
+    to_compile: Callable[[], StepTrace] | None = field(default=None, compare=False, repr=False)
 
     holds_backward = True
 
@@ -158,6 +162,8 @@ class StepTrace(Traced):
         It gives away what it was jitted to give away, and its shardings and memory kinds are those
         that it was jitted with.
         """
+        if self.to_compile is not None:
+            return self.to_compile().lowerable()
         closed = as_jitted(self.closed)
         jaxpr, run = jax_compat.open_jaxpr(closed), jax_compat.as_function(closed)
         leaves = [self.arguments.leaves[i] for i in self.arguments.dynamic]

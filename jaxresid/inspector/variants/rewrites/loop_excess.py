@@ -83,16 +83,18 @@ class Excess:
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shapes of what may be in memory in vain: carries that never change are stacked."""
-        results = (*self.copies, *self.repeats, *self.lasts)
-        stacks = [aval_of(self.scan.outvars[i]).shape for i in results]
+        stacks = [aval_of(self.scan.outvars[i]).shape for i in self._in_vain]
         carries = [(self.trips, *aval_of(self.scan.invars[i]).shape) for i in self.fixed]
         return (*stacks, *carries)
 
     @property
     def nbytes(self) -> int:
         """The bytes that may be in memory in vain, at most."""
-        results = (*self.copies, *self.repeats, *self.lasts, *self.reduced)
-        return self.stacked_nbytes(results) + self.fixed_nbytes
+        return self.stacked_nbytes(self._in_vain) + self.fixed_nbytes
+
+    @property
+    def _in_vain(self) -> tuple[int, ...]:
+        return (*self.copies, *self.repeats, *self.lasts, *self.reduced)
 
 
 def excesses_in(jaxpr: Jaxpr) -> Iterator[Excess]:

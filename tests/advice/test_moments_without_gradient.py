@@ -1,4 +1,4 @@
-"""JXR850: what an optimizer keeps for weights whose gradient is zero for every input."""
+"""JXR848: what an optimizer keeps for weights whose gradient is zero for every input."""
 
 import functools
 
@@ -198,4 +198,4 @@ def test_the_effect_is_that_of_an_optimizer_of_the_trained_weights():
     assert finding.measured["peak_nbytes"] == pytest.approx(peak, rel=0.01)
     assert finding.measured["peak_before_nbytes"] == report.peak.nbytes
     (violation,) = jaxresid.check(step_of(tx), on=on)(*args)
-    assert violation.code == "JXR850"
+    assert violation.code == "JXR848"

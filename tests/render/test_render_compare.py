@@ -638,7 +638,6 @@ def test_json_of_a_comparison():
         "target": {
             "name": "gpt.py:loss",
             "mode": "loss",
-            "has_gradient": True,
             "differentiated": ["x", "stacked['w']", "stacked['b']"],
             "gradients": [],
             "is_step": False,
@@ -742,8 +741,8 @@ def test_json_of_a_plan():
     for name in ("schema", "jax", "target", "on"):
         assert value.pop(name) == json.loads(json_document(COMPARISON))[name]
     assert value.pop("selection") == {
-        "configuration": {"batch": None, "microbatches": 1, "mesh": None},
-        **{"front": [], "beaten": [], "to_set": []},
+        "configuration": {"batch": None, "microbatches": 1, "mesh": None, "name": "batch"},
+        **{"front": [], "beaten": [], "to_set": [], "largest": None},
         **{"searched": 1, "followed": 0, "skipped": 0},
     }
     assert value == {

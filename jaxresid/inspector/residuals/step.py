@@ -29,8 +29,8 @@ from jaxresid.inspector.residuals.marking import Marking
 from jaxresid.inspector.residuals.needed import Needed
 from jaxresid.inspector.residuals.numbering import FreeValues, Numbering
 from jaxresid.inspector.residuals.provenance import computed_in, provenance
-from jaxresid.inspector.trace.holes import Hole, HolePasses, holes
 from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.inspector.trace.taken_gradients import GradientPasses, TakenGradient, taken_gradients
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Gradient, Residual, totals_of
 
@@ -76,59 +76,59 @@ def gradients(step: StepTrace, program: Program | None = None) -> Gradients:
       program: as for `step_residuals`.
     """
     values = _values(step, program)
-    every = holes(step)
-    crossing = {hole.path: _crossings_of(step, hole) for hole in _all_of(every)}
+    every = taken_gradients(step)
+    crossing = {gradient.path: _crossings_of(step, gradient) for gradient in _all_of(every)}
     # JAX moves parts of a gradient to where nothing of it crosses.
     told = {path[-1] for path, each in crossing.items() if each.makes_any(step.tops[0])}
     untold: list[Gradient] = []
 
-    def taken(hole: Hole) -> Iterator[Gradient]:
-        crossings = crossing[hole.path]
-        inside = tuple(itertools.chain.from_iterable(map(taken, hole.holes)))
-        is_told = crossings.makes_any(step.tops[0]) or not hole.derivative.kept_nbytes
-        if not is_told and hole.derivative in told:
+    def taken(gradient: TakenGradient) -> Iterator[Gradient]:
+        crossings = crossing[gradient.path]
+        inside = tuple(itertools.chain.from_iterable(map(taken, gradient.inner)))
+        is_told = crossings.makes_any(step.tops[0]) or not gradient.derivative.kept_nbytes
+        if not is_told and gradient.derivative in told:
             yield from inside
             return
         totals = totals_of(_kept_of(step, crossings, values))
-        gradient = Gradient(
-            hole.function,
-            hole.location,
-            hole.trips,
-            totals.computed_nbytes if is_told else hole.derivative.kept_nbytes,
+        shown = Gradient(
+            gradient.function,
+            gradient.location,
+            gradient.trips,
+            totals.computed_nbytes if is_told else gradient.derivative.kept_nbytes,
             totals.host_nbytes,
             totals.arguments_nbytes + totals.host_arguments_nbytes,
             inside,
         )
         if not is_told:
-            untold.append(gradient)
-        yield gradient
+            untold.append(shown)
+        yield shown
 
     found = tuple(itertools.chain.from_iterable(map(taken, every)))
     return Gradients(found, tuple(untold))
 
 
-def _all_of(found: Sequence[Hole]) -> Iterator[Hole]:
-    for hole in found:
-        yield hole
-        yield from _all_of(hole.holes)
+def _all_of(found: Sequence[TakenGradient]) -> Iterator[TakenGradient]:
+    for gradient in found:
+        yield gradient
+        yield from _all_of(gradient.inner)
 
 
-def hole_residuals(
-    step: StepTrace, hole: Hole, program: Program | None = None
+def residuals_of_gradient(
+    step: StepTrace, gradient: TakenGradient, program: Program | None = None
 ) -> tuple[Residual, ...]:
     """Return what one gradient of a program keeps each time, also what nothing reads.
 
     Args:
       step: as for `step_residuals`.
-      hole: the gradient.
+      gradient: the gradient.
       program: as for `step_residuals`.
     """
-    return _kept_of(step, _crossings_of(step, hole), _values(step, program))
+    return _kept_of(step, _crossings_of(step, gradient), _values(step, program))
 
 
-def _crossings_of(step: StepTrace, hole: Hole) -> _Crossings:
-    passes = HolePasses(hole, step.levels, step.jaxpr)
-    return _Crossings(step.levels, passes, hole.derivative.kept, is_whole=True)
+def _crossings_of(step: StepTrace, gradient: TakenGradient) -> _Crossings:
+    passes = GradientPasses(gradient, step.levels, step.jaxpr)
+    return _Crossings(step.levels, passes, gradient.derivative.kept, is_whole=True)
 
 
 def _kept_of(

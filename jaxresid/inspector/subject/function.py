@@ -15,7 +15,7 @@ from jaxresid.inspector.holes.holes import LossHole
 from jaxresid.inspector.residuals.listing import listed
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace import meshes
-from jaxresid.inspector.trace.derivatives import taken_gradients
+from jaxresid.inspector.trace.derivatives import lines_of_gradients
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import may_be_program
 from jaxresid.inspector.variants.rewrites.effects import Rewrites
@@ -80,7 +80,7 @@ class FunctionSubject(Subject):
         call = self.trace.arguments
         # The primal jaxpr may need another trace.
         holds_gradients = may_be_program(self.trace)
-        own = taken_gradients(self.trace.written, self.trace.frames) if holds_gradients else ()
+        own = lines_of_gradients(self.trace.written, self.trace.frames) if holds_gradients else ()
         return Target(
             self.name,
             tuple(call.paths[i] for i in call.having("differentiated")),

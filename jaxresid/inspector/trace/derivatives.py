@@ -15,7 +15,7 @@ from jaxresid.model import Derivative
 _TAG = re.compile(r"\b(transpose|jvp)\(")
 
 
-def taken_gradients(jaxpr: Jaxpr, frames: Frames) -> tuple[Derivative, ...]:
+def lines_of_gradients(jaxpr: Jaxpr, frames: Frames) -> tuple[Derivative, ...]:
     """Return the gradients that an open jaxpr takes, in the order of the lines that take them.
 
     Those that one line takes, in a loop of Python's or by `jax.hessian`, are one. A gradient that

@@ -94,7 +94,7 @@ JXR844 activations-left-whole info
 JXR845 vmap-too-wide info
 JXR846 costly-jacobian-mode info
 JXR847 one-hot-matmul info
-JXR850 moments-without-gradient info
+JXR848 moments-without-gradient info
 """
 _USUAL_MARKERS = ("checkpoint", "remat")
 

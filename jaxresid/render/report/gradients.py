@@ -27,11 +27,16 @@ def render_gradients(report: Report, most: int | None = None) -> Iterator[Render
     yield Text.assemble(
         (f"{len(rows)} gradients", "bold"), ("  what each keeps, every time it is taken", "dim")
     )
+    shown = [
+        (format_bytes(gradient.kept_nbytes + gradient.host_nbytes), gradient, depth)
+        for gradient, depth in rows[:most]
+    ]
     table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
+    # What is narrower than its text is shortened, too.
+    widest = max(len(nbytes) for nbytes, *_ in shown)
+    table.add_column(justify="right", no_wrap=True, min_width=widest)
     table.add_column(no_wrap=True, overflow="ellipsis")
-    for gradient, depth in rows[:most]:
-        nbytes = format_bytes(gradient.kept_nbytes + gradient.host_nbytes)
+    for nbytes, gradient, depth in shown:
         table.add_row(Text(nbytes, style="cyan"), Padding(_line(gradient), (0, 0, 0, 2 * depth)))
     if len(rows) > len(rows[:most]):
         hidden = len(rows) - len(rows[:most])

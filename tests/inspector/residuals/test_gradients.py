@@ -14,9 +14,9 @@ from jaxresid import jax_compat
 from jaxresid.inspector.call.arguments import arguments
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.inspector.residuals.step import hole_residuals
+from jaxresid.inspector.residuals.step import residuals_of_gradient
 from jaxresid.inspector.trace import step as steps
-from jaxresid.inspector.trace.holes import holes
+from jaxresid.inspector.trace.taken_gradients import taken_gradients
 from jaxresid.model import Verdict
 from tests import programs
 from tests.inspector.residuals.test_oracle import row
@@ -92,11 +92,11 @@ def check(way, program, output):
     except Exception:  # JAX itself cannot
         assume(False)
     step = step_of(lambda *args: WAYS[way](fun, *args), *args)
-    hole, *_ = holes(step)
+    gradient, *_ = taken_gradients(step)
     if way == "inside_another":
-        assume(hole.holes)  # what is linear in its inputs is no part of the outer one
-        hole, *_ = hole.holes
-    found = hole_residuals(step, hole)
+        assume(gradient.inner)  # what is linear in its inputs is no part of the outer one
+        gradient, *_ = gradient.inner
+    found = residuals_of_gradient(step, gradient)
     # What is written in the program may stand for itself, or be handed on as a value.
     own = [r for r in found if r.origin.kind in ("argument", "computed")]
     assert not rows_of(own) - leaves

@@ -1,4 +1,4 @@
-"""The rule `moments-without-gradient` (JXR850)."""
+"""The rule `moments-without-gradient` (JXR848)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class MomentsWithoutGradient(TracedRule):
     Weight decay that an optimizer applies to them as well ends with their state.
     """
 
-    code = "JXR850"
+    code = "JXR848"
     name = "moments-without-gradient"
     severity = "info"
     bad = (

@@ -1,8 +1,8 @@
-"""Find the gradients that a program takes: its holes, and those inside of them.
+"""Find the gradients that a program takes, and those inside of them.
 
-A hole is what is differentiated and then transposed, however it is written: `jax.grad`, `jax.vjp`,
-`jax.linearize` and `jax.linear_transpose`, `jax.fwd_and_bwd`, `jax.jacrev`. Forward mode alone
-(`jax.jvp`, `jax.jacfwd`) makes none; around a gradient it makes more of it.
+A gradient is what is differentiated and then transposed, however it is written: `jax.grad`,
+`jax.vjp`, `jax.linearize` and `jax.linear_transpose`, `jax.fwd_and_bwd`, `jax.jacrev`. Forward mode
+alone (`jax.jvp`, `jax.jacfwd`) makes none; around a gradient it makes more of it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Path = tuple[Derivative, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Hole:
+class TakenGradient:
     """A gradient that a program takes, or several that are alike.
 
     Attributes:
@@ -36,7 +36,7 @@ class Hole:
       trips: how often it is taken.
       path: the derivatives around it, outermost first, and its own.
       is_behind: whether it is taken in the backward pass of one around it, by a rule of its own.
-      holes: the gradients that what it differentiates takes itself.
+      inner: the gradients that what it differentiates takes itself.
     """
 
     derivative: Derivative
@@ -45,10 +45,10 @@ class Hole:
     trips: int
     path: _Path
     is_behind: bool = False
-    holes: tuple[Hole, ...] = ()
+    inner: tuple[TakenGradient, ...] = ()
 
 
-def holes(step: StepTrace) -> tuple[Hole, ...]:
+def taken_gradients(step: StepTrace) -> tuple[TakenGradient, ...]:
     """Return the gradients that a program takes, in program order.
 
     Those that a Python loop takes at one line, and that keep as much, are one.
@@ -56,14 +56,16 @@ def holes(step: StepTrace) -> tuple[Hole, ...]:
     return _below((), _Counts(step.levels, step.trips).of(step.jaxpr), step.frames)
 
 
-def _below(around: _Path, counts: Mapping[_Path, _Count], frames: Frames) -> tuple[Hole, ...]:
-    alike: dict[Hashable, Hole] = {}
+def _below(
+    around: _Path, counts: Mapping[_Path, _Count], frames: Frames
+) -> tuple[TakenGradient, ...]:
+    alike: dict[Hashable, TakenGradient] = {}
     for path, count in counts.items():
         # What a loop does not change is computed before it, by forward eqns without a backward one.
         if path[:-1] != around or not count.is_transposed:
             continue
         derivative = path[-1]
-        hole = Hole(
+        gradient = TakenGradient(
             derivative,
             derivative.function,
             _location(derivative, frames),
@@ -72,20 +74,20 @@ def _below(around: _Path, counts: Mapping[_Path, _Count], frames: Frames) -> tup
             count.is_behind,
             _below(path, counts, frames),
         )
-        key = _key(hole)
+        key = _key(gradient)
         known = alike.get(key)
-        alike[key] = hole if known is None else _together(known, hole)
+        alike[key] = gradient if known is None else _together(known, gradient)
     return tuple(alike.values())
 
 
-def _key(hole: Hole) -> Hashable:
-    inside = tuple(map(_key, hole.holes))
-    return hole.function, hole.location, hole.derivative.kept_nbytes, inside
+def _key(gradient: TakenGradient) -> Hashable:
+    inside = tuple(map(_key, gradient.inner))
+    return gradient.function, gradient.location, gradient.derivative.kept_nbytes, inside
 
 
-def _together(one: Hole, other: Hole) -> Hole:
-    inside = tuple(_together(a, b) for a, b in zip(one.holes, other.holes, strict=True))
-    return replace(one, trips=one.trips + other.trips, holes=inside)
+def _together(one: TakenGradient, other: TakenGradient) -> TakenGradient:
+    inside = tuple(_together(a, b) for a, b in zip(one.inner, other.inner, strict=True))
+    return replace(one, trips=one.trips + other.trips, inner=inside)
 
 
 def _location(derivative: Derivative, frames: Frames) -> Location | None:
@@ -99,18 +101,18 @@ def _location(derivative: Derivative, frames: Frames) -> Location | None:
     return frames.innermost_user(reversed(found))
 
 
-class HolePasses(Passes):
-    """The passes of the eqns of one hole; `update` is all that is no part of it.
+class GradientPasses(Passes):
+    """The passes of the eqns of one gradient; `update` is all that is no part of it.
 
     Args:
-      hole: the hole.
+      gradient: the gradient.
       levels: the descent into eqns.
       jaxpr: the open jaxpr of the program.
     """
 
-    def __init__(self, hole: Hole, levels: Levels, jaxpr: Jaxpr) -> None:
+    def __init__(self, gradient: TakenGradient, levels: Levels, jaxpr: Jaxpr) -> None:
         super().__init__()
-        self._path, self._is_behind = hole.path, hole.is_behind
+        self._path, self._is_behind = gradient.path, gradient.is_behind
         self._levels = levels
         self._owned: dict[int, str | None] = {}
         self._seen: set[tuple[int, int]] = set()

@@ -45,20 +45,25 @@ def check_lifetimes(place: Place) -> None:
         )
 
 
-def place_info(place: Place, mesh: Mesh | None = None) -> PlaceInfo:
+def place_info(place: Place, mesh: Mesh | None = None, *, has_gradient: bool = True) -> PlaceInfo:
     """Return a place as results show it.
 
     Args:
       place: the place.
       mesh: what the program is split over; None: one device.
+      has_gradient: whether the program has a backward pass.
     """
     is_split = mesh is not None and mesh.size > 1
     is_estimated = has_estimate(place)
+    basis = None
+    if is_estimated:
+        versions = jax_compat.compilers()
+        basis = basis_of(place.kind, versions, is_split=is_split, has_gradient=has_gradient)
     return PlaceInfo(
         place.text,
         place.kind,
         place.origin,
         profile_of(place).name if is_estimated else None,
         place.memory_nbytes,
-        basis_of(place.kind, jax_compat.compilers(), is_split=is_split) if is_estimated else None,
+        basis,
     )

@@ -74,11 +74,18 @@ class Calibration:
       basis: what they were measured with.
       kinds: the factors; there are some for each kind.
       other_versions: the factor that both ends are moved by for a compiler of another version.
+      without_gradient: what those of programs without a backward pass were measured with; None: as
+        the others.
     """
 
     basis: IntervalBasis
     kinds: tuple[KindFactors, ...]
     other_versions: float
+    without_gradient: IntervalBasis | None = None
+
+    def basis_of(self, *, has_gradient: bool) -> IntervalBasis:
+        """Return what the intervals of a program were measured with."""
+        return self.basis if has_gradient else self.without_gradient or self.basis
 
 
 def kind_of(program: Program) -> ProgramKind:
@@ -120,14 +127,19 @@ def interval_of(
     if found is None:
         return None
     factors = next(each for each in found.kinds if each.is_of(kind))
-    wider = found.other_versions if _others(found.basis, versions) else 1.0
+    basis = found.basis_of(has_gradient=kind.has_gradient)
+    wider = found.other_versions if _others(basis, versions) else 1.0
     return Interval(
         math.floor(nbytes * factors.low / wider), math.ceil(nbytes * factors.high * wider)
     )
 
 
 def basis_of(
-    profile_name: str, versions: Mapping[str, str], *, is_split: bool = False
+    profile_name: str,
+    versions: Mapping[str, str],
+    *,
+    is_split: bool = False,
+    has_gradient: bool = True,
 ) -> IntervalBasis | None:
     """Return what the intervals of a profile were measured with; None where there are none.
 
@@ -135,12 +147,14 @@ def basis_of(
       profile_name: the profile that makes the estimates.
       versions: the installed packages that compile, and their versions.
       is_split: whether the programs are split over several devices.
+      has_gradient: whether they have a backward pass.
     """
     found = calibrations(is_split=is_split).get(profile_name)
     if found is None:
         return None
-    others = _others(found.basis, versions)
-    return replace(found.basis, others=others, widened=found.other_versions if others else 1.0)
+    basis = found.basis_of(has_gradient=has_gradient)
+    others = _others(basis, versions)
+    return replace(basis, others=others, widened=found.other_versions if others else 1.0)
 
 
 @functools.cache
@@ -151,8 +165,8 @@ def calibrations(*, is_split: bool = False) -> Mapping[str, Calibration]:
     return {name: _calibration(each, found["coverage"]) for name, each in found["profiles"].items()}
 
 
-def _calibration(found: Mapping[str, Any], coverage: float) -> Calibration:
-    basis = IntervalBasis(
+def _basis(found: Mapping[str, Any], coverage: float) -> IntervalBasis:
+    return IntervalBasis(
         programs=found["programs"],
         places=tuple(found["places"]),
         compilers={name: tuple(each) for name, each in found["compilers"].items()},
@@ -160,6 +174,9 @@ def _calibration(found: Mapping[str, Any], coverage: float) -> Calibration:
         largest_nbytes=found["largest_nbytes"],
         coverage=coverage,
     )
+
+
+def _calibration(found: Mapping[str, Any], coverage: float) -> Calibration:
     kinds = tuple(
         KindFactors(
             each["has_loop"],
@@ -170,7 +187,13 @@ def _calibration(found: Mapping[str, Any], coverage: float) -> Calibration:
         )
         for each in found["kinds"]
     )
-    return Calibration(basis, kinds, found["other_versions"])
+    basis, forward = _basis(found, coverage), found.get("without_gradient")
+    return Calibration(
+        basis,
+        kinds,
+        found["other_versions"],
+        without_gradient=None if forward is None else _basis(forward, coverage),
+    )
 
 
 def _others(basis: IntervalBasis, versions: Mapping[str, str]) -> dict[str, str]:

@@ -132,7 +132,7 @@ class Subject(ABC):
     @property
     def place_info(self) -> PlaceInfo:
         """The place that its figures are for, as a report shows it."""
-        return place_info(self.place, self.mesh)
+        return place_info(self.place, self.mesh, has_gradient=self.target.has_gradient)
 
     @property
     def frames(self) -> Frames:

@@ -207,15 +207,24 @@ def calibration(
     forward = [r for r in (*residuals, *fitted) if not r.row.has_gradient]
     entries = [*forward_entries(entries, forward), *entries]
     of_rows = [residual.row for residual in with_gradient]
+    return {
+        **measured_with(with_gradient),
+        "other_versions": math.ceil(widening(of_rows) * 100) / 100,
+        "kinds": entries,
+        "without_gradient": measured_with(forward) if len(entries) > len(found) else None,
+    }
+
+
+def measured_with(residuals: Sequence[Residual]) -> dict[str, Any]:
+    """Return what residuals were measured with, as `IntervalBasis` has it."""
+    of_rows = [residual.row for residual in residuals]
     peaks = [row.peak_nbytes for row in of_rows]
     return {
         "places": sorted({row.place for row in of_rows}),
         "compilers": _compilers(of_rows),
-        "programs": _programs(with_gradient),
+        "programs": _programs(residuals),
         "smallest_nbytes": min(peaks),
         "largest_nbytes": max(peaks),
-        "other_versions": math.ceil(widening(of_rows) * 100) / 100,
-        "kinds": entries,
     }
 
 

@@ -199,3 +199,13 @@ def test_what_is_kept_is_whole(is_split):
                 own = next(each for each in calibration.kinds if each.is_of(forward))
                 assert own.has_gradient is (None if is_split else False)
                 assert 0 < own.low <= of_kind[0].low <= 1 <= of_kind[0].high <= own.high
+
+
+def test_programs_without_a_gradient_were_measured_with_compilers_of_their_own():
+    versions = {"jaxlib": "0.12.0.1"}
+    with_it = basis_of("gpu", versions)
+    without = basis_of("gpu", versions, has_gradient=False)
+    assert (with_it.others, without.others) == ({}, versions)
+    assert without.programs < with_it.programs
+    report = jaxresid.inspect(jnp.tanh, on="gpu:h100")(jnp.zeros(8))
+    assert report.place.intervals.programs == without.programs

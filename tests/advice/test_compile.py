@@ -679,7 +679,7 @@ def test_what_the_compiler_does_not_say(limit, pool, environment, capsys):
     said = "no such instruction" if limit is None else "took longer than 0.001 s"
     assert run(["report", TARGET, "--on", "cpu", *more]) == 2
     out, err = capsys.readouterr()
-    assert out.splitlines()[1] == "could not be compiled"
+    assert out.splitlines()[2] == "could not be compiled"
     assert f"jaxresid: error: cpu: {said}" in err
     assert run(["report", TARGET, "--on", "cpu", "-f", "json", *more]) == 2
     value = json_of(capsys)

@@ -38,11 +38,14 @@ class _Made:
       is_narrow: whether it has been broadcast along dims in front of its own, as a bias is along
         the batch.
       is_contracted: whether inputs of both kinds may be in it, as in a product of matrices.
+      is_reduced: whether a sum over some dims is in it, such as the mean of a batch, which has the
+        shape of weights.
     """
 
     inputs: int = 0
     is_narrow: bool = False
     is_contracted: bool = False
+    is_reduced: bool = False
 
 
 _OTHER = _Made()
@@ -158,7 +161,8 @@ class _Reader:
         is_contracted = any(made.is_contracted for made in operands) or (
             name in _CONTRACTIONS and all(made.inputs for made in operands[:2])
         )
-        return [_Made(inputs, is_narrow, is_contracted)] * len(eqn.outvars)
+        is_reduced = name.startswith("reduce_") or any(made.is_reduced for made in operands)
+        return [_Made(inputs, is_narrow, is_contracted, is_reduced)] * len(eqn.outvars)
 
     def _body(self, nest: Nest, operands: Sequence[_Made]) -> list[_Made]:
         given = [operands[i] for i in nest.operands]
@@ -201,7 +205,8 @@ class _Reader:
         elif _is_elementwise(eqn):
             for made in operands:
                 others = [other for other in operands if other is not made]
-                self._vote_elementwise(made, others)
+                if not made.is_reduced:
+                    self._vote_elementwise(made, others)
 
     def _vote_elementwise(self, made: _Made, others: Sequence[_Made]) -> None:
         for other in others:
@@ -227,6 +232,7 @@ def _joined(first: _Made, second: _Made) -> _Made:
         first.inputs | second.inputs,
         first.is_narrow or second.is_narrow,
         first.is_contracted or second.is_contracted,
+        first.is_reduced or second.is_reduced,
     )
 
 

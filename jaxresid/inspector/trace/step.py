@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import calls_user_code
@@ -34,8 +34,6 @@ from jaxresid.inspector.trace.function import Trace, TracedFunction, primal_trac
 from jaxresid.inspector.trace.jitted import as_jitted, jitted_with, operands, with_sharding
 from jaxresid.inspector.trace.traced import Lowerable, Traced
 from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr, Var
-
-_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True)
@@ -189,9 +187,7 @@ def step_primal(fun: Callable[..., Any], arguments: Arguments) -> TracedFunction
     Raises:
       Exception: whatever the function raises while JAX traces it.
     """
-    return _marked(
-        lambda: primal_trace(_returning_arrays(fun), arguments, False), lambda made: made
-    )
+    return primal_trace(_returning_arrays(fun), arguments, False)
 
 
 def step_trace_with_changes(
@@ -202,21 +198,13 @@ def step_trace_with_changes(
     See `changes.trace_with_changes`.
     """
     call = _returning_arrays(fun)
-    return _marked(lambda: trace_with_changes(call, arguments), lambda made: made[0])
-
-
-def _marked(trace: Callable[[], _Made], primal: Callable[[_Made], TracedFunction]) -> _Made:
-    """Return what is traced, in which all derivatives have marks.
-
-    A jitted function that was traced before, such as one that has run, has none: it is traced anew.
-    """
-    made = trace()
-    if not any(map(jax_compat.is_unmarked, eqns_in(jax_compat.open_jaxpr(primal(made).jaxpr)))):
-        return made
-    with intercept_bind({}):
-        made = trace()
-    strip_trace_context(jax_compat.open_jaxpr(primal(made).jaxpr))
-    return made
+    primal, used = trace_with_changes(call, arguments)
+    if any(map(jax_compat.is_unmarked, eqns_in(jax_compat.open_jaxpr(primal.jaxpr)))):
+        # A jitted function that was traced before, such as one that has run, has no marks.
+        with intercept_bind({}):
+            primal, used = trace_with_changes(call, arguments)
+        strip_trace_context(jax_compat.open_jaxpr(primal.jaxpr))
+    return primal, used
 
 
 def may_be_program(traced: Trace) -> bool:

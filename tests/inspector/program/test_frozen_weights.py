@@ -53,6 +53,18 @@ def test_what_is_contracted_with_what_the_batch_becomes_is_a_weight(rows):
     }
 
 
+def test_a_batch_that_is_normalised_first_is_no_weight():
+    def loss(params, x, y):
+        normal = (x - x.mean(0)) * (jax.lax.rsqrt(x.var(0) + 1e-5) * params["scale"])
+        return jnp.mean((x + (normal + params["bias"]) @ params["w"] - y) ** 2)
+
+    params = {"scale": f32(D), "bias": f32(D), "w": f32(D, D)}
+    assert kinds(loss, params, f32(ROWS, D), f32(ROWS, D)) == {
+        "others[0]": "batch",
+        "others[1]": "batch",
+    }
+
+
 def test_a_scanned_base_with_its_embedding():
     def loss(lora, base, tokens):
         def layer(x, w):

@@ -161,7 +161,7 @@ def test_a_plan_names_it_where_it_is_better(wrap):
     fun = wrap(unrolled(attend))
     report = jaxresid.inspect(fun, on="gpu:h100")(*ARGS)
     measured = report.findings[0].measured
-    plan = jaxresid.plan(fun, budget=report.peak.nbytes // 2, on="gpu:h100")(*ARGS)
+    plan = jaxresid.plan(fun, budget=report.peak.nbytes * 11 // 20, on="gpu:h100")(*ARGS)
     (relief,) = (each for each in plan.floor.reliefs if each.kind == "rewrite")
     assert (relief.peak_nbytes, relief.answer) == (measured["peak_nbytes"], "fits")
     assert relief.saved_nbytes == plan.estimate_nbytes - measured["peak_nbytes"]

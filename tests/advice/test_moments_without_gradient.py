@@ -4,7 +4,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import optax
 import pytest
 from jax import lax
 
@@ -12,6 +11,8 @@ import jaxresid
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.program.zero_gradients import needless_moments
 from jaxresid.inspector.report import subject
+
+optax = pytest.importorskip("optax")
 
 WIDTH, RANK, ROWS = 256, 4, 32
 

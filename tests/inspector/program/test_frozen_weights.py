@@ -2,12 +2,13 @@
 
 import jax
 import jax.numpy as jnp
-import optax
 import pytest
 from jax import lax
 
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
+
+optax = pytest.importorskip("optax")
 
 D, R, ROWS = 64, 4, 48
 

@@ -1,6 +1,6 @@
 """A mode that is named: what it changes, what it warns of, what it refuses."""
 
-import importlib
+import importlib.util
 import inspect
 
 import jax
@@ -64,6 +64,8 @@ FIXTURES = ("block", "docs", "gpt", "neural_ode", "offload", "optimizer", "stack
 
 def _fixtures():
     for name in FIXTURES:
+        if name == "neural_ode" and importlib.util.find_spec("equinox") is None:
+            continue
         module = importlib.import_module(f"fixtures.inspect.{name}")
         for function in vars(module).values():
             inputs = getattr(module, f"{getattr(function, '__name__', '')}_inputs", None)

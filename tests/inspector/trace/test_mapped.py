@@ -1,6 +1,7 @@
 """Programs that bring their mesh along (`pmap`, `shard_map`, `jit`): the bytes of one device."""
 
 import functools
+import importlib
 import subprocess
 import sys
 
@@ -11,10 +12,12 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxresid
-from fixtures.inspect import pmapped_step
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from tests.where import ROOT
+
+pytest.importorskip("optax")
+pmapped_step = importlib.import_module("fixtures.inspect.pmapped_step")
 
 MESH = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 OPTIMIZED = pmapped_step.LAYERS * pmapped_step.WIDTH**2 * 4

@@ -369,7 +369,7 @@ def partly(columns):
     return loss, (bf16(L, D, D), f32(columns), bf16(N, D))
 
 
-@pytest.mark.parametrize(("columns", "is_traced"), [(D // 2, True), (D // 32, False)])
+@pytest.mark.parametrize(("columns", "is_traced"), [(D // 2, True), (D // 64, False)])
 def test_what_cannot_be_worth_it_is_not_traced(columns, is_traced, monkeypatch):
     asked = []
     monkeypatch.setattr(Rewrites, "figures", lambda *_: asked.append(1))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.inspector.call.leaves import is_inexact, like
+from jaxresid.inspector.call.leaves import is_array, is_inexact, like
 from jaxresid.inspector.jaxpr.inline import with_calls_inlined
 from jaxresid.inspector.jaxpr.phases import UPDATE, Passes
 from jaxresid.inspector.program.step_roles import OPTIMIZER_STATE, Roles, next_values, roles
@@ -99,8 +99,12 @@ def with_host_state(step: StepTrace) -> HostState | str:
     if taken is None:
         return "the state's next value is made of something else"
     call, lead = step.arguments, len(step.inputs) - len(step.arguments.dynamic)
-    moved = {i for i in state if flat.invars[front + i] in taken.moved}
     leaves, host = list(call.leaves), jax_compat.host_sharding()
+    moved = {
+        i
+        for i in state
+        if flat.invars[front + i] in taken.moved and is_array(leaves[call.dynamic[i - lead]])
+    }
     for i in moved:
         leaf = leaves[call.dynamic[i - lead]]
         own = host if call.mesh is None else leaf.sharding.with_memory_kind("pinned_host")

@@ -515,6 +515,8 @@ def _split_leaves(
     found = {}
     for i in sorted(chosen):
         leaf = call.leaves[i]
+        if not is_array(leaf):  # a Python number, such as the step of a new TrainState
+            continue
         rank = len(leaf.shape)
         before = jax_compat.split_of(getattr(leaf, "sharding", None), rank) or ((),) * rank
         dims = [d for d, n in enumerate(leaf.shape) if n >= size and n % size == 0]

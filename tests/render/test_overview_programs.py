@@ -110,7 +110,9 @@ def test_fixtures(path, on, jax_version):
     seen = 0
     for name in names:
         fun = getattr(module, name, None)
-        if not callable(fun) or name == "big":
+        # What `train_step` maps, which is not to be called by itself.
+        is_mapped = (path.stem, name) == ("pmapped_step", "step")
+        if not callable(fun) or name == "big" or is_mapped:
             continue
         inputs = getattr(module, f"{name}_inputs")()
         args = inputs if isinstance(inputs, tuple) else (inputs,)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from jaxresid.model import Gradient, Report
@@ -31,17 +29,13 @@ def render_gradients(report: Report, most: int | None = None) -> Iterator[Render
         (format_bytes(gradient.kept_nbytes + gradient.host_nbytes), gradient, depth)
         for gradient, depth in rows[:most]
     ]
-    table = Table.grid(padding=(0, 2))
-    # What is narrower than its text is shortened, too.
     widest = max(len(nbytes) for nbytes, *_ in shown)
-    table.add_column(justify="right", no_wrap=True, min_width=widest)
-    table.add_column(no_wrap=True, overflow="ellipsis")
     for nbytes, gradient, depth in shown:
-        table.add_row(Text(nbytes, style="cyan"), Padding(_line(gradient), (0, 0, 0, 2 * depth)))
-    if len(rows) > len(rows[:most]):
-        hidden = len(rows) - len(rows[:most])
-        table.add_row(Text(), Text(f"{hidden} more: --view residuals", style="dim"))
-    yield table
+        row = Text(no_wrap=True, overflow="ellipsis")
+        row.append(f"{nbytes:>{widest}}", style="cyan")
+        yield row.append("  " + "  " * depth).append_text(_line(gradient))
+    if len(rows) > len(shown):
+        yield Text(f"{len(rows) - len(shown)} more: --view residuals", style="dim")
 
 
 def _rows(gradients: Sequence[Gradient], depth: int = 0) -> Iterator[tuple[Gradient, int]]:

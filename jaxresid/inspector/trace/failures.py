@@ -27,9 +27,9 @@ _UNBOUND = re.compile(r"unbound axis name:? '?(\w+)")
 # What `jax.make_mesh` says where there are too few devices, and `jax.devices()` reshaped to a mesh.
 _TOO_FEW_DEVICES = re.compile(
     r"umber of devices \d+ must (?:be >=|equal) the product of mesh_shape \(([\d, ]+)\)"
-    r"|cannot reshape array of size \d+ into shape \(([\d, ]+)\)(?=.*\b(?:local_)?devices\b)",
-    re.DOTALL,
 )
+_NOT_RESHAPED = re.compile(r"cannot reshape array of size \d+ into shape \(([\d, ]+)\)")
+_DEVICES = re.compile(r"\b(?:local_)?devices\b")
 _NAMED = re.compile(r"\b(diff|rest)_leaves\[(\d+)\]")
 
 
@@ -68,8 +68,10 @@ def devices_wanted(message: str) -> int | None:
     Args:
       message: the error, with the line of code where it was raised.
     """
-    found = _TOO_FEW_DEVICES.search(message)
-    return None if found is None else math.prod(map(int, re.findall(r"\d+", found[1] or found[2])))
+    shape = _TOO_FEW_DEVICES.search(message)
+    if shape is None and _DEVICES.search(message):
+        shape = _NOT_RESHAPED.search(message)
+    return None if shape is None else math.prod(map(int, re.findall(r"\d+", shape[1])))
 
 
 def needs_static(error: Exception) -> bool:

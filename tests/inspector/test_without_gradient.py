@@ -126,3 +126,13 @@ def test_code_is_by_module():
 def test_what_is_about_passes_refuses_it_in_a_line():
     with pytest.raises(InputsError, match=r"evaluate takes no gradient: .*--mode loss"):
         jaxresid.compare(evaluate, on="gpu:h100")(*EVALUATE)
+
+
+def test_a_mode_that_refuses_is_not_named():
+    """What has no derivative but zero is not to be asked about its gradient."""
+
+    def accuracy(x, labels):
+        return jnp.mean(x.argmax(-1) == labels)
+
+    with pytest.raises(InputsError, match=r"takes no gradient: .* has an effect$"):
+        jaxresid.compare(accuracy, on="gpu:h100")(f32((8, 4)), i32((8,)))

@@ -187,7 +187,7 @@ def comparison(
     if at == SEGMENTS and (policies.own or policies.names):
         raise InputsError("segments are compared without policies; leave them out")
     if not subject.target.has_gradient:
-        raise InputsError(without_gradient(subject.name))
+        raise InputsError(without_gradient(subject.target))
     arguments = subject.trace.arguments
     paths = [arguments.paths[i] for i in arguments.dynamic]
     if measure is not None:

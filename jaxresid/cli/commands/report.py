@@ -163,7 +163,7 @@ def report(
 
             if not isinstance(found.trace, Trace):
                 if not result.target.has_gradient:
-                    raise InputsError(without_gradient(options.target))
+                    raise InputsError(without_gradient(result.target))
                 raise InputsError(
                     f"{options.target} is taken as it is, and JAX lists the residuals of what it"
                     " differentiates only; use -f text or json, or --mode loss"

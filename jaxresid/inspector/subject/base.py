@@ -494,11 +494,12 @@ def gc_paused() -> Iterator[None]:
             gc.enable()
 
 
-def without_gradient(name: str) -> str:
+def without_gradient(target: Target) -> str:
     """Return why there is no pass to split and no checkpoint to compare, without a full stop."""
+    more = "; use --mode loss to ask about its gradient" if target.other_mode == "loss" else ""
     return (
-        f"{name} takes no gradient: no backward pass keeps residuals and no checkpoint has an"
-        " effect; use --mode loss to ask about its gradient"
+        f"{target.name} takes no gradient: no backward pass keeps residuals and no checkpoint has"
+        f" an effect{more}"
     )
 
 

@@ -165,4 +165,4 @@ class StepSubject(Subject):
                 " there (a report shows what it keeps), or use mode loss to differentiate the"
                 " program itself"
             )
-        raise InputsError(without_gradient(self.name))
+        raise InputsError(without_gradient(self.target))

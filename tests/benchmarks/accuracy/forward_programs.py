@@ -24,21 +24,23 @@ PROGRAMS: dict[str, Build] = {}
 LIBRARY_PROGRAMS: dict[str, tuple[str, Build]] = {}
 
 
-def program(name: str) -> Callable[[Build], Build]:
+def program(name: str, programs: dict[str, Build] = PROGRAMS) -> Callable[[Build], Build]:
     """Return a decorator that registers a program written here."""
 
     def register(build: Build) -> Build:
-        PROGRAMS[name] = build
+        programs[name] = build
         return build
 
     return register
 
 
-def library(name: str, package: str) -> Callable[[Build], Build]:
+def library(
+    name: str, package: str, programs: dict[str, tuple[str, Build]] = LIBRARY_PROGRAMS
+) -> Callable[[Build], Build]:
     """Return a decorator that registers a program around a package."""
 
     def register(build: Build) -> Build:
-        LIBRARY_PROGRAMS[name] = package, build
+        programs[name] = package, build
         return build
 
     return register

@@ -8,36 +8,21 @@ and its abstract arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from tests.benchmarks.accuracy import forward_programs
 from tests.benchmarks.accuracy.forward_programs import Build, _conv, array, ids, key
 
 PROGRAMS: dict[str, Build] = {}
 LIBRARY_PROGRAMS: dict[str, tuple[str, Build]] = {}
 
 
-def program(name: str) -> Callable[[Build], Build]:
-    """Return a decorator that registers a program written here."""
-
-    def register(build: Build) -> Build:
-        PROGRAMS[name] = build
-        return build
-
-    return register
-
-
-def library(name: str, package: str) -> Callable[[Build], Build]:
-    """Return a decorator that registers a program around a package."""
-
-    def register(build: Build) -> Build:
-        LIBRARY_PROGRAMS[name] = package, build
-        return build
-
-    return register
+program = functools.partial(forward_programs.program, programs=PROGRAMS)
+library = functools.partial(forward_programs.library, programs=LIBRARY_PROGRAMS)
 
 
 def _dense(weights: list[jax.Array], x: jax.Array) -> jax.Array:

@@ -60,11 +60,12 @@ def test_the_mode_that_auto_chooses_says_the_same(fun, args, mode):
 
 
 FIXTURES = ("block", "docs", "gpt", "neural_ode", "offload", "optimizer", "stack8", "train_step")
+NEEDED = {"neural_ode": "equinox", "optimizer": "optax"}
 
 
 def _fixtures():
     for name in FIXTURES:
-        if name == "neural_ode" and importlib.util.find_spec("equinox") is None:
+        if name in NEEDED and importlib.util.find_spec(NEEDED[name]) is None:
             continue
         module = importlib.import_module(f"fixtures.inspect.{name}")
         for function in vars(module).values():

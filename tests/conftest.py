@@ -17,6 +17,9 @@ import pytest
 from jaxresid import crashes
 from jaxresid.xla import places
 
+# Examples of the lint rules, which tests/rule_examples.py reads.
+collect_ignore = ["linter/rules"]
+
 # What crashes is to fail a test, and not to be a warning of a report.
 crashes.RAISES.set(True)
 

@@ -6,10 +6,11 @@ import pkgutil
 import claims
 import jax
 import pytest
+from rule_examples import example
 
 from jaxresid.linter.rules import all_rules
 
-RULES = {r.code: r for r in all_rules()}
+CODES = {r.code for r in all_rules()}
 # Rules whose claim is not about what happens at run time, with the reason.
 NOT_RUN = {
     "JXR001": "about comments",
@@ -45,7 +46,7 @@ def test_claim(code, claim, jax_version):
         pytest.importorskip(module)
     if claim.remat3 is not None and claim.remat3 != bool(getattr(jax.config, "jax_remat3", False)):
         pytest.skip("the other remat implementation")
-    source = claim.source if claim.source is not None else RULES[code].bad[claim.bad].source
+    source = claim.source if claim.source is not None else example(code, claim.example).source
     namespace = {"__name__": "example"}
     if claim.check is None:
         with pytest.raises(claim.raises, match=claim.match):
@@ -56,6 +57,6 @@ def test_claim(code, claim, jax_version):
 
 
 def test_every_rule_with_an_effect_has_a_claim():
-    unclaimed = set(RULES) - set(CLAIMS) - set(NOT_RUN)
+    unclaimed = CODES - set(CLAIMS) - set(NOT_RUN)
     assert not unclaimed
     assert not set(CLAIMS) & set(NOT_RUN)

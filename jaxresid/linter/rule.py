@@ -1,4 +1,4 @@
-"""Define what a rule is: one class, in one file, with its own examples.
+"""Define what a rule is: one class, in one file, with the examples that its page shows.
 
 Rules hold no state. `find` gets the facts of a module and yields violations, made by `report`.
 The docstring is the documentation: a summary line, then the sections that `SECTIONS` names, the
@@ -92,7 +92,7 @@ class Documented:
       since: the first jaxresid that has it.
       jax: a specifier for the versions of jax that it applies to, for documentation; the rule
         itself asks `facts.jax_is`.
-      bad, good: examples; the good ones guard against false positives.
+      bad, good: the examples of its page, the clearest first.
     """
 
     code: ClassVar[str]

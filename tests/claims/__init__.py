@@ -19,7 +19,7 @@ class Claim:
 
     Attributes:
       check: gets the namespace that the source made, and asserts.
-      bad: index of the bad example whose source is executed (marks included, they are comments).
+      example: name of the example whose source is executed (marks included, they are comments).
       source: executed instead of an example.
       raises: executing the source itself raises this, and `check` is not called.
       since, before: the versions of jax the claim is about.
@@ -28,7 +28,7 @@ class Claim:
     """
 
     check: Callable[[dict[str, Any]], None] | None = None
-    bad: int = 0
+    example: str = "bad"
     source: str | None = None
     raises: type[Exception] | tuple[type[Exception], ...] | None = None
     match: str = ""

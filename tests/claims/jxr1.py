@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rule_examples import example
 
 from claims import Claim, count, flops, saved, temp_nbytes
 from jaxresid.linter.patterns import dead_ends
-from jaxresid.linter.rules.checkpointed_last_stage import CheckpointedLastStage
-from jaxresid.linter.rules.checkpointed_loss import CheckpointedLoss
 
 W = jnp.full((8, 8), 0.1)
 X = jnp.full((4, 8), 0.5)
@@ -116,19 +115,19 @@ def _mean_of_each(_):
     assert flops(last, w, x) > 1.2 * flops(plain, w, x)
 
 
-def _recomputed(rule, index, call):
-    """Under the whole chain the checkpoint adds matrix products; the gradient is the same."""
+def _recomputed(code, name, call, **options):
+    """A claim: the checkpoint of a whole chain adds matrix products, and changes no gradient."""
 
     def check(namespace):
         fixed = {"__name__": "fixed"}
-        exec(compile(rule.bad[index].fixed, "<fixed>", "exec"), fixed)
+        exec(compile(example(code, name).fixed, "<fixed>", "exec"), fixed)
         steps = [lambda w, x, n=n: call(n, w, x) for n in (namespace, fixed)]
         with_it, without = (count(step, "dot_general", W, X) for step in steps)
         assert with_it > without > 0
         one, other = (jax.tree.leaves(step(W, X)) for step in steps)
         assert all(jnp.allclose(a, b) for a, b in zip(one, other, strict=True))
 
-    return check
+    return Claim(check, example=name, **options)
 
 
 def _around(namespace):
@@ -435,49 +434,49 @@ CLAIMS = {
         Claim(_same_peak),
         # XLA:CPU drops the barrier of straight-line code before jaxlib 0.12.
         Claim(_same_temp, since=(0, 12)),
-        Claim(_decorated, bad=1),
-        Claim(_recomputed(CheckpointedLoss, 8, lambda n, w, x: n["step"](w, {"x": x})), bad=8),
-        Claim(
-            _recomputed(CheckpointedLoss, 9, lambda n, w, x: n["Trainer"]().step(w, x)),
-            bad=9,
+        Claim(_decorated, example="decorated_loss"),
+        _recomputed(
+            "JXR101", "called_by_a_helper_of_the_loss", lambda n, w, x: n["step"](w, {"x": x})
         ),
-        Claim(_recomputed(CheckpointedLoss, 11, _applied), bad=11, needs=("flax",)),
-        Claim(
-            _recomputed(CheckpointedLoss, 12, lambda n, w, x: n["step"](w, x, {"y": x})),
-            bad=12,
-        ),
+        _recomputed("JXR101", "method_of_a_trainer", lambda n, w, x: n["Trainer"]().step(w, x)),
+        _recomputed("JXR101", "linen_module_in_mean_squared_error", _applied, needs=("flax",)),
+        _recomputed("JXR101", "halved_squared_error", lambda n, w, x: n["step"](w, x, {"y": x})),
         Claim(_same_temp_before_arithmetic, since=(0, 12)),
         Claim(_same_temp_in_training, source="", since=(0, 12)),
     ),
     "JXR102": (
         Claim(_last_stage),
         Claim(_mean_of_each, source="", since=(0, 12)),
-        Claim(
-            _recomputed(CheckpointedLastStage, 2, lambda n, w, x: n["Model"]().step(w, x)), bad=2
-        ),
+        _recomputed("JXR102", "method_of_a_model", lambda n, w, x: n["Model"]().step(w, x)),
     ),
-    "JXR103": (Claim(_around), Claim(_around_set_up, bad=3)),
+    "JXR103": (Claim(_around), Claim(_around_set_up, example="preparation_before_the_scan")),
     "JXR104": (Claim(_of_gradient),),
     "JXR105": (Claim(_discarded),),
-    "JXR106": (Claim(_nested), Claim(_built, bad=2), Claim(_outer_policy_decides, bad=3)),
+    "JXR106": (
+        Claim(_nested),
+        Claim(_built, example="made_by_a_factory"),
+        Claim(_outer_policy_decides, example="both_decorators_with_a_policy"),
+    ),
     "JXR107": (
         Claim(_trivial),
-        Claim(_linear, bad=1),
+        Claim(_linear, example="product_in_a_lambda"),
         Claim(_copies_are_stacked, source=""),
-        Claim(_layers_keep(_lookups), bad=7),
-        Claim(_layers_keep(_linen_layers), bad=9, needs=("flax",)),
-        Claim(_layers_keep(_nnx_layers), bad=10, needs=("flax",)),
-        Claim(_layers_keep(_haiku_layers), bad=5, needs=("haiku",)),
-        Claim(_layers_keep(_equinox_layers), bad=6, needs=("equinox",)),
+        Claim(_layers_keep(_lookups), example="table_lookup"),
+        Claim(_layers_keep(_linen_layers), example="linen_module_with_one_dense", needs=("flax",)),
+        Claim(_layers_keep(_nnx_layers), example="nnx_layer_of_two_kinds", needs=("flax",)),
+        Claim(_layers_keep(_haiku_layers), example="haiku_conv_and_pool", needs=("haiku",)),
+        Claim(
+            _layers_keep(_equinox_layers), example="equinox_linear_of_a_method", needs=("equinox",)
+        ),
     ),
     "JXR108": (
         Claim(_forward_only),
-        Claim(_in_custom_vjp, bad=1),
-        Claim(_stopped_teacher, bad=3),
-        Claim(_stopped("value", W, X), bad=4),
-        Claim(_stopped("advantages", X, X), bad=5),
+        Claim(_in_custom_vjp, example="custom_vjp_forward_rule"),
+        Claim(_stopped_teacher, example="stopped_arguments"),
+        Claim(_stopped("value", W, X), example="stopped_inside"),
+        Claim(_stopped("advantages", X, X), example="decorated_with_stopped_results"),
         Claim(_conversions, source=""),
-        Claim(_simulated, bad=8),
+        Claim(_simulated, example="simulation_to_numpy"),
     ),
     "JXR109": (Claim(_stacked),),
 }

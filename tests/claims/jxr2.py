@@ -9,11 +9,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.ad_checkpoint import checkpoint_name
+from rule_examples import example
 
 from claims import Claim, count, saved
-from jaxresid.linter.rules import all_rules
 
-RULES = {r.code: r for r in all_rules()}
 cp = jax.checkpoint_policies
 W = jnp.linspace(0.1, 1.0, 16).reshape(4, 4)
 X = jnp.linspace(0.1, 1.0, 12).reshape(3, 4)
@@ -52,11 +51,6 @@ def raises(error, match=None):
             gradient(block)
 
     return check
-
-
-def fixed(code, bad):
-    """The source of a bad example after its fixes."""
-    return RULES[code].bad[bad].fixed
 
 
 def at_once(error, call, match=None):
@@ -354,93 +348,128 @@ def dots_are_computed_once(branch):
 CLAIMS: dict[str, tuple[Claim, ...]] = {
     "JXR201": (
         Claim(uncalled_factory),
-        Claim(lambda m: uncalled(m["block"]), bad=1),
-        Claim(uncalled_factory_in_alias, bad=2),
-        Claim(uncalled_factory_in_table, bad=3),
-        Claim(uncalled_factory_elsewhere, bad=5),
+        Claim(lambda m: uncalled(m["block"]), example="partial_of_a_decorator"),
+        Claim(uncalled_factory_in_alias, example="alias_and_conditional_expression"),
+        Claim(uncalled_factory_in_table, example="keywords_of_dict"),
+        Claim(uncalled_factory_elsewhere, example="returned_by_match"),
     ),
     "JXR202": (
         Claim(nothing_called, remat3=False),
         Claim(nothing_called_in_remat3, remat3=True),
         Claim(no_names_save_nothing),
-        Claim(nothing_named, source=fixed("JXR202", 0)),
-        Claim(at_once(TypeError, lambda m: m["run"](dots, W, X), "missing 1 required"), bad=1),
-        Claim(dots_named, source=fixed("JXR202", 1)),
-        Claim(lambda m: raises(TypeError, "not callable")(m["block"]), bad=2),
-        Claim(lambda m: gradient(m["block"]), source=fixed("JXR202", 2)),
-        Claim(at_once(TypeError, lambda m: m["policy_for"]("dots"), "missing 1"), bad=3),
-        Claim(lambda m: m["policy_for"]("batch"), source=fixed("JXR202", 3)),
+        Claim(nothing_named, source=example("JXR202").fixed),
+        Claim(
+            at_once(TypeError, lambda m: m["run"](dots, W, X), "missing 1 required"),
+            example="alias_of_the_policies",
+        ),
+        Claim(dots_named, source=example("JXR202", "alias_of_the_policies").fixed),
+        Claim(
+            lambda m: raises(TypeError, "not callable")(m["block"]), example="alias_of_one_policy"
+        ),
+        Claim(
+            lambda m: gradient(m["block"]), source=example("JXR202", "alias_of_one_policy").fixed
+        ),
+        Claim(
+            at_once(TypeError, lambda m: m["policy_for"]("dots"), "missing 1"),
+            example="values_of_a_table",
+        ),
+        Claim(
+            lambda m: m["policy_for"]("batch"), source=example("JXR202", "values_of_a_table").fixed
+        ),
     ),
     "JXR213": (
         Claim(a_misspelt_name_recomputes_everything),
-        Claim(a_misspelt_name_raises(AttributeError), source=fixed("JXR213", 0)),
-        Claim(a_table_gives_none, bad=2),
-        Claim(a_misspelt_name_raises(KeyError), source=fixed("JXR213", 2)),
+        Claim(a_misspelt_name_raises(AttributeError), source=example("JXR213").fixed),
+        Claim(a_table_gives_none, example="get_of_a_table"),
+        Claim(a_misspelt_name_raises(KeyError), source=example("JXR213", "get_of_a_table").fixed),
     ),
     "JXR214": (
         Claim(no_block_is_checkpointed, needs=("flax",)),
-        Claim(dots_are_computed_once(("dots", "full")), bad=1),
-        Claim(dots_are_computed_once((True, False)), bad=2),
-        Claim(dots_are_computed_once(("names", "full")), bad=3),
+        Claim(dots_are_computed_once(("dots", "full")), example="one_case_of_match"),
+        Claim(dots_are_computed_once((True, False)), example="opposite_tests"),
+        Claim(dots_are_computed_once(("names", "full")), example="another_value_is_tested"),
     ),
     "JXR203": (
         Claim(tuple_matches_nothing),
-        Claim(unpacked_matches, source=fixed("JXR203", 0)),
-        Claim(at_once(TypeError, lambda m: m["kept"](), "unhashable"), bad=1),
-        Claim(lambda m: m["kept"](), source=fixed("JXR203", 1)),
-        Claim(tuple_excepts_nothing, bad=2),
-        Claim(other_collections, bad=3),
-        Claim(generator_matches_nothing, bad=4),
+        Claim(unpacked_matches, source=example("JXR203").fixed),
+        Claim(at_once(TypeError, lambda m: m["kept"](), "unhashable"), example="list"),
+        Claim(lambda m: m["kept"](), source=example("JXR203", "list").fixed),
+        Claim(tuple_excepts_nothing, example="constant_tuple_in_a_decorator"),
+        Claim(other_collections, example="tuple_call_and_frozenset"),
+        Claim(generator_matches_nothing, example="generator"),
     ),
     "JXR204": (
         Claim(letters_match_nothing),
-        Claim(name_in_list_matches, source=fixed("JXR204", 0)),
-        Claim(letters_match_nothing, bad=1),
-        Claim(goes_to_host, source=fixed("JXR204", 1), since=(0, 7, 1)),
+        Claim(name_in_list_matches, source=example("JXR204").fixed),
+        Claim(letters_match_nothing, example="constant_of_the_module"),
+        Claim(
+            goes_to_host, source=example("JXR204", "constant_of_the_module").fixed, since=(0, 7, 1)
+        ),
         Claim(letter_matches),
     ),
     "JXR205": (
         Claim(everything_is_no_checkpoint),
-        Claim(lambda m: gradient(m["run"]), source=fixed("JXR205", 0)),
-        Claim(everything_by_decorator, bad=1),
-        Claim(everything_by_decorator, source=fixed("JXR205", 1)),
-        Claim(everything_in_linen, bad=2, needs=("flax",)),
+        Claim(lambda m: gradient(m["run"]), source=example("JXR205").fixed),
+        Claim(everything_by_decorator, example="decorator"),
+        Claim(everything_by_decorator, source=example("JXR205", "decorator").fixed),
+        Claim(everything_in_linen, example="linen_remat", needs=("flax",)),
     ),
     "JXR206": (
         Claim(outer_saves_nothing),
         Claim(outer_with_policy),
-        Claim(outer_names_win, bad=1),
-        Claim(outer_nothing_wins, bad=2),
+        Claim(outer_names_win, example="names_of_inner_and_outer"),
+        Claim(outer_nothing_wins, example="everything_inside_nothing"),
     ),
     "JXR207": (
         Claim(primitive_is_no_string),
-        Claim(primitive_by_name, source=fixed("JXR207", 0)),
-        Claim(wrong_signature, bad=1),
-        Claim(not_among_strings, bad=2),
-        Claim(among_names, source=fixed("JXR207", 2)),
-        Claim(not_a_bool, bad=3),
-        Claim(string_in_primitive, bad=4),
-        Claim(string_in_name, source=fixed("JXR207", 4)),
+        Claim(primitive_by_name, source=example("JXR207").fixed),
+        Claim(wrong_signature, example="signature_without_arguments"),
+        Claim(not_among_strings, example="compared_with_a_tuple"),
+        Claim(among_names, source=example("JXR207", "compared_with_a_tuple").fixed),
+        Claim(not_a_bool, example="returns_no_bool"),
+        Claim(string_in_primitive, example="membership_in_a_list_and_a_string"),
+        Claim(string_in_name, source=example("JXR207", "membership_in_a_list_and_a_string").fixed),
     ),
     "JXR208": (Claim(excepted_is_saved),),
     "JXR211": (
         Claim(stays_on_device, since=(0, 7, 1)),
-        Claim(goes_to_host, source=fixed("JXR211", 0), since=(0, 7, 1)),
-        Claim(other_kinds, bad=1, since=(0, 7, 1)),
-        Claim(from_host_raises, bad=3, since=(0, 7, 1)),
-        Claim(goes_to_host, source=fixed("JXR211", 3), since=(0, 7, 1)),
+        Claim(goes_to_host, source=example("JXR211").fixed, since=(0, 7, 1)),
+        Claim(other_kinds, example="by_position_and_keyword", since=(0, 7, 1)),
+        Claim(from_host_raises, example="swapped_kinds", since=(0, 7, 1)),
+        Claim(goes_to_host, source=example("JXR211", "swapped_kinds").fixed, since=(0, 7, 1)),
     ),
     "JXR212": (
         Claim(at_once(AttributeError, lambda m: m["run"](dots, W, X))),
-        Claim(dots_named, source=fixed("JXR212", 0)),
-        Claim(bad=1, raises=ModuleNotFoundError, match="checkpoint_policies"),
-        Claim(bad=2, raises=ModuleNotFoundError, match="checkpoint_policies"),
-        Claim(at_once(AttributeError, lambda m: m["choose"](True)), bad=3),
-        Claim(at_once(AttributeError, lambda m: m["choose"](False)), bad=3),
-        Claim(lambda m: m["choose"](True), source=fixed("JXR212", 3)),
-        Claim(at_once(AttributeError, lambda m: m["policy"]()), bad=4),
-        Claim(at_once(AttributeError, lambda m: m["policy"]()), bad=5, before=(0, 11)),
-        Claim(at_once(AttributeError, lambda m: m["policy"]()), bad=5, since=(0, 12)),
-        Claim(lambda m: m["policy"](), bad=5, since=(0, 11), before=(0, 12)),
+        Claim(dots_named, source=example("JXR212").fixed),
+        Claim(
+            example="imported_from_a_module_that_is_none",
+            raises=ModuleNotFoundError,
+            match="checkpoint_policies",
+        ),
+        Claim(
+            example="imported_as_a_module", raises=ModuleNotFoundError, match="checkpoint_policies"
+        ),
+        Claim(
+            at_once(AttributeError, lambda m: m["choose"](True)), example="misspelt_in_two_branches"
+        ),
+        Claim(
+            at_once(AttributeError, lambda m: m["choose"](False)),
+            example="misspelt_in_two_branches",
+        ),
+        Claim(
+            lambda m: m["choose"](True), source=example("JXR212", "misspelt_in_two_branches").fixed
+        ),
+        Claim(at_once(AttributeError, lambda m: m["policy"]()), example="missing_function"),
+        Claim(
+            at_once(AttributeError, lambda m: m["policy"]()),
+            example="class_of_remat3",
+            before=(0, 11),
+        ),
+        Claim(
+            at_once(AttributeError, lambda m: m["policy"]()),
+            example="class_of_remat3",
+            since=(0, 12),
+        ),
+        Claim(lambda m: m["policy"](), example="class_of_remat3", since=(0, 11), before=(0, 12)),
     ),
 }

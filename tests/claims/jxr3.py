@@ -5,17 +5,11 @@ import importlib
 import jax
 import jax.numpy as jnp
 import pytest
+from rule_examples import example
 
 from claims import Claim, count
 from claims import saved as leaves_of_vjp
 from jaxresid.linter.rules import named_nonlinearity_output as nonlinearity
-from jaxresid.linter.rules.checkpoint_name_arguments import CheckpointNameArguments
-from jaxresid.linter.rules.discarded_checkpoint_name import DiscardedCheckpointName
-from jaxresid.linter.rules.name_outside_custom_vjp_forward import NameOutsideCustomVjpForward
-from jaxresid.linter.rules.named_carry_output import NamedCarryOutput
-from jaxresid.linter.rules.named_nonlinearity_output import NamedNonlinearityOutput
-from jaxresid.linter.rules.stale_value_after_naming import StaleValueAfterNaming
-from jaxresid.linter.rules.undefined_checkpoint_name import UndefinedCheckpointName
 
 policies = jax.checkpoint_policies
 W = jnp.linspace(-1.0, 1.0, 64).reshape(8, 8)
@@ -64,7 +58,7 @@ def dots(function, *args):
 
 
 def undefined_names_save_nothing(namespace):
-    source = UndefinedCheckpointName.bad[2].source
+    source = example("JXR301", "one_of_a_constant_tuple").source
     assert saved(namespace["layer"], W, X) == [ROW]
     undefined = changed(source, '("mlp", "attention")', '("mpl", "attention")')
     assert saved(undefined["layer"], W, X) == []
@@ -75,7 +69,7 @@ def undefined_names_save_nothing(namespace):
 
 def undefined_exclusions_leave_nothing_out(namespace):
     assert saved(namespace["layer"], W, X) == [ROW]
-    right = changed(UndefinedCheckpointName.bad[3].source, '"logit_out"', '"logits_out"')
+    right = changed(example("JXR301", "misspelt_exception").source, '"logit_out"', '"logits_out"')
     assert saved(right["layer"], W, X) == []
 
 
@@ -89,7 +83,7 @@ def unmentioned_names_do_nothing(namespace):
 
 def discarded_names_are_not_saved(namespace):
     assert saved(namespace["block"], W, X) == []
-    fixed = run(DiscardedCheckpointName.bad[0].fixed)
+    fixed = run(example("JXR303").fixed)
     assert saved(fixed["block"], W, X) == [ROW]
     assert dots(fixed["block"], W, X) == dots(namespace["block"], W, X) - 1
 
@@ -98,20 +92,22 @@ def discarded_names_are_not_saved(namespace):
 
 
 def stale_values_are_recomputed(namespace):
-    rebound = run(StaleValueAfterNaming.good[0].source)
-    unnamed = changed(StaleValueAfterNaming.bad[0].source, 'checkpoint_name(y, "a")', "y")
+    rebound = run(example("JXR304", "good").source)
+    unnamed = changed(example("JXR304").source, 'checkpoint_name(y, "a")', "y")
     assert dots(namespace["block"], W, X) == dots(unnamed["block"], W, X)
     assert dots(rebound["block"], W, X) == dots(unnamed["block"], W, X) - 1
 
 
 def unread_names_are_not_saved(namespace):
     assert saved(namespace["block"], W, X) == []
-    read = changed(StaleValueAfterNaming.bad[1].source, "jnp.sin(y)", "jnp.sin(named)")
+    read = changed(
+        example("JXR304", "named_value_is_never_read").source, "jnp.sin(y)", "jnp.sin(named)"
+    )
     assert saved(read["block"], W, X) == [ROW]
 
 
 def adding_the_stale_value_to_the_result_is_harmless(_):
-    source = next(e.source for e in StaleValueAfterNaming.good if "out = y + " in e.source)
+    source = example("JXR304", "added_to_the_result").source
     right = changed(source, "out = y + ", "out = z + ")
     assert dots(run(source)["block"], W, X) == dots(right["block"], W, X)
     assert saved(run(source)["block"], W, X) == saved(right["block"], W, X)
@@ -152,9 +148,9 @@ def linear_functions_do_not(_):
         assert dots(naming(function, "output"), W, W, X) == dots(naming(function, "input"), W, W, X)
 
 
-def named_outputs_do_not_save_the_matmul(index):
+def named_outputs_do_not_save_the_matmul(name):
     def check(namespace):
-        source = NamedNonlinearityOutput.bad[index].source
+        source = example("JXR305", name).source
         unnamed = changed(source, 'these_names("a")', 'these_names("b")')
         assert dots(namespace["block"], W, W, X) == dots(unnamed["block"], W, W, X)
         assert saved(namespace["block"], W, W, X) == [ROW]
@@ -163,7 +159,7 @@ def named_outputs_do_not_save_the_matmul(index):
 
 
 def named_inputs_do(namespace):
-    right = run(NamedNonlinearityOutput.good[0].source)
+    right = run(example("JXR305", "good").source)
     assert dots(right["block"], W, W, X) == dots(namespace["block"], W, W, X) - 1
     assert saved(right["block"], W, W, X) == [ROW]
 
@@ -194,15 +190,15 @@ def offloaded_outputs_stay_on_the_device(namespace):
 
 
 def offloaded_inputs_go_to_the_host(_):
-    right = run(NamedCarryOutput.good[0].source)
+    right = run(example("JXR306", "good").source)
     assert hosted(right["loss"], WS, X) > 0
 
 
-def same_without(old, new, *args, index):
+def same_without(old, new, *args, name):
     """The example does what it does with `old` replaced by `new`."""
 
     def check(namespace):
-        other = changed(NamedCarryOutput.bad[index].source, old, new)
+        other = changed(example("JXR306", name).source, old, new)
         assert saved(namespace["loss"], *args) == saved(other["loss"], *args)
         assert dots(namespace["loss"], *args) == dots(other["loss"], *args)
 
@@ -210,7 +206,7 @@ def same_without(old, new, *args, index):
 
 
 def names_inside_are_saved(namespace):
-    source = NamedCarryOutput.bad[2].source.replace(
+    source = example("JXR306", "layers_in_a_loop").source.replace(
         'checkpoint_name(jnp.sin(h @ w), "out")', "jnp.sin(h @ w)"
     )
     inside = changed(source, "jnp.sin(x @ w)", 'jnp.sin(checkpoint_name(x @ w, "out"))')
@@ -224,9 +220,10 @@ def named_module_outputs_do_nothing(namespace):
         return dots(model.apply, params, X)
 
     other = changed(
-        NamedCarryOutput.bad[3].source, 'checkpoint_name(jnp.sin(nn.Dense(8)(x)), "out")',
+        example("JXR306", "linen_blocks_in_a_loop").source,
+        'checkpoint_name(jnp.sin(nn.Dense(8)(x)), "out")',
         "jnp.sin(nn.Dense(8)(x))",
-    )  # fmt: skip
+    )
     assert gradient_dots(namespace) == gradient_dots(other)
 
 
@@ -236,7 +233,7 @@ def named_module_outputs_do_nothing(namespace):
 def swapped_arguments_raise(namespace):
     with pytest.raises(TypeError, match="str"):
         jax.grad(total(namespace["block"]))(W, X)
-    fixed = run(CheckpointNameArguments.bad[0].fixed)
+    fixed = run(example("JXR307").fixed)
     assert dots(fixed["block"], W, X) > 0
     layer = jax.checkpoint(fixed["block"], policy=policies.save_only_these_names("a"))
     assert saved(layer, W, X) == [ROW]
@@ -249,7 +246,7 @@ def missing_names_raise(namespace):
 
 def other_names_match_no_string(namespace):
     assert saved(namespace["layer"], W, X) == []
-    source = CheckpointNameArguments.bad[2].source
+    source = example("JXR307", "name_is_no_string").source
     right = changed(source, "LAYER = 3", 'LAYER = "3"')
     assert saved(right["layer"], W, X) == [ROW]
 
@@ -280,26 +277,33 @@ def names_of_the_primal_are_not_saved_by_a_rule_that_calls_it(namespace):
 
 
 def names_of_the_forward_rule_are_saved(_):
-    right = run(NameOutsideCustomVjpForward.good[0].source)
+    right = run(example("JXR308", "good").source)
     assert saved_name(right["act"]) == [ROW]
 
 
 CLAIMS = {
     "JXR301": (
-        Claim(undefined_names_save_nothing, bad=2),
-        Claim(undefined_exclusions_leave_nothing_out, bad=3),
+        Claim(undefined_names_save_nothing, example="one_of_a_constant_tuple"),
+        Claim(undefined_exclusions_leave_nothing_out, example="misspelt_exception"),
     ),
-    "JXR302": (Claim(unmentioned_names_do_nothing, bad=1),),
+    "JXR302": (Claim(unmentioned_names_do_nothing, example="offloading_policy"),),
     "JXR303": (Claim(discarded_names_are_not_saved),),
     "JXR304": (
         Claim(stale_values_are_recomputed),
-        Claim(unread_names_are_not_saved, bad=1),
+        Claim(unread_names_are_not_saved, example="named_value_is_never_read"),
         Claim(adding_the_stale_value_to_the_result_is_harmless),
     ),
     "JXR305": (
-        *(Claim(named_outputs_do_not_save_the_matmul(i), bad=i) for i in range(3)),
+        *(
+            Claim(named_outputs_do_not_save_the_matmul(name), example=name)
+            for name in ("bad", "exp_of_an_einsum", "softmax_of_shifted_scores")
+        ),
         Claim(named_inputs_do),
-        Claim(named_layer_outputs_do_not_save_the_matmul, bad=3, needs=("flax",)),
+        Claim(
+            named_layer_outputs_do_not_save_the_matmul,
+            example="linen_layers_of_setup",
+            needs=("flax",),
+        ),
         Claim(nonlinearities_recompute_the_matmul),
         Claim(linear_functions_do_not),
     ),
@@ -307,21 +311,29 @@ CLAIMS = {
         Claim(offloaded_outputs_stay_on_the_device),
         Claim(offloaded_inputs_go_to_the_host, since=(0, 7, 1), remat3=False),
         Claim(offloaded_inputs_go_to_the_host, since=(0, 12), remat3=True),
-        Claim(same_without("policy=policy", "policy=None", WS, X, index=1), bad=1),
-        Claim(same_without('"out")  # !', '"other")', list(WS), X, index=2), bad=2),
-        Claim(names_inside_are_saved, bad=2),
-        Claim(named_module_outputs_do_nothing, bad=3, needs=("flax",)),
+        Claim(
+            same_without("policy=policy", "policy=None", WS, X, name="bound_before_it_is_returned"),
+            example="bound_before_it_is_returned",
+        ),
+        Claim(
+            same_without('"out")  # !', '"other")', list(WS), X, name="layers_in_a_loop"),
+            example="layers_in_a_loop",
+        ),
+        Claim(names_inside_are_saved, example="layers_in_a_loop"),
+        Claim(named_module_outputs_do_nothing, example="linen_blocks_in_a_loop", needs=("flax",)),
     ),
     "JXR307": (
         Claim(swapped_arguments_raise),
-        Claim(missing_names_raise, bad=1),
-        Claim(other_names_match_no_string, bad=2),
-        Claim(keywords_are_swapped_too, bad=3),
+        Claim(missing_names_raise, example="no_name"),
+        Claim(other_names_match_no_string, example="name_is_no_string"),
+        Claim(keywords_are_swapped_too, example="swapped_keywords_and_partial"),
     ),
     "JXR308": (
         Claim(names_of_the_primal_are_not_saved),
-        Claim(names_of_the_primal_are_not_saved_by_a_rule_that_calls_it, bad=1),
-        Claim(names_of_the_primal_are_not_saved, bad=2),
+        Claim(
+            names_of_the_primal_are_not_saved_by_a_rule_that_calls_it, example="nondiff_argument"
+        ),
+        Claim(names_of_the_primal_are_not_saved, example="function_given_to_custom_vjp"),
         Claim(names_of_the_forward_rule_are_saved, remat3=False),
     ),
 }

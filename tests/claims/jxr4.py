@@ -5,10 +5,9 @@ FLOPs are compared from jax 0.12 on; before, XLA:CPU merged every recomputation 
 
 import jax
 import jax.numpy as jnp
+from rule_examples import example
 
 from claims import Claim, flops, joined
-from jaxresid.linter.rules import all_rules
-from jaxresid.linter.rules.cse_allowed_in_nested_checkpoint import CseAllowedInNestedCheckpoint
 
 WS = jnp.full((6, 64, 64), 0.01)
 X = jnp.full((32, 64), 0.5)
@@ -343,60 +342,78 @@ def _unrolled(is_kept):
     return check
 
 
-RULES = {r.code: r for r in all_rules()}
-
-
-def fixed(code, index):
-    return RULES[code].bad[index].fixed
-
-
 CLAIMS = {
     "JXR401": (
-        Claim(_outside, bad=0, since=(0, 12)),
-        Claim(_outside, bad=1, since=(0, 12)),
-        Claim(_through_jit, bad=0, since=(0, 12)),
-        Claim(_in_a_loop, bad=0),
-        Claim(_linen_switch(False), bad=5, since=(0, 12), needs=("flax",)),
+        Claim(_outside, since=(0, 12)),
+        Claim(_outside, example="decorated_layer_of_a_trunk", since=(0, 12)),
+        Claim(_through_jit, since=(0, 12)),
+        Claim(_in_a_loop),
+        Claim(
+            _linen_switch(False),
+            example="linen_scan_or_loop_in_setup",
+            since=(0, 12),
+            needs=("flax",),
+        ),
         Claim(
             _linen_switch(True),
-            source=fixed("JXR401", 5),
+            source=example("JXR401", "linen_scan_or_loop_in_setup").fixed,
             since=(0, 12),
             needs=("flax",),
         ),
         *(
-            Claim(_trunk(calls, False), bad=bad, since=(0, 12))
-            for calls, bad in (("loop", 6), (False, 7), (False, 8))
+            Claim(_trunk(calls, False), example=name, since=(0, 12))
+            for calls, name in (
+                ("loop", "scan_or_loop_by_a_word"),
+                (False, "decorated_outside_the_flag"),
+                (False, "flag_the_wrong_way_round"),
+            )
         ),
         *(
-            Claim(_trunk(calls, True), source=fixed("JXR401", bad), since=(0, 12))
-            for calls, bad in (("loop", 6), (False, 8))
+            Claim(_trunk(calls, True), source=example("JXR401", name).fixed, since=(0, 12))
+            for calls, name in (
+                ("loop", "scan_or_loop_by_a_word"),
+                (False, "flag_the_wrong_way_round"),
+            )
         ),
     ),
     "JXR402": (
-        Claim(_scan, bad=0, since=(0, 12)),
-        Claim(_fori, bad=1, since=(0, 12)),
-        Claim(_linen, bad=2, since=(0, 12), needs=("flax",)),
-        Claim(_merged_in_scan, bad=3, since=(0, 12)),
-        Claim(_merged_in_scan, bad=4, since=(0, 12)),
-        Claim(_unrolled(False), bad=5, since=(0, 12)),
-        Claim(_unrolled(True), source=fixed("JXR402", 5), since=(0, 12)),
+        Claim(_scan, since=(0, 12)),
+        Claim(_fori, example="fori_loop_of_one_step", since=(0, 12)),
+        Claim(_linen, example="linen_scan_of_full_length", since=(0, 12), needs=("flax",)),
+        Claim(_merged_in_scan, example="default_beyond_the_length", since=(0, 12)),
+        Claim(_merged_in_scan, example="unroll_by_the_shape", since=(0, 12)),
+        Claim(_unrolled(False), example="unrolled_by_a_switch", since=(0, 12)),
+        Claim(
+            _unrolled(True), source=example("JXR402", "unrolled_by_a_switch").fixed, since=(0, 12)
+        ),
     ),
     "JXR403": (
-        Claim(_nested_merged, bad=0, since=(0, 12), remat3=False),
-        Claim(_nested_kept, bad=0, since=(0, 12), remat3=True),
-        Claim(_nested_in_line, bad=1, since=(0, 12), remat3=False),
-        Claim(_nested_method, bad=3, since=(0, 12), remat3=False),
+        Claim(_nested_merged, since=(0, 12), remat3=False),
+        Claim(_nested_kept, since=(0, 12), remat3=True),
+        Claim(
+            _nested_in_line, example="called_by_a_helper_of_the_outer", since=(0, 12), remat3=False
+        ),
+        Claim(_nested_method, example="method_by_a_flag", since=(0, 12), remat3=False),
         Claim(
             _nested_module,
-            source=joined(CseAllowedInNestedCheckpoint.bad[4]),
+            source=joined(example("JXR403", "linen_block_in_another_module")),
             since=(0, 12),
             needs=("flax",),
             remat3=False,
         ),
     ),
     "JXR404": (
-        *(Claim(_same_in_scan, bad=i) for i in (0, 1, 2, 3, 6)),
+        *(
+            Claim(_same_in_scan, example=name)
+            for name in (
+                "bad",
+                "optional_checkpoint",
+                "decorated_step",
+                "partial_with_true",
+                "scan_as_a_decorator",
+            )
+        ),
         # XLA:CPU drops the barrier of straight-line code before jaxlib 0.12.
-        Claim(_either_arm, bad=5, since=(0, 12)),
+        Claim(_either_arm, example="scan_or_loop_with_true", since=(0, 12)),
     ),
 }

@@ -12,16 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rule_examples import example, reported, silent
 
 from claims import Claim, joined, saved
-from jaxresid.linter.rules.checkpoint_as_decorator_factory import CheckpointAsDecoratorFactory
-from jaxresid.linter.rules.checkpoint_positional_arguments import CheckpointPositionalArguments
-from jaxresid.linter.rules.effect_in_checkpoint import EffectInCheckpoint
-from jaxresid.linter.rules.ignored_static_argnames import IgnoredStaticArgnames
-from jaxresid.linter.rules.late_bound_checkpoint import LateBoundCheckpoint
-from jaxresid.linter.rules.private_checkpoint_import import PrivateCheckpointImport
-from jaxresid.linter.rules.removed_checkpoint_api import RemovedCheckpointApi
-from jaxresid.linter.rules.static_argument_index import StaticArgumentIndex
 
 Namespace = dict[str, Any]
 X = np.linspace(0.1, 1.0, 6, dtype=np.float32).reshape(2, 3)
@@ -77,7 +70,6 @@ def _bound(n: Namespace) -> None:
     assert saved(wrapped, jnp.asarray(X)) == []
 
 
-_FACTORY = CheckpointAsDecoratorFactory.bad
 _nnx_and_equinox_have_it = """
 import equinox as eqx
 from flax import nnx
@@ -94,18 +86,26 @@ def two(x):
 CLAIMS: dict[str, tuple[Claim, ...]] = {
     "JXR501": (
         *(
-            Claim(bad=i, raises=TypeError, match="missing 1 required positional")
-            for i in (0, 1, 2, 4, 5)
+            Claim(example=name, raises=TypeError, match="missing 1 required positional")
+            for name in (
+                "bad",
+                "empty_parentheses",
+                "called_with_the_layer",
+                "partial_with_comments",
+                "bound_to_a_name",
+            )
         ),
-        Claim(bad=3, raises=TypeError, match="missing 1 required", needs=("flax",)),
-        Claim(_keeps_the_dot, source=_FACTORY[0].fixed),
-        Claim(checkpointed("layer", W, X), source=_FACTORY[1].fixed),
-        Claim(checkpointed("rematted", W, X), source=_FACTORY[2].fixed),
-        Claim(checkpointed("layer", W, X), source=_FACTORY[4].fixed),
-        Claim(_bound, source=_FACTORY[5].fixed),
+        Claim(example="linen_class", raises=TypeError, match="missing 1 required", needs=("flax",)),
+        Claim(_keeps_the_dot, source=example("JXR501").fixed),
+        Claim(checkpointed("layer", W, X), source=example("JXR501", "empty_parentheses").fixed),
+        Claim(
+            checkpointed("rematted", W, X), source=example("JXR501", "called_with_the_layer").fixed
+        ),
+        Claim(checkpointed("layer", W, X), source=example("JXR501", "partial_with_comments").fixed),
+        Claim(_bound, source=example("JXR501", "bound_to_a_name").fixed),
         Claim(
             lambda n: n["Block"]().init(jax.random.key(0), X, True),
-            source=_FACTORY[3].fixed,
+            source=example("JXR501", "linen_class").fixed,
             needs=("flax",),
         ),
         Claim(working("one", X), source=_nnx_and_equinox_have_it, needs=("flax", "equinox")),
@@ -114,8 +114,6 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
 }
 
 # -- 502 -----------------------------------------------------------------------------------------
-
-_POSITIONAL = CheckpointPositionalArguments.bad
 
 
 def _saves_dots(n: Namespace) -> None:
@@ -127,19 +125,25 @@ def _same_as_plain(n: Namespace) -> None:
 
 
 CLAIMS["JXR502"] = (
-    Claim(raising(TypeError, "loss", W, X, match="positional argument"), bad=0),
-    Claim(raising(TypeError, "loss", X, match="positional argument"), bad=1),
-    Claim(raising(AttributeError, "loss", W, X, match="sum"), bad=2),
-    Claim(raising(TypeError, "loss", W, X), bad=3),
-    Claim(bad=4, raises=TypeError, match="positional argument"),
-    Claim(raising(TypeError, "loss", X, match="positional argument"), bad=5, needs=("equinox",)),
-    Claim(_saves_dots, source=_POSITIONAL[0].fixed),
-    Claim(_same_as_plain, source=_POSITIONAL[2].fixed),
+    Claim(raising(TypeError, "loss", W, X, match="positional argument")),
+    Claim(
+        raising(TypeError, "loss", X, match="positional argument"),
+        example="argument_of_the_function",
+    ),
+    Claim(raising(AttributeError, "loss", W, X, match="sum"), example="call_of_the_function"),
+    Claim(raising(TypeError, "loss", W, X), example="array"),
+    Claim(example="partial_with_a_policy", raises=TypeError, match="positional argument"),
+    Claim(
+        raising(TypeError, "loss", X, match="positional argument"),
+        example="equinox_positional",
+        needs=("equinox",),
+    ),
+    Claim(_saves_dots, source=example("JXR502").fixed),
+    Claim(_same_as_plain, source=example("JXR502", "call_of_the_function").fixed),
 )
 
 # -- 503 -----------------------------------------------------------------------------------------
 
-_ARGNAMES = IgnoredStaticArgnames.bad
 _traced = raising(jax.errors.TracerBoolConversionError, "loss", X)
 
 
@@ -161,35 +165,43 @@ def _either(x: jax.Array, train: bool) -> jax.Array:
 
 
 CLAIMS["JXR503"] = (
-    Claim(_traced, bad=0, since=(0, 10, 2), remat3=False),
-    Claim(_still_traced, bad=0, since=(0, 10, 2), remat3=False),
-    Claim(working("loss", X), bad=0, since=(0, 10, 2), remat3=True),
-    Claim(raising(TypeError, "loss", X, match="static_argnames"), bad=0, before=(0, 10, 2)),
-    Claim(bad=1, raises=TypeError, match="static_argnames"),
-    Claim(bad=2, raises=TypeError, match="static_argnames", before=(0, 10, 2)),
-    Claim(bad=3, raises=TypeError, match="static_argnames", needs=("flax",)),
-    Claim(bad=4, raises=TypeError, match="static_argnames", needs=("equinox",)),
-    Claim(raising(TypeError, "wrap", jnp.sin, match="static_argnames"), bad=5, before=(0, 10, 2)),
+    Claim(_traced, since=(0, 10, 2), remat3=False),
+    Claim(_still_traced, since=(0, 10, 2), remat3=False),
+    Claim(working("loss", X), since=(0, 10, 2), remat3=True),
+    Claim(raising(TypeError, "loss", X, match="static_argnames"), before=(0, 10, 2)),
+    Claim(example="partial", raises=TypeError, match="static_argnames"),
+    Claim(example="list_before_0_10", raises=TypeError, match="static_argnames", before=(0, 10, 2)),
+    Claim(example="linen_remat", raises=TypeError, match="static_argnames", needs=("flax",)),
+    Claim(
+        example="equinox_filter_checkpoint",
+        raises=TypeError,
+        match="static_argnames",
+        needs=("equinox",),
+    ),
+    Claim(
+        raising(TypeError, "wrap", jnp.sin, match="static_argnames"),
+        example="empty_before_0_10",
+        before=(0, 10, 2),
+    ),
     Claim(
         raising(TypeError, "stack", _either, X, True, True, match="static_argnames"),
-        bad=6,
+        example="partial_in_one_branch",
         before=(0, 10, 2),
     ),
     Claim(
         raising(jax.errors.TracerBoolConversionError, "stack", _either, X, True, True),
-        bad=6,
+        example="partial_in_one_branch",
         since=(0, 10, 2),
         remat3=False,
     ),
-    Claim(working("stack", _either, X, True, False), bad=6),
-    Claim(working("loss", X), source=_ARGNAMES[0].fixed),
-    Claim(_branches("layer"), source=_ARGNAMES[1].fixed),
-    Claim(_branches("block"), source=_ARGNAMES[2].fixed),
+    Claim(working("stack", _either, X, True, False), example="partial_in_one_branch"),
+    Claim(working("loss", X), source=example("JXR503").fixed),
+    Claim(_branches("layer"), source=example("JXR503", "partial").fixed),
+    Claim(_branches("block"), source=example("JXR503", "list_before_0_10").fixed),
 )
 
 # -- 504 -----------------------------------------------------------------------------------------
 
-_INDEX = StaticArgumentIndex.bad
 _TRACED = jax.errors.TracerBoolConversionError
 
 
@@ -242,7 +254,6 @@ def _keywords_of_partitioning(n: Namespace) -> None:
 
 
 def _good(source: str) -> Claim:
-    assert any(e.source == source for e in StaticArgumentIndex.good)
     name = "model" if "def model" in source else "loss"
     if name == "model":
         return Claim(_model(None), source=source, needs=("flax",))
@@ -270,45 +281,74 @@ def _nnx_keywords(n: Namespace) -> None:
     np.testing.assert_allclose(n["loss"](Model(), X), 6 * X.sum(), rtol=1e-6)
 
 
-_GOOD = [e.source for e in StaticArgumentIndex.good]
-_RUN = [s for s in _GOOD if ("def model(x)" in s or "def loss(x)" in s) and "layer(*args)" not in s]
+_SILENT = [e.source for e in silent("JXR504")]
+_RUN = [
+    s for s in _SILENT if ("def model(x)" in s or "def loss(x)" in s) and "layer(*args)" not in s
+]
 CLAIMS["JXR504"] = (
-    Claim(raising(ValueError, "loss", X, match="static_argnums"), bad=0, remat3=False),
-    Claim(raising(_TRACED, "loss", X), bad=0, remat3=True),
-    Claim(raising(ValueError, "loss", X, match="static_argnums"), bad=1, remat3=False),
-    Claim(raising(_TRACED, "loss", X), bad=1, remat3=True),
-    Claim(raising(TypeError, "layer", X, True, match="static_argnums"), bad=2, remat3=False),
-    Claim(_branches("layer"), bad=2, remat3=True),
-    Claim(_branches("layer"), source=_INDEX[2].fixed),
-    Claim(_model(_TRACED), bad=3, needs=("flax",)),
-    Claim(_model(None), source=_INDEX[3].fixed, needs=("flax",)),
-    Claim(_wrapped_minus_one, bad=4, needs=("flax",)),
-    Claim(_trunk(ValueError, True, match="static_argnums"), bad=5, needs=("flax",), remat3=False),
-    Claim(_trunk(_TRACED, True), bad=5, needs=("flax",), remat3=True),
-    Claim(_model(_TRACED), bad=6, needs=("flax",)),
-    Claim(_model(TypeError, "not iterable"), bad=7, needs=("flax",)),
-    Claim(_model(None), source=_INDEX[7].fixed, needs=("flax",)),
-    Claim(raising(ValueError, "loss", X, match="static_argnums"), bad=8, remat3=False),
-    Claim(working("loss", X), bad=8, remat3=True),
-    Claim(raising(ValueError, "loss", X, match="static_argnums"), bad=10, remat3=False),
-    Claim(raising(_TRACED, "loss", X), bad=10, remat3=True),
-    Claim(_net(_TRACED), source=joined(_INDEX[14]), needs=("flax",)),
-    Claim(_net(_TRACED), bad=15, needs=("flax",)),
-    Claim(_net(None), source=_INDEX[15].fixed, needs=("flax",)),
-    Claim(_net(_TRACED), bad=16, needs=("flax",)),
-    Claim(_net(_TRACED, inputs=2), bad=17, needs=("flax",)),
-    Claim(_net(None), source=joined(StaticArgumentIndex.good[0]), needs=("flax",)),
-    Claim(_keywords_of_partitioning, bad=9, needs=("flax",)),
-    Claim(raising(_TRACED, "loss", X), bad=11),
-    Claim(raising(TypeError, "loss", X, match="not a valid JAX type"), bad=12),
-    Claim(_trunk(_TRACED, True), bad=13, needs=("flax",)),
-    Claim(_nnx_keywords, source=next(s for s in _GOOD if "m, x, train=True" in s), needs=("flax",)),
+    Claim(raising(ValueError, "loss", X, match="static_argnums"), remat3=False),
+    Claim(raising(_TRACED, "loss", X), remat3=True),
+    Claim(
+        raising(ValueError, "loss", X, match="static_argnums"),
+        example="passed_by_keyword",
+        remat3=False,
+    ),
+    Claim(raising(_TRACED, "loss", X), example="passed_by_keyword", remat3=True),
+    Claim(
+        raising(TypeError, "layer", X, True, match="static_argnums"),
+        example="list_in_a_decorator",
+        remat3=False,
+    ),
+    Claim(_branches("layer"), example="list_in_a_decorator", remat3=True),
+    Claim(_branches("layer"), source=example("JXR504", "list_in_a_decorator").fixed),
+    Claim(_model(_TRACED), example="linen_self_not_counted", needs=("flax",)),
+    Claim(_model(None), source=example("JXR504", "linen_self_not_counted").fixed, needs=("flax",)),
+    Claim(_wrapped_minus_one, example="linen_negative_index", needs=("flax",)),
+    Claim(
+        _trunk(ValueError, True, match="static_argnums"),
+        example="linen_passed_by_keyword",
+        needs=("flax",),
+        remat3=False,
+    ),
+    Claim(_trunk(_TRACED, True), example="linen_passed_by_keyword", needs=("flax",), remat3=True),
+    Claim(_model(_TRACED), example="partitioning_self_not_counted", needs=("flax",)),
+    Claim(_model(TypeError, "not iterable"), example="partitioning_lone_index", needs=("flax",)),
+    Claim(_model(None), source=example("JXR504", "partitioning_lone_index").fixed, needs=("flax",)),
+    Claim(
+        raising(ValueError, "loss", X, match="static_argnums"),
+        example="left_to_its_default",
+        remat3=False,
+    ),
+    Claim(working("loss", X), example="left_to_its_default", remat3=True),
+    Claim(
+        raising(ValueError, "loss", X, match="static_argnums"),
+        example="bound_method_with_self_counted",
+        remat3=False,
+    ),
+    Claim(raising(_TRACED, "loss", X), example="bound_method_with_self_counted", remat3=True),
+    Claim(
+        _net(_TRACED),
+        source=joined(example("JXR504", "linen_flag_branched_on_in_another_module")),
+        needs=("flax",),
+    ),
+    Claim(_net(_TRACED), example="linen_flag_off_by_one", needs=("flax",)),
+    Claim(_net(None), source=example("JXR504", "linen_flag_off_by_one").fixed, needs=("flax",)),
+    Claim(_net(_TRACED), example="linen_flag_handed_to_dropout", needs=("flax",)),
+    Claim(_net(_TRACED, inputs=2), example="linen_two_arrays_before_the_flag", needs=("flax",)),
+    Claim(
+        _net(None),
+        source=joined(example("JXR504", "linen_static_in_another_module")),
+        needs=("flax",),
+    ),
+    Claim(_keywords_of_partitioning, example="partitioning_passed_by_keyword", needs=("flax",)),
+    Claim(raising(_TRACED, "loss", X), example="flag_by_keyword_not_marked"),
+    Claim(raising(TypeError, "loss", X, match="not a valid JAX type"), example="string_not_marked"),
+    Claim(_trunk(_TRACED, True), example="linen_flag_in_a_scan_not_marked", needs=("flax",)),
+    Claim(_nnx_keywords, source=example("JXR504", "nnx_passed_by_keyword").source, needs=("flax",)),
     *(_good(source) for source in _RUN),
 )
 
 # -- 505 -----------------------------------------------------------------------------------------
-
-_REMOVED = RemovedCheckpointApi.bad
 
 
 def _concrete_of_linen(n: Namespace) -> None:
@@ -332,32 +372,56 @@ def _concrete_of_linen(n: Namespace) -> None:
 
 
 CLAIMS["JXR505"] = (
-    Claim(bad=0, raises=ImportError, match="import|module", since=(0, 10)),
-    Claim(working("layer", X), bad=0, before=(0, 10)),
-    Claim(working("layer", X), source=_REMOVED[0].fixed),
-    Claim(bad=1, raises=ImportError, match="import|module", since=(0, 10)),
-    Claim(working("layer", jnp.sin, X), source=_REMOVED[1].fixed),
-    Claim(raising(AttributeError, "layer", jnp.sin, X), bad=2, since=(0, 10)),
-    Claim(working("layer", jnp.sin, X), source=_REMOVED[2].fixed),
+    Claim(raises=ImportError, match="import|module", since=(0, 10)),
+    Claim(working("layer", X), before=(0, 10)),
+    Claim(working("layer", X), source=example("JXR505").fixed),
+    Claim(
+        example="two_names_in_one_import", raises=ImportError, match="import|module", since=(0, 10)
+    ),
+    Claim(working("layer", jnp.sin, X), source=example("JXR505", "two_names_in_one_import").fixed),
+    Claim(
+        raising(AttributeError, "layer", jnp.sin, X),
+        example="attribute_of_ad_checkpoint",
+        since=(0, 10),
+    ),
+    Claim(
+        working("layer", jnp.sin, X), source=example("JXR505", "attribute_of_ad_checkpoint").fixed
+    ),
     Claim(
         raising(NotImplementedError, "layer", jnp.sin, X, match="concrete"),
-        bad=3,
+        example="concrete_false",
         since=(0, 10),
         before=(0, 11),
     ),
-    Claim(raising(TypeError, "layer", jnp.sin, X, match="concrete"), bad=3, since=(0, 11)),
-    Claim(working("layer", jnp.sin, X), bad=3, before=(0, 8)),
-    Claim(working("layer", jnp.sin, X), source=_REMOVED[3].fixed),
-    Claim(bad=4, raises=(NotImplementedError, TypeError), match="concrete", since=(0, 10)),
-    Claim(bad=5, raises=ImportError, match="import|module"),
-    Claim(working("name", X), source=_REMOVED[5].fixed),
-    Claim(bad=6, raises=ImportError, match="import|module"),
-    Claim(raising(AttributeError, "layer", jnp.sin), bad=7),
-    Claim(lambda n: checkpointed("f", X)({"f": n["layer"](jnp.sin)}), source=_REMOVED[7].fixed),
-    Claim(raising(AttributeError, "layer", jnp.sin), bad=8, before=(0, 11)),
-    Claim(raising(AttributeError, "layer", jnp.sin), bad=8, since=(0, 12)),
-    Claim(raising(NotImplementedError, "layer", jnp.sin), bad=9, before=(0, 11)),
-    Claim(_concrete_of_linen, bad=10, needs=("flax",)),
+    Claim(
+        raising(TypeError, "layer", jnp.sin, X, match="concrete"),
+        example="concrete_false",
+        since=(0, 11),
+    ),
+    Claim(working("layer", jnp.sin, X), example="concrete_false", before=(0, 8)),
+    Claim(working("layer", jnp.sin, X), source=example("JXR505", "concrete_false").fixed),
+    Claim(
+        example="concrete_true_in_0_10",
+        raises=(NotImplementedError, TypeError),
+        match="concrete",
+        since=(0, 10),
+    ),
+    Claim(example="checkpoint_name_of_jax", raises=ImportError, match="import|module"),
+    Claim(working("name", X), source=example("JXR505", "checkpoint_name_of_jax").fixed),
+    Claim(example="saved_residuals", raises=ImportError, match="import|module"),
+    Claim(raising(AttributeError, "layer", jnp.sin), example="new_checkpoint"),
+    Claim(
+        lambda n: checkpointed("f", X)({"f": n["layer"](jnp.sin)}),
+        source=example("JXR505", "new_checkpoint").fixed,
+    ),
+    Claim(raising(AttributeError, "layer", jnp.sin), example="custom_remat", before=(0, 11)),
+    Claim(raising(AttributeError, "layer", jnp.sin), example="custom_remat", since=(0, 12)),
+    Claim(
+        raising(NotImplementedError, "layer", jnp.sin),
+        example="concrete_true_in_0_7",
+        before=(0, 11),
+    ),
+    Claim(_concrete_of_linen, example="linen_concrete_in_one_branch", needs=("flax",)),
 )
 
 # -- 506 -----------------------------------------------------------------------------------------
@@ -388,12 +452,11 @@ def _wrapper_is_the_same(n: Namespace) -> None:
     assert n["private"].checkpoint_wrapper is jax.checkpoint is jax.remat
 
 
-_PRIVATE = PrivateCheckpointImport.bad
 CLAIMS["JXR506"] = (
     Claim(_public_is_the_same, source=_PRIVATELY),
     Claim(_functions_are_the_same, source=_PRIVATELY, since=(0, 8, 2)),
     Claim(_wrapper_is_the_same, source=_PRIVATELY, before=(0, 8, 2)),
-    *(Claim(lambda n: None, source=e.fixed) for e in _PRIVATE),
+    *(Claim(lambda n: None, source=e.fixed) for e in reported("JXR506").values()),
 )
 
 # -- 507 -----------------------------------------------------------------------------------------
@@ -420,13 +483,11 @@ def _in_order(n: Namespace) -> None:
 
 
 _IMMEDIATE = [
-    e.source
-    for e in LateBoundCheckpoint.good
-    if "def model(ws, x)" in e.source and "torch" not in e.source
+    e.source for e in silent("JXR507") if "def model(ws, x)" in e.source and "torch" not in e.source
 ]
 CLAIMS["JXR507"] = (
-    *(Claim(_all_last, bad=i) for i in range(len(LateBoundCheckpoint.bad))),
-    *(Claim(_each_its_own, source=e.fixed) for e in LateBoundCheckpoint.bad),
+    *(Claim(_all_last, example=name) for name in reported("JXR507")),
+    *(Claim(_each_its_own, source=e.fixed) for e in reported("JXR507").values()),
     *(
         Claim(_in_order, source=source)
         for source in _IMMEDIATE
@@ -470,9 +531,9 @@ def _refused(n: Namespace) -> None:
 
 
 CLAIMS["JXR508"] = (
-    Claim(_printed_twice, bad=0),
-    Claim(_refused, bad=1),
-    Claim(_twice(1, 2), bad=2),
-    Claim(_twice(1, 2), bad=3),
+    Claim(_printed_twice),
+    Claim(_refused, example="io_callback"),
+    Claim(_twice(1, 2), example="debug_callback_with_a_policy"),
+    Claim(_twice(1, 2), example="pure_callback_with_an_effect"),
 )
-assert len(EffectInCheckpoint.bad) == 4
+assert len(reported("JXR508")) == 4

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from rule_examples import example
 
 from claims import Claim
-from jaxresid.linter.rules.linen_transform_of_array_function import LinenTransformOfArrayFunction
 
 X = jnp.full((3, 4), 0.5)
 
@@ -242,42 +242,53 @@ def _lifted_right(namespace):
 FLAX = ("flax",)
 CLAIMS = {
     "JXR601": (
-        Claim(_nnx_argument, bad=0, needs=FLAX),
-        Claim(_nnx_method, bad=1, needs=FLAX, remat3=False),
-        Claim(_nnx_method, bad=1, needs=FLAX, since=(0, 12), remat3=True),
-        Claim(_nnx_function, bad=2, needs=FLAX),
-        Claim(_nnx_bound, bad=3, needs=FLAX),
-        Claim(_nnx_bound, bad=4, needs=FLAX),
-        Claim(_nnx_closed_over, bad=5, needs=FLAX),
-        Claim(_nnx_bound, bad=6, needs=FLAX),
+        Claim(_nnx_argument, needs=FLAX),
+        Claim(_nnx_method, example="decorated_call_with_a_variable", needs=FLAX, remat3=False),
+        Claim(
+            _nnx_method,
+            example="decorated_call_with_a_variable",
+            needs=FLAX,
+            since=(0, 12),
+            remat3=True,
+        ),
+        Claim(_nnx_function, example="annotated_argument", needs=FLAX),
+        Claim(_nnx_bound, example="instance_itself", needs=FLAX),
+        Claim(_nnx_bound, example="closed_over_by_a_lambda", needs=FLAX),
+        Claim(_nnx_closed_over, example="closed_over_by_nnx_remat", needs=FLAX),
+        Claim(_nnx_bound, example="instance_with_nnx_remat", needs=FLAX),
         Claim(_nnx_dropout, source="", needs=FLAX),
     ),
     "JXR602": (
-        Claim(_linen_raises(TypeError), bad=0, needs=FLAX),
-        Claim(_target_error, bad=1, needs=FLAX),
-        Claim(_equinox, bad=2, needs=("equinox",)),
-        Claim(_nnx_remat_bound, bad=3, needs=FLAX),
-        Claim(_linen_raises(TypeError), bad=4, needs=FLAX),
-        Claim(_linen_raises(TypeError), bad=5, needs=FLAX),
+        Claim(_linen_raises(TypeError), needs=FLAX),
+        Claim(_target_error, example="linen_instance_with_nn_remat", needs=FLAX),
+        Claim(_equinox, example="equinox_module", needs=("equinox",)),
+        Claim(_nnx_remat_bound, example="nnx_bound_method", needs=FLAX),
+        Claim(_linen_raises(TypeError), example="linen_instance_of_setup", needs=FLAX),
+        Claim(_linen_raises(TypeError), example="linen_class", needs=FLAX),
         Claim(_linen_right, source=FIXED_LINEN, needs=FLAX),
     ),
     "JXR603": (
         Claim(
             _unnamed({"Block_0", "Block_1"}, {"CheckpointBlock_0", "CheckpointBlock_1"}),
-            bad=0,
             needs=FLAX,
         ),
-        Claim(_unnamed({"Block_0"}, {"CheckpointBlock_0"}), bad=1, needs=FLAX),
-        Claim(_unnamed({"Block_0"}, {"Core_remat_staticBlock_0"}), bad=2, needs=FLAX),
+        Claim(
+            _unnamed({"Block_0"}, {"CheckpointBlock_0"}), example="rebound_in_a_branch", needs=FLAX
+        ),
+        Claim(
+            _unnamed({"Block_0"}, {"Core_remat_staticBlock_0"}),
+            example="partial_of_partitioning",
+            needs=FLAX,
+        ),
         Claim(_named, source=NAMED, needs=FLAX),
     ),
     "JXR604": (
-        Claim(_no_module(("run", W, X)), bad=0, needs=FLAX),
-        Claim(_lifted_right, source=LinenTransformOfArrayFunction.bad[0].fixed, needs=FLAX),
-        Claim(_inside_a_module, bad=1, needs=FLAX),
-        Claim(_no_module(("step", {"w": W}, X)), bad=2, needs=FLAX),
-        Claim(_variables, bad=3, needs=FLAX),
-        Claim(_no_module(("run", X, jnp.ones(3))), bad=4, needs=FLAX),
+        Claim(_no_module(("run", W, X)), needs=FLAX),
+        Claim(_lifted_right, source=example("JXR604").fixed, needs=FLAX),
+        Claim(_inside_a_module, example="lambda_and_softmax", needs=FLAX),
+        Claim(_no_module(("step", {"w": W}, X)), example="decorated_by_a_partial", needs=FLAX),
+        Claim(_variables, example="apply_of_a_model", needs=FLAX),
+        Claim(_no_module(("run", X, jnp.ones(3))), example="nn_scan", needs=FLAX),
         Claim(_no_arguments, source=NO_ARGUMENTS, needs=FLAX),
     ),
 }

@@ -57,10 +57,10 @@ def _products(namespace):
 
 CLAIMS = {
     "JXR701": (
-        Claim(_asked, bad=0, remat3=False),
-        Claim(_asked, bad=1, remat3=False),
-        Claim(_not_asked, bad=0, remat3=True),
-        Claim(_not_asked, bad=1, remat3=True),
+        Claim(_asked, remat3=False),
+        Claim(_asked, example="lambda_in_a_decorator", remat3=False),
+        Claim(_not_asked, remat3=True),
+        Claim(_not_asked, example="lambda_in_a_decorator", remat3=True),
         Claim(_asked, source=NAMED, remat3=False),
         Claim(_asked, source=NAMED, since=(0, 12), remat3=True),
         Claim(_products, source=PRODUCTS, since=(0, 12)),

@@ -1,4 +1,4 @@
-"""Every rule against its own examples, which are its documentation, and the paperwork."""
+"""Every rule against its examples, its own and those of tests/linter/rules, and the paperwork."""
 
 import ast
 import dataclasses
@@ -8,6 +8,7 @@ import pkgutil
 import re
 
 import pytest
+from rule_examples import FOLDER, MARK, examples, marked
 
 from jaxresid.linter import rules
 from jaxresid.linter.resolve.project import Project, ProjectModule
@@ -17,13 +18,13 @@ from jaxresid.linter.run.engine import LintSettings, fix_bytes, lint_bytes
 
 RULES = all_rules()
 KNOWN = {r.code: r.name for r in RULES}
-MARK = re.compile(r"\s*# !$", re.MULTILINE)
-
-
-def cases(kind):
-    for rule in RULES:
-        for index, example in enumerate(getattr(rule, kind)):
-            yield pytest.param(rule, example, id=f"{rule.code}-{kind}-{index}")
+CASES = [
+    pytest.param(rule, example, id=f"{rule.code}-{name}")
+    for rule in RULES
+    for name, example in examples(rule.code).items()
+]
+REPORTED = [case for case in CASES if marked(case.values[1].source)]
+SILENT = [case for case in CASES if not marked(case.values[1].source)]
 
 
 def project_of(example, root, raw):
@@ -53,11 +54,7 @@ def needed(rule):
     return RULES if rule.code == "JXR001" else (rule,)
 
 
-def marked(source):
-    return [i for i, line in enumerate(source.split("\n"), 1) if MARK.search(line)]
-
-
-@pytest.mark.parametrize(("rule", "example"), cases("bad"))
+@pytest.mark.parametrize(("rule", "example"), REPORTED)
 def test_bad_examples_are_reported_where_marked(rule, example, tmp_path):
     found = lint(rule, example, example.source, tmp_path)
     assert [v.span.row for v in found] == marked(example.source), found
@@ -69,12 +66,12 @@ def test_bad_examples_are_reported_where_marked(rule, example, tmp_path):
         assert violation.fix is None or rule.fixes is not None
 
 
-@pytest.mark.parametrize(("rule", "example"), cases("good"))
+@pytest.mark.parametrize(("rule", "example"), SILENT)
 def test_good_examples_are_silent(rule, example, tmp_path):
     assert lint(rule, example, example.source, tmp_path) == ()
 
 
-@pytest.mark.parametrize(("rule", "example"), cases("bad"))
+@pytest.mark.parametrize(("rule", "example"), REPORTED)
 def test_fixes_give_exactly_the_fixed_text(rule, example, tmp_path):
     source = MARK.sub("", example.source)
     settings = LintSettings(needed(rule), KNOWN, target_jax=example.jax, unsafe_fixes=True)
@@ -100,7 +97,7 @@ def test_fixes_give_exactly_the_fixed_text(rule, example, tmp_path):
             assert kept.raw.decode() == source
 
 
-@pytest.mark.parametrize(("rule", "example"), [*cases("bad"), *cases("good")])
+@pytest.mark.parametrize(("rule", "example"), CASES)
 def test_examples_are_python(rule, example):
     ast.parse(example.source)
     if example.fixed is not None:
@@ -118,9 +115,12 @@ def test_paperwork(rule):
     needed = set(SECTIONS) if rule.fixes else set(SECTIONS) - {"Is the fix safe?"}
     assert set(sections) == needed
     assert all(sections.values())
-    assert rule.bad
-    assert len(rule.good) > len(rule.bad)
-    assert bool(rule.fixes) == any(e.fixed is not None for e in rule.bad)
+    assert len(rule.bad) == 1 and marked(rule.bad[0].source)
+    assert len(rule.good) in {1, 2} and not any(marked(e.source) for e in rule.good)
+    sources = [e.source for e in examples(rule.code).values()]
+    reported = [source for source in sources if marked(source)]
+    assert len(sources) > 2 * len(reported)
+    assert bool(rule.fixes) == any(e.fixed is not None for e in examples(rule.code).values())
 
 
 def test_codes_and_names_are_unique():
@@ -135,6 +135,17 @@ def test_the_index_agrees_with_the_rules():
     assert shown == [tuple(entry) for entry in rules.INDEX]
     assert [e.is_default for e in rules.INDEX] == [r.is_default() for r in RULES]
     assert [e.code for e in rules.INDEX] == sorted(e.code for e in rules.INDEX)
+
+
+def test_every_file_of_an_example_is_read():
+    assert {folder.name for folder in FOLDER.iterdir()} <= set(KNOWN)
+    read = sum(
+        1 + (e.fixed is not None) + len(e.files)
+        for rule in RULES
+        for name, e in examples(rule.code).items()
+        if name not in {"bad", "good", "good_2"}
+    )
+    assert read == sum("__pycache__" not in path.parts for path in FOLDER.rglob("*.*"))
 
 
 def test_examples_are_written_as_blocks():

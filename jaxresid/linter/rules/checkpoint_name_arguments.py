@@ -60,57 +60,6 @@ class CheckpointNameArguments(Rule):
                 return jnp.sin(y)
             """,
         ),
-        Example(
-            """
-            import jax.numpy as jnp
-            from jax import ad_checkpoint as adc
-
-
-            def block(w, x):
-                y = adc.checkpoint_name(x @ w)  # !
-                return jnp.sin(y)
-            """
-        ),
-        Example(
-            """
-            import jax
-            import jax.ad_checkpoint
-            import jax.numpy as jnp
-
-            LAYER = 3
-
-
-            def block(w, x):
-                y = jax.ad_checkpoint.checkpoint_name(x @ w, LAYER)  # !
-                z = jax.ad_checkpoint.checkpoint_name(jnp.sin(y), name=None)  # !
-                return jnp.sin(z @ w)
-
-
-            policy = jax.checkpoint_policies.save_only_these_names("3", "None")
-            layer = jax.checkpoint(block, policy=policy)
-            """
-        ),
-        Example(
-            """
-            import functools
-
-            import jax
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name as tag
-
-
-            def block(w, x):
-                y = tag(  # !
-                    name=x @ w,
-                    x="hidden",
-                )
-                return jnp.sin(y)
-
-
-            def other(w, x):
-                return functools.partial(tag, "hidden")(jnp.sin(x @ w))  # !
-            """
-        ),
     )
     good = (
         Example(
@@ -132,50 +81,6 @@ class CheckpointNameArguments(Rule):
                 x = adc.checkpoint_name(name=f"layer_{i}", x=x)
                 x = adc.checkpoint_name(x, name)
                 return adc.checkpoint_name(x, name or "hidden")
-            """
-        ),
-        # The name is bound before.
-        Example(
-            """
-            import functools
-
-            import jax
-            from jax.ad_checkpoint import checkpoint_name
-
-            tag = functools.partial(checkpoint_name, name="a")
-
-
-            def block(x):
-                return jax.tree.map(tag, tag(x))
-            """
-        ),
-        Example(
-            """
-            from jax.ad_checkpoint import checkpoint_name
-
-
-            def tag(*args, **kwargs):
-                return checkpoint_name(*args), checkpoint_name(args[0], **kwargs)
-            """
-        ),
-        # Other libraries.
-        Example(
-            """
-            import jax
-            from orbax.checkpoint.path import checkpoint_name
-
-
-            def directory(step):
-                return checkpoint_name("ckpt", step)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-
-            def directory(checkpoint_name, step):
-                return checkpoint_name(step)
             """
         ),
     )

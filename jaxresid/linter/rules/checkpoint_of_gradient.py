@@ -85,37 +85,6 @@ class CheckpointOfGradient(Rule):
                 return w
             """,
         ),
-        Example(
-            """
-            import jax
-            import optax
-
-
-            @jax.jit
-            @jax.checkpoint  # !
-            def train_step(params, state, batch):
-                def loss(params):
-                    return ((params - batch) ** 2).sum()
-
-                value, grads = jax.value_and_grad(loss)(params)
-                updates, state = optax.sgd(0.1).update(grads, state)
-                return optax.apply_updates(params, updates), state, value
-            """,
-            fixed="""
-            import jax
-            import optax
-
-
-            @jax.jit
-            def train_step(params, state, batch):
-                def loss(params):
-                    return ((params - batch) ** 2).sum()
-
-                value, grads = jax.value_and_grad(loss)(params)
-                updates, state = optax.sgd(0.1).update(grads, state)
-                return optax.apply_updates(params, updates), state, value
-            """,
-        ),
     )
     good = (
         Example(
@@ -128,61 +97,6 @@ class CheckpointOfGradient(Rule):
                 return jax.jvp(g, (x,), (v,))[1]
             """
         ),
-        Example(
-            """
-            import jax
-
-
-            def outer(f, w):
-                return jax.grad(lambda w: jax.checkpoint(jax.grad(f))(w).sum())(w)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-
-            def matching(energy, p, pos, target):
-                @jax.checkpoint
-                def forces(p):
-                    return -jax.grad(energy, argnums=1)(p, pos)
-
-                def loss(p):
-                    return ((forces(p) - target) ** 2).sum()
-
-                return jax.value_and_grad(loss)(p)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-
-            def hyper(loss, w, rates):
-                @jax.checkpoint
-                def step(w, rate):
-                    return w - rate * jax.grad(loss)(w), None
-
-                return jax.lax.scan(step, w, rates)[0]
-            """
-        ),
-        Example(
-            """
-            import jax
-
-
-            @jax.checkpoint
-            def forces(energy, pos):
-                return -jax.grad(energy)(pos)
-            """
-        ),
-        Example("""
-            import jax
-
-
-            def make(f):
-                return jax.checkpoint(jax.grad(f))
-            """),
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

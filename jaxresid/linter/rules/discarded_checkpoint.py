@@ -58,40 +58,6 @@ class DiscardedCheckpoint(Rule):
                 return block(x).sum()
             """,
         ),
-        Example(
-            """
-            from jax import checkpoint as ckpt
-
-
-            class Trunk:
-                def __call__(self, x):
-                    ckpt(self.block)  # !
-                    return self.block(x)
-            """,
-            fixed="""
-            from jax import checkpoint as ckpt
-
-
-            class Trunk:
-                def __call__(self, x):
-                    self.block = ckpt(self.block)
-                    return self.block(x)
-            """,
-        ),
-        Example(
-            """
-            import jax
-
-
-            def block(x):
-                return x * x
-
-
-            def loss(x):
-                jax.checkpoint(block)  # !
-                return block(x).sum()
-            """,
-        ),
     )
     good = (
         Example("""
@@ -100,24 +66,6 @@ class DiscardedCheckpoint(Rule):
 
             def loss(block, x):
                 return jax.checkpoint(block)(x).sum()
-            """),
-        Example("""
-            import jax
-
-
-            def run(f, x):
-                jax.checkpoint(f)(x)
-            """),
-        Example("""
-            import orbax.checkpoint as ocp
-
-
-            def save(c, t):
-                ocp.checkpoint(t)
-            """),
-        Example("""
-            def save(checkpoint, state):
-                checkpoint(state)
             """),
     )
 

@@ -76,48 +76,6 @@ class DiscardedCheckpointName(Rule):
                 return jnp.sin(jnp.sin(y))
             """,
         ),
-        Example(
-            """
-            from jax import ad_checkpoint as adc
-
-
-            class Block:
-                def __call__(self, x):
-                    if self.named:
-                        adc.checkpoint_name(self.state, name="state")  # !
-                    return self.state * x
-            """
-        ),
-        Example(
-            """
-            import jax.ad_checkpoint
-            import jax.numpy as jnp
-
-            tag = jax.ad_checkpoint.checkpoint_name
-
-
-            def block(w, x, names):
-                tag(x @ w, names[0])  # !
-                return jnp.sin(x @ w)
-            """
-        ),
-        # To bind it here would make another variable of it.
-        Example(
-            """
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
-
-
-            def block(w, x):
-                y = x @ w
-
-                def inner(z):
-                    checkpoint_name(y, "a")  # !
-                    return jnp.sin(y) * z
-
-                return inner(x)
-            """
-        ),
     )
     good = (
         Example(
@@ -138,40 +96,6 @@ class DiscardedCheckpointName(Rule):
 
             def block(w, x):
                 return checkpoint_name(x @ w, "a")
-            """
-        ),
-        Example(
-            """
-            import jax
-            from jax.ad_checkpoint import checkpoint_name
-
-
-            def block(tree):
-                return jax.tree.map(lambda x: checkpoint_name(x, "a"), tree)
-            """
-        ),
-        # Not JAX's.
-        Example(
-            """
-            import jax
-
-
-            class Saver:
-                def checkpoint_name(self, step):
-                    self.last = step
-
-                def save(self, step):
-                    self.checkpoint_name(step)
-            """
-        ),
-        Example(
-            """
-            import jax
-            from trainer.files import checkpoint_name
-
-
-            def save(step):
-                checkpoint_name(step, "params")
             """
         ),
     )

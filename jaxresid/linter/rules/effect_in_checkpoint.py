@@ -60,62 +60,6 @@ class EffectInCheckpoint(Rule):
                 return jnp.sin(x)
             """
         ),
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
-            from jax.experimental import io_callback
-
-            seen = []
-
-
-            def layer(x):
-                io_callback(seen.append, None, jax.lax.stop_gradient(x))  # !
-                return jnp.sin(x)
-
-
-            def loss(x):
-                return jax.remat(layer)(x).sum()
-            """
-        ),
-        Example(
-            """
-            from functools import partial
-
-            import jax
-            import jax.numpy as jnp
-            from jax import debug
-
-            seen = []
-
-
-            @partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_saveable)
-            def layer(x):
-                y = jnp.sin(x)
-                debug.callback(seen.append, y)  # !
-                return y
-            """
-        ),
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
-
-            seen = []
-
-
-            def host(x):
-                seen.append(x)
-                return x
-
-
-            @jax.checkpoint
-            def layer(x):
-                shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
-                scale = jax.pure_callback(host, shape, jax.lax.stop_gradient(x))  # !
-                return jnp.sin(x) * scale
-            """
-        ),
     )
     good = (
         Example(
@@ -148,59 +92,6 @@ class EffectInCheckpoint(Rule):
 
 
             block = jax.checkpoint(jnp.sin)
-            """
-        ),
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
-
-
-            @jax.checkpoint
-            def layer(x):
-                print('tracing')
-                return jnp.sin(x)
-            """
-        ),
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
-
-
-            @jax.checkpoint
-            def layer(x):
-                def show(y):
-                    jax.debug.print('y = {}', y)
-
-                return jnp.sin(x)
-            """
-        ),
-        Example(
-            """
-            from functools import partial
-
-            import jax
-            import jax.numpy as jnp
-
-
-            @partial(jax.checkpoint, policy=jax.checkpoint_policies.everything_saveable)
-            def layer(x):
-                jax.debug.print('x = {}', x)
-                return jnp.sin(x)
-            """
-        ),
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
-            from mylib import debug
-
-
-            @jax.checkpoint
-            def layer(x):
-                debug.print('x = {}', x)
-                return jnp.sin(x)
             """
         ),
     )

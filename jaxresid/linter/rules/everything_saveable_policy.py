@@ -69,47 +69,17 @@ class EverythingSaveablePolicy(Rule):
                 return block(w, x)
             """,
         ),
-        Example(
-            """
-            import functools
-
-            import jax
-            from jax import checkpoint_policies as cp
-
-
-            @functools.partial(jax.remat, policy=cp.everything_saveable, prevent_cse=False)  # !
-            def block(w, x):
-                return jax.numpy.sin(x @ w)
-            """,
-            fixed="""
-            import functools
-
-            import jax
-            from jax import checkpoint_policies as cp
-
-
-            def block(w, x):
-                return jax.numpy.sin(x @ w)
-            """,
-        ),
-        Example(
-            """
-            import flax.linen as nn
-            from jax.ad_checkpoint import checkpoint_policies
-
-
-            class Stack(nn.Module):
-                @nn.compact
-                def __call__(self, x):
-                    dense = nn.remat(
-                        nn.Dense,
-                        policy=checkpoint_policies.everything_saveable,  # !
-                    )
-                    return dense(8, name="dense")(x)
-            """
-        ),
     )
     good = (
+        Example(
+            """
+            import jax
+
+
+            def run(layer, w, x):
+                return jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_saveable)(w, x)
+            """
+        ),
         Example(
             """
             import jax
@@ -122,109 +92,6 @@ class EverythingSaveablePolicy(Rule):
 
             def run(layer, w, x, name):
                 return jax.checkpoint(layer, policy=TABLE[name])(w, x)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-
-            def run(layer, w, x, policy=jax.checkpoint_policies.everything_saveable):
-                return jax.checkpoint(layer, policy=policy)(w, x)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-            cp = jax.checkpoint_policies
-
-
-            def run(layer, w, x, save):
-                policy = cp.everything_saveable if save else cp.nothing_saveable
-                x = jax.checkpoint(layer, policy=policy)(w, x)
-                return jax.checkpoint(layer, policy=cp.everything_saveable if save else None)(w, x)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-            cp = jax.checkpoint_policies
-
-
-            def wrap(layer, config):
-                if config.remat == "full":
-                    return jax.checkpoint(layer, policy=cp.nothing_saveable)
-                elif config.remat == "none":
-                    return jax.checkpoint(layer, policy=cp.everything_saveable)
-                return layer
-            """
-        ),
-        Example(
-            """
-            import jax
-
-            cp = jax.checkpoint_policies
-
-
-            def wrap(layer, save):
-                if save:
-                    return jax.checkpoint(layer, policy=cp.everything_saveable)
-                return jax.checkpoint(layer)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-            cp = jax.checkpoint_policies
-
-
-            def wrap(layer, policy):
-                if policy is cp.everything_saveable:
-                    return layer
-                return jax.checkpoint(layer, policy=policy)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-            POLICY = jax.checkpoint_policies.everything_saveable
-
-
-            def run(layer, w, x):
-                return jax.checkpoint(layer, policy=POLICY)(w, x)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-
-            def run(layer, w, x):
-                return jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_saveable)(w, x)
-            """
-        ),
-        Example(
-            """
-            from remat import RematSpec
-
-            import jax
-
-            spec = RematSpec(policy=jax.checkpoint_policies.everything_saveable)
-            """
-        ),
-        Example(
-            """
-            from torch.utils.checkpoint import checkpoint
-
-            from policies import cp
-
-
-            def run(layer, x):
-                return checkpoint(layer, policy=cp.everything_saveable)(x)
             """
         ),
     )

@@ -66,58 +66,6 @@ class NamesAsString(Rule):
             )
             """,
         ),
-        Example(
-            """
-            from functools import partial
-
-            from jax.ad_checkpoint import checkpoint_policies as cp
-
-            NAME = "hidden"
-            offload = cp.save_and_offload_only_these_names
-            make = partial(
-                offload,
-                names_which_can_be_saved=[],
-                offload_src="device",
-            )
-            policy = offload(
-                names_which_can_be_saved=[],
-                names_which_can_be_offloaded=NAME,  # !
-                offload_src="device",
-                offload_dst="pinned_host",
-            )
-            """,
-            fixed="""
-            from functools import partial
-
-            from jax.ad_checkpoint import checkpoint_policies as cp
-
-            NAME = "hidden"
-            offload = cp.save_and_offload_only_these_names
-            make = partial(
-                offload,
-                names_which_can_be_saved=[],
-                offload_src="device",
-            )
-            policy = offload(
-                names_which_can_be_saved=[],
-                names_which_can_be_offloaded=[NAME],
-                offload_src="device",
-                offload_dst="pinned_host",
-            )
-            """,
-        ),
-        Example(
-            """
-            import functools
-
-            import jax
-
-            make = functools.partial(
-                jax.checkpoint_policies.save_and_offload_only_these_names,
-                names_which_can_be_saved="attn, mlp",  # !
-            )
-            """
-        ),
     )
     good = (
         Example(
@@ -130,59 +78,6 @@ class NamesAsString(Rule):
                 offload_src="device",
                 offload_dst="pinned_host",
             )
-            """
-        ),
-        Example(
-            """
-            import jax
-
-
-            def kept(saved, config):
-                return jax.checkpoint_policies.save_and_offload_only_these_names(
-                    names_which_can_be_saved=saved,
-                    names_which_can_be_offloaded=config.offloaded,
-                    offload_src="device",
-                    offload_dst="pinned_host",
-                )
-            """
-        ),
-        Example(
-            """
-            import jax
-
-            NAMES = "attn mlp".split()
-            policy = jax.checkpoint_policies.save_and_offload_only_these_names(
-                names_which_can_be_saved=NAMES,
-                names_which_can_be_offloaded=list(),
-                offload_src="device",
-                offload_dst="pinned_host",
-            )
-            """
-        ),
-        Example(
-            """
-            import jax
-
-            policy = jax.checkpoint_policies.save_and_offload_only_these_names(
-                names_which_can_be_saved="h",
-                names_which_can_be_offloaded="",
-                offload_src="device",
-                offload_dst="pinned_host",
-            )
-            """
-        ),
-        Example("""
-            import jax
-
-            policy = jax.checkpoint_policies.save_only_these_names("hidden")
-            """),
-        Example(
-            """
-            def save_and_offload_only_these_names(names_which_can_be_saved):
-                return names_which_can_be_saved
-
-
-            policy = save_and_offload_only_these_names(names_which_can_be_saved="hidden")
             """
         ),
     )

@@ -85,52 +85,6 @@ class OffloadMemoryKind(Rule):
             block = jax.checkpoint(layer, policy=policy)
             """,
         ),
-        Example(
-            """
-            from jax import checkpoint_policies as cp
-
-            first = cp.offload_dot_with_no_batch_dims("device", 'unpinned_host')  # !
-            second = cp.offload_dot_with_no_batch_dims(offload_dst="pinned_host", offload_src='gpu_hbm')  # !
-            """,
-            fixed="""
-            from jax import checkpoint_policies as cp
-
-            first = cp.offload_dot_with_no_batch_dims("device", 'pinned_host')
-            second = cp.offload_dot_with_no_batch_dims(offload_dst="pinned_host", offload_src='device')
-            """,
-        ),
-        Example(
-            """
-            from functools import partial
-
-            from jax.ad_checkpoint import checkpoint_policies
-
-            HOST = "pinned-host"
-            offload = partial(
-                checkpoint_policies.save_and_offload_only_these_names,
-                offload_src="device",
-                offload_dst=HOST,  # !
-            )
-            """
-        ),
-        Example(
-            """
-            import jax
-
-            policy = jax.checkpoint_policies.offload_dot_with_no_batch_dims(
-                "pinned_host",  # !
-                "device",  # !
-            )
-            """,
-            fixed="""
-            import jax
-
-            policy = jax.checkpoint_policies.offload_dot_with_no_batch_dims(
-                "device",
-                "pinned_host",
-            )
-            """,
-        ),
     )
     good = (
         Example(
@@ -152,70 +106,6 @@ class OffloadMemoryKind(Rule):
                 offload_dst=HOST,
             )
             """
-        ),
-        Example(
-            """
-            import jax
-
-
-            def policy(src, dst="host", **options):
-                return jax.checkpoint_policies.offload_dot_with_no_batch_dims(src, dst, **options)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-
-            def policy(config, on_cpu):
-                cp = jax.checkpoint_policies
-                kind = "device" if on_cpu else "pinned_host"
-                return cp.offload_dot_with_no_batch_dims("device", kind), cp.offload_dot_with_no_batch_dims(
-                    config.src, config.dst
-                )
-            """
-        ),
-        Example(
-            """
-            import jax
-
-
-            def policy(kinds):
-                return jax.checkpoint_policies.offload_dot_with_no_batch_dims(*kinds)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-
-            def policy(first):
-                return jax.checkpoint_policies.offload_dot_with_no_batch_dims(*first, "pinned-host")
-            """
-        ),
-        Example(
-            """
-            import jax
-
-
-            def move(x, sharding):
-                return jax.device_put(x, sharding.with_memory_kind("unpinned_host"))
-            """
-        ),
-        Example(
-            """
-            from policies import offload_dot_with_no_batch_dims
-
-            policy = offload_dot_with_no_batch_dims("gpu", "host")
-            """
-        ),
-        Example(
-            """
-            import jax
-
-            policy = jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "unpinned_host")
-            """,
-            jax=(0, 6),
         ),
     )
 

@@ -66,92 +66,8 @@ class PolicyLookupDefault(Rule):
                 return jax.checkpoint(layer, policy=policy)
             """,
         ),
-        Example(
-            """
-            import flax.linen as nn
-            from jax import checkpoint_policies as cp
-
-
-            class Model(nn.Module):
-                block: type
-                remat_policy: str = "nothing_saveable"
-
-                @nn.compact
-                def __call__(self, x):
-                    return nn.remat(
-                        self.block,
-                        policy=getattr(cp, self.remat_policy, cp.nothing_saveable),  # !
-                    )(name="block")(x)
-            """,
-            fixed="""
-            import flax.linen as nn
-            from jax import checkpoint_policies as cp
-
-
-            class Model(nn.Module):
-                block: type
-                remat_policy: str = "nothing_saveable"
-
-                @nn.compact
-                def __call__(self, x):
-                    return nn.remat(
-                        self.block,
-                        policy=getattr(cp, self.remat_policy),
-                    )(name="block")(x)
-            """,
-        ),
-        Example(
-            """
-            import jax
-
-            POLICIES = {
-                "full": jax.checkpoint_policies.nothing_saveable,
-                "dots": jax.checkpoint_policies.dots_saveable,
-            }
-
-
-            def block(layer, name):
-                return jax.checkpoint(layer, policy=POLICIES.get(name))  # !
-            """,
-            fixed="""
-            import jax
-
-            POLICIES = {
-                "full": jax.checkpoint_policies.nothing_saveable,
-                "dots": jax.checkpoint_policies.dots_saveable,
-            }
-
-
-            def block(layer, name):
-                return jax.checkpoint(layer, policy=POLICIES[name])
-            """,
-        ),
     )
     good = (
-        Example(
-            """
-            import jax
-
-
-            def block(layer, name):
-                policy = getattr(jax.checkpoint_policies, name, None)
-                if not policy:
-                    raise ValueError(name)
-                named = getattr(jax.checkpoint_policies, "save_" + name, None) or policy
-                return jax.checkpoint(layer, policy=named)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-            SIZES = {"small": None, "large": 8}
-
-
-            def block(layer, name):
-                return jax.checkpoint(layer), SIZES.get(name)
-            """
-        ),
         Example(
             """
             import jax
@@ -172,63 +88,6 @@ class PolicyLookupDefault(Rule):
                 if policy is None:
                     raise ValueError(name)
                 return jax.checkpoint(layer, policy=policy)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-            offload = getattr(jax.checkpoint_policies, "save_and_offload_only_these_names", None)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-            NAMES = ("dots_saveable", "offload_dot_with_no_batch_dims")
-            POLICIES = {n: getattr(jax.checkpoint_policies, n, None) for n in NAMES}
-            """
-        ),
-        Example(
-            """
-            import jax
-
-
-            def block(layer, name):
-                if name != "none" and not hasattr(jax.checkpoint_policies, name):
-                    raise ValueError(name)
-                policy = getattr(jax.checkpoint_policies, name, None)
-                return jax.checkpoint(layer, policy=policy)
-            """
-        ),
-        Example(  # an absent name may be how to say "full"
-            """
-            import jax
-
-            POLICIES = {"dots": jax.checkpoint_policies.dots_saveable}
-
-
-            def block(layer, name):
-                return jax.checkpoint(layer, policy=POLICIES.get(name))
-            """
-        ),
-        Example(
-            """
-            import jax
-
-            POLICIES = {"full": None, "dots": jax.checkpoint_policies.dots_saveable}
-
-
-            def block(layer, name):
-                if name not in POLICIES:
-                    raise ValueError(name)
-                return jax.checkpoint(layer, policy=POLICIES.get(name))
-            """
-        ),
-        Example(
-            """
-            def block(layer, name, remat, checkpoint_policies):
-                return remat(layer, policy=getattr(checkpoint_policies, name, None))
             """
         ),
     )

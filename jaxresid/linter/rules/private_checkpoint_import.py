@@ -72,96 +72,10 @@ class PrivateCheckpointImport(Rule):
                 return checkpoint_name(x, 'h')
             """,
         ),
-        Example(
-            """
-            from jax._src.ad_checkpoint import remat as ckpt, remat_p  # !
-
-
-            def wrap(f):
-                return ckpt(f), remat_p
-            """,
-            fixed="""
-            from jax import remat as ckpt
-            from jax._src.ad_checkpoint import remat_p
-
-
-            def wrap(f):
-                return ckpt(f), remat_p
-            """,
-        ),
-        Example(
-            """
-            import jax
-            from jax._src import ad_checkpoint
-
-
-            def wrap(f):
-                policy = ad_checkpoint.checkpoint_policies.dots_saveable  # !
-                return jax.checkpoint(f, policy=policy)
-            """,
-            fixed="""
-            import jax
-            from jax._src import ad_checkpoint
-
-
-            def wrap(f):
-                policy = jax.checkpoint_policies.dots_saveable
-                return jax.checkpoint(f, policy=policy)
-            """,
-        ),
-        Example(
-            """
-            import jax._src.ad_checkpoint
-
-
-            def wrap(f):
-                return jax._src.ad_checkpoint.checkpoint(f)  # !
-            """,
-            fixed="""
-            import jax._src.ad_checkpoint
-
-
-            def wrap(f):
-                return jax.checkpoint(f)
-            """,
-        ),
     )
     good = (
         Example("""
             from jax.ad_checkpoint import checkpoint_name, checkpoint_policies
-            """),
-        Example("""
-            from jax._src.ad_checkpoint import saved_residuals, remat_p
-            """),
-        Example("""
-            from jax._src import ad_checkpoint
-
-            primitive = ad_checkpoint.remat_p
-            """),
-        Example(
-            """
-            from torch.utils.checkpoint import checkpoint
-
-
-            def run(f, x):
-                return checkpoint(f, x)
-            """
-        ),
-        Example(
-            """
-            try:
-                from jax.ad_checkpoint import checkpoint_name
-            except ImportError:
-                from jax._src.ad_checkpoint import checkpoint_name
-            """
-        ),
-        Example("""
-            from keras.src.backend.common.remat import remat
-            """),
-        Example("""
-            import jax._src.ad_checkpoint
-
-            name_p = jax._src.ad_checkpoint.name_p
             """),
     )
 

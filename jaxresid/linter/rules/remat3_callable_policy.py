@@ -58,19 +58,6 @@ class Remat3CallablePolicy(Rule):
             run = jax.checkpoint(block, policy=keep_sin)  # !
             """
         ),
-        Example(
-            """
-            import functools
-
-            import jax.numpy as jnp
-            from jax import remat
-
-
-            @functools.partial(remat, policy=lambda prim, *_, **__: prim.name == "sin")  # !
-            def run(x):
-                return jnp.sin(jnp.sin(jnp.sin(x)))
-            """
-        ),
     )
     good = (
         Example(
@@ -90,52 +77,6 @@ class Remat3CallablePolicy(Rule):
 
             names = jax.checkpoint_policies.save_only_these_names('a')
             run = jax.checkpoint(jnp.sin, policy=names)
-            """
-        ),
-        Example("""
-            import jax
-            import jax.numpy as jnp
-
-
-            def make(f, policy=None):
-                return jax.checkpoint(f, policy=policy)
-            """),
-        Example(  # hands on
-            """
-            import jax
-            import jax.numpy as jnp
-
-
-            def policy(*args, **params):
-                return jax.checkpoint_policies.dots_saveable(*args, **params)
-
-
-            run = jax.checkpoint(jnp.sin, policy=policy)
-            """
-        ),
-        Example(  # for the versions that have it
-            """
-            import jax
-            import jax.numpy as jnp
-
-
-            def keep_sin(prim, *_, **params):
-                return str(prim) == "sin"
-
-
-            run = jax.checkpoint(jnp.sin, policy=keep_sin)
-            """,
-            jax=(0, 9),
-        ),
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
-
-
-            from policies import mine
-
-            run = jax.checkpoint(jnp.sin, policy=mine)
             """
         ),
     )

@@ -55,46 +55,6 @@ class SaveAnythingExcept(Rule):
                 return jnp.cos(checkpoint_name(jnp.sin(x @ w), "hidden")).sum()
             """
         ),
-        Example(
-            """
-            from functools import partial
-
-            from jax import checkpoint_policies as cp
-            from jax import remat as ckpt
-
-            but = cp.save_anything_except_these_names
-            make = partial(but, "hidden")  # !
-
-
-            def run(layer, w, x, names):
-                return ckpt(layer, policy=but(*names))(w, x)  # !
-            """
-        ),
-        Example(
-            """
-            from jax import checkpoint_policies as cp
-
-
-            def policy(names, more):
-                if len(names) > 0:
-                    return cp.save_anything_except_these_names(*names)  # !
-                names.append(more)
-                if names:
-                    return cp.nothing_saveable
-                else:
-                    names.append(more)
-                    return cp.save_anything_except_these_names(*names)  # !
-            """
-        ),
-        Example(
-            """
-            import jax.ad_checkpoint
-
-            TABLE = {
-                "but": jax.ad_checkpoint.checkpoint_policies.save_anything_except_these_names("out"),  # !
-            }
-            """
-        ),
     )
     good = (
         Example(
@@ -108,51 +68,6 @@ class SaveAnythingExcept(Rule):
             import jax
 
             policy = jax.checkpoint_policies.save_only_these_names("hidden")
-            """),
-        Example(
-            """
-            import jax
-
-            factory = jax.checkpoint_policies.save_anything_except_these_names
-            NAMES = {"save_anything_except_these_names": factory}
-            """
-        ),
-        Example(
-            """
-            import jax
-
-
-            def is_it(policy):
-                return policy is jax.checkpoint_policies.save_anything_except_these_names
-            """
-        ),
-        Example(
-            """
-            def save_anything_except_these_names(*names):
-                return names
-
-
-            policy = save_anything_except_these_names("hidden")
-            """
-        ),
-        Example(  # nothing is excluded
-            """
-            from jax import checkpoint_policies as cp
-
-
-            def policy(names, kept):
-                if len(names) > 0:
-                    return cp.save_only_these_names(*kept)
-                elif kept:
-                    p = cp.save_only_these_names(*kept)
-                    return cp.save_from_both_policies(p, cp.save_anything_except_these_names(*names))
-                else:
-                    return cp.save_anything_except_these_names(*names)
-            """
-        ),
-        Example("""
-            def make(cp):
-                return cp.save_anything_except_these_names("checkpoint")
             """),
     )
 

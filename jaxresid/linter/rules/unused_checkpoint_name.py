@@ -56,31 +56,6 @@ class UnusedCheckpointName(Rule):
             """
             },
         ),
-        Example(
-            """
-            import functools
-
-            import jax.numpy as jnp
-            from jax import ad_checkpoint as adc
-            from jax import checkpoint_policies as cp
-            from jax import remat as ckpt
-
-
-            @functools.partial(
-                ckpt,
-                policy=cp.save_and_offload_only_these_names(
-                    names_which_can_be_saved=["hidden"],
-                    names_which_can_be_offloaded=[],
-                    offload_src="device",
-                    offload_dst="pinned_host",
-                ),
-            )
-            def block(w, x):
-                h = adc.checkpoint_name(x @ w, name="hidden")
-                y = adc.checkpoint_name(jnp.sin(h) @ w, name="hidden_2")  # !
-                return jnp.sin(y)
-            """,
-        ),
     )
     good = (
         Example(
@@ -91,100 +66,6 @@ class UnusedCheckpointName(Rule):
 
             def block(w, x):
                 return jnp.sin(checkpoint_name(x @ w, "hidden"))
-            """,
-            files={
-                "policy.py": """
-            import jax
-
-            POLICY = jax.checkpoint_policies.save_only_these_names("hidden")
-            """
-            },
-        ),
-        # No policy over names is visible: the users of this library write it.
-        Example(
-            """
-            from jax.ad_checkpoint import checkpoint_name
-
-
-            def block(w, x):
-                return checkpoint_name(x @ w, "hidden") ** 2
-            """
-        ),
-        # The names of a policy come from elsewhere.
-        Example(
-            """
-            import jax
-            from jax.ad_checkpoint import checkpoint_name
-
-
-            def block(w, x):
-                return checkpoint_name(x @ w, "output") ** 2
-
-
-            def make(names):
-                return jax.checkpoint_policies.save_only_these_names(*names)
-            """,
-            files={
-                "policy.py": """
-            import jax
-
-            POLICY = jax.checkpoint_policies.save_only_these_names("hidden")
-            """
-            },
-        ),
-        # Everything but the mentioned ones is saved.
-        Example(
-            """
-            import jax
-            from jax.ad_checkpoint import checkpoint_name
-
-
-            def block(w, x):
-                return checkpoint_name(x @ w, "output") ** 2
-
-
-            POLICY = jax.checkpoint_policies.save_any_names_but_these("logits")
-            """,
-            files={
-                "policy.py": """
-            import jax
-
-            POLICY = jax.checkpoint_policies.save_only_these_names("hidden")
-            """
-            },
-        ),
-        # A table of modes mentions it.
-        Example(
-            """
-            from jax.ad_checkpoint import checkpoint_name
-
-            MODES = {"minimal": [], "full": ["output"]}
-
-
-            def block(w, x):
-                return checkpoint_name(x @ w, "output") ** 2
-            """,
-            files={
-                "policy.py": """
-            import jax
-
-            POLICY = jax.checkpoint_policies.save_only_these_names("hidden")
-            """
-            },
-        ),
-        # A factory is handed on.
-        Example(
-            """
-            import jax
-            from jax.ad_checkpoint import checkpoint_name
-
-            FACTORIES = {
-                "these": jax.checkpoint_policies.save_only_these_names,
-            }
-
-
-            def block(w, x):
-                return checkpoint_name(x @ w, "output") ** 2
             """,
             files={
                 "policy.py": """

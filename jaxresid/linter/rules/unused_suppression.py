@@ -56,15 +56,6 @@ class UnusedSuppression(Rule):
                 return jax.checkpoint(g)(x)
             """,
         ),
-        Example(
-            """
-            # jaxresid: file-ignore[discarded-checkpoint]  # !
-            import jax
-            """,
-            fixed="""
-            import jax
-            """,
-        ),
     )
     good = (
         Example(
@@ -77,18 +68,6 @@ class UnusedSuppression(Rule):
                 return g(x)
             """
         ),
-        Example("""
-            import jax  # noqa
-
-
-            def f(g, x):
-                return jax.checkpoint(g)(x)
-            """),
-        Example("""
-            import jax  # noqa: F401, E501
-
-            f = jax.checkpoint
-            """),
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

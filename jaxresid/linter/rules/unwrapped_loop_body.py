@@ -90,20 +90,6 @@ class UnwrappedLoopBody(Rule):
             import jax.numpy as jnp
 
 
-            def step(c, w):
-                return jnp.tanh(c @ w), None
-
-
-            def predict(ws, x):
-                return jax.lax.scan(step, x, ws)
-            """
-        ),
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
-
-
             @jax.checkpoint
             def step(c, w):
                 return jnp.tanh(c @ w), None
@@ -114,34 +100,6 @@ class UnwrappedLoopBody(Rule):
 
 
             gradient = jax.grad(loss)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-
-            def step(c, x):
-                return c + x, None
-
-
-            def loss(xs):
-                return jax.lax.scan(step, 0.0, xs)[0]
-
-
-            gradient = jax.grad(loss)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-
-            def train(loss, w, xs):
-                def step(w, x):
-                    return w - jax.grad(loss)(w, x @ w), None
-
-                return jax.lax.scan(step, w, xs)
             """
         ),
     )

@@ -1,0 +1,2 @@
+# jaxresid: file-ignore[discarded-checkpoint]  # !
+import jax

@@ -1,0 +1,5 @@
+import jax
+
+
+def loss(w, x):
+    return (w * x).sum()

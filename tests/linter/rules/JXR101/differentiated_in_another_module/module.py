@@ -1,0 +1,6 @@
+import jax
+
+
+@jax.checkpoint  # !
+def loss(w, x):
+    return (w * x).sum()

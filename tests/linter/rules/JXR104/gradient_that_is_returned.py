@@ -1,0 +1,5 @@
+import jax
+
+
+def make(f):
+    return jax.checkpoint(jax.grad(f))

@@ -1,0 +1,7 @@
+from jax import checkpoint as ckpt
+
+
+class Trunk:
+    def __call__(self, x):
+        self.block = ckpt(self.block)
+        return self.block(x)

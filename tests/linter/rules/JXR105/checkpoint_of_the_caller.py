@@ -1,0 +1,2 @@
+def save(checkpoint, state):
+    checkpoint(state)

@@ -1,0 +1,5 @@
+import orbax.checkpoint as ocp
+
+
+def save(c, t):
+    ocp.checkpoint(t)

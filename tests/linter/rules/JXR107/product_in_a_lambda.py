@@ -1,0 +1,3 @@
+import jax
+
+project = jax.checkpoint(lambda w, x: x @ w)  # !

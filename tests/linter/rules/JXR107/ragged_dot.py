@@ -1,0 +1,6 @@
+import jax
+
+
+def experts(x, w, sizes):
+    dot = jax.checkpoint(jax.lax.ragged_dot)  # !
+    return jax.nn.gelu(dot(x, w, sizes))

@@ -1,0 +1,3 @@
+import jax
+
+quad = jax.checkpoint(lambda w, v, x: x @ w @ v)

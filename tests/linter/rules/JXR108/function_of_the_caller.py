@@ -1,0 +1,5 @@
+import jax
+
+
+def apply(f, x):
+    return jax.checkpoint(f)(x)

@@ -1,0 +1,5 @@
+from remat import RematSpec
+
+import jax
+
+spec = RematSpec(policy=jax.checkpoint_policies.everything_saveable)

@@ -1,0 +1,2 @@
+def run(remat, layer):
+    return remat(layer, policy=lambda prim: prim == "checkpoint")

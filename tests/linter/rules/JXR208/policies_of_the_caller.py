@@ -1,0 +1,2 @@
+def make(cp):
+    return cp.save_anything_except_these_names("checkpoint")

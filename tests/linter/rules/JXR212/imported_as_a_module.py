@@ -1,0 +1,3 @@
+import jax.checkpoint_policies as cp  # !
+
+policy = cp.dots_saveable

@@ -1,0 +1,2 @@
+def choose(checkpoint_policies):
+    return checkpoint_policies.dots_and_names

@@ -1,0 +1,6 @@
+import jax
+
+from model import block
+
+policy = jax.checkpoint_policies.save_only_these_names("qkv_proj", "layer_3")
+layer = jax.checkpoint(block, policy=policy)

@@ -1,0 +1,3 @@
+import jax
+
+POLICY = jax.checkpoint_policies.save_only_these_names("hidden")

@@ -1,0 +1,6 @@
+import jax
+from trainer.files import checkpoint_name
+
+
+def save(step):
+    checkpoint_name(step, "params")

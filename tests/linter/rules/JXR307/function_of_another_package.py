@@ -1,0 +1,6 @@
+import jax
+from orbax.checkpoint.path import checkpoint_name
+
+
+def directory(step):
+    return checkpoint_name("ckpt", step)

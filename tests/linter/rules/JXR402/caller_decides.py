@@ -1,0 +1,15 @@
+import jax
+import jax.numpy as jnp
+
+
+def step(x, w):
+    return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+def loss(ws, x, unroll=True):
+    body = jax.checkpoint(step, prevent_cse=False)
+    return jnp.sum(jax.lax.scan(body, x, ws, unroll=unroll)[0])
+
+
+def gradient(ws, x, unroll):
+    return jax.grad(loss)(ws, x, unroll)

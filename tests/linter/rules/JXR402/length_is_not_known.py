@@ -1,0 +1,12 @@
+#: There may be more than 100 layers.
+import jax
+import jax.numpy as jnp
+
+
+def step(x, w):
+    return jnp.sin(jnp.tanh(x @ w) @ w), None
+
+
+def loss(ws, x, unroll: int = 100):
+    body = jax.checkpoint(step, prevent_cse=False)
+    return jnp.sum(jax.lax.scan(body, x, ws, unroll=unroll)[0])

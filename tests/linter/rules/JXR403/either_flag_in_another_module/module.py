@@ -1,0 +1,11 @@
+import flax.linen as nn
+from parts import Mlp
+
+
+class Block(nn.Module):
+    remat: bool = True
+
+    @nn.compact
+    def __call__(self, x):
+        mlp = nn.remat(Mlp, prevent_cse=False) if self.remat else Mlp
+        return x + mlp()(x)

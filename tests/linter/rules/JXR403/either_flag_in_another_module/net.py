@@ -1,0 +1,10 @@
+import flax.linen as nn
+from module import Block
+
+
+class Net(nn.Module):
+    remat: bool = True
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.remat(Block)()(x)

@@ -1,0 +1,9 @@
+from module import pair
+
+
+def stage(ws, x):
+    return pair(ws[2:], pair(ws[:2], x))
+
+
+def rows(ws, xs):
+    return [stage(ws, x) for x in xs]

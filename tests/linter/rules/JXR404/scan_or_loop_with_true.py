@@ -1,0 +1,14 @@
+import jax
+
+
+def layer(x, w):
+    return jax.nn.gelu(jax.nn.gelu(x @ w) @ w), None
+
+
+def trunk(ws, x, unrolled):
+    body = jax.checkpoint(layer, prevent_cse=True)  # !
+    if not unrolled:
+        return jax.lax.scan(body, x, ws)[0]
+    for w in ws:
+        x, _ = body(x, w)
+    return x

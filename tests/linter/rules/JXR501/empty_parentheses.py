@@ -1,0 +1,6 @@
+import jax
+
+
+@jax.remat()  # !
+def layer(w, x):
+    return jax.numpy.tanh(x @ w)

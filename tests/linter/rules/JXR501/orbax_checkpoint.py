@@ -1,0 +1,4 @@
+import orbax.checkpoint as ocp
+
+
+manager = ocp.checkpoint(directory=None)

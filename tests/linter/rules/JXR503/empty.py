@@ -1,0 +1,5 @@
+import jax
+
+
+def wrap(f):
+    return jax.checkpoint(f, static_argnames=())

@@ -1,0 +1,9 @@
+#: jax 0.9
+import jax
+
+
+def layer(x, train):
+    return x * 2 if train else x
+
+
+block = jax.checkpoint(layer, static_argnames=['train'])  # !

@@ -1,0 +1,12 @@
+import flax.linen as nn
+
+
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x, mask, train: bool):
+        y = nn.Dense(3)(x)
+        return y * 2 if train else y
+
+
+def model(x):
+    return nn.remat(Block, static_argnums=(2, 3))()(x, None, True)

@@ -1,0 +1,7 @@
+import jax
+
+remat = jax.checkpoint
+
+
+def layer(f, x):
+    return remat(f, concrete=False, prevent_cse=False)(x)  # !

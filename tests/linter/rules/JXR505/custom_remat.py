@@ -1,0 +1,5 @@
+import jax
+
+
+def layer(f):
+    return jax.custom_remat(f)  # !

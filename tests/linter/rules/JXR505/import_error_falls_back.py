@@ -1,0 +1,4 @@
+try:
+    from jax.ad_checkpoint import checkpoint
+except ImportError:
+    from jax import checkpoint

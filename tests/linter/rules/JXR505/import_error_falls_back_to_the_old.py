@@ -1,0 +1,4 @@
+try:
+    from jax import remat
+except ImportError:
+    from jax.ad_checkpoint import remat

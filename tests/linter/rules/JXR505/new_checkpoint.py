@@ -1,0 +1,5 @@
+import jax
+
+
+def layer(f):
+    return jax.new_checkpoint(f)  # !

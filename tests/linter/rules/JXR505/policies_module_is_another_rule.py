@@ -1,0 +1,1 @@
+from jax.checkpoint_policies import dots_saveable

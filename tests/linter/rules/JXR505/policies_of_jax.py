@@ -1,0 +1,5 @@
+import jax
+
+
+def policy():
+    return jax.checkpoint_policies.dots_saveable

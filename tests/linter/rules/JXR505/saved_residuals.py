@@ -1,0 +1,5 @@
+from jax.ad_checkpoint import saved_residuals  # !
+
+
+def show(f, x):
+    return saved_residuals(f, x)

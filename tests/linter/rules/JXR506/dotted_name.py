@@ -1,0 +1,5 @@
+import jax._src.ad_checkpoint
+
+
+def wrap(f):
+    return jax._src.ad_checkpoint.checkpoint(f)  # !

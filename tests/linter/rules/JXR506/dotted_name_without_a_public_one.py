@@ -1,0 +1,3 @@
+import jax._src.ad_checkpoint
+
+name_p = jax._src.ad_checkpoint.name_p

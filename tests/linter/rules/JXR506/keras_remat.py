@@ -1,0 +1,1 @@
+from keras.src.backend.common.remat import remat

@@ -1,0 +1,1 @@
+from jax._src.ad_checkpoint import saved_residuals, remat_p

@@ -1,0 +1,5 @@
+from torch.utils.checkpoint import checkpoint
+
+
+def run(f, x):
+    return checkpoint(f, x)

@@ -1,0 +1,6 @@
+import jax
+
+
+def layers(ws):
+    return {i: jax.jit(jax.checkpoint(lambda x: x @ w))  # !
+            for i, w in enumerate(ws)}

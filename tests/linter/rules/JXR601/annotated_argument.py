@@ -1,0 +1,17 @@
+import functools
+
+import jax
+from flax import nnx
+
+
+class Block(nnx.Module):
+    def __init__(self, rngs):
+        self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+    def __call__(self, x):
+        return jax.numpy.sin(self.norm(x))
+
+
+@functools.partial(jax.checkpoint, prevent_cse=False)  # !
+def run(block: Block, x):
+    return block(x)

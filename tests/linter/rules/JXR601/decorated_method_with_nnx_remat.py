@@ -1,0 +1,13 @@
+import jax
+from flax import nnx
+
+
+class Block(nnx.Module):
+    def __init__(self, rngs):
+        self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+    def __call__(self, x):
+        return jax.numpy.sin(self.norm(x))
+
+
+run = nnx.remat(Block.__call__, prevent_cse=False)

@@ -1,0 +1,17 @@
+from flax import nnx
+
+
+class Block(nnx.Module):
+    def __init__(self, rngs):
+        self.dense = nnx.Linear(4, 4, rngs=rngs)
+
+    def __call__(self, x):
+        return nnx.gelu(nnx.gelu(self.dense(x)))
+
+
+class Model(nnx.Module):
+    def __init__(self, rngs):
+        self.block = Block(rngs)
+
+    def __call__(self, x):
+        return nnx.remat(self.block)(x)

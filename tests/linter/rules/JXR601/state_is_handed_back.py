@@ -1,0 +1,16 @@
+import jax
+from flax import nnx
+
+
+class Block(nnx.Module):
+    def __init__(self, rngs):
+        self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+    def __call__(self, x):
+        return jax.numpy.sin(self.norm(x))
+
+
+@jax.checkpoint
+def run(block: Block, x):
+    y = block(x)
+    return y, nnx.state(block)

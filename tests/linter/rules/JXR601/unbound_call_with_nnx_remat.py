@@ -1,0 +1,17 @@
+from flax import nnx
+
+
+class Block(nnx.Module):
+    def __init__(self, rngs):
+        self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+    def __call__(self, x):
+        return nnx.gelu(self.norm(x))
+
+
+class Model(nnx.Module):
+    def __init__(self, rngs):
+        self.block = Block(rngs)
+
+    def __call__(self, x):
+        return nnx.remat(Block.__call__)(self.block, x)

@@ -1,0 +1,14 @@
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+
+class Block(eqx.Module):
+    w: jax.Array
+
+    def __call__(self, x):
+        return jnp.sin(self.w @ x)
+
+
+def run(block: Block, x):
+    return eqx.filter_checkpoint(block)(x)

@@ -1,0 +1,75 @@
+"""The examples of the linter's rules: those that a rule shows, and the files of tests/linter/rules.
+
+There is a folder for each rule, and a file in it for each example, whose name says what it shows:
+
+    JXR106/made_by_a_factory.py        a module; the lines that are reported end in `# !`
+    JXR106/made_by_a_factory.fixed.py  its exact text after all fixes, unsafe ones too
+    JXR302/table_of_modes/             a project of several files, of which `module.py` is linted
+
+Nothing may be reported in a module without a mark. Lines at its top that begin with `#:` are about
+the example, and not part of it: `#: jax 0.9` is the JAX that is targeted, and others are remarks.
+"""
+
+import functools
+import re
+from pathlib import Path
+
+from jaxresid.linter.rule import Example
+from jaxresid.linter.rules import KNOWN, rule
+
+FOLDER = Path(__file__).parent / "linter" / "rules"
+MARK = re.compile(r"\s*# !$", re.MULTILINE)
+_HEADER = re.compile(r"(?:#:.*\n)*")
+_JAX = re.compile(r"#: jax (\d+)\.(\d+)\n")
+
+
+@functools.cache
+def examples(code: str) -> dict[str, Example]:
+    """Return the examples of a rule by name: its own are `bad`, `good` and `good_2`."""
+    shown = rule(KNOWN[code])
+    own = {"bad": shown.bad[0], **dict(zip(("good", "good_2"), shown.good, strict=False))}
+    folder = FOLDER / code
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    files = {p.stem: p for p in paths if not p.name.endswith((".fixed.py", "__pycache__"))}
+    return own | {name: _read(path) for name, path in files.items()}
+
+
+def example(code: str, name: str = "bad") -> Example:
+    """Return one example of a rule."""
+    return examples(code)[name]
+
+
+def reported(code: str) -> dict[str, Example]:
+    """Return the examples of a rule that it reports, by name."""
+    return {name: e for name, e in examples(code).items() if marked(e.source)}
+
+
+def silent(code: str) -> list[Example]:
+    """Return the examples of a rule that it says nothing about."""
+    return [e for e in examples(code).values() if not marked(e.source)]
+
+
+def marked(source: str) -> list[int]:
+    """Return the rows that are reported in an example."""
+    return [i for i, line in enumerate(source.split("\n"), 1) if MARK.search(line)]
+
+
+def _read(path: Path) -> Example:
+    others = {}
+    if path.is_dir():
+        root, path = path, path / "module.py"
+        others = {
+            str(p.relative_to(root)): p.read_text()
+            for p in sorted(root.rglob("*.py"))
+            if p.name not in {"module.py", "module.fixed.py"}
+        }
+    text = path.read_text()
+    header = _HEADER.match(text)[0]
+    target = _JAX.search(header)
+    fixed = path.with_suffix(".fixed.py")
+    return Example(
+        text.removeprefix(header),
+        fixed.read_text() if fixed.exists() else None,
+        others,
+        (int(target[1]), int(target[2])) if target else None,
+    )

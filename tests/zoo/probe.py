@@ -153,15 +153,17 @@ def facts(target):
 
 
 def _bytes_of(make):
-    """Bytes of the arrays of each tree; Python's numbers are none."""
+    """Bytes of the arrays of each tree, and of its numbers, which `jax.jit` makes arrays of."""
     import jax
+    import jax.numpy as jnp
 
     roles = []
 
     def arrays():
         made = make()
         roles.extend(made)
-        return [[x for x in jax.tree.leaves(tree) if hasattr(x, "dtype")] for tree in made.values()]
+        trees = [filter(_is_traced, jax.tree.leaves(tree)) for tree in made.values()]
+        return [list(map(jnp.asarray, leaves)) for leaves in trees]
 
     try:
         found = jax.eval_shape(arrays)
@@ -169,6 +171,10 @@ def _bytes_of(make):
         roles.clear()
         found = arrays()
     return {role: sum(map(_nbytes, leaves)) for role, leaves in zip(roles, found, strict=True)}
+
+
+def _is_traced(leaf):
+    return hasattr(leaf, "dtype") or isinstance(leaf, int | float)
 
 
 def _nbytes(leaf):

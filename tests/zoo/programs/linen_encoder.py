@@ -74,8 +74,9 @@ def trees():
     state, tokens, key = train_step_inputs()
     return {
         "parameters": state.params,
-        "optimizer-state": (state.opt_state, state.step),
+        "optimizer-state": state.opt_state,
         "batch": (tokens, key),
+        "argument": state.step,  # the key of dropout is made with it
     }
 
 

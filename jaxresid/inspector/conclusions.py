@@ -9,6 +9,7 @@ from jaxresid.inspector.findings.collect import collected
 from jaxresid.inspector.findings.proposals import Proposal
 from jaxresid.inspector.next_step import next_step
 from jaxresid.inspector.subject.base import Inspection, Subject
+from jaxresid.inspector.subject.searches import about_arguments, about_code, proposing
 from jaxresid.model import Cost, Finding, KeptBeyondPeak, Mark, Phases, Report
 from jaxresid.xla.places import why_unavailable
 
@@ -24,13 +25,13 @@ def concluded(inspection: Inspection, words: tuple[str, ...]) -> Inspection:
     found: tuple[Finding, ...] = ()
     if not subject.is_dead:
         crashes: list[Crash] = []
-        about_code = collected(subject.about_code(report), crashes)
+        code = collected(about_code(subject, report), crashes)
         proposals = inspection.proposals
         if proposals is None:
-            proposals = tuple(collected(subject.proposing(report), crashes))
-        others = collected(subject.about_arguments(report, inspection.donating), crashes)
+            proposals = tuple(collected(proposing(subject, report), crashes))
+        others = collected(about_arguments(subject, report, inspection.donating), crashes)
         inspection = replace(inspection, proposals=proposals).with_crashes(crashes)
-        found = (*about_code, *(each.finding for each in proposals), *others)
+        found = (*code, *(each.finding for each in proposals), *others)
     report = replace(inspection.report, findings=(*inspection.host_findings, *found))
     following = next_step(
         report,
@@ -60,7 +61,7 @@ def rewrite_proposals(subject: Subject, crashes: list[Crash]) -> tuple[Proposal,
         peak=subject.peak,
         mesh=subject.mesh,
     )
-    return tuple(collected(subject.proposing(report), crashes))
+    return tuple(collected(proposing(subject, report), crashes))
 
 
 def kept_beyond_peak(report: Report) -> KeptBeyondPeak | None:

@@ -20,6 +20,7 @@ from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.conclusions import concluded, kept_beyond_peak
 from jaxresid.inspector.findings.collect import collected
 from jaxresid.inspector.findings.host_memory import WITHOUT_EFFECT, host_searches
+from jaxresid.inspector.holes.holes import Holes, LossHole, ProgramHoles
 from jaxresid.inspector.jaxpr.flows import Flows
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.levels import Levels
@@ -33,8 +34,6 @@ from jaxresid.inspector.residuals.offloading import (
     offloading,
 )
 from jaxresid.inspector.subject.base import Inspection, Subject, dead_gradients, gc_paused
-from jaxresid.inspector.subject.function import FunctionSubject
-from jaxresid.inspector.subject.step import StepSubject
 from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace import step as steps
 from jaxresid.inspector.trace.changes import changes, changes_by_function
@@ -51,7 +50,7 @@ from jaxresid.inspector.trace.function import (
 )
 from jaxresid.inspector.trace.lost import LostGradients, lost_gradients
 from jaxresid.inspector.trace.reading import Reading, reading
-from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.inspector.trace.traced import Traced
 from jaxresid.model import (
     Finding,
     Gradient,
@@ -114,7 +113,7 @@ def _traced_subject(question: Question) -> Subject:
     )
     return replace(
         found,
-        trace=found.trace.tracing_in(jax_compat.assuming_gpu()),
+        holes=found.holes.of(found.trace.tracing_in(jax_compat.assuming_gpu())),
         warnings=(*found.warnings, assumed),
         assumes_gpu=True,
     )
@@ -133,27 +132,26 @@ def _traced_here(question: Question) -> Subject:
     remark = meshes.unused_mesh_warning(read.call, leaves, read.trace.written, question.words)
     if remark := remark or meshes.unsharded_warning(read.call, leaves):
         warnings = (*warnings, remark)
-    read = read.on_own_mesh()
-    if isinstance(read.trace, Trace):
-        loss = FunctionSubject(fun, name, read.trace, place, (*warnings, *read.warnings))
-        return replace(loss, warnings=(*loss.warnings, *_taken_for_a_loss(question, loss)))
-    found = StepSubject(fun, name, read.trace, place, (*warnings, *read.warnings))
+    found = Subject(fun, name, read.on_own_mesh(), place, (*warnings, *read.warnings))
     if found.is_dead:
         more: tuple[str, ...] = (dead_gradients(name),)
+    elif found.step is not None:
+        more = tuple(_partly_dead(name, each) for each in lost_gradients(found.step))
     else:
-        more = tuple(_partly_dead(name, each) for each in lost_gradients(read.trace))
+        more = _taken_for_a_loss(question, found)
     return replace(found, warnings=(*found.warnings, *more))
 
 
-def _taken_for_a_loss(question: Question, loss: FunctionSubject) -> tuple[str, ...]:
+def _taken_for_a_loss(question: Question, loss: Subject) -> tuple[str, ...]:
     """Return a warning where what was asked for as a loss looks like a training step.
 
     It takes gradients itself, and is no scalar that these are part of.
     """
-    if not question.is_loss or not loss.target.gradients:
+    traced = loss.holes.alone
+    if traced is None or not question.is_loss or not loss.target.gradients:
         return ()
-    written = loss.trace.written
-    if is_real_scalar(loss.trace.primal().out_info[0]) and (
+    written = traced.written
+    if is_real_scalar(traced.primal().out_info[0]) and (
         not steps.holds_gradient(written) or Flows(written).outputs[0].is_after
     ):
         return ()
@@ -170,29 +168,33 @@ class _Read:
     """A target as it was traced: a loss with its gradient, or a program as it is.
 
     Attributes:
-      trace: the trace.
+      holes: the trace, as what it differentiates.
       call: the arguments that it was traced with.
       warnings: what is to be said of it.
     """
 
-    trace: Trace | StepTrace
+    holes: Holes[Any]
     call: Arguments
     warnings: tuple[str, ...] = ()
 
-    def on_own_mesh(self) -> _Read:
+    @property
+    def trace(self) -> Traced:
+        """The trace."""
+        traced: Traced = self.holes.traced
+        return traced
+
+    def on_own_mesh(self) -> Holes[Any]:
         """Return it split over the mesh that it brings along, if its arguments are not split."""
-        jaxpr = self.trace.forward if isinstance(self.trace, Trace) else self.trace.jaxpr
-        call = meshes.with_own_mesh(self.trace.arguments, jaxpr)
+        call = meshes.with_own_mesh(self.trace.arguments, self.trace.first)
         if call is self.trace.arguments:
-            return self
-        return replace(self, trace=replace(self.trace, arguments=call), call=call)
+            return self.holes
+        return self.holes.of(replace(self.trace, arguments=call))
 
     @property
     def may_be_program(self) -> bool:
         """Whether a loss takes gradients itself, as a training step does, or has none but zero."""
-        return isinstance(self.trace, Trace) and (
-            steps.may_be_program(self.trace) or self.trace.is_flat
-        )
+        loss = self.holes.alone
+        return loss is not None and (steps.may_be_program(loss) or loss.is_flat)
 
 
 def _read(question: Question, call: Arguments, frames: Frames) -> _Read:
@@ -205,7 +207,7 @@ def _read(question: Question, call: Arguments, frames: Frames) -> _Read:
     is_jitted = steps.is_jitted(fun)
     as_program = call.with_numbers("traced")
     if question.mode == "program":
-        return _as_it_is(fun, as_program, name, frames).program(name, frames)
+        return _as_it_is(fun, as_program, name, frames).program(fun, name, frames)
     # Whether there is auxiliary data is read even where a loss is asked for.
     is_open, how = not question.is_loss, None
     reads_aux = not has_aux and question.argnums is None
@@ -224,7 +226,7 @@ def _read(question: Question, call: Arguments, frames: Frames) -> _Read:
                 else Reading(is_loss=True, has_aux=has_aux)
             )
             if is_open and not how.is_loss:
-                return found.program(name, frames)
+                return found.program(fun, name, frames)
             call = found.call if is_jitted else found.call.with_numbers("static")
             if call.is_mutable:
                 # What is changed in place, such as running means, is no parameter of a function.
@@ -261,7 +263,7 @@ def _read(question: Question, call: Arguments, frames: Frames) -> _Read:
         raise
     how = reading(found.primal, found.call)
     if is_open and not how.is_loss:
-        return found.program(name, frames)
+        return found.program(fun, name, frames)
     if failed is not None:
         raise _or_as_it_is(failed) from failed.__cause__
     return differentiated or _loss(fun, call, how.has_aux, name, frames)
@@ -292,7 +294,7 @@ class _AsItIs:
     call: Arguments
     warnings: tuple[str, ...]
 
-    def program(self, name: str, frames: Frames) -> _Read:
+    def program(self, fun: Callable[..., Any], name: str, frames: Frames) -> _Read:
         """Return it as a program.
 
         Raises:
@@ -304,7 +306,7 @@ class _AsItIs:
                 f"{name} returns no array and changes nothing, so compilers remove all that it"
                 " computes; return what it is to compute"
             )
-        return _Read(step, self.call, self.warnings)
+        return _Read(ProgramHoles(fun, step), self.call, self.warnings)
 
 
 _EARLY_REMAT3 = (
@@ -465,7 +467,7 @@ def _loss(
         blame=lambda: _blame_policy(fun, call, has_aux, frames),
     )
     dead = (dead_gradients(name),) if steps.ignores_gradients(fun, found) else ()
-    return _Read(found, found.arguments, (*warnings, *dead))
+    return _Read(LossHole(found), found.arguments, (*warnings, *dead))
 
 
 def _blame_policy(fun: Callable[..., Any], call: Arguments, has_aux: bool, frames: Frames) -> None:

@@ -31,6 +31,7 @@ from jaxresid.cli.main import run
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.findings.collect import collected
 from jaxresid.inspector.report import inspection
+from jaxresid.inspector.subject.searches import about_code
 from jaxresid.linter.rule import SECTIONS, documentation
 from jaxresid.linter.rules import INDEX, KNOWN, TRACED
 from jaxresid.linter.run.files import LintRun
@@ -474,7 +475,7 @@ def test_a_loop_is_worth_a_word_where_it_makes_the_peak(changed, is_found):
     found = inspection(Question(functools.partial(scanned, body), (WS, X)))
     peak = dataclasses.replace(found.report.peak, **changed)
     report = dataclasses.replace(found.report, peak=peak)
-    said = [f.name for f in collected(found.subject.about_code(report), [])]
+    said = [f.name for f in collected(about_code(found.subject, report), [])]
     assert said == ["unwrapped-loop-body"] * is_found
 
 

@@ -10,6 +10,7 @@ import jaxresid
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.findings.collect import collected
 from jaxresid.inspector.report import inspection
+from jaxresid.inspector.subject.searches import proposing
 
 N, D, V = 2048, 64, 8192
 
@@ -95,7 +96,7 @@ def test_it_is_worth_a_word_from_3_percent_on(share):
     least = violation.measured["peak_nbytes"]
     peak = dataclasses.replace(seen.report.peak, nbytes=int(least / (1 - share)))
     report = dataclasses.replace(seen.report, peak=peak)
-    said = [each.finding.name for each in collected(seen.subject.proposing(report), [])]
+    said = [each.finding.name for each in collected(proposing(seen.subject, report), [])]
     assert ("logits-at-peak" in said) == (share > 0.03)
 
 

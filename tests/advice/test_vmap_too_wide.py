@@ -12,7 +12,6 @@ import jaxresid
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.subject import base
-from jaxresid.inspector.subject.step import StepSubject
 from jaxresid.model import answer
 
 PARTS, MODE = "JXR845", "JXR846"
@@ -293,6 +292,6 @@ def test_the_other_mode_lowers_xla_s_peak(program, on):
 
 def test_subjects_are_traced_again_as_they_are():
     subject = inspection(Question(spectra, (f32(64, 64),))).subject
-    assert isinstance(subject, StepSubject)
+    assert subject.step is not None
     made = subject.retraced(contextlib.nullcontext)
     assert made.figures.peak_nbytes == subject.peak.nbytes

@@ -64,8 +64,10 @@ def changed_programs(inspection: Inspection, crashes: list[Crash]) -> tuple[Chan
             for each in (inspection.proposals or ())[:MOST_REWRITES]
         ]
         found = collected(searches, crashes)
-    if subject.donating is not None:
-        found.append(ChangedProgram(None, _program(MISSING, subject.donating)))
+    missing = subject.missing_donation
+    if missing is not None:
+        changed = Changed(missing.step, missing.program)
+        found.append(ChangedProgram(None, _program(MISSING, changed)))
     return tuple(found)
 
 

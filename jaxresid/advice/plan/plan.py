@@ -414,7 +414,7 @@ class Planning:
         recomputed, or nothing fits. `confirmed` is what the compiler says that it needs, in bytes.
         """
         is_step = self.subject.target.mode == "program"
-        parts = floor_parts(shown.variant, has_gradient=self.subject.target.has_gradient)
+        parts = floor_parts(self.subject, shown.variant)
         without = () if is_step else WITHOUT_STEP
         if not traces or not self.has_estimate:
             return Floor(parts, (), without), []

@@ -158,19 +158,17 @@ def report(
         keep_result("report", options, result, since=since)
         if output.format == "jax":
             from jaxresid.inspector.subject.base import without_gradient
-            from jaxresid.inspector.trace.function import Trace
             from jaxresid.inspector.trace.saved_lines import saved_residual_lines
 
-            if not isinstance(found.trace, Trace):
+            loss = found.subject.holes.alone
+            if loss is None:
                 if not result.target.has_gradient:
                     raise InputsError(without_gradient(result.target))
                 raise InputsError(
                     f"{options.target} is taken as it is, and JAX lists the residuals of what it"
                     " differentiates only; use -f text or json, or --mode loss"
                 )
-            lines = saved_residual_lines(
-                found.subject.fun, found.trace.arguments, found.trace.has_aux
-            )
+            lines = saved_residual_lines(found.subject.fun, loss.arguments, loss.has_aux)
     if output.format not in ("text", "json", "html"):  # these have the report's warnings
         for warning in crash_warnings(found.crashes):
             tell(f"jaxresid: warning: {warning}")

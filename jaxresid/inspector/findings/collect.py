@@ -6,23 +6,12 @@ the code behind one finding costs that one alone, and is a warning of the report
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from jaxresid.crashes import RAISES, Crash, crash_of
 from jaxresid.errors import NOT_CAUGHT, JaxresidError
-from jaxresid.inspector.findings.loops import (
-    Loop,
-    stacking_loops,
-    stacking_loops_of_step,
-    unwrapped_bodies,
-)
-from jaxresid.inspector.findings.policies import policy_findings
-from jaxresid.inspector.trace.function import Trace
-from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.inspector.trace.traced import Traced
 from jaxresid.model import Computed, Finding, Location, Mark, Report, Residual
 from jaxresid.text.units import format_bytes
 
@@ -66,25 +55,7 @@ def collected(searches: Iterable[Search[T]], crashes: list[Crash]) -> list[T]:
     return everything
 
 
-def searches_of_function(report: Report, traced: Trace) -> Iterator[Search[Finding]]:
-    """Yield the searches about a function, apart from those about host memory or a checkpoint."""
-    return _searches(report, traced, functools.partial(stacking_loops, report, traced))
-
-
-def searches_of_step(report: Report, step: StepTrace) -> Iterator[Search[Finding]]:
-    """Yield the searches about a training step, as `searches_of_function` does."""
-    return _searches(report, step, functools.partial(stacking_loops_of_step, step))
-
-
-def _searches(
-    report: Report, traced: Traced, stacking: Callable[[], Sequence[Loop]]
-) -> Iterator[Search[Finding]]:
-    yield "undefined-checkpoint-name and unused-checkpoint-name", lambda: policy_findings(traced)
-    yield "unwrapped-loop-body", lambda: unwrapped_bodies(report, traced, stacking)
-    yield "free-residual", lambda: _free_residuals(report)
-
-
-def _free_residuals(report: Report) -> Iterator[Finding]:
+def free_residuals(report: Report) -> Iterator[Finding]:
     """Yield the findings about free residuals that a loop reads.
 
     In straight-line code every compiler folds such values into what reads them.

@@ -9,21 +9,21 @@ from dataclasses import dataclass, replace
 
 from jaxresid.errors import RetraceError
 from jaxresid.inspector.call.splits import Split, parts, split_of_text, text
-from jaxresid.inspector.cost.jaxpr_cost import passes_cost
 from jaxresid.inspector.findings.logits import may_be_in_vector_memory
 from jaxresid.inspector.findings.proposals import Proposal, proposal, rewrite_effect
+from jaxresid.inspector.holes.holes import LossHole
 from jaxresid.inspector.memory.intervals import kind_of
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.program.build import Program, value_and_gradients
+from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.collectives import sent_nbytes, without
-from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
 from jaxresid.inspector.trace.function import Trace
-from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
+from jaxresid.inspector.trace.retracing import retracing
+from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites, figures_of
 from jaxresid.inspector.variants.rewrites.split_values import constrained, made_on
 from jaxresid.jaxpr_types import Jaxpr
-from jaxresid.model import Computed, Cost, Finding, Location, Report, Residual
+from jaxresid.model import Computed, Finding, Location, Report, Residual
 from jaxresid.text.units import format_bytes
 
 # Of the peak: over a mesh estimates are off by 7 to 14 % in the median, and less is not told apart.
@@ -99,11 +99,11 @@ def whole_activations(
     found, values = _lines(report.residuals, sizes), _values(report.residuals)
     if sum(each.whole_nbytes for each in found) < least:
         return
-    sent = sent_nbytes(program.block, program.trips)
+    sent, hole = sent_nbytes(program.block, program.trips), LossHole(traced)
     trials = [
         trial
         for line in found[:_LINES]
-        for trial in _trials(line, values, traced, sizes, rewrites, profile)
+        for trial in _trials(line, values, hole, sizes, profile)
         if trial.sent_nbytes <= _MOST_SENT * sent
     ]
     if not trials:
@@ -117,12 +117,8 @@ def whole_activations(
     trace, reason = split_again(best.trace)
     if reason is not None:
         return
-    made = value_and_gradients(trace)
-    figures = Figures(
-        peak_nbytes(lower(made, profile)),
-        kept_nbytes(kept_by(trace, made))[0],
-        sum(passes_cost(trace), Cost()),
-    )
+    made = hole.program(trace)
+    figures = figures_of(hole, trace, made, profile)
     if figures.peak_nbytes <= peak - least:
         after = sent_nbytes(made.block, made.trips)
         finding = _finding(report, rewrites, best, figures, (sent, after))
@@ -228,13 +224,12 @@ def _splits(value: _Value, axis: str, sizes: Mapping[str, int]) -> Iterator[tupl
 def _trials(
     line: _Line,
     values: Mapping[tuple[int, ...], _Value],
-    traced: Trace,
+    hole: LossHole,
     sizes: Mapping[str, int],
-    rewrites: Rewrites,
     profile: Profile,
 ) -> Iterator[_Trial]:
     """Yield the program with what a line makes split further, each value in each way."""
-    (jaxpr,) = rewrites.jaxprs
+    traced, jaxpr = hole.traced, hole.traced.written
     for shape, made in made_on(traced.levels, jaxpr, line.location).items():
         # How other values are split is not known.
         kept = values.get(shape)
@@ -249,10 +244,11 @@ def _trials(
         for axis, dim, split in ways:
             changed = constrained(jaxpr, made, traced.arguments.mesh, split)
             try:
-                trace, program = rewrites.program(0, changed)
-                assert isinstance(trace, Trace)
+                with retracing("a constraint"):
+                    trace = hole.trace({0: changed})
             except RetraceError:
                 continue
+            program = hole.program(trace)
             nbytes = peak_nbytes(lower(program, profile))
             sent = sent_nbytes(program.block, program.trips)
             yield _Trial(line, value, axis, dim, split, changed, trace, nbytes, sent)

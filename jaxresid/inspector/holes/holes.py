@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any, Generic, Protocol, TypeVar
@@ -40,7 +40,7 @@ from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.program.build import JaxprReader, Program, value_and_gradients
 from jaxresid.inspector.program.op_cost import block_cost
 from jaxresid.inspector.program.step import step_program
-from jaxresid.inspector.program.step_roles import Roles, roles
+from jaxresid.inspector.program.step_roles import PARAMETERS, Roles, next_values, roles
 from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.residuals.offloading import (
     KeptResidual,
@@ -49,12 +49,13 @@ from jaxresid.inspector.residuals.offloading import (
     kept_of,
 )
 from jaxresid.inspector.residuals.step import step_kept_nbytes, step_residuals
+from jaxresid.inspector.trace.derivatives import lines_of_gradients
 from jaxresid.inspector.trace.function import Trace, retrace
 from jaxresid.inspector.trace.retracing import retracing
-from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
+from jaxresid.inspector.trace.step import StepTrace, may_be_program, step_primal, step_trace
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
-from jaxresid.model import Cost, Location, Phases, Residual
+from jaxresid.model import Cost, Location, Phases, Residual, Target
 
 T = TypeVar("T", bound=Traced)
 # Puts a function that traces into a context.
@@ -205,6 +206,33 @@ class Holes(ABC, Generic[T]):
     def losses(self, changed: Mapping[int, Jaxpr]) -> tuple[Loss, ...]:
         """Return what the program differentiates, with other open jaxprs in holes."""
 
+    @abstractmethod
+    def of(self, traced: T) -> Holes[T]:
+        """Return the holes of another trace of the program."""
+
+    @abstractmethod
+    def with_leaves(self, leaves: Sequence[Any]) -> Holes[T]:
+        """Return the holes of the program, traced with other leaves in the place of its arguments'.
+
+        Args:
+          leaves: as many as `traced.arguments` has.
+
+        Raises:
+          Exception: whatever the program raises while JAX traces it.
+        """
+
+    def as_step(self, traced: T) -> StepTrace | None:
+        """Return a trace as that of a program as it is; None of a loss."""
+        return None
+
+    @abstractmethod
+    def target(self, name: str) -> Target:
+        """Return the target of a report: what is differentiated, or which gradients it takes.
+
+        Args:
+          name: the name of the program.
+        """
+
 
 class LossHole(Holes[Trace]):
     """The hole of a loss, which nothing is around."""
@@ -312,6 +340,27 @@ class LossHole(Holes[Trace]):
         if jaxpr is not None:
             closed = jax_compat.with_jaxpr(closed, jaxpr)
         return (Loss(closed, frozenset(), self.traced.num_outputs),)
+
+    def of(self, traced: Trace) -> LossHole:
+        """Return the hole of another trace of the loss."""
+        return LossHole(traced)
+
+    def with_leaves(self, leaves: Sequence[Any]) -> LossHole:
+        """Return the loss traced with other leaves; see `Holes.with_leaves`."""
+        again = self.traced.again
+        if again is None:
+            raise TraceError("the function cannot be traced again")
+        made = again(replace(self.traced.arguments, leaves=tuple(leaves)))
+        return LossHole(replace(made, again=again, has_aux=self.traced.has_aux))
+
+    def target(self, name: str) -> Target:
+        """Return the name of the loss, and what it is differentiated by."""
+        call = self.traced.arguments
+        # The primal jaxpr may need another trace.
+        holds_gradients = may_be_program(self.traced)
+        own = lines_of_gradients(self.traced.written, self.traced.frames) if holds_gradients else ()
+        paths = tuple(call.paths[i] for i in call.having("differentiated"))
+        return Target(name, paths, "loss", own, other_mode="program")
 
 
 class ProgramHoles(Holes[StepTrace]):
@@ -470,6 +519,32 @@ class ProgramHoles(Holes[StepTrace]):
             loss if n not in changed else loss.with_jaxpr(changed[n])
             for n, loss in enumerate(self._open.losses)
         )
+
+    def of(self, traced: StepTrace) -> ProgramHoles:
+        """Return the holes of another trace of the program."""
+        return ProgramHoles(self._fun, traced)
+
+    def with_leaves(self, leaves: Sequence[Any]) -> ProgramHoles:
+        """Return the program traced with other leaves; see `Holes.with_leaves`."""
+        call = replace(self.traced.arguments, leaves=tuple(leaves))
+        primal = step_primal(self._fun, call)
+        return ProgramHoles(self._fun, step_trace(primal, call, self.traced.frames))
+
+    def as_step(self, traced: StepTrace) -> StepTrace:
+        """Return the trace."""
+        return traced
+
+    def target(self, name: str) -> Target:
+        """Return the name of the program, and what it takes gradients of, as far as is known."""
+        step = self.traced
+        parameters = tuple(r.path or "" for r in self._roles()[0] if r.kind == PARAMETERS)
+        own = lines_of_gradients(step.jaxpr, step.frames)
+        if not own:
+            found = Target(name, parameters, "program")
+            return replace(found, other_mode="loss") if step.is_differentiable else found
+        updated = {step.inputs[i] for i in next_values(step, only_of_itself=True)}
+        is_step = not step.is_dead and not updated.isdisjoint(parameters)
+        return Target(name, parameters, "program", own, is_step)
 
 
 class _Open(Protocol):

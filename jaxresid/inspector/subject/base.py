@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,25 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from jaxresid import jax_compat
 from jaxresid.crashes import Crash, crash_warnings
 from jaxresid.errors import InputsError, RetraceError
-from jaxresid.inspector.checkpoints.batched import may_be_batched
 from jaxresid.inspector.checkpoints.evaluate import evaluate_checkpoints
-from jaxresid.inspector.checkpoints.hidden_names import may_hide_names
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints, JudgedCheckpoint
-from jaxresid.inspector.findings.attention import attention_at_peak
-from jaxresid.inspector.findings.collect import Search
-from jaxresid.inspector.findings.defeated_policies import defeated_policies
-from jaxresid.inspector.findings.derived_values import derived_values
-from jaxresid.inspector.findings.gathered_weights import gathered_weights
-from jaxresid.inspector.findings.hidden_names import names_hidden_by_rules
-from jaxresid.inspector.findings.jacobians import NAME as COSTLY_MODE
-from jaxresid.inspector.findings.logits import logits_at_peak
-from jaxresid.inspector.findings.loop_excess import holds_loop, loop_excess
-from jaxresid.inspector.findings.one_hots import NAME as ONE_HOT_MATMUL
-from jaxresid.inspector.findings.one_hots import one_hots_at_peak
-from jaxresid.inspector.findings.proposals import Changed, Proposal
-from jaxresid.inspector.findings.vmaps import NAME as VMAP_TOO_WIDE
-from jaxresid.inspector.findings.vmaps import least_nbytes, mapped_nbytes, wide_vmaps
-from jaxresid.inspector.findings.widening import holds_cast, widened_residuals
+from jaxresid.inspector.findings.proposals import WORTH_SAYING, Proposal
 from jaxresid.inspector.holes.holes import Holes
 from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
 from jaxresid.inspector.jaxpr.frames import Frames
@@ -42,10 +25,16 @@ from jaxresid.inspector.memory.lowered import Lowered, lower
 from jaxresid.inspector.memory.peak import EstimatedPeak, OpSources, peak
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program
-from jaxresid.inspector.program.program_arrays import ProgramArrays
-from jaxresid.inspector.residuals.step import Gradients
+from jaxresid.inspector.program.donation import MissingDonation, missing_donation
+from jaxresid.inspector.program.ops import Op
+from jaxresid.inspector.program.program_arrays import ProgramArrays, program_arrays
+from jaxresid.inspector.residuals.listing import listed
+from jaxresid.inspector.residuals.step import Gradients, gradients
 from jaxresid.inspector.trace import meshes
+from jaxresid.inspector.trace.derivatives import in_words
+from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.retracing import retracing
+from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.checkpoints import CheckpointVariants
 from jaxresid.inspector.variants.rewrites.effects import (
@@ -83,24 +72,38 @@ _UNTOLD = (
 
 
 @dataclass(frozen=True)
-class Subject(ABC):
-    """A function or training step as it was traced: what a report is made of, and its variants.
+class Subject:
+    """A loss or a program as it was traced: what a report is made of, and its variants.
 
     Attributes:
       fun: the function.
       name: what it is called in a report.
-      trace: its trace.
+      holes: what it differentiates, and the program around that.
       place: the place that its figures are for.
       warnings: what is to be said of it.
       assumes_gpu: whether it was traced as on a GPU that is not here.
+      split_again: returns a variant of its trace with the residuals split as a compiler says, or
+        the reason why it does not; None where none is asked.
     """
 
     fun: Callable[..., Any]
     name: str
-    trace: Traced
+    holes: Holes[Any]
     place: Place
     warnings: tuple[str, ...]
     assumes_gpu: bool = False
+    split_again: Callable[[Trace], tuple[Trace, str | None]] | None = None
+
+    @property
+    def trace(self) -> Traced:
+        """Its trace."""
+        traced: Traced = self.holes.traced
+        return traced
+
+    @property
+    def step(self) -> StepTrace | None:
+        """Its trace as that of a program as it is; None of a loss."""
+        return self.holes.as_step(self.holes.traced)
 
     def tracing(self) -> contextlib.AbstractContextManager[None]:
         """Return the context to trace it in again, or parts of it."""
@@ -112,12 +115,15 @@ class Subject(ABC):
 
         It has no backward pass then, and nothing is said of what it takes or of its checkpoints.
         """
-        return False
+        return self.step is not None and self.step.is_dead
 
-    @property
+    @functools.cached_property
     def arrays(self) -> ProgramArrays:
         """What goes into a program without a gradient, and what comes out; of others nothing."""
-        return (), ()
+        step = self.step
+        if step is None or step.holds_gradient:
+            return (), ()
+        return program_arrays(step, self.program)
 
     @property
     def passes(self) -> int:
@@ -141,8 +147,11 @@ class Subject(ABC):
 
     @property
     def mesh(self) -> Mesh | None:
-        """The mesh that it is split over; None: it is of one device."""
-        return meshes.mesh_for_report(self.trace.arguments.mesh)
+        """The mesh that it is split over, and whether a compiler said how; None without one."""
+        found, loss = meshes.mesh_for_report(self.trace.arguments.mesh), self.holes.alone
+        if found is None or loss is None or loss.pieces is None:
+            return found
+        return replace(found, source="compiler")
 
     @functools.cached_property
     def jax(self) -> JaxInfo:
@@ -152,12 +161,23 @@ class Subject(ABC):
     def split_by_compiler(self, cache: CompileCache | None) -> Subject:
         """Return the subject with its residuals split as a compiler says, where that is asked.
 
-        It is where the axes of its mesh are not explicit.
+        It is of a loss, where the axes of its mesh are not explicit.
 
         Args:
           cache: the cache of what is compiled for that.
         """
-        return self
+        mesh, loss = self.mesh, self.holes.alone
+        if loss is None or mesh is None or mesh.mode != "auto" or mesh.size == 1:
+            return self
+        split = functools.partial(meshes.split_by_compiler, cache=cache)
+        traced, reason = split(loss)
+        more = () if reason is None else (reason,)
+        return replace(
+            self,
+            holes=self.holes.of(traced),
+            split_again=split,
+            warnings=(*self.warnings, *more),
+        )
 
     @functools.cached_property
     def peak(self) -> Peak | None:
@@ -185,82 +205,18 @@ class Subject(ABC):
         return lower(self.program, self.profile)
 
     @property
-    def donating(self) -> Changed | None:
-        """The program with what it could give away donated; None where there is nothing."""
-        return None
+    def temporaries(self) -> tuple[tuple[int, Op], ...]:
+        """The bytes of each temporary at the estimated peak, with the op that makes it."""
+        return self._estimated.temporaries
 
-    def proposing(self, report: Report) -> Iterator[Search[Proposal]]:
-        """Yield the searches for findings whose worth is that of a rewrite.
-
-        On a mesh there are none but those of what is gathered inside `shard_map`, whose types are
-        those of one device: how a compiler splits what is rewritten is not known.
-
-        Args:
-          report: its report.
-        """
-        levels, profile = self.trace.levels, self.profile
-
-        def rewrites() -> Rewrites | None:
-            return self.rewrites
-
-        yield (
-            "logits-at-peak",
-            lambda: logits_at_peak(report, self.live, levels, profile, rewrites),
-        )
-        if report.peak is not None:
-            yield "gathered-weights-kept", lambda: gathered_weights(report, profile, rewrites)
-        if report.peak is None or report.mesh is not None:
-            return
-        jaxprs = [top.jaxpr for top in self.trace.tops]
-
-        def rewriting(search: Callable[[Rewrites], Iterator[Proposal]]) -> Iterator[Proposal]:
-            made = self.rewrites
-            return iter(()) if made is None else search(made)
-
-        if holds_loop(*jaxprs):
-            yield (
-                "needless-loop-state",
-                lambda: rewriting(lambda made: loop_excess(report, levels, profile, made)),
-            )
-            yield (
-                "derived-residual",
-                lambda: rewriting(lambda made: derived_values(report, levels.frames, made)),
-            )
-        if mapped_nbytes(self._estimated.temporaries) >= least_nbytes(report, profile):
-            yield (
-                f"{VMAP_TOO_WIDE} and {COSTLY_MODE}",
-                lambda: wide_vmaps(
-                    report,
-                    profile,
-                    levels.frames,
-                    lambda: self.holes.cost(self.trace),
-                    self.retraced,
-                ),
-            )
-        yield (
-            ONE_HOT_MATMUL,
-            lambda: one_hots_at_peak(report, self.live, levels, jaxprs, rewrites),
-        )
-        if holds_cast(*jaxprs):
-            yield (
-                "widened-residual",
-                lambda: rewriting(lambda made: widened_residuals(report, levels, made)),
-            )
-        yield (
-            "attention-scores-at-peak",
-            lambda: attention_at_peak(report, self.live, levels, jaxprs, profile, rewrites),
-        )
-        if self.trace.has_checkpoints and may_be_batched(jaxprs):
-            run_again = functools.partial(self.trace.run_again, self.fun)
-            yield (
-                "defeated-policy",
-                lambda: rewriting(lambda made: defeated_policies(report, levels, made, run_again)),
-            )
-        if self.trace.has_checkpoints and may_hide_names(self.trace.written):
-            yield (
-                "name-outside-custom-vjp-forward",
-                lambda: rewriting(lambda made: names_hidden_by_rules(report, levels, made)),
-            )
+    @functools.cached_property
+    def missing_donation(self) -> MissingDonation | None:
+        """The arguments that a program returns updated and does not donate, if these matter."""
+        step = self.step
+        if step is None or step.is_dead:
+            return None
+        least = 0 if self.peak is None else WORTH_SAYING * self.peak.nbytes
+        return missing_donation(step, self.program, least)
 
     def retraced(
         self, changing: Callable[[], contextlib.AbstractContextManager[object]]
@@ -296,7 +252,7 @@ class Subject(ABC):
         trace = subject.trace.tracing_in(primal_in_context)
         for top in trace.tops:
             strip_trace_context(top.jaxpr)
-        subject = replace(subject, trace=trace)
+        subject = replace(subject, holes=subject.holes.of(trace))
         program = subject.program
         figures = figures_of(self.holes, trace, program, self.profile)
         return Retraced(
@@ -304,7 +260,7 @@ class Subject(ABC):
             program,
             figures,
             self.interval(figures.peak_nbytes, program),
-            subject._estimated.temporaries,
+            subject.temporaries,
         )
 
     def interval(self, nbytes: int, program: Program) -> Interval | None:
@@ -341,15 +297,10 @@ class Subject(ABC):
         """The residuals; of a function in the order of the vjp function's leaves."""
         return self.holes.residuals(self.trace, self.program)
 
-    @property
+    @functools.cached_property
     def gradients(self) -> Gradients:
-        """The gradients that a program takes; of a loss none."""
-        return Gradients()
-
-    @property
-    @abstractmethod
-    def holes(self) -> Holes[Any]:
-        """What is differentiated, and the program around it."""
+        """The gradients that a program takes, and those inside of them; of a loss none."""
+        return Gradients() if self.step is None else gradients(self.step, self.program)
 
     @functools.cached_property
     def rewrites(self) -> Rewrites | None:
@@ -361,10 +312,10 @@ class Subject(ABC):
         except RetraceError:
             return None
 
-    @property
-    @abstractmethod
+    @functools.cached_property
     def target(self) -> Target:
         """The name of the function, what is differentiated, and whether it is a training step."""
+        return self.holes.target(self.name)
 
     def evaluate_checkpoints(self) -> EvaluatedCheckpoints:
         """Return its checkpoints, judged, and the cost of its passes.
@@ -383,16 +334,9 @@ class Subject(ABC):
             why_unknown=_UNTOLD if self.gradients.untold else "",
         )
 
-    @abstractmethod
     def traced_with(self, leaves: Sequence[Any]) -> Subject:
-        """Return it traced again with other leaves in the place of its arguments'.
-
-        Args:
-          leaves: as many as `trace.arguments` has.
-
-        Raises:
-          Exception: whatever the function raises while JAX traces it.
-        """
+        """Return it traced again with other leaves; see `Holes.with_leaves`."""
+        return replace(self, holes=self.holes.with_leaves(leaves))
 
     def variants(self) -> CheckpointVariants:
         """Return its variants, made by changing its checkpoints.
@@ -405,28 +349,6 @@ class Subject(ABC):
             raise InputsError(dead_gradients(self.name))
         return CheckpointVariants(self.holes, self.profile, self.name)
 
-    @abstractmethod
-    def about_code(self, report: Report) -> Iterator[Search[Finding]]:
-        """Yield the searches for findings about its code, to be told of before the proposals.
-
-        What is about host memory, or about one of its checkpoints, is not in it.
-
-        Args:
-          report: its report.
-        """
-
-    def about_arguments(
-        self, report: Report, donating: CompiledChange | None
-    ) -> Iterator[Search[Finding]]:
-        """Yield the searches for findings about its arguments, to be told of after the proposals.
-
-        Args:
-          report: its report.
-          donating: what the compiler says of `donating`; None where it was not asked.
-        """
-        yield from ()
-
-    @abstractmethod
     def split(self, report: Report, *, max_eqns: int, depth: int) -> Split:
         """Return its forward and backward pass, listed.
 
@@ -436,8 +358,18 @@ class Subject(ABC):
           depth: show nested jaxprs down to this depth; 0 folds them all.
 
         Raises:
-          InputsError: it is a training step, or takes no gradient.
+          InputsError: it is a program, which has no two passes, or has them in one jaxpr.
         """
+        if self.holes.alone is not None:
+            return listed(self.holes.alone, report, max_eqns=max_eqns, depth=depth)
+        if self.target.gradients:
+            raise InputsError(
+                f"{self.name} is a program with both passes of a gradient in it"
+                f" ({in_words(self.target.gradients)}); split the function that is differentiated"
+                " there (a report shows what it keeps), or use mode loss to differentiate the"
+                " program itself"
+            )
+        raise InputsError(without_gradient(self.target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,7 +382,7 @@ class Inspection:
       judged: the checkpoints of the report, with what their verdicts are made of.
       host_findings: the findings about host memory.
       proposals: the findings whose worth is that of a rewrite; None before they are looked for.
-      donating: as `Subject.about_arguments` is given it.
+      donating: what the compiler says of `Subject.missing_donation`; None where it was not asked.
       crashes: the searches that an error of our own ended.
     """
 

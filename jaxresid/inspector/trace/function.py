@@ -150,6 +150,11 @@ class Trace(Traced):
         """The open primal jaxpr, which shows the checkpoints."""
         return jax_compat.open_jaxpr(self.primal().jaxpr)
 
+    @property
+    def first(self) -> Jaxpr:
+        """The open forward jaxpr."""
+        return self.forward
+
     @functools.cached_property
     def has_checkpoints(self) -> bool:
         """Whether the function may hold checkpoints.

@@ -109,6 +109,11 @@ class StepTrace(Traced):
         return BACKWARD in self.passes.within(self.jaxpr)
 
     @functools.cached_property
+    def is_dead(self) -> bool:
+        """Whether it takes gradients, and none is part of what it returns or changes."""
+        return self.holds_gradient and drops_gradients(self.jaxpr)
+
+    @functools.cached_property
     def kept(self) -> frozenset[Var]:
         """What its gradients keep, as far as that stands in it as the variables that it was."""
         pairs = (pair for eqn in eqns_in(self.jaxpr) for pair in jax_compat.derivatives(eqn))
@@ -137,6 +142,11 @@ class StepTrace(Traced):
     @property
     def written(self) -> Jaxpr:
         """The open jaxpr itself, whose backward passes hold the checkpoints."""
+        return self.jaxpr
+
+    @property
+    def first(self) -> Jaxpr:
+        """The open jaxpr itself."""
         return self.jaxpr
 
     @functools.cached_property
@@ -230,11 +240,6 @@ def is_jitted(fun: Callable[..., Any]) -> bool:
         return callable(getattr(fun, "lower", None))
     except Exception:  # a callable's own __getattr__ may raise anything
         return False
-
-
-def is_dead(step: StepTrace) -> bool:
-    """Return whether a program takes gradients, and none is part of what it returns or changes."""
-    return step.holds_gradient and drops_gradients(step.jaxpr)
 
 
 def _differentiates_twice(forward: Jaxpr) -> bool:

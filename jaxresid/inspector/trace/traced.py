@@ -75,6 +75,11 @@ class Traced(ABC):
 
     @property
     @abstractmethod
+    def first(self) -> Jaxpr:
+        """The open jaxpr that its arguments go into."""
+
+    @property
+    @abstractmethod
     def has_checkpoints(self) -> bool:
         """Whether it may hold checkpoints."""
 

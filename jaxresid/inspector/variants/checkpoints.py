@@ -275,7 +275,7 @@ class CheckpointVariants:
             figures.peak_nbytes,
             sum(figures.passes, Cost()),
             figures.lowered,
-            functools.cache(lambda: self._details(self.trace(choices))),
+            functools.cache(lambda: self.details(self.trace(choices))),
             few,
         )
 
@@ -302,24 +302,28 @@ class CheckpointVariants:
 
     def measured(self, traced: Traced) -> Variant:
         """Return a trace with its figures."""
-        program = self.holes.program(traced)
+        program = self.program(traced)
         lowered = lower(program, self._profile)
         return Variant(
             functools.cache(lambda: self.holes.kept_nbytes(traced, program)),
             peak_nbytes(lowered),
             self.holes.cost(traced),
             lowered,
-            lambda: self._details(traced, program),
+            lambda: self.details(traced, program),
         )
 
-    def _details(self, traced: Traced, program: Program | None = None) -> Details:
+    def program(self, traced: Traced) -> Program:
+        """Return the whole program of a trace with choices made."""
+        return self.holes.program(traced)
+
+    def details(self, traced: Traced, program: Program | None = None) -> Details:
         """Return the details of a trace.
 
         Args:
           traced: the trace.
           program: its program, where that is known.
         """
-        known = program or self.holes.program(traced)
+        known = program or self.program(traced)
         return Details(
             known,
             traced,

@@ -212,6 +212,23 @@ class Variants(Protocol):
         """
         ...
 
+    def program(self, traced: Traced) -> Program:
+        """Return the whole program of a trace with choices made."""
+        ...
+
+
+class OtherVariants:
+    """Variants that have the places of others; see `Variants`.
+
+    Args:
+      others: The others.
+    """
+
+    def __init__(self, others: Variants) -> None:
+        self.places, self.nests, self.body = others.places, others.nests, others.body
+        self.unchangeable, self.overlaps = others.unchangeable, others.overlaps
+        self.program = others.program
+
 
 def everywhere(place: CheckpointPlace, choice: Choice | None) -> tuple[Choice | None, ...]:
     """Return the same choice for every call of a place."""

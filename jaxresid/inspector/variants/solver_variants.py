@@ -15,7 +15,7 @@ from jaxresid.inspector.variants.choices import (
     CheckpointPlace,
     Choices,
     Details,
-    Nest,
+    OtherVariants,
     Variant,
     Variants,
     same_places,
@@ -27,7 +27,6 @@ from jaxresid.inspector.variants.solver_checkpoints import (
     keeping,
     watching,
 )
-from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Location
 
 _Result = TypeVar("_Result")
@@ -46,7 +45,7 @@ class Solver:
     loop: CheckpointedLoop
 
 
-class SolverVariants:
+class SolverVariants(OtherVariants):
     """The variants of a function with the checkpoints of its loop as one more choice.
 
     With another number of them the function is traced again, and other choices are made in that
@@ -59,29 +58,10 @@ class SolverVariants:
     """
 
     def __init__(self, plain: Variants, solver: Solver, again: Callable[[], Variants]) -> None:
+        super().__init__(plain)
         self.plain, self.solver = plain, solver
         self._again = again
         self._with = functools.cache(self._traced_with)
-
-    def places(self) -> tuple[CheckpointPlace, ...]:
-        """Return the places besides the loop; see `choices.Variants`."""
-        return self.plain.places()
-
-    def nests(self) -> tuple[Nest, ...]:
-        """Return the loops that may be cut; see `choices.Variants`."""
-        return self.plain.nests()
-
-    def unchangeable(self) -> tuple[str, ...]:
-        """Return the checkpoints that are no places; see `choices.Variants`."""
-        return self.plain.unchangeable()
-
-    def body(self, place: CheckpointPlace) -> Jaxpr:
-        """Return what the first call of a place runs; see `choices.Variants`."""
-        return self.plain.body(place)
-
-    def overlaps(self) -> tuple[tuple[CheckpointPlace, CheckpointPlace], ...]:
-        """Return the pairs of places that overlap; see `choices.Variants`."""
-        return self.plain.overlaps()
 
     def variant(self, choices: Choices) -> Variant:
         """Apply choices, differentiate again, and measure; see `choices.Variants`."""

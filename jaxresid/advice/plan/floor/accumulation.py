@@ -10,23 +10,19 @@ from jaxresid.errors import JaxresidError
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.inspector.trace.traced import Traced
 
 
-class AccumulatedTrace(StepTrace):
-    """The trace of a function's value and gradients, added up over microbatches.
-
-    It returns values and then gradients, as many as arguments are differentiated.
-    """
-
-
-def accumulated(one: Trace, call: Arguments, batch: Sequence[int]) -> AccumulatedTrace:
+def accumulated(loss: Trace, one: Traced, call: Arguments, batch: Sequence[int]) -> StepTrace:
     """Return the trace of a scan over microbatches that adds up values and gradients.
 
-    Gradients of the batch itself are stacked. On a mesh each microbatch has one of so many items in
-    a row, so that all devices that the batch is split over work at it.
+    It returns values and then gradients, as many as arguments are differentiated. Gradients of the
+    batch itself are stacked. On a mesh each microbatch has one of so many items in a row, so that
+    all devices that the batch is split over work at it.
 
     Args:
-      one: The function, traced with one microbatch.
+      loss: The function, traced with any batch.
+      one: The same with one microbatch, perhaps with other checkpoints.
       call: The arguments, with the whole batch.
       batch: The numbers of the leaves that hold the batch; the leading dim is divided.
 
@@ -40,7 +36,7 @@ def accumulated(one: Trace, call: Arguments, batch: Sequence[int]) -> Accumulate
     count = len(call.having("differentiated"))
     divided = [n for n, i in enumerate(call.dynamic) if i in batch]
     parts = [one.arguments.leaves[i] for i in one.arguments.dynamic]
-    values = jax.tree.leaves(one.primal().out_info[0])
+    values = jax.tree.leaves(loss.primal().out_info[0])
     if any(value.shape for value in values):
         raise JaxresidError("only a scalar can be added up over microbatches")
     stacked = [len(values) + n for n in divided if n < count]
@@ -84,7 +80,7 @@ def accumulated(one: Trace, call: Arguments, batch: Sequence[int]) -> Accumulate
 
     with jax_compat.in_mesh(call.context):
         traced = jax.jit(over_microbatches).trace(leaves)
-    return AccumulatedTrace(
+    return StepTrace(
         arguments=call,
         frames=one.frames,
         closed=traced.jaxpr,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from jaxresid.advice.plan.floor.accumulation import AccumulatedTrace
 from jaxresid.inspector.jaxpr.phases import BACKWARD, UPDATE
 from jaxresid.inspector.jaxpr.primitives import TRANSPARENT
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block, Value
 from jaxresid.inspector.program.step_roles import next_values
+from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import Variant
@@ -20,27 +20,22 @@ from jaxresid.model import FloorPart
 WITHOUT_STEP = ("the optimizer's state and its update",)
 
 
-def floor_parts(variant: Variant, *, has_gradient: bool = True) -> tuple[FloorPart, ...]:
-    """Return what no checkpoint can remove from a program, biggest first.
+def floor_parts(subject: Subject, variant: Variant) -> tuple[FloorPart, ...]:
+    """Return what no checkpoint can remove from a variant of a program, biggest first.
 
     It is the same for all variants of a program, but for the gradients of a training step: what
     of them has no room in buffers of outputs, and no more than the variant's peak leaves.
     """
     program = variant.program
-    inputs = _input_parts(variant.trace, program, has_gradient=has_gradient)
-    found = [*inputs, *_output_parts(variant.trace, program)]
+    step = subject.holes.as_step(variant.trace)
+    found = [*_input_parts(subject, program), *_output_parts(step, variant.trace, program)]
     held = sum(part.nbytes for part in found)
-    if _is_step(variant.trace):
+    if step is not None:
         spare = sum(part.nbytes for part in found if part.kind in ("updated", "output", "gradient"))
         gradients = min(gradient_nbytes(program) - spare, variant.peak_nbytes - held)
         if gradients > 0:
             found.append(FloorPart("gradient", gradients, until_update=True))
     return tuple(sorted((part for part in found if part.nbytes), key=lambda part: -part.nbytes))
-
-
-def _is_step(traced: Traced) -> bool:
-    """Return whether a trace is of a step, not of a function over its microbatches."""
-    return isinstance(traced, StepTrace) and not isinstance(traced, AccumulatedTrace)
 
 
 def argument_name(path: str) -> str:
@@ -100,29 +95,27 @@ def _last_reads(block: Block) -> dict[Value, int]:
     return last
 
 
-def _input_parts(traced: Traced, program: Program, *, has_gradient: bool) -> list[FloorPart]:
+def _input_parts(subject: Subject, program: Program) -> list[FloorPart]:
     """Return the arguments and constants by kind; without a gradient arguments are of one."""
-    call = traced.arguments
-    wanted = {call.paths[i] for i in call.having("differentiated")}
-    is_step = _is_step(traced)
+    target = subject.target
     sums: dict[str, list[tuple[Value, str | None]]] = {}
     for v, role in zip(program.block.inputs, program.inputs, strict=True):
         kind: str = role.kind
-        if not is_step and role.path is not None:
-            kind = "differentiated" if role.path in wanted else "argument"
-        elif not has_gradient and role.path is not None:
+        if role.path is not None and target.mode == "loss":
+            kind = "differentiated" if role.path in target.differentiated else "argument"
+        elif role.path is not None and not target.has_gradient:
             kind = "argument"
         if v.memory == "device":
             sums.setdefault(kind, []).append((v, role.path))
     return [_part(kind, values) for kind, values in sums.items()]
 
 
-def _output_parts(traced: Traced, program: Program) -> list[FloorPart]:
+def _output_parts(step: StepTrace | None, traced: Traced, program: Program) -> list[FloorPart]:
     """Return the outputs by kind, without those that take over a donated argument's buffer."""
     nexts: dict[int, str] = {}
     gradients: range = range(0)
-    if isinstance(traced, StepTrace) and _is_step(traced):
-        nexts = {j: traced.inputs[i] or "" for i, at in next_values(traced).items() for j in at}
+    if step is not None:
+        nexts = {j: step.inputs[i] or "" for i, at in next_values(step).items() for j in at}
         of = dict(nexts)
     else:
         call, count = traced.arguments, len(program.outputs)

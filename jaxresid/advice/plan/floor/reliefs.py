@@ -16,7 +16,7 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.advice.compile.ahead_of_time import PolicyProgram
 from jaxresid.advice.compile.limited import LimitedCompiles
-from jaxresid.advice.plan.floor.accumulation import AccumulatedTrace, accumulated
+from jaxresid.advice.plan.floor.accumulation import accumulated
 from jaxresid.advice.plan.floor.host_state import HostState, with_host_state
 from jaxresid.advice.plan.floor.offloads import best_offload
 from jaxresid.advice.plan.floor.parts import argument_name
@@ -36,7 +36,7 @@ from jaxresid.inspector.findings.proposals import ChangeEffect
 from jaxresid.inspector.jaxpr.bindings import strip_trace_context
 from jaxresid.inspector.memory.lowered import Lowered, lower
 from jaxresid.inspector.memory.peak import peak_nbytes
-from jaxresid.inspector.program.build import Program, value_and_gradients
+from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.donation import missing_donation
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.program.step_roles import (
@@ -47,9 +47,7 @@ from jaxresid.inspector.program.step_roles import (
     next_values,
 )
 from jaxresid.inspector.subject.base import Subject
-from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.retracing import retracing
-from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import Choices, Variant, Variants, same_places
 from jaxresid.inspector.variants.solver_checkpoints import biggest_loop, keeping
@@ -125,6 +123,7 @@ class Reliefs:
         self._every_variant = variants
         self._subject, self._variants, self._budget = subject, variants, budget_nbytes
         self._trace, self._peak = shown.variant.trace, shown.variant.peak_nbytes
+        self._loss, self._step = subject.holes.alone, subject.holes.as_step(self._trace)
         self._few = shown.variant.few
         is_written = not shown.changes
         self._choices: Choices = {} if is_written else choices(shown.combination)
@@ -167,11 +166,8 @@ class Reliefs:
 
     def _donated(self) -> Iterator[Relief]:
         """Yield the donation of the arguments that a step returns updated."""
-        traced = self._trace
-        if not isinstance(traced, StepTrace):
-            return
         lowered = self._shown.variant.lowered
-        made = missing_donation(traced, lowered.program)
+        made = None if self._step is None else missing_donation(self._step, lowered.program)
         if made is None:
             return
         positions = [a.position for a in made.arguments]
@@ -224,10 +220,10 @@ class Reliefs:
 
         def peak_of(count: int) -> int:
             with keeping(loop.checkpoints, count):
-                traced = self._traced_with(self._call.leaves)
+                traced, program_of = self._traced_with(self._call.leaves)
             for top in traced.tops:
                 strip_trace_context(top.jaxpr)
-            made[count] = traced, _program(traced)
+            made[count] = traced, program_of(traced)
             return peak_nbytes(self._lowered(made[count][1]))
 
         with _where_traced(_SOLVER):
@@ -256,9 +252,10 @@ class Reliefs:
             leaves[i] = like(leaves[i], (half, *leaves[i].shape[1:]), leaves[i].dtype)
         names = _names([self._call.paths[i] for i in batch.leaves])
         with _where_traced("half the batch"):
-            made = self._traced_with(leaves)
-            if isinstance(made, Trace):
-                program = step_program(accumulated(made, self._call, batch.leaves))
+            made, program_of = self._traced_with(leaves)
+            if self._loss is not None:
+                every = accumulated(self._loss, made, self._call, batch.leaves)
+                program = step_program(every)
                 change = (
                     f"two microbatches of {_listed(names)}, {half} each, gradients added up in a"
                     " scan"
@@ -266,7 +263,7 @@ class Reliefs:
                 yield from self._told("microbatches", change, program)
             else:
                 change = f"half the batch: {half} in place of {batch.size} in {_listed(names)}"
-                yield from self._told("batch", change, _program(made))
+                yield from self._told("batch", change, program_of(made))
 
     def _offloaded(self) -> Iterator[Relief]:
         """Yield the move of one value of a checkpointed body to host memory, and back."""
@@ -278,12 +275,11 @@ class Reliefs:
 
     def _with_host_state(self) -> Iterator[Relief]:
         """Yield the optimizer's state in host memory; where a compiler is asked, as that has it."""
-        traced = self._trace
-        if not isinstance(traced, StepTrace) or isinstance(traced, AccumulatedTrace):
+        if self._step is None:
             return
         made: HostState | str = "JAX cannot trace it"
         with _where_traced(_HOST_STATE):
-            made = with_host_state(traced)
+            made = with_host_state(self._step)
         if isinstance(made, str):
             self._leave_out(made)
             return
@@ -355,10 +351,10 @@ class Reliefs:
                 leaves[i] = like(leaves[i], leaves[i].shape, "bfloat16")
             names = _names([self._call.paths[i] for i in wide])
             with _where_traced("bfloat16"):
-                made = self._traced_with(leaves)
+                made, program_of = self._traced_with(leaves)
                 if self._updates_as_before(made):
                     change = f"{_listed(names)} in bfloat16 in place of float32"
-                    yield from self._told("dtype", change, _program(made))
+                    yield from self._told("dtype", change, program_of(made))
                     return
 
     def _is_wide(self, leaf: int) -> bool:
@@ -400,12 +396,6 @@ class Reliefs:
 
     # -- what they share ---------------------------------------------------------------------
 
-    @functools.cached_property
-    def _nexts(self) -> Mapping[int, frozenset[int]]:
-        """What `next_values` says of the plan's step."""
-        assert isinstance(self._trace, StepTrace)
-        return next_values(self._trace)
-
     def _lowered(self, program: Program) -> Lowered:
         return lower(program, self._subject.profile)
 
@@ -415,11 +405,7 @@ class Reliefs:
         whole = None if few is None else lowered_whole(few, self._subject.profile)
         if whole is not None:
             return whole
-        split = replace(self._trace, arguments=call)
-        if not isinstance(split, StepTrace):
-            return self._lowered(_program(split))
-        program = self._shown.variant.lowered.program
-        return self._lowered(step_program(split, (program.inputs, program.outputs)))
+        return self._lowered(self._subject.holes.program(replace(self._trace, arguments=call)))
 
     def _told(self, kind: ReliefKind, change: str, program: Program | Lowered) -> Iterator[Relief]:
         """Yield the relief if it is worth saying."""
@@ -432,12 +418,15 @@ class Reliefs:
 
     def _updates_as_before(self, made: Traced) -> bool:
         """Return whether a step still returns what it updates in the dtypes that it is given."""
-        if not isinstance(made, StepTrace) or not isinstance(self._trace, StepTrace):
+        step = self._subject.holes.as_step(made)
+        if step is None or self._step is None:
             return True
-        return next_values(made).keys() == self._nexts.keys()
+        return next_values(step).keys() == next_values(self._step).keys()
 
-    def _traced_with(self, leaves: Sequence[Any]) -> Traced:
-        """Return the function traced with other leaves, with the plan's checkpoints.
+    def _traced_with(self, leaves: Sequence[Any]) -> tuple[Traced, Callable[[Traced], Program]]:
+        """Return the function traced with other leaves, and what makes the program of a trace.
+
+        It has the plan's checkpoints.
 
         Raises:
           Exception: Whatever the function raises.
@@ -445,10 +434,11 @@ class Reliefs:
         with self._tracing():
             return self._traced_so(leaves)
 
-    def _traced_so(self, leaves: Sequence[Any]) -> Traced:
+    def _traced_so(self, leaves: Sequence[Any]) -> tuple[Traced, Callable[[Traced], Program]]:
         variants = self._subject.traced_with(leaves).variants()
         same = same_places(self._choices, self._variants, variants)
-        return variants.trace({same[place]: made for place, made in self._choices.items()})
+        made = variants.trace({same[place]: made for place, made in self._choices.items()})
+        return made, variants.program
 
 
 def batch_of(subject: Subject, rows: int | None = None) -> Batch | None:
@@ -464,7 +454,7 @@ def batch_of(subject: Subject, rows: int | None = None) -> Batch | None:
     """
     call = subject.trace.arguments
     roles = _roles(subject)
-    if isinstance(subject.trace, StepTrace):
+    if subject.step is not None:
         chosen = [i for i, role in roles.items() if role == BATCH]
     else:
         others = [i for i, role in roles.items() if role == "argument"]
@@ -487,7 +477,7 @@ def batch_of(subject: Subject, rows: int | None = None) -> Batch | None:
 def _roles(subject: Subject) -> Mapping[int, str]:
     """Return what each traced leaf is, by its number: in a function `differentiated` or not."""
     call = subject.trace.arguments
-    if isinstance(subject.trace, StepTrace):
+    if subject.step is not None:
         kinds = {r.path: r.kind for r in subject.program.inputs if r.path is not None}
         return {i: kinds.get(call.paths[i], "argument") for i in call.dynamic}
     wanted = set(call.having("differentiated"))
@@ -528,13 +518,6 @@ def _split_leaves(
         sharding = jax.sharding.NamedSharding(mesh, spec)
         found[i] = like(leaf, leaf.shape, leaf.dtype, sharding)
     return found
-
-
-def _program(traced: Traced) -> Program:
-    if isinstance(traced, StepTrace):
-        return step_program(traced)
-    assert isinstance(traced, Trace)
-    return value_and_gradients(traced)
 
 
 def _nbytes(leaf: Any) -> int:

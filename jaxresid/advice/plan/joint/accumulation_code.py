@@ -10,7 +10,6 @@ from jaxresid.advice.plan.floor.parts import argument_name
 from jaxresid.advice.plan.floor.reliefs import batch_of
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.subject.base import Subject
-from jaxresid.inspector.trace.step import StepTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ def accumulation_code(subject: Subject, rows: int, count: int) -> str:
       rows: the items of a microbatch.
       count: how many microbatches there are.
     """
-    if isinstance(subject.trace, StepTrace):
+    if subject.step is not None:
         return _of_step(subject.trace.arguments, rows, count)
     return _of_function(subject, rows, count)
 

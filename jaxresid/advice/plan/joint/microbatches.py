@@ -7,55 +7,44 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxresid.advice.plan.floor.accumulation import AccumulatedTrace, accumulated
+from jaxresid.advice.plan.floor.accumulation import accumulated
 from jaxresid.advice.plan.floor.reliefs import batch_of
 from jaxresid.advice.plan.joint.accumulated_steps import AccumulatedStep
 from jaxresid.errors import NOT_CAUGHT, InputsError, JaxresidError, summary
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.call.leaves import like
-from jaxresid.inspector.cost.jaxpr_cost import passes_cost
+from jaxresid.inspector.holes.holes import Holes
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
-from jaxresid.inspector.program.build import Program, value_and_gradients
+from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.step import step_program
-from jaxresid.inspector.residuals.function import residuals
-from jaxresid.inspector.residuals.offloading import kept_by, kept_nbytes
 from jaxresid.inspector.subject.base import Subject
-from jaxresid.inspector.subject.function import FunctionSubject
-from jaxresid.inspector.subject.step import StepSubject
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.checkpoints import CheckpointVariants
-from jaxresid.inspector.variants.choices import (
-    CheckpointPlace,
-    Choices,
-    Details,
-    Nest,
-    Variant,
-    Variants,
-)
-from jaxresid.jaxpr_types import Jaxpr
-from jaxresid.model import Cost
+from jaxresid.inspector.variants.choices import Choices, OtherVariants, Variant, Variants
 
 
 @dataclass(frozen=True)
-class MicrobatchedSubject(FunctionSubject):
-    """A function of one microbatch, and the batch that it goes through; see `Subject`.
+class Microbatched(Subject):
+    """A loss or program of one microbatch, and the batch that goes through it; see `Subject`.
 
-    Its trace, residuals and places are those of the microbatch; its program, and those of its
-    variants, are of all microbatches.
+    Its trace and places are those of the microbatch; its program, and those of its variants, are of
+    all microbatches: a loss with its gradients added up, a step that adds up the gradients that it
+    takes and updates once.
 
     Attributes:
-      base: the variants of the function of one microbatch, which all subjects of equal microbatches
-        share.
+      base: the variants of one microbatch, which all subjects of equal microbatches share.
       count: how many microbatches there are.
       leaves: the numbers of the leaves that hold the batch.
+      whole: traces a step with the whole batch.
     """
 
     base: CheckpointVariants | None = None
     count: int = 1
     leaves: tuple[int, ...] = ()
+    whole: Callable[[], Subject] | None = None
 
     @property
     def passes(self) -> int:
@@ -67,170 +56,103 @@ class MicrobatchedSubject(FunctionSubject):
         """The program of all microbatches."""
         return self.variants().variant({}).program
 
-    def traced_with(self, leaves: Sequence[Any]) -> FunctionSubject:
+    def traced_with(self, leaves: Sequence[Any]) -> Subject:
         """Return it traced again with other leaves of a microbatch; see `Subject.traced_with`."""
-        own = (self.fun, self.name, self.trace, self.place, self.warnings, self.assumes_gpu)
-        one = FunctionSubject(*own).traced_with(leaves)
+        one = _with_holes(self, self.holes.with_leaves(leaves))
         if not self.leaves:  # all of the batch at once
             return one
-        made = over_microbatches(one, self.count, leaves[self.leaves[0]].shape[0])
-        assert isinstance(made, MicrobatchedSubject)
-        return made
+        every = of_all(one.trace.arguments, self.leaves, self.count).leaves
+
+        def whole() -> Subject:
+            assert self.whole is not None
+            return self.whole().traced_with(every)
+
+        return over_microbatches(one, self.count, leaves[self.leaves[0]].shape[0], whole=whole)
 
     def variants(self) -> Variants:  # type: ignore[override]
         """Return its variants, each of all microbatches."""
-        assert self.base is not None
-        call = of_all(self.trace.arguments, self.leaves, self.count)
-        return _MicrobatchedVariants(self.base, self, call)
+        base, loss = self.base, self.holes.alone
+        assert base is not None
+        if self.count == 1:
+            return base
+        if loss is None:
+            return _StepVariants(base, self)
+        call = of_all(loss.arguments, self.leaves, self.count)
+        return _LossVariants(base, functools.partial(_accumulated, loss, call, self.leaves), self)
 
 
-class _MicrobatchedVariants:
-    """The variants of a function over its microbatches; see `choices.Variants`."""
+def _with_holes(subject: Subject, holes: Holes[Any]) -> Subject:
+    """Return a subject at once, of some holes."""
+    own = subject.fun, subject.name, holes, subject.place, subject.warnings, subject.assumes_gpu
+    return Subject(*own)
+
+
+def _accumulated(loss: Trace, call: Arguments, batch: Sequence[int], one: Traced) -> StepTrace:
+    try:
+        return accumulated(loss, one, call, batch)
+    except (*NOT_CAUGHT, JaxresidError):
+        raise
+    except Exception as e:
+        raise InputsError(f"no scan over microbatches can be traced: {summary(e)}") from e
+
+
+class _LossVariants(OtherVariants):
+    """The variants of a loss over its microbatches; residuals are those of one of them."""
 
     def __init__(
-        self, base: CheckpointVariants, subject: MicrobatchedSubject, call: Arguments
+        self,
+        base: CheckpointVariants,
+        accumulated: Callable[[Traced], StepTrace],
+        subject: Microbatched,
     ) -> None:
-        self._base, self._subject, self._call = base, subject, call
+        super().__init__(base)
+        self._base, self._accumulated, self._subject = base, accumulated, subject
 
-    def places(self) -> tuple[CheckpointPlace, ...]:
-        """Return the places of one microbatch."""
-        return self._base.places()
+    def program(self, traced: Any) -> Program:
+        """Return the whole program of a trace over all microbatches."""
+        return step_program(traced)
 
-    def nests(self) -> tuple[Nest, ...]:
-        """Return the loops that may be cut; that over the microbatches is none of them."""
-        return self._base.nests()
-
-    def unchangeable(self) -> tuple[str, ...]:
-        """Return the checkpoints that are no places."""
-        return self._base.unchangeable()
-
-    def body(self, place: CheckpointPlace) -> Jaxpr:
-        """Return the open jaxpr that a place's first call runs."""
-        return self._base.body(place)
-
-    def overlaps(self) -> tuple[tuple[CheckpointPlace, CheckpointPlace], ...]:
-        """Return the pairs of places that overlap."""
-        return self._base.overlaps()
+    def trace(self, choices: Choices) -> StepTrace:
+        """Return the trace over all microbatches with choices made; see `choices.Variants`."""
+        return self._accumulated(self._base.trace(choices))
 
     def variant(self, choices: Choices) -> Variant:
         """Apply choices, go through all microbatches, and measure; see `choices.Variants`."""
-        if self._subject.count == 1:
-            return self._base.variant(choices)
-        return self._measured(self._of_one(choices))
-
-    def trace(self, choices: Choices) -> Traced:
-        """Return the trace over all microbatches with choices made; see `choices.Variants`."""
-        one = self._of_one(choices)
-        return one if self._subject.count == 1 else self._accumulated(one)
-
-    def _of_one(self, choices: Choices) -> Trace:
-        one = self._base.trace(choices)
-        assert isinstance(one, Trace)
-        return one
-
-    def _accumulated(self, one: Trace) -> AccumulatedTrace:
-        try:
-            return accumulated(one, self._call, self._subject.leaves)
-        except (*NOT_CAUGHT, JaxresidError):
-            raise
-        except Exception as e:
-            raise InputsError(f"no scan over microbatches can be traced: {summary(e)}") from e
-
-    def _measured(self, one: Trace) -> Variant:
-        held = value_and_gradients(one)
-        every = self._accumulated(one)
+        holes, one = self._base.holes, self._base.details(self._base.trace(choices))
+        every = self._accumulated(one.trace)
         lowered = lower(step_program(every), self._subject.profile)
         return Variant(
-            functools.cache(lambda: kept_nbytes(kept_by(one, held))),
+            functools.cache(lambda: holes.kept_nbytes(one.trace, one.program)),
             peak_nbytes(lowered),
-            sum(passes_cost(one), Cost()) * self._subject.count,
+            holes.cost(one.trace) * self._subject.count,
             lowered,
-            lambda: Details(
-                lowered.program,
-                every,
-                functools.partial(residuals, one, held),
-                functools.partial(kept_by, one, held),
-            ),
+            lambda: replace(one, program=lowered.program, trace=every),
         )
 
 
-@dataclass(frozen=True)
-class MicrobatchedStep(StepSubject):
-    """A training step of one microbatch, and the batch that its loss goes through; see `Subject`.
-
-    Its trace and places are those of the microbatch; its program, and those of its variants, are of
-    the step that adds up the gradients of all microbatches and updates once.
-
-    Attributes:
-      base: the variants of the step of one microbatch, which all subjects of equal microbatches
-        share.
-      count: how many microbatches there are.
-      whole: traces the step with the whole batch.
-    """
-
-    base: CheckpointVariants | None = None
-    count: int = 1
-    whole: Callable[[], Subject] | None = None
-
-    @property
-    def passes(self) -> int:
-        """How many microbatches there are."""
-        return self.count
-
-    @functools.cached_property
-    def program(self) -> Program:
-        """The program of the step with all microbatches."""
-        return self.variants().variant({}).program
-
-    def traced_with(self, leaves: Sequence[Any]) -> StepSubject:
-        """Return it traced again with other leaves of a microbatch; see `Subject.traced_with`."""
-        own = (self.fun, self.name, self.trace, self.place, self.warnings, self.assumes_gpu)
-        one = StepSubject(*own).traced_with(leaves)
-        batch, whole = batch_of(one), self.whole
-        assert batch is not None
-        assert whole is not None
-        every = of_all(one.trace.arguments, batch.leaves, self.count).leaves
-        made = over_microbatches(
-            one, self.count, batch.size, whole=lambda: whole().traced_with(every)
-        )
-        assert isinstance(made, MicrobatchedStep)
-        return made
-
-    def variants(self) -> Variants:  # type: ignore[override]
-        """Return its variants, each of all microbatches."""
-        assert self.base is not None
-        return self.base if self.count == 1 else _StepVariants(self.base, self)
-
-
-class _StepVariants:
+class _StepVariants(OtherVariants):
     """The variants of a training step over its microbatches; see `choices.Variants`."""
 
-    def __init__(self, base: CheckpointVariants, subject: MicrobatchedStep) -> None:
+    def __init__(self, base: CheckpointVariants, subject: Microbatched) -> None:
+        super().__init__(base)
         self._base, self._subject = base, subject
-        self.places, self.nests, self.body = base.places, base.nests, base.body
-        self.overlaps, self.unchangeable = base.overlaps, base.unchangeable
 
     @functools.cached_property
     def _step(self) -> AccumulatedStep:
         """The step with its microbatches, as it is written."""
         subject = self._subject
-        assert subject.whole is not None
-        whole = subject.whole()
-        assert isinstance(whole.trace, StepTrace)
+        whole = None if subject.whole is None else subject.whole().step
+        assert whole is not None
         losses = self._base.losses({})
-        return AccumulatedStep(subject.fun, subject.name, whole.trace, losses, subject.count)
-
-    def variant(self, choices: Choices) -> Variant:
-        """Apply choices, go through all microbatches, and measure; see `choices.Variants`."""
-        return self._base.measured(self.trace(choices))
+        return AccumulatedStep(subject.fun, subject.name, whole, losses, subject.count)
 
     def trace(self, choices: Choices) -> StepTrace:
         """Return the trace over all microbatches with choices made; see `choices.Variants`."""
         return self._step.trace(self._base.losses(choices))
 
-
-# A function or a training step as a subject of its microbatches.
-Microbatched = MicrobatchedSubject | MicrobatchedStep
+    def variant(self, choices: Choices) -> Variant:
+        """Apply choices, go through all microbatches, and measure; see `choices.Variants`."""
+        return self._base.measured(self.trace(choices))
 
 
 def over_microbatches(
@@ -258,7 +180,7 @@ def over_microbatches(
         if batch is None:
             which = (
                 "those that it reads and does not change"
-                if isinstance(one.trace, StepTrace)
+                if one.step is not None
                 else "those that are not differentiated (--argnums)"
             )
             raise InputsError(
@@ -266,23 +188,9 @@ def over_microbatches(
                 f" {which} and have it as their leading dimension"
             )
         leaves = batch.leaves
-    own = (one.fun, one.name, one.trace, one.place, one.warnings, one.assumes_gpu)
-    if isinstance(one, StepSubject):
-        assert base is None or isinstance(base, CheckpointVariants)
-        return MicrobatchedStep(*own, base or one.variants(), count, whole)  # type: ignore[arg-type]
-    assert isinstance(one, FunctionSubject)
     assert base is None or isinstance(base, CheckpointVariants)
-    return MicrobatchedSubject(
-        one.fun,
-        one.name,
-        one.trace,
-        one.place,
-        one.warnings,
-        one.assumes_gpu,
-        base=base or one.variants(),
-        count=count,
-        leaves=leaves,
-    )
+    own = one.fun, one.name, one.holes, one.place, one.warnings, one.assumes_gpu
+    return Microbatched(*own, base=base or one.variants(), count=count, leaves=leaves, whole=whole)
 
 
 def in_microbatches(whole: Subject, count: int) -> Microbatched:

@@ -30,7 +30,7 @@ from jaxresid.inspector.findings.one_hots import NAME as ONE_HOT_MATMUL
 from jaxresid.inspector.findings.one_hots import one_hots_at_peak
 from jaxresid.inspector.findings.proposals import Changed, Proposal
 from jaxresid.inspector.findings.vmaps import NAME as VMAP_TOO_WIDE
-from jaxresid.inspector.findings.vmaps import least_nbytes, mapped_nbytes, wide_vmaps
+from jaxresid.inspector.findings.vmaps import least_nbytes, most_saved_nbytes, wide_vmaps
 from jaxresid.inspector.findings.widening import holds_cast, widened_residuals
 from jaxresid.inspector.holes.holes import Holes
 from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
@@ -226,7 +226,7 @@ class Subject(ABC):
                 "derived-residual",
                 lambda: rewriting(lambda made: derived_values(report, levels.frames, made)),
             )
-        if mapped_nbytes(self._estimated.temporaries) >= least_nbytes(report, profile):
+        if most_saved_nbytes(self._estimated.temporaries) >= least_nbytes(report, profile):
             yield (
                 f"{VMAP_TOO_WIDE} and {COSTLY_MODE}",
                 lambda: wide_vmaps(

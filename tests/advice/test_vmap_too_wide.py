@@ -112,14 +112,25 @@ def test_nothing_is_said_where(name):
     assert found(fun, *args) == []
 
 
-def test_nothing_is_traced_again_where_little_is_mapped(monkeypatch):
+def test_nothing_is_traced_again_where_parts_take_little_off_the_peak(monkeypatch):
     def fail(*_):
         raise AssertionError
 
     monkeypatch.setattr(base.Subject, "retraced", fail)
     assert found(narrow, NETWORK, f32(256, 16)) == []
+    assert found(through_a_gradient, [f32(16, 16)] * 12, f32(4096, 16)) == []
     with pytest.raises(AssertionError):
         found(spectra, f32(512, 256))
+
+
+def test_what_a_mapped_gradient_keeps_is_mapped_in_parts():
+    deep = [f32(64, 64)] * 8
+
+    def largest(ws, xs):
+        return jax.vmap(lambda x: jnp.max(jax.grad(network, argnums=1)(ws, x)))(xs)
+
+    (violation,) = found(largest, deep, f32(2**14, 64))
+    assert violation.measured["size"] == 2**14
 
 
 @pytest.mark.integration

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,7 @@ from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.ops import Op
 from jaxresid.inspector.variants.rewrites.retraced import Retrace, Retraced
 from jaxresid.jax_compat import VmapCall
-from jaxresid.model import Answer, Cost, Finding, Location, Report, Source, answer
+from jaxresid.model import Answer, Cost, Finding, LiveValue, Location, Report, Source, answer
 from jaxresid.text.units import format_bytes
 
 NAME = "vmap-too-wide"
@@ -41,13 +42,15 @@ _MOST_PARTS = 1024
 # Vmaps that are tried; each takes a trace.
 _MOST_TRIED = 3
 _LABEL = "vmapped_at_{}_"
+# Of a name stack: what is inside is differentiated.
+_DERIVATIVE = re.compile(r"\b(transpose|jvp)\(")
 _FITS: dict[Answer, str] = {
     "fits": ", it fits",
     "too close": ", it is too close to tell whether it fits",
     "does not fit": ", it does not fit yet",
 }
 
-Temporaries = Sequence[tuple[int, Op]]
+Temporaries = Sequence[tuple[LiveValue, Op]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +138,32 @@ class _InParts:
 def mapped_nbytes(temporaries: Temporaries, tag: str = "vmap(") -> int:
     """Return the bytes of what ops with a tag make, of the temporaries at a peak."""
     return sum(
-        nbytes
-        for nbytes, op in temporaries
+        value.nbytes
+        for value, op in temporaries
         if tag in op.context.tags or tag in jax_compat.name_stack(op.eqn)
     )
+
+
+def most_saved_nbytes(temporaries: Temporaries, tag: str = "vmap(") -> int:
+    """Return the most bytes that vmaps in parts can take off a peak, as `mapped_nbytes`.
+
+    What a gradient that is taken of a vmap keeps for its backward pass is kept in parts, too.
+    """
+    free = [
+        (value, op)
+        for value, op in temporaries
+        if value.kind != "residual" or _DERIVATIVE.search(_tags(op).partition("vmap(")[2])
+    ]
+    return mapped_nbytes(free, tag)
+
+
+def _tags(op: Op) -> str:
+    """Return the name stacks of an op and of the eqns around it, outermost first."""
+    stacks, context = [jax_compat.whole_name_stack(op.eqn)], op.context
+    while context.parent is not None:
+        stacks.append(jax_compat.whole_name_stack(context.eqn))
+        context = context.parent
+    return "/".join(reversed(stacks))
 
 
 def least_nbytes(report: Report, profile: Profile) -> float:
@@ -270,9 +295,13 @@ def _sites(frames: Frames, retrace: Retrace, least: float) -> list[tuple[VmapSit
         return call.labelled(sites.setdefault(site, _LABEL.format(len(sites))), operands)
 
     made = retrace(lambda: jax_compat.replacing_vmap_calls(label))
-    found = [(site, mapped_nbytes(made.temporaries, tag)) for site, tag in sites.items()]
-    enough = sorted((each for each in found if each[1] >= least), key=lambda each: -each[1])
-    return enough[:_MOST_TRIED]
+    live = made.temporaries
+    found = [
+        (site, mapped_nbytes(live, tag))
+        for site, tag in sites.items()
+        if most_saved_nbytes(live, tag) >= least
+    ]
+    return sorted(found, key=lambda each: -each[1])[:_MOST_TRIED]
 
 
 def _in_parts(

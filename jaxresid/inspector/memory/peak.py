@@ -96,12 +96,12 @@ class EstimatedPeak:
     Attributes:
       peak: the peak.
       live: what is live there, one by one, where `peak` has equal values as one.
-      temporaries: the bytes of each temporary that is live there, with the op that makes it.
+      temporaries: each temporary that is live there, with the op that makes it.
     """
 
     peak: Peak
     live: tuple[LiveValue, ...]
-    temporaries: tuple[tuple[int, Op], ...]
+    temporaries: tuple[tuple[LiveValue, Op], ...]
 
 
 def peak(lowered: Lowered, places: OpSources) -> EstimatedPeak:
@@ -139,7 +139,7 @@ def peak(lowered: Lowered, places: OpSources) -> EstimatedPeak:
         uncounted=uncounted(program),
         phases=phases,
     )
-    return EstimatedPeak(result, each, tuple((value.nbytes, op) for value, op in temporaries))
+    return EstimatedPeak(result, each, tuple(temporaries))
 
 
 def uncounted(program: Program) -> tuple[str, ...]:

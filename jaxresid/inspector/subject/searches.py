@@ -37,7 +37,7 @@ from jaxresid.inspector.findings.one_hots import one_hots_at_peak
 from jaxresid.inspector.findings.policies import policy_findings
 from jaxresid.inspector.findings.proposals import PeakEffect, Proposal, with_compiled
 from jaxresid.inspector.findings.vmaps import NAME as VMAP_TOO_WIDE
-from jaxresid.inspector.findings.vmaps import least_nbytes, mapped_nbytes, wide_vmaps
+from jaxresid.inspector.findings.vmaps import least_nbytes, most_saved_nbytes, wide_vmaps
 from jaxresid.inspector.findings.whole_activations import whole_activations
 from jaxresid.inspector.findings.widening import holds_cast, widened_residuals
 from jaxresid.inspector.findings.zero_gradients import NEEDLESS, needless_moments_findings
@@ -78,7 +78,7 @@ def proposing(subject: Subject, report: Report) -> Iterator[Search[Proposal]]:
     is_of_one = has_peak and report.mesh is None
     jaxprs = [top.jaxpr for top in traced.tops] if is_of_one else []
     has_checkpoints = is_of_one and traced.has_checkpoints
-    maps_much = is_of_one and mapped_nbytes(subject.temporaries) >= least_nbytes(report, profile)
+    maps_much = is_of_one and most_saved_nbytes(subject.temporaries) >= least_nbytes(report, profile)
 
     def rewrites() -> Rewrites | None:
         return subject.rewrites

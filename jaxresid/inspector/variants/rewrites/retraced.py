@@ -10,7 +10,7 @@ from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Op
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.rewrites.effects import Figures
-from jaxresid.model import Interval
+from jaxresid.model import Interval, LiveValue
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,14 +22,14 @@ class Retraced:
       program: its program.
       figures: its figures.
       interval: the interval around its estimated peak; None where there is none.
-      temporaries: the bytes of each temporary that is live at its peak, with the op that makes it.
+      temporaries: each temporary that is live at its peak, with the op that makes it.
     """
 
     trace: Traced
     program: Program
     figures: Figures
     interval: Interval | None
-    temporaries: tuple[tuple[int, Op], ...]
+    temporaries: tuple[tuple[LiveValue, Op], ...]
 
 
 # Returns the context to trace in -> the program traced in it.

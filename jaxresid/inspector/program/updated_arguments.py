@@ -7,8 +7,11 @@ value of it.
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from jaxresid import jax_compat
@@ -16,11 +19,14 @@ from jaxresid.inspector.jaxpr.flows import Flows, bits, is_inexact
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.primitives import (
     CASTS,
+    CONTRACTIONS,
     COPIES,
     MARKS,
+    PARTS,
     SCATTERS,
     SHARDINGS,
     SIDE_BY_SIDE,
+    TRANSPARENT,
     VIEWS,
 )
 from jaxresid.inspector.program.build import ValueRole
@@ -42,7 +48,9 @@ def updated_arguments(step: StepTrace) -> dict[int, frozenset[int]]:
     - what is changed in place, and donated arrays that an output like them is made of;
     - arrays in a tree whose place in what is returned is their own: `state.x` and `[0].x`;
     - two arguments or more that are one array each and come back in their order;
-    - what an output is after parts of it are written, or after a loop that has it as its state.
+    - what an output is after parts of it are written, or after a loop that has it as its state;
+    - what alone of all inputs an output is after something is added to it, unless the program
+      multiplies by matrices that it does not return: `x + tanh(x @ w)` is a layer.
 
     What is returned as it is, is none of them.
     """
@@ -58,7 +66,7 @@ def updated_arguments(step: StepTrace) -> dict[int, frozenset[int]]:
     keys = {i: path_keys(inputs[i] or "") for i in back}
     tails = _Tails([path_keys(path) for path in step.outputs])
     bare = _in_order({i: back[i] for i in back if not keys[i]})
-    origins = _Origins()
+    origins = _Origins(_written_operands)
     written: dict[int, set[int]] = {}
     for j in set().union(*back.values()):
         for i in origins.of(jaxpr, j):
@@ -69,7 +77,8 @@ def updated_arguments(step: StepTrace) -> dict[int, frozenset[int]]:
         nexts = nexts or bare.get(i, set())
         if nexts or step.donated[i]:
             found[i] = frozenset(nexts or outputs)
-    return found
+    left = {i: back[i] for i in back.keys() - found.keys()}
+    return found | _added_to(jaxpr, left, frozenset().union(*found.values()))
 
 
 def argument_roles(step: StepTrace) -> tuple[tuple[ValueRole, ...], tuple[ValueRole, ...]]:
@@ -102,6 +111,83 @@ def _in_order(back: dict[int, set[int]]) -> dict[int, set[int]]:
     return found if len(found) > 1 else {}
 
 
+def _added_to(
+    jaxpr: Jaxpr, back: Mapping[int, set[int]], taken: frozenset[int]
+) -> dict[int, frozenset[int]]:
+    """Return the inputs that come back with something added to them, each with its output.
+
+    Args:
+      jaxpr: the program.
+      back: the inputs in question, each with the outputs like it that are made of it.
+      taken: the outputs that are the next value of other inputs.
+    """
+    found: dict[int, frozenset[int]] = {}
+    for operands_of in (_added_operands, _scaled_operands):
+        origins = _Origins(operands_of)
+        for j in sorted(set().union(*back.values()) - taken):
+            alone = [i for i in origins.of(jaxpr, j) if j in back.get(i, ())]
+            if len(alone) == 1 and alone[0] not in found:
+                found[alone[0]] = frozenset({j})
+                taken |= {j}
+    matrices = _contracted(jaxpr, [1 << i for i in range(len(jaxpr.invars))]) if found else 0
+    return {} if any(i not in found for i in bits(matrices)) else found
+
+
+def _contracted(jaxpr: Jaxpr, given: Sequence[int]) -> int:
+    """Return the inputs, a bit each, that matrix products and convolutions read as they are.
+
+    Vectors are none of them, nor are stencils: kernels of one channel. A bit more than there are
+    inputs is that of matrices which the program itself holds.
+
+    Args:
+      jaxpr: the jaxpr.
+      given: the input that each of its invars is, a bit each; 0 for one that is computed.
+    """
+    return _Contracted(1 << len(given)).of(jaxpr, given)
+
+
+@dataclass(frozen=True, slots=True)
+class _Contracted:
+    constant: int
+
+    def of(self, jaxpr: Jaxpr, given: Sequence[int]) -> int:
+        env = dict(zip(jaxpr.invars, given, strict=True)) | dict.fromkeys(
+            jaxpr.constvars, self.constant
+        )
+        found = 0
+        for eqn in jaxpr.eqns:
+            operands = [0 if jax_compat.is_literal(v) else env.get(v, 0) for v in eqn.invars]
+            name = jax_compat.primitive_name(eqn)
+            if name in SIDE_BY_SIDE:
+                env.update(zip(eqn.outvars, operands, strict=True))
+            elif name in TRANSPARENT or name in PARTS:
+                env[eqn.outvars[0]] = operands[0]
+            elif name in CONTRACTIONS:
+                found |= functools.reduce(
+                    operator.or_, (operands[i] for i in _matrices(eqn, name)), 0
+                )
+            for nest in nests(eqn):
+                given = [
+                    0 if i in nest.carries else operands[j] for i, j in enumerate(nest.operands)
+                ]
+                found |= self.of(nest.jaxpr, given)
+        return found
+
+
+def _matrices(eqn: Eqn, name: str) -> Iterator[int]:
+    """Yield the numbers of the operands of a contraction that may be weights."""
+    if name == "conv_general_dilated":
+        outputs, inputs, *_ = jax_compat.params(eqn)["dimension_numbers"].rhs_spec
+        if max(_shape(eqn.invars[1])[outputs], _shape(eqn.invars[1])[inputs]) > 1:
+            yield 1
+    else:
+        yield from (i for i, v in enumerate(eqn.invars) if len(_shape(v)) > 1)
+
+
+def _shape(v: Var) -> tuple[int, ...]:
+    return tuple(getattr(v.aval, "shape", ()))
+
+
 def path_keys(path: str) -> list[str]:
     """Return the keys of a path: `['layers']`, `[3]` and `.w` for `params['layers'][3].w`."""
     return re.findall(r"\[(?:'[^']*'|[^\[\]]*+)\]|(?<=[\w\]])\.\w+|^\.\w+", path)
@@ -122,9 +208,10 @@ class _Tails:
 
 
 class _Origins:
-    """What values are the next value of: after parts of it are written, or after loops on it."""
+    """What values are the next value of, such as after parts of it are written, or loops on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, operands_of: Callable[[Eqn, str, int], Iterable[int]]) -> None:
+        self._operands_of = operands_of
         # By id; the jaxpr is kept, or its id could be reused.
         self._makers: dict[int, tuple[Jaxpr, dict[Var, Eqn]]] = {}
 
@@ -153,13 +240,7 @@ class _Origins:
 
     def _operands(self, eqn: Eqn, result: int) -> Iterator[int]:
         """Yield the numbers of the operands that a result of an eqn is the next value of."""
-        name = jax_compat.primitive_name(eqn)
-        if name in SIDE_BY_SIDE:
-            yield result
-        elif name in _UPDATES:
-            yield 0
-        elif name == "select_n":
-            yield from range(1, len(eqn.invars))
+        yield from self._operands_of(eqn, jax_compat.primitive_name(eqn), result)
         for nest in nests(eqn):
             if result in nest.results:
                 yield from self._into(nest, nest.outvar(result))
@@ -174,3 +255,34 @@ class _Origins:
             carry in self.of(nest.jaxpr, out)
         ):
             yield nest.operands[carry]
+
+
+def _written_operands(eqn: Eqn, name: str, result: int) -> Iterable[int]:
+    """Return the numbers of the operands that a result is, with parts of it written."""
+    if name in SIDE_BY_SIDE:
+        return (result,)
+    if name in _UPDATES:
+        return (0,)
+    return range(1, len(eqn.invars)) if name == "select_n" else ()
+
+
+def _added_operands(eqn: Eqn, name: str, result: int) -> Iterable[int]:
+    """Return the numbers of the operands that a result is, with something added or put beside."""
+    if name in ("add", "add_any"):
+        return (i for i, v in enumerate(eqn.invars) if _shape(v))
+    if name == "concatenate":
+        return range(len(eqn.invars))
+    if name in ("sub", "slice"):
+        return (0,)
+    return _written_operands(eqn, name, result)
+
+
+def _scaled_operands(eqn: Eqn, name: str, result: int) -> Iterable[int]:
+    """Return the numbers of the operands that a result is, added to, scaled or kept in bounds."""
+    if name == "fft":
+        return (0,)
+    if name in ("mul", "div", "rem", "max", "min", "clamp") and len(eqn.invars) > 1:
+        whole = [i for i, v in enumerate(eqn.invars) if _shape(v)]
+        is_phase = getattr(eqn.outvars[0].aval.dtype, "kind", "") == "c"
+        return whole if len(whole) == 1 or is_phase else ()
+    return _added_operands(eqn, name, result)

@@ -11,7 +11,7 @@ from jaxresid.errors import JaxresidError
 from jaxresid.inspector.findings.collect import Search, searches_of_function
 from jaxresid.inspector.findings.proposals import Proposal
 from jaxresid.inspector.findings.whole_activations import whole_activations
-from jaxresid.inspector.holes.holes import LossHole
+from jaxresid.inspector.holes.loss import LossHole
 from jaxresid.inspector.residuals.listing import listed
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace import meshes

@@ -22,7 +22,7 @@ from jaxresid.inspector.findings.proposals import (
     with_compiled,
 )
 from jaxresid.inspector.findings.zero_gradients import NEEDLESS, needless_moments_findings
-from jaxresid.inspector.holes.holes import ProgramHoles
+from jaxresid.inspector.holes.program import ProgramHoles
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import Program

@@ -20,7 +20,9 @@ from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints
 from jaxresid.inspector.conclusions import concluded, kept_beyond_peak
 from jaxresid.inspector.findings.collect import collected
 from jaxresid.inspector.findings.host_memory import WITHOUT_EFFECT, host_searches
-from jaxresid.inspector.holes.holes import Holes, LossHole, ProgramHoles
+from jaxresid.inspector.holes.holes import Holes
+from jaxresid.inspector.holes.loss import LossHole
+from jaxresid.inspector.holes.program import ProgramHoles
 from jaxresid.inspector.jaxpr.flows import Flows
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.levels import Levels

@@ -23,7 +23,7 @@ from jaxresid.advice.plan.search import menus
 from jaxresid.errors import RetraceError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.findings.proposals import Proposal
-from jaxresid.inspector.holes.holes import ProgramHoles
+from jaxresid.inspector.holes.program import ProgramHoles
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.variants.checkpoints import CheckpointVariants

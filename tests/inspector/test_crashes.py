@@ -14,7 +14,8 @@ from jaxresid.advice.check import check as checking
 from jaxresid.cli.main import run
 from jaxresid.errors import RetraceError
 from jaxresid.inspector.findings import collect, host_memory
-from jaxresid.inspector.holes import holes
+from jaxresid.inspector.holes import loss as of_loss
+from jaxresid.inspector.holes import open_programs
 from jaxresid.inspector.subject import base
 from jaxresid.inspector.subject import step as step_subject
 from jaxresid.inspector.trace import function as tracing
@@ -227,9 +228,9 @@ def with_a_malformed_jaxpr(trace, primal):
     ("where", "instead", "error"),
     [
         ((effects.Rewrites, "figures"), gone, "AttributeError"),
-        ((holes, "retrace"), gone, "AttributeError"),
-        ((holes, "retrace"), without_vjp, "AttributeError"),
-        ((holes, "retrace"), with_a_malformed_jaxpr, "KeyError"),
+        ((of_loss, "retrace"), gone, "AttributeError"),
+        ((of_loss, "retrace"), without_vjp, "AttributeError"),
+        ((of_loss, "retrace"), with_a_malformed_jaxpr, "KeyError"),
         ((effects, "with_shared_layers"), gone, "AttributeError"),
         ((tracing, "_as_evaluation"), gone, "AttributeError"),
     ],
@@ -242,14 +243,14 @@ def test_errors_of_ours_in_a_rewrite_are_told(where, instead, error, monkeypatch
 
 
 def test_errors_of_ours_inside_what_jax_traces_are_told(monkeypatch, told):
-    real = holes.retrace
+    real = of_loss.retrace
 
     def broken(*args):
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(tracing, "is_inexact", gone)
             return real(*args)
 
-    monkeypatch.setattr(holes, "retrace", broken)
+    monkeypatch.setattr(of_loss, "retrace", broken)
     (warning,) = jaxresid.inspect(loss, on="gpu:h100")(*ARGS).warnings
     assert "AttributeError" in warning
     assert "inspector/trace/function.py" in warning
@@ -280,7 +281,7 @@ def turning(moody, real):
 
 def test_what_the_users_step_raises_is_silent_and_logged(monkeypatch, told, caplog):
     moody = Moody(lambda w, x: training_step(w, x.astype(jnp.float32)))
-    monkeypatch.setattr(holes, "step_primal", turning(moody, holes.step_primal))
+    monkeypatch.setattr(open_programs, "step_primal", turning(moody, open_programs.step_primal))
     args = f32(256, 256), jax.ShapeDtypeStruct((4096, 256), jnp.bfloat16)
     report = jaxresid.inspect(moody, on="gpu:h100")(*args)
     assert report.target.mode == "program"
@@ -296,7 +297,7 @@ def test_what_the_users_policy_raises_is_silent_and_logged(monkeypatch, told, ca
     def checkpointed(*args):
         return jax.checkpoint(loss, policy=moody)(*args)
 
-    monkeypatch.setattr(holes, "retrace", turning(moody, holes.retrace))
+    monkeypatch.setattr(of_loss, "retrace", turning(moody, of_loss.retrace))
     assert jaxresid.inspect(checkpointed, on="gpu:h100")(*ARGS).warnings == ()
     assert "a rewrite cannot be traced: AttributeError: 'Batch'" in caplog.text
 

@@ -23,7 +23,7 @@ from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints.removed import Removed
 from jaxresid.inspector.cost.jaxpr_cost import passes_cost
 from jaxresid.inspector.few_layers import lowered_whole
-from jaxresid.inspector.holes.holes import LossHole
+from jaxresid.inspector.holes.loss import LossHole
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import value_and_gradients

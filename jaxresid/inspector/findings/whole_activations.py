@@ -11,7 +11,7 @@ from jaxresid.errors import RetraceError
 from jaxresid.inspector.call.splits import Split, parts, split_of_text, text
 from jaxresid.inspector.findings.logits import may_be_in_vector_memory
 from jaxresid.inspector.findings.proposals import Proposal, proposal, rewrite_effect
-from jaxresid.inspector.holes.holes import LossHole
+from jaxresid.inspector.holes.loss import LossHole
 from jaxresid.inspector.memory.intervals import kind_of
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes

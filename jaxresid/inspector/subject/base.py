@@ -205,8 +205,8 @@ class Subject:
         return lower(self.program, self.profile)
 
     @property
-    def temporaries(self) -> tuple[tuple[int, Op], ...]:
-        """The bytes of each temporary at the estimated peak, with the op that makes it."""
+    def temporaries(self) -> tuple[tuple[LiveValue, Op], ...]:
+        """Each temporary at the estimated peak, with the op that makes it."""
         return self._estimated.temporaries
 
     @functools.cached_property

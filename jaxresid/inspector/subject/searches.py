@@ -78,7 +78,9 @@ def proposing(subject: Subject, report: Report) -> Iterator[Search[Proposal]]:
     is_of_one = has_peak and report.mesh is None
     jaxprs = [top.jaxpr for top in traced.tops] if is_of_one else []
     has_checkpoints = is_of_one and traced.has_checkpoints
-    maps_much = is_of_one and most_saved_nbytes(subject.temporaries) >= least_nbytes(report, profile)
+    maps_much = is_of_one and most_saved_nbytes(subject.temporaries) >= least_nbytes(
+        report, profile
+    )
 
     def rewrites() -> Rewrites | None:
         return subject.rewrites

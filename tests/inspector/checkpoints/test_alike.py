@@ -9,7 +9,7 @@ import jaxresid
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints import alike, counterfactuals
 from jaxresid.inspector.checkpoints.removed import Removed
-from jaxresid.inspector.holes.holes import LossHole
+from jaxresid.inspector.holes.loss import LossHole
 from jaxresid.inspector.memory import differences
 from jaxresid.inspector.memory.differences import are_alike, difference
 from jaxresid.inspector.memory.lowered import lower

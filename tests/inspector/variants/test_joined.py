@@ -13,7 +13,7 @@ from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector import report
 from jaxresid.inspector.call.question import Question
-from jaxresid.inspector.holes import holes
+from jaxresid.inspector.holes import open_programs, program
 from jaxresid.inspector.holes.splicing import UnjoinableError
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.program import step_roles
@@ -307,7 +307,7 @@ def same_as_traced_anew(make, loss, monkeypatch):
         step, args = make(counting)
         with monkeypatch.context() as patch:
             if not is_joined:
-                patch.setattr(holes, "_Deferred", refuse)
+                patch.setattr(open_programs, "Deferred", refuse)
             each = variants(step, args)
             found.append([each.variant(made) for made in choices_of(each)])
         counts.append(next(counter))
@@ -441,7 +441,7 @@ def test_residuals_are_counted_where_that_is_asked_for(monkeypatch):
         counted.append(args)
         return count(*args)
 
-    monkeypatch.setattr(holes, "step_kept_nbytes", counting)
+    monkeypatch.setattr(program, "step_kept_nbytes", counting)
     found = variants(*plain(squares))
     each = [found.variant(made) for made in choices_of(found)]
     assert not counted

@@ -66,6 +66,8 @@ def _read(path: Path) -> Example:
     text = path.read_text()
     header = _HEADER.match(text)[0]
     target = _JAX.search(header)
+    if target is None and "#: jax" in header.lower():
+        raise ValueError(f"{path}: the targeted JAX is written `#: jax 0.9`")
     fixed = path.with_suffix(".fixed.py")
     return Example(
         text.removeprefix(header),

@@ -403,6 +403,14 @@ def own_nodes(function: FunctionNode) -> Iterator[ast.AST]:
             todo += children(node)
 
 
+def returned(function: FunctionNode) -> list[ast.expr]:
+    """Return the expressions that a function returns."""
+    if isinstance(function, ast.Lambda):
+        return [function.body]
+    values = (n.value for n in own_nodes(function) if isinstance(n, ast.Return))
+    return [value for value in values if value is not None]
+
+
 def is_only(facts: Facts, function: FunctionNode, call: ast.expr) -> bool:
     """Return whether a function does nothing but one call (and hand its result on).
 

@@ -65,8 +65,8 @@ JXR604 linen-transform-of-array-function error
 JXR701 remat3-callable-policy info
 """
 # Code, name and severity of what only a trace can tell. `jaxresid check` finds these and
-# `jaxresid.advice.check.rules` documents them; here they are known as words of a configuration or of a
-# comment, and nothing more.
+# `jaxresid.advice.check.rules` documents them; here they are known as words of a configuration or
+# of a comment, and nothing more.
 _TRACED_TABLE = """
 JXR801 useless-checkpoint warning
 JXR802 costly-checkpoint warning

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 _RESULT = {
     "nothing_saveable": (
         "gives False",
-        "JAX takes False for no policy and recomputes everything; with jax_remat3 it is a TypeError.",
+        "JAX takes False for no policy and recomputes everything; with jax_remat3 it is a "
+        "TypeError.",
     ),
     "everything_saveable": (
         "gives True",

@@ -94,7 +94,8 @@ class CheckpointAsDecoratorFactory(Rule):
                 yield self.report(
                     facts,
                     call,
-                    f"`{name}` is called without a function and raises: it is not a decorator factory",
+                    f"`{name}` is called without a function and raises: it is not a decorator "
+                    "factory",
                     fix=_fix(facts, call),
                 )
 

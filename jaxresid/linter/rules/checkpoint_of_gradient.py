@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.resolve import results, stages
-from jaxresid.linter.resolve.names import FunctionNode
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
 
@@ -120,20 +119,13 @@ def _inner_derivative(facts: Facts, site: Site) -> ast.Call | None:
     if len(targets) != 1:
         return None
     target = targets[0]
-    if isinstance(target, ast.Call):
-        role = facts.role(target.func, "derivative")
-        return target if role is not None and role.entry == "reverse" else None
+    nodes: list[ast.AST] = [target] if isinstance(target, ast.Call) else []
     if isinstance(target, (ast.FunctionDef, ast.Lambda)):
-        return _derivative_in(facts, target)
-    return None
-
-
-def _derivative_in(facts: Facts, function: FunctionNode) -> ast.Call | None:
-    for node in results.own_nodes(function):
-        if isinstance(node, ast.Call):
-            role = facts.role(node.func, "derivative")
-            if role is not None and role.entry == "reverse":
-                return node
+        nodes = [*results.own_nodes(target)]
+    for node in nodes:
+        role = facts.role(node.func, "derivative") if isinstance(node, ast.Call) else None
+        if isinstance(node, ast.Call) and role is not None and role.entry == "reverse":
+            return node
     return None
 
 

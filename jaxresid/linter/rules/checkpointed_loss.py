@@ -36,10 +36,11 @@ class CheckpointedLoss(Rule):
 
     ## When is this fine?
     With a policy. Inside a staged loop, a `lax.map` or another derivative, where the function is
-    one of many; in a rule of `custom_vjp`. In a loop of gradients that is differentiated itself: the
-    rule speaks in a loop only where an optimizer gets the gradient (`tx.update(grads, state)`). The compiler's scheduling can still move the peak by
-    some 10 %, and on sharded models the barrier also keeps gathered weights from being shared
-    between the passes: measure before you remove it there.
+    one of many; in a rule of `custom_vjp`. In a loop of gradients that is differentiated itself:
+    the rule speaks in a loop only where an optimizer gets the gradient (`tx.update(grads, state)`).
+    The compiler's scheduling can still move the peak by some 10 %, and on sharded models the
+    barrier also keeps gathered weights from being shared between the passes: measure before you
+    remove it there.
 
     ## Is the fix safe?
     No: values stay the same, memory and time may change.

@@ -25,8 +25,8 @@ class CseAllowedOutsideLoop(Rule):
     `prevent_cse=scan_layers` that is the wrong way round.
 
     ## Why is this bad?
-    Under `jax.jit` the compiler then sees the forward pass and its recomputation side by side, finds
-    that they are the same, and merges them. The compiled program keeps what it would keep without
+    Under `jax.jit` the compiler then sees the forward pass and its recomputation side by side,
+    finds that they are the same, and merges them. The compiled program keeps what it would keep without
     the checkpoint: the same FLOPs and the same memory.
 
     ## Use instead

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import External, FunctionNode
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Related, Violation
+from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
@@ -146,9 +147,7 @@ class NameOutsideCustomVjpForward(Rule):
                 named.node,
                 f"`{named.name}` is named only in `{what}`: {it}, which runs instead of it under "
                 f"differentiation, {how}",
-                related=(
-                    Related("the forward rule", facts.source.path, facts.source.span(forward)),
-                ),
+                related=stages.related_place(facts, forward, "the forward rule"),
             )
 
 

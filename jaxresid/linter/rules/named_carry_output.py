@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from jaxresid.linter.patterns.checkpoint_names import saved_names
+from jaxresid.linter.resolve import results, stages
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Related, Violation
+from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Named, Site
@@ -116,13 +117,7 @@ class NamedCarryOutput(Rule):
                     facts,
                     named.node,
                     _message(facts, site, function, output),
-                    related=(
-                        Related(
-                            "the policy that has the name",
-                            facts.source.path,
-                            facts.source.span(site.node),
-                        ),
-                    ),
+                    related=stages.related_place(facts, site.node, "the policy that has the name"),
                 )
 
 
@@ -168,20 +163,10 @@ def _is_alone(facts: Facts, site: Site) -> bool:
 
 def _outputs(facts: Facts, function: FunctionNode) -> Iterator[_Output]:
     """The named values among what a function returns that it uses for nothing else."""
-    if isinstance(function, ast.Lambda):
-        returned = [function.body]
-    else:
-        returned = [
-            node.value
-            for node in ast.walk(function)
-            if isinstance(node, ast.Return)
-            and node.value is not None
-            and facts.names.function(node) is function
-        ]
     calls = {named.node: named for named in facts.named}
     found = [
         _Output(calls[call], index == 0)
-        for value in returned
+        for value in results.returned(function)
         for index, part in enumerate(_parts(value))
         if (call := _only_returned(facts, part)) in calls
     ]

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.patterns.checkpoint_names import EXCLUDING, policy_names
+from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import External
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Related, Violation
+from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
@@ -130,13 +131,7 @@ class NamedNonlinearityOutput(Rule):
                 named.node,
                 f"the output of `{ast.unparse(call.func)}` is named {name}, but saving it does "
                 "not save the matmul before it, which is recomputed",
-                related=(
-                    Related(
-                        "the matmul that is recomputed",
-                        facts.source.path,
-                        facts.source.span(product),
-                    ),
-                ),
+                related=stages.related_place(facts, product, "the matmul that is recomputed"),
             )
 
 

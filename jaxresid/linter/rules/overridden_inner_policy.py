@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.patterns import policy_names as policies
+from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import FunctionNode
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Related, Violation
+from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Policy, Site
@@ -85,15 +86,12 @@ class OverriddenInnerPolicy(Rule):
                 continue
             outer = _overriding(facts, site, mine)
             if outer is not None:
-                around = Related(
-                    "checkpointed here as well", facts.source.path, facts.source.span(outer.node)
-                )
                 yield self.report(
                     facts,
                     node,
-                    f"`{policies.source_text(facts, node)}` does not affect what is kept for the backward pass: "
-                    "the checkpoint around this one decides",
-                    related=(around,),
+                    f"`{policies.source_text(facts, node)}` does not affect what is kept for the "
+                    "backward pass: the checkpoint around this one decides",
+                    related=stages.related_place(facts, outer.node, "checkpointed here as well"),
                 )
 
 

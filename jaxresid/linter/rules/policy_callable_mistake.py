@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import policy_names as policies
+from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import FunctionNode
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Fix, Related, Violation
@@ -155,7 +156,7 @@ def _called(facts: Facts, leaf: ast.expr) -> str:
 def _defined(facts: Facts, leaf: ast.expr, function: FunctionNode) -> tuple[Related, ...]:
     if leaf is function:
         return ()
-    return (Related("defined here", facts.source.path, facts.source.span(function)),)
+    return stages.related_place(facts, function, "defined here")
 
 
 def _first(facts: Facts, function: FunctionNode) -> str | None:

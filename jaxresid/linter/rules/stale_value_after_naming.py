@@ -4,9 +4,10 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import Binding, External
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Related, Violation
+from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Named
@@ -108,12 +109,8 @@ class StaleValueAfterNaming(Rule):
                     facts,
                     named.node,
                     _message(named, named.value.id, binding.name, is_read),
-                    related=(
-                        Related(
-                            f"`{named.value.id}` is read here",
-                            facts.source.path,
-                            facts.source.span(reads[0]),
-                        ),
+                    related=stages.related_place(
+                        facts, reads[0], f"`{named.value.id}` is read here"
                     ),
                 )
 
@@ -130,14 +127,12 @@ def _message(named: Named, before: str, after: str, is_read: bool) -> str:
 def _other_target(facts: Facts, named: Named) -> Binding | None:
     """What a named value is bound to, where it is a local of another name than what it was."""
     names = facts.names
-    statement = names.parents.get(named.node)
+    value, statement = named.value, names.parents.get(named.node)
     match statement:
         case ast.Assign(targets=[ast.Name(id=target)]) | ast.AnnAssign(target=ast.Name(id=target)):
-            pass
+            function = names.function(statement)
         case _:
             return None
-    value = named.value
-    function = names.function(statement)
     if not isinstance(value, ast.Name) or value.id == target or function is None:
         return None
     bindings = names.bindings(value)

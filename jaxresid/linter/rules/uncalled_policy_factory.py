@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.patterns import policy_names as policies
-from jaxresid.linter.resolve import apis
+from jaxresid.linter.resolve import apis, results
 from jaxresid.linter.rule import Example, Rule
 from jaxresid.violations import Violation
 
@@ -139,15 +139,8 @@ def _siblings(facts: Facts, node: ast.expr) -> tuple[ast.AST | None, list[ast.ex
         case ast.Return():
             function = facts.names.function(parent)
             if isinstance(function, ast.FunctionDef):
-                returns = [
-                    leaf
-                    for inner in ast.walk(function)
-                    if isinstance(inner, ast.Return)
-                    and inner.value is not None
-                    and facts.names.function(inner) is function
-                    for leaf in policies.leaves(inner.value)
-                ]
-                return function, returns
+                returned = results.returned(function)
+                return function, [leaf for value in returned for leaf in policies.leaves(value)]
     return None, []
 
 

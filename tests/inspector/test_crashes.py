@@ -13,11 +13,10 @@ from jaxresid import crashes, jax_compat
 from jaxresid.advice.check import check as checking
 from jaxresid.cli.main import run
 from jaxresid.errors import RetraceError
-from jaxresid.inspector.findings import collect, host_memory
+from jaxresid.inspector.findings import host_memory
 from jaxresid.inspector.holes import loss as of_loss
 from jaxresid.inspector.holes import open_programs
-from jaxresid.inspector.subject import base
-from jaxresid.inspector.subject import step as step_subject
+from jaxresid.inspector.subject import base, searches
 from jaxresid.inspector.trace import function as tracing
 from jaxresid.inspector.trace.retracing import retracing
 from jaxresid.inspector.variants.rewrites import effects
@@ -88,23 +87,23 @@ def told():
 
 
 FUNCTION = {
-    "logits-at-peak": (base, "logits_at_peak"),
-    "gathered-weights-kept": (base, "gathered_weights"),
-    "needless-loop-state": (base, "loop_excess"),
-    "derived-residual": (base, "derived_values"),
-    "widened-residual": (base, "widened_residuals"),
-    "attention-scores-at-peak": (base, "attention_at_peak"),
-    "defeated-policy": (base, "defeated_policies"),
-    "name-outside-custom-vjp-forward": (base, "names_hidden_by_rules"),
-    "unused-checkpoint-name": (collect, "policy_findings"),
-    "unwrapped-loop-body": (collect, "unwrapped_bodies"),
-    "free-residual": (collect, "_free_residuals"),
+    "logits-at-peak": (searches, "logits_at_peak"),
+    "gathered-weights-kept": (searches, "gathered_weights"),
+    "needless-loop-state": (searches, "loop_excess"),
+    "derived-residual": (searches, "derived_values"),
+    "widened-residual": (searches, "widened_residuals"),
+    "attention-scores-at-peak": (searches, "attention_at_peak"),
+    "defeated-policy": (searches, "defeated_policies"),
+    "name-outside-custom-vjp-forward": (searches, "names_hidden_by_rules"),
+    "unused-checkpoint-name": (searches, "policy_findings"),
+    "unwrapped-loop-body": (searches, "unwrapped_bodies"),
+    "free-residual": (searches, "free_residuals"),
     "offload-without-effect": (host_memory, "_without_effect"),
 }
 OF_STEPS = {
-    "missing-donation": (step_subject, "missing_donation_findings"),
-    "unusable-donation": (step_subject, "unusable_donations"),
-    "moments-without-gradient": (step_subject, "needless_moments"),
+    "missing-donation": (searches, "missing_donation_findings"),
+    "unusable-donation": (searches, "unusable_donations"),
+    "moments-without-gradient": (searches, "needless_moments"),
 }
 
 
@@ -128,14 +127,14 @@ def test_a_finding_that_crashes_says_so(name, where, fun, args, monkeypatch, tol
 
 def test_the_other_findings_are_there(monkeypatch, told):
     whole = jaxresid.inspect(loss, on="gpu:h100")(*ARGS)
-    monkeypatch.setattr(base, "attention_at_peak", gone)
+    monkeypatch.setattr(searches, "attention_at_peak", gone)
     report = jaxresid.inspect(loss, on="gpu:h100")(*ARGS)
     assert "logits-at-peak" in {each.name for each in whole.findings}
     assert report.findings == whole.findings
 
 
 def test_it_is_raised_in_tests(monkeypatch):
-    monkeypatch.setattr(base, "logits_at_peak", gone)
+    monkeypatch.setattr(searches, "logits_at_peak", gone)
     with pytest.raises(AttributeError, match="something"):
         jaxresid.inspect(loss, on="gpu:h100")(*ARGS)
 
@@ -182,7 +181,7 @@ def program(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("form", ["text", "json", "sarif", "github"])
 def test_check_ends_in_2(form, program, monkeypatch, capsys, told):
-    monkeypatch.setattr(base, "attention_at_peak", gone)
+    monkeypatch.setattr(searches, "attention_at_peak", gone)
     assert run(["check", program, "--on", "gpu:h100", "--select", "JXR801", "-f", form]) == 2
     out, err = capsys.readouterr()
     assert out.count("attention-scores-at-peak could not be looked for") == 1
@@ -190,7 +189,7 @@ def test_check_ends_in_2(form, program, monkeypatch, capsys, told):
 
 
 def test_a_report_of_a_crash_ends_in_0_and_traceback_shows_it(program, monkeypatch, capsys, told):
-    monkeypatch.setattr(base, "attention_at_peak", gone)
+    monkeypatch.setattr(searches, "attention_at_peak", gone)
     assert run(["report", program, "--on", "gpu:h100"]) == 0
     assert "a bug in jaxresid: attention-scores-at-peak" in capsys.readouterr().out
     assert run(["report", program, "--on", "gpu:h100", "-f", "pprof", "-o", "p.pb.gz"]) == 0

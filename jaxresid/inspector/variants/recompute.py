@@ -76,15 +76,6 @@ class Graph:
     needed: tuple[int, ...]
     forward: tuple[bool, ...]
 
-    @property
-    def unavoidable(self) -> float:
-        """The cost of the steps that run once either way.
-
-        They run for the backward pass alone: in the forward pass without a checkpoint, in the
-        backward pass with one.
-        """
-        return sum(s.cost for s, f in zip(self.steps, self.forward, strict=True) if not f)
-
     def cost(self, saved: Iterable[int]) -> float:
         """Return the cost of what is computed twice when the results of these steps are saved."""
         is_saved = set(saved)

@@ -113,13 +113,13 @@ def is_checkpoint(eqn: Eqn) -> bool:
     return jax_compat.primitive_name(eqn) == "remat"
 
 
-def regions(
+def regions_and_loops(
     jaxpr: Jaxpr,
     levels: Levels,
     top: Level,
     is_written: Callable[[Eqn], bool] = is_checkpoint,
-) -> tuple[Region, ...]:
-    """Return the calls of the user's functions that checkpoints could be put around.
+) -> Found:
+    """Return the calls that checkpoints could be put around, of functions of the user's, and loops.
 
     Calls of a library's modules, such as `equinox.nn.MLP`, from the user's code are among them, and
     where no such code runs those of the layers that a framework calls itself, see `containers`.
@@ -128,29 +128,13 @@ def regions(
     are calls that hold a checkpoint, that are a loop and little else, that are a single operation
     or all of the program, of modules of a library that are linear, those whose results nobody
     reads, and those of a framework's own that hand out state of theirs as well.
+    The loops are those in whatever was looked into.
 
     Args:
       jaxpr: the primal jaxpr, open.
       levels: descends into the eqns.
       top: its outermost level.
       is_written: whether an eqn is a checkpoint of the user's.
-    """
-    return regions_and_loops(jaxpr, levels, top, is_written).calls
-
-
-def regions_and_loops(
-    jaxpr: Jaxpr,
-    levels: Levels,
-    top: Level,
-    is_written: Callable[[Eqn], bool] = is_checkpoint,
-) -> Found:
-    """Return what `regions` does, and the Python loops in whatever it looked into.
-
-    Args:
-      jaxpr: as for `regions`.
-      levels: as for `regions`.
-      top: as for `regions`.
-      is_written: as for `regions`.
     """
     search = _CallSearch(levels, jaxpr, is_written)
     groups: dict[Hashable, list[_Call]] = defaultdict(list)

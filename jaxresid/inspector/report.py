@@ -131,8 +131,9 @@ def _traced_here(question: Question) -> Subject:
     call = arguments(question, meshes.as_mesh(question.mesh))
     leaves = jax.tree.leaves((tuple(question.args), dict(question.kwargs)))
     read = _read(question, call, frames)
-    remark = meshes.unused_mesh_warning(read.call, leaves, read.trace.written, question.words)
-    if remark := remark or meshes.unsharded_warning(read.call, leaves):
+    call = read.trace.arguments
+    remark = meshes.unused_mesh_warning(call, leaves, read.trace.written, question.words)
+    if remark := remark or meshes.unsharded_warning(call, leaves):
         warnings = (*warnings, remark)
     found = Subject(fun, name, read.on_own_mesh(), place, (*warnings, *read.warnings))
     if found.is_dead:
@@ -171,12 +172,10 @@ class _Read:
 
     Attributes:
       holes: the trace, as what it differentiates.
-      call: the arguments that it was traced with.
       warnings: what is to be said of it.
     """
 
     holes: Holes[Any]
-    call: Arguments
     warnings: tuple[str, ...] = ()
 
     @property
@@ -308,7 +307,7 @@ class _AsItIs:
                 f"{name} returns no array and changes nothing, so compilers remove all that it"
                 " computes; return what it is to compute"
             )
-        return _Read(ProgramHoles(fun, step), self.call, self.warnings)
+        return _Read(ProgramHoles(fun, step), self.warnings)
 
 
 _EARLY_REMAT3 = (
@@ -469,7 +468,7 @@ def _loss(
         blame=lambda: _blame_policy(fun, call, has_aux, frames),
     )
     dead = (dead_gradients(name),) if steps.ignores_gradients(fun, found) else ()
-    return _Read(LossHole(found), found.arguments, (*warnings, *dead))
+    return _Read(LossHole(found), (*warnings, *dead))
 
 
 def _blame_policy(fun: Callable[..., Any], call: Arguments, has_aux: bool, frames: Frames) -> None:

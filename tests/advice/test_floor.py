@@ -18,7 +18,6 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from jaxresid import crashes
 from jaxresid.advice.plan.floor import reliefs
 from jaxresid.advice.plan.floor.reliefs import Reliefs, batch_of
-from jaxresid.advice.plan.plan import drafted, planned
 from jaxresid.advice.plan.search import menus
 from jaxresid.errors import RetraceError
 from jaxresid.inspector.call.question import Question
@@ -29,6 +28,7 @@ from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.variants.checkpoints import CheckpointVariants
 from jaxresid.model import Finding, Interval, Source
 from jaxresid.render.tables.floor import relief_text
+from tests.plans import drafted, planned
 from tests.shared_variants import sharing_variants
 
 ON = "tpu:v5p"

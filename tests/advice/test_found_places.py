@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import pytest
 
 import jaxresid
-from jaxresid.advice.plan.plan import drafted, planned
 from jaxresid.advice.plan.source.writing import write
 from jaxresid.advice.plan.verification import in_process_check
 from jaxresid.errors import InputsError
@@ -18,6 +17,7 @@ from jaxresid.inspector.jaxpr.calls import CallMark, LoopRun, iterations
 from jaxresid.inspector.jaxpr.frames import Frame
 from jaxresid.inspector.report import subject
 from jaxresid.targets.targets import load
+from tests.plans import drafted, planned
 from tests.small import cp, f32
 
 MLP = """\

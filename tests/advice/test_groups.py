@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxresid
-from jaxresid.advice.plan.plan import Planning, drafted
+from jaxresid.advice.plan.plan import Planning
 from jaxresid.advice.plan.search.nesting import Shape, segmented
 from jaxresid.advice.plan.source.loop_variables import loop_variables
 from jaxresid.advice.plan.verification import figures, in_process_check
@@ -23,6 +23,7 @@ from jaxresid.render.tables.plan import part_texts
 from tests.advice.nested_code import ON, drafts, folder, module
 from tests.advice.test_writing import edited, refused, site
 from tests.benchmarks.nested_plans import searched_for
+from tests.plans import drafted
 from tests.shared_variants import sharing_variants
 from tests.small import f32
 

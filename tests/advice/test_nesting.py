@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxresid import jax_compat
-from jaxresid.advice.plan.plan import Planning, drafted
+from jaxresid.advice.plan.plan import Planning
 from jaxresid.advice.plan.search.nesting import NestSearch, Shape, segmented, shapes
 from jaxresid.advice.plan.verification import in_process_check
 from jaxresid.advice.timing.chips import chip_of
@@ -22,6 +22,7 @@ from tests.advice.nested_code import ON, drafts, folder, module
 from tests.advice.test_writing import edited, refused, site
 from tests.benchmarks.nested_plans import FOLLOWED, every_cut, searched, searched_for
 from tests.pairs import in_turn
+from tests.plans import drafted
 from tests.shared_variants import sharing_variants
 
 __all__ = ["folder"]

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import pytest
 
 import jaxresid
-from jaxresid.advice.plan.plan import planned
 from jaxresid.advice.plan.search.solver import ValueChoice, ValueProgram, combine_options
 from jaxresid.errors import InputsError
 from jaxresid.inspector.call.question import Question
@@ -20,6 +19,7 @@ from jaxresid.inspector.variants.checkpoints import CheckpointVariants
 from jaxresid.inspector.variants.choices import Choice, everywhere
 from jaxresid.inspector.variants.naming import nameable
 from jaxresid.inspector.variants.recompute import Graph, Step, graph
+from tests.plans import planned
 from tests.shared_variants import sharing_variants
 
 # What a name in the code, or telling calls apart, has to be worth for `advice.plan`: a share

@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from jaxresid.advice.plan.drafts import Drafts
-from jaxresid.advice.plan.plan import drafted, planned
 from jaxresid.advice.plan.search import menus
 from jaxresid.advice.plan.source.snippets import code
 from jaxresid.advice.plan.source.writing import plan_edits
@@ -30,6 +29,7 @@ from jaxresid.inspector.variants.choices import Choice
 from jaxresid.inspector.variants.naming import nameable
 from jaxresid.model import PlannedPart, PlannedSite, PlannedValue
 from tests.plan_programs import source
+from tests.plans import drafted, planned
 
 # By a GPU's rules the peak may differ with the order of two operations, which code may have anew.
 ON = "tpu:v5p"

@@ -29,7 +29,7 @@ from jaxresid.advice.compile.ahead_of_time import (
 from jaxresid.advice.compile.limited import LimitedCompiles
 from jaxresid.advice.plan import confirmation
 from jaxresid.advice.plan.live_patch import UnpatchableError, patched
-from jaxresid.advice.plan.plan import Planning, drafted
+from jaxresid.advice.plan.plan import Planning
 from jaxresid.advice.plan.verification import in_process_check
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.errors import JaxresidError
@@ -42,6 +42,7 @@ from jaxresid.text.units import format_bytes
 from jaxresid.xla.places import parse_place, why_unavailable
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 from tests.benchmarks.accuracy import corpus, estimates
+from tests.plans import drafted
 
 SHARES = (0.25, 0.5, 0.75)
 

@@ -38,11 +38,11 @@ import jax
 import report_time
 
 from jaxresid import inspect
-from jaxresid.advice.plan.plan import planned
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import gc_paused
 from jaxresid.inspector.variants.choices import Choice
+from tests.plans import planned
 
 WIDTH = 512
 

@@ -32,11 +32,11 @@ import zoo
 
 from fixtures.inspect import train_step
 from jaxresid.advice.compare.compare import comparison
-from jaxresid.advice.plan.plan import planned
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice
+from tests.plans import planned
 
 # As `advice.plan` has it: what spares less than that share of all FLOPs is worth no edit.
 SLACK = 5e-4

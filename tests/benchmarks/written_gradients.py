@@ -23,7 +23,6 @@ from typing import Any
 
 from jaxresid.advice.plan.floor.reliefs import batch_of
 from jaxresid.advice.plan.live_patch import UnpatchableError, patched
-from jaxresid.advice.plan.plan import drafted
 from jaxresid.advice.plan.verification import in_process_check
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.call.question import Question
@@ -33,6 +32,7 @@ from jaxresid.text.units import format_bytes
 from jaxresid.xla.places import parse_place
 from tests.benchmarks.accuracy import corpus, estimates
 from tests.benchmarks.confirmed_plans import SHARES
+from tests.plans import drafted
 
 ROWS = 2
 # What rounding explains, of the largest entry of an array.

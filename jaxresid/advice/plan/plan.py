@@ -27,50 +27,12 @@ from jaxresid.advice.timing.intervals import checked_on, time_basis_of
 from jaxresid.crashes import Crash, crash_warnings
 from jaxresid.errors import InputsError
 from jaxresid.inspector.memory.compilers import has_estimate
-from jaxresid.inspector.subject.base import Subject, gc_paused
+from jaxresid.inspector.subject.base import Subject
 from jaxresid.model import Floor, Lifetimes, Plan, answer
 from jaxresid.option_types import Aim
 from jaxresid.text.units import format_bytes
 from jaxresid.xla.places import Place, memory_of, why_unavailable
 from jaxresid.xla.processes.cache import CompileCache, default_directory
-
-
-def planned(subject: Subject, budget_nbytes: int) -> Plan:
-    """Return the plan for a traced function, as `plan` does; the plan's code is not traced."""
-    return drafted(subject, budget_nbytes)[0]
-
-
-def drafted(
-    subject: Subject,
-    budget_nbytes: int | None,
-    *,
-    offload: bool = False,
-    progress: Callable[[str], None] | None = None,
-    check: Check | None = None,
-    compiles: LimitedCompiles | None = None,
-    keeps_interrupted: bool = False,
-) -> tuple[Plan, tuple[FileEdit, ...]]:
-    """Return the plan for a traced function, as `plan` does, and the edits that carry it out.
-
-    The edits are those that the plan's code shows as text.
-
-    Args:
-      subject: The traced function.
-      budget_nbytes: The budget in bytes of peak memory; None: the memory of the subject's place.
-      offload: Whether values may be moved to host memory, as for `plan`.
-      progress: Called with a text that says what is being done.
-      check: Traces edited code; None means that the plan's code is not traced.
-      compiles: What has the plan confirmed; None: it is an estimate, but on a CPU, where there is
-        none.
-      keeps_interrupted: Whether Ctrl-C ends the search with the best plan found so far, if there is
-        one; else it is raised.
-    """
-    by = terms(subject.place, budget_nbytes, offload=offload, compiles=compiles, progress=progress)
-    with gc_paused(), subject.tracing():
-        planning = Planning(
-            subject, by.budget_nbytes, by.chip, offload, progress or (lambda _: None)
-        )
-        return planning.planned(check, by.compiles, by.said, keeps_interrupted=keeps_interrupted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +67,12 @@ def terms(
 
     Args:
       place: The place.
-      budget_nbytes: As for `drafted`.
+      budget_nbytes: The budget in bytes of peak memory; None: the memory of the place.
       aim: What to minimise or maximise; None: the recomputation, with `offload` the time.
-      offload: As for `drafted`.
-      compiles: As for `drafted`.
-      progress: As for `drafted`.
+      offload: Whether values may be moved to host memory.
+      compiles: What has the plan confirmed; None: it is an estimate, but on a CPU, where there is
+        none.
+      progress: Called with a text that says what is being done.
 
     Raises:
       InputsError: They do not go together, or something is not known of the place.
@@ -206,10 +169,11 @@ class Planning:
         """Return the plan, and the edits that carry it out.
 
         Args:
-          check: As for `drafted`.
-          compiles: As for `drafted`.
+          check: Traces edited code; None means that the plan's code is not traced.
+          compiles: What has the plan confirmed; None: it is an estimate.
           said: Warnings to add to the plan's.
-          keeps_interrupted: As for `drafted`.
+          keeps_interrupted: Whether Ctrl-C ends the search with the best plan found so far, if
+            there is one; else it is raised.
           lifetimes: Whether the lifetimes of all values are to be in the plan; nothing is traced
             for them where the search was interrupted, and they are not there.
         """
@@ -240,7 +204,7 @@ class Planning:
         Nothing is traced from now on, the code of the plan neither: that may be what takes long.
 
         Args:
-          compiles: As for `drafted`.
+          compiles: As for `planned`.
           said: Warnings to add to the plan's.
         """
         self.search.stop()

@@ -227,7 +227,11 @@ class OtherVariants:
     def __init__(self, others: Variants) -> None:
         self.places, self.nests, self.body = others.places, others.nests, others.body
         self.unchangeable, self.overlaps = others.unchangeable, others.overlaps
-        self.program = others.program
+        self._program = others.program
+
+    def program(self, traced: Traced) -> Program:
+        """Return the whole program of a trace with choices made."""
+        return self._program(traced)
 
 
 def everywhere(place: CheckpointPlace, choice: Choice | None) -> tuple[Choice | None, ...]:

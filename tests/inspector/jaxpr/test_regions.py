@@ -28,7 +28,7 @@ from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.variants.choices import Choice, everywhere
-from jaxresid.inspector.variants.regions import MOST_REGIONS, regions
+from jaxresid.inspector.variants.regions import MOST_REGIONS, regions_and_loops
 from tests import programs, where
 from tests.small import f32
 
@@ -59,7 +59,7 @@ def marks(jaxpr, name):
 def searched(fun, *args, **options):
     found = subject(Question(fun, args, mode="loss", **options))
     jaxpr = jax_compat.open_jaxpr(found.trace.primal().jaxpr)
-    return jaxpr, regions(jaxpr, Levels(found.trace.frames), Level(jaxpr))
+    return jaxpr, regions_and_loops(jaxpr, Levels(found.trace.frames), Level(jaxpr)).calls
 
 
 def calls(fun, *args):
@@ -686,7 +686,7 @@ def check_regions(fun, args):
     found = subject(Question(fun, args, mode="loss"))
     traced = found.trace.primal()
     jaxpr = jax_compat.open_jaxpr(traced.jaxpr)
-    regions_found = regions(jaxpr, Levels(found.trace.frames), Level(jaxpr))
+    regions_found = regions_and_loops(jaxpr, Levels(found.trace.frames), Level(jaxpr)).calls
     by_jaxpr = {}
     for region in regions_found:
         assert region.runs

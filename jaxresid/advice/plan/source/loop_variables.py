@@ -15,7 +15,6 @@ _CHANGING = frozenset(
         *("pop", "popleft", "remove", "discard", "clear", "sort", "reverse"),
     }
 )
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _LEAVING = (
     *(ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Delete),
     *(ast.Global, ast.Nonlocal, ast.ClassDef, ast.AsyncFor, ast.AsyncWith),

@@ -38,7 +38,6 @@ from jaxresid.inspector.subject.step import StepSubject
 from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace import step as steps
 from jaxresid.inspector.trace.changes import changes, changes_by_function
-from jaxresid.inspector.trace.derivatives import in_words
 from jaxresid.inspector.trace.failures import AS_PROGRAM, needs_static, numbers_held, trace_error
 from jaxresid.inspector.trace.function import (
     StoppedError,
@@ -52,6 +51,7 @@ from jaxresid.inspector.trace.function import (
 from jaxresid.inspector.trace.lost import LostGradients, lost_gradients
 from jaxresid.inspector.trace.reading import Reading, reading
 from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.inspector.trace.taken_gradients import in_words
 from jaxresid.model import (
     Finding,
     Gradient,
@@ -190,9 +190,7 @@ class _Read:
     @property
     def may_be_program(self) -> bool:
         """Whether a loss takes gradients itself, as a training step does, or has none but zero."""
-        return isinstance(self.trace, Trace) and (
-            steps.may_be_program(self.trace) or self.trace.is_flat
-        )
+        return isinstance(self.trace, Trace) and (self.trace.holds_gradient or self.trace.is_flat)
 
 
 def _read(question: Question, call: Arguments, frames: Frames) -> _Read:

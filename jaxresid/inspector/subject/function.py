@@ -15,9 +15,8 @@ from jaxresid.inspector.holes.loss import LossHole
 from jaxresid.inspector.residuals.listing import listed
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace import meshes
-from jaxresid.inspector.trace.derivatives import lines_of_gradients
 from jaxresid.inspector.trace.function import Trace
-from jaxresid.inspector.trace.step import may_be_program
+from jaxresid.inspector.trace.taken_gradients import lines_of_gradients
 from jaxresid.inspector.variants.rewrites.effects import Rewrites
 from jaxresid.model import Finding, Mesh, Report, Split, Target
 
@@ -78,9 +77,7 @@ class FunctionSubject(Subject):
     def target(self) -> Target:
         """The name of the function, and what it is differentiated by."""
         call = self.trace.arguments
-        # The primal jaxpr may need another trace.
-        holds_gradients = may_be_program(self.trace)
-        own = lines_of_gradients(self.trace.written, self.trace.frames) if holds_gradients else ()
+        own = lines_of_gradients(self.trace.taken_gradients)
         return Target(
             self.name,
             tuple(call.paths[i] for i in call.having("differentiated")),

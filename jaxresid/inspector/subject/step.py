@@ -34,8 +34,8 @@ from jaxresid.inspector.program.zero_gradients import needless_moments
 from jaxresid.inspector.residuals.step import Gradients, gradients
 from jaxresid.inspector.subject.base import Subject, without_gradient
 from jaxresid.inspector.trace import step as steps
-from jaxresid.inspector.trace.derivatives import in_words, lines_of_gradients
 from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.inspector.trace.taken_gradients import in_words, lines_of_gradients
 from jaxresid.model import CompiledChange, Finding, Report, Split, Target
 
 
@@ -64,7 +64,7 @@ class StepSubject(Subject):
     def target(self) -> Target:
         """The name of the step, and what it takes gradients of, as far as that is known."""
         parameters = tuple(r.path or "" for r in self.program.inputs if r.kind == PARAMETERS)
-        own = lines_of_gradients(self.trace.jaxpr, self.trace.frames)
+        own = lines_of_gradients(self.trace.taken_gradients)
         if not own:
             found = Target(self.name, parameters, "program")
             return replace(found, other_mode="loss") if self.trace.is_differentiable else found

@@ -142,11 +142,6 @@ class Holes(ABC, Generic[T]):
         """Return the cost of the passes, where what it costs without checkpoints is not known."""
         return self.phases(self.traced)
 
-    @property
-    @abstractmethod
-    def recomputing(self) -> Jaxpr:
-        """The open jaxpr of the program as it is that holds its backward passes."""
-
     @abstractmethod
     def spliced(self, written: Program) -> tuple[Program, OpSources]:
         """Return the whole program, of the eqns that the holes have, and the places of its ops.

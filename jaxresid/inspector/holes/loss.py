@@ -72,11 +72,6 @@ class LossHole(Holes[Trace]):
         """The forward and the backward jaxpr."""
         return self.traced.forward, self.traced.backward
 
-    @property
-    def recomputing(self) -> Jaxpr:
-        """The backward jaxpr."""
-        return self.traced.backward
-
     def spliced(self, written: Program) -> tuple[Program, OpSources]:
         """Return the program as it was traced."""
         return written, OpSources(self.traced)

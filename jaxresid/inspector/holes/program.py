@@ -94,11 +94,6 @@ class ProgramHoles(Holes[StepTrace]):
         """The open jaxprs of the holes, and the whole program."""
         return *(hole.jaxpr for hole in self.holes), self._open.whole.jaxpr
 
-    @property
-    def recomputing(self) -> Jaxpr:
-        """The program itself."""
-        return self.traced.jaxpr
-
     def spliced(self, written: Program) -> tuple[Program, OpSources]:
         """Return the program that was put together of its holes, nothing in them changed."""
         whole = self._open.whole

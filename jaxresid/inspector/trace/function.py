@@ -67,16 +67,12 @@ class Trace(Traced):
     @functools.cached_property
     def inputs(self) -> tuple[str | None, ...]:
         """The path of each of the forward's invars; None for one that is no argument."""
-        paths = [self.arguments.paths[i] for i in self.arguments.dynamic]
-        return (*[None] * (len(self.forward.invars) - len(paths)), *paths)
+        return self._paths_of(self.forward)
 
     @property
     def primal_inputs(self) -> tuple[str | None, ...]:
         """The path of each of the primal's invars; None for one that is no argument."""
-        order = self.arguments.having("differentiated") + self.arguments.having("traced")
-        paths = [self.arguments.paths[i] for i in order]
-        count = len(jax_compat.open_jaxpr(self.primal().jaxpr).invars)
-        return (*[None] * (count - len(paths)), *paths)
+        return self._paths_of(self.written)
 
     @property
     def backward_inputs(self) -> tuple[str | None, ...]:

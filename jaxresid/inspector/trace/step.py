@@ -77,8 +77,7 @@ class StepTrace(Traced):
     @functools.cached_property
     def inputs(self) -> tuple[str | None, ...]:
         """The path of each invar; None for one that is no argument (a constant in front)."""
-        paths = [self.arguments.paths[i] for i in self.arguments.dynamic]
-        return (*[None] * (len(self.jaxpr.invars) - len(paths)), *paths)
+        return self._paths_of(self.jaxpr)
 
     @property
     def updates(self) -> dict[int, int]:

@@ -268,9 +268,7 @@ class _Counts:
                 whole = (*whole, derivative)
                 if not derivative.is_transposed:
                     if path:
-                        counts[path] = replace(
-                            counts[path], whole=max(counts[path].whole, whole, key=len)
-                        )
+                        _add(counts, path, _Count(0, False, is_behind, whole, eqn))
                     continue
                 path = (*path, derivative)
                 begins = reads and not is_transposed and not is_behind and path not in begun

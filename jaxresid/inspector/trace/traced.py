@@ -59,6 +59,11 @@ class Traced(ABC):
         """
         return Levels(self.frames)
 
+    def _paths_of(self, jaxpr: Jaxpr) -> tuple[str | None, ...]:
+        """Return the path of each invar of a jaxpr; None for one that is no argument."""
+        paths = [self.arguments.paths[i] for i in self.arguments.dynamic]
+        return (*[None] * (len(jaxpr.invars) - len(paths)), *paths)
+
     @property
     @abstractmethod
     def tops(self) -> tuple[Level, ...]:

@@ -13,7 +13,7 @@ import inspect
 import itertools
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -108,18 +108,8 @@ class Found:
     loops: tuple[Region, ...]
 
 
-def is_checkpoint(eqn: Eqn) -> bool:
-    """Return whether an eqn is a checkpoint."""
-    return jax_compat.primitive_name(eqn) == "remat"
-
-
-def regions(
-    jaxpr: Jaxpr,
-    levels: Levels,
-    top: Level,
-    is_written: Callable[[Eqn], bool] = is_checkpoint,
-) -> tuple[Region, ...]:
-    """Return the calls of the user's functions that checkpoints could be put around.
+def regions(jaxpr: Jaxpr, levels: Levels) -> Found:
+    """Return the calls of the user's functions that checkpoints could be put around, and the loops.
 
     Calls of a library's modules, such as `equinox.nn.MLP`, from the user's code are among them, and
     where no such code runs those of the layers that a framework calls itself, see `containers`.
@@ -132,29 +122,10 @@ def regions(
     Args:
       jaxpr: the primal jaxpr, open.
       levels: descends into the eqns.
-      top: its outermost level.
-      is_written: whether an eqn is a checkpoint of the user's.
     """
-    return regions_and_loops(jaxpr, levels, top, is_written).calls
-
-
-def regions_and_loops(
-    jaxpr: Jaxpr,
-    levels: Levels,
-    top: Level,
-    is_written: Callable[[Eqn], bool] = is_checkpoint,
-) -> Found:
-    """Return what `regions` does, and the Python loops in whatever it looked into.
-
-    Args:
-      jaxpr: as for `regions`.
-      levels: as for `regions`.
-      top: as for `regions`.
-      is_written: as for `regions`.
-    """
-    search = _CallSearch(levels, jaxpr, is_written)
+    search = _CallSearch(levels, jaxpr)
     groups: dict[Hashable, list[_Call]] = defaultdict(list)
-    for call in search.within(_Span(top, 0, len(jaxpr.eqns), -1)):
+    for call in search.within(_Span(Level(jaxpr), 0, len(jaxpr.eqns), -1)):
         groups[search.line(call)].append(call)
     sizes = {key: search.made(calls).nbytes for key, calls in groups.items()}
     biggest = sorted(sizes, key=lambda key: -sizes[key])[:MOST_REGIONS]
@@ -245,8 +216,8 @@ class _Weight:
 class _CallSearch:
     """A search for calls, which reads the paths of each level once."""
 
-    def __init__(self, levels: Levels, jaxpr: Jaxpr, is_written: Callable[[Eqn], bool]) -> None:
-        self._levels, self._is_written = levels, is_written
+    def __init__(self, levels: Levels, jaxpr: Jaxpr) -> None:
+        self._levels = levels
         # By level and by jaxpr, which are kept or their ids could be reused.
         self._paths: dict[Level, list[_Path]] = {}
         self._weights: dict[int, tuple[Jaxpr, _Weight]] = {}
@@ -381,7 +352,7 @@ class _CallSearch:
             nbytes,
             nbytes if is_loop else inner.looped,
             inner.operations,
-            holds or self._is_written(eqn),
+            holds or jax_compat.primitive_name(eqn) == "remat",
         )
 
     def _inner(self, jaxpr: Jaxpr) -> _Weight:

@@ -90,7 +90,6 @@ class Fusions:
       arrays: its ops whose results are materialised, whatever they are made of; without those of
         `materialized`.
       fusible: its ops that are computed inside what reads them, unless something prevents that.
-      always_materialized: values that are materialised because of what reads them.
       materialized: elementwise values that are materialised because that reads and writes less.
       fused: dots and convolutions that are not materialised, as something else finishes them.
       starts: what is materialised instead of a dot, and dots that finish themselves -> the dot that
@@ -102,7 +101,6 @@ class Fusions:
     block: Block
     arrays: set[Op]
     fusible: set[Op]
-    always_materialized: set[Value]
     materialized: set[Value]
     fused: set[Value]
     starts: Mapping[Value, Op]
@@ -139,7 +137,7 @@ def fusions(block: Block, profile: Profile) -> Fusions:
 
     arrays = {op for op in block.ops if is_array(op)}
     views = {op for op in block.ops if is_view(op) and op.results[0] not in widths}
-    made = Fusions(block, arrays, fusible, held, set(), fused, starts, widths, views)
+    made = Fusions(block, arrays, fusible, set(), fused, starts, widths, views)
     # The traffic that an array saves depends on which of its readers are arrays.
     for _ in range(2):
         consumers = _consumer_kernels(block, held | made.materialized, readers, fusible)

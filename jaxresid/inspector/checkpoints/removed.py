@@ -145,7 +145,7 @@ class Removed:
         if not any(jax_compat.primitive_name(eqn) == "shard_map" for eqn in eqns):
             return True
         same = self._holes.trace({hole.number: hole.jaxpr for hole in self._holes.holes})
-        return self._holes.types_kept(same) == self._holes.types_kept(self._holes.traced)
+        return self._holes.kept_nbytes(same) == self._holes.kept_nbytes(self._holes.traced)
 
     def _find_near_shard_maps(self) -> frozenset[CheckpointSite]:
         """Return the sites that are in the body of a `shard_map`, or around one."""

@@ -9,7 +9,7 @@ put where the gradient was.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -125,10 +125,6 @@ class Holes(ABC, Generic[T]):
     @abstractmethod
     def kept(self, traced: T, program: Program) -> tuple[KeptResidual, ...]:
         """Return the computed residuals of a trace."""
-
-    @abstractmethod
-    def types_kept(self, traced: T) -> Hashable:
-        """Return something that is equal for traces that keep the same."""
 
     @abstractmethod
     def phases(self, traced: T) -> Phases:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 
 from jaxresid import jax_compat
 from jaxresid.errors import TraceError
@@ -91,11 +90,6 @@ class LossHole(Holes[Trace]):
     def kept(self, traced: Trace, program: Program) -> tuple[KeptResidual, ...]:
         """Return the computed residuals, without tracing the primal jaxpr."""
         return kept_by(traced, program)
-
-    def types_kept(self, traced: Trace) -> Hashable:
-        """Return how often each type is among what the forward pass hands over."""
-        types = Counter(str(v.aval) for v in traced.forward.outvars[traced.num_outputs :])
-        return frozenset(types.items())
 
     def phases(self, traced: Trace) -> Phases:
         """Return the cost of both passes; recomputation is in the backward pass."""

@@ -123,10 +123,6 @@ class ProgramHoles(Holes[StepTrace]):
         """Return the computed residuals of all gradients."""
         return kept_of(step_residuals(traced, program))
 
-    def types_kept(self, traced: StepTrace) -> Hashable:
-        """Return the bytes of what is kept on the device and on the host."""
-        return step_kept_nbytes(traced)
-
     def phases(self, traced: StepTrace) -> Phases:
         """Return the cost of the passes; see `step_cost`."""
         return step_cost(traced)

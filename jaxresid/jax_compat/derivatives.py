@@ -80,14 +80,8 @@ def marking_derivatives() -> Iterator[None]:
     def linearize(fun: Any, *primals: Any, **options: Any) -> Any:
         if threading.get_ident() != thread:
             return linearized(fun, *primals, **options)
-        running = _running()
-        is_of_checkpoint = _is_of_checkpoint(running)
-        derivative = Derivative(
-            _called(fun),
-            running,
-            is_transposed=is_of_checkpoint,
-            is_of_checkpoint=is_of_checkpoint,
-        )
+        derivative = _derivative(fun)
+        derivative.is_transposed = derivative.is_of_checkpoint
         result = linearized(_marked(fun, derivative), *primals, **options)
         # Since 0.12 structured residuals stand between the others and what is auxiliary.
         stop = len(result) - bool(options.get("has_aux"))
@@ -102,7 +96,7 @@ def marking_derivatives() -> Iterator[None]:
     def jvp(fun: Any, *operands: Any, **options: Any) -> Any:
         if threading.get_ident() != thread:
             return pushed(fun, *operands, **options)
-        return pushed(_marked(fun, Derivative(_called(fun), _running())), *operands, **options)
+        return pushed(_marked(fun, _derivative(fun)), *operands, **options)
 
     with patched({(ad, "linearize"): linearize, (api, "_jvp"): jvp}):
         yield
@@ -224,17 +218,20 @@ def _called(fun: Any) -> str:
 
 def _running() -> tuple[tuple[CodeType, int], ...]:
     running: list[tuple[CodeType, int]] = []
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(3)
     while frame is not None and len(running) < _FRAMES:
         running.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back
     return tuple(running)
 
 
-def _is_of_checkpoint(running: Iterable[tuple[CodeType, int]]) -> bool:
+def _derivative(fun: Any) -> Derivative:
+    """Return the derivative of a function that is taken where this is called."""
+    running = _running()
     files = (code.co_filename for code, _ in running)
     caller = next((file for file in files if not file.endswith(_ENTRIES)), "")
-    return caller.endswith("ad_checkpoint.py")
+    is_of_checkpoint = caller.endswith("ad_checkpoint.py")
+    return Derivative(_called(fun), running, is_of_checkpoint=is_of_checkpoint)
 
 
 def _traced(value: Any) -> Iterator[Any]:

@@ -265,6 +265,8 @@ class _Counts:
             whole: _Path = ()
             is_behind = False
             for derivative, is_transposed in jax_compat.derivatives(eqn):
+                if derivative in whole:
+                    continue  # the backward pass of a checkpoint begins with its forward pass
                 whole = (*whole, derivative)
                 if not derivative.is_transposed:
                     if path:

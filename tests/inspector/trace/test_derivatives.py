@@ -75,6 +75,10 @@ def hvp(x):
     return jax.jvp(jax.grad(energy), (x,), (x,))[1]  # here
 
 
+def hvp_of_a_checkpoint(x):
+    return jax.jvp(jax.grad(jax.checkpoint(energy)), (x,), (x,))[1]  # here
+
+
 def grad_of_jvp(x):
     return jax.grad(lambda x: jax.jvp(energy, (x,), (x,))[1])(x)  # here
 
@@ -90,6 +94,7 @@ def grad_of_grad(x):
         *((fun, "grad") for fun in (many_of_one_line, of_a_checkpoint, pulled_back)),
         (hessian, "jvp of grad"),
         (hvp, "jvp of grad"),
+        (hvp_of_a_checkpoint, "jvp of grad"),
         (grad_of_jvp, "grad of jvp"),
         (grad_of_grad, "grad of grad"),
     ],

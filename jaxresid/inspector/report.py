@@ -39,7 +39,6 @@ from jaxresid.inspector.subject.base import Inspection, Subject, dead_gradients,
 from jaxresid.inspector.trace import meshes
 from jaxresid.inspector.trace import step as steps
 from jaxresid.inspector.trace.changes import changes, changes_by_function
-from jaxresid.inspector.trace.derivatives import in_words
 from jaxresid.inspector.trace.failures import AS_PROGRAM, needs_static, numbers_held, trace_error
 from jaxresid.inspector.trace.function import (
     StoppedError,
@@ -52,6 +51,7 @@ from jaxresid.inspector.trace.function import (
 )
 from jaxresid.inspector.trace.lost import LostGradients, lost_gradients
 from jaxresid.inspector.trace.reading import Reading, reading
+from jaxresid.inspector.trace.taken_gradients import in_words
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.model import (
     Finding,
@@ -195,7 +195,7 @@ class _Read:
     def may_be_program(self) -> bool:
         """Whether a loss takes gradients itself, as a training step does, or has none but zero."""
         loss = self.holes.alone
-        return loss is not None and (steps.may_be_program(loss) or loss.is_flat)
+        return loss is not None and (loss.holds_gradient or loss.is_flat)
 
 
 def _read(question: Question, call: Arguments, frames: Frames) -> _Read:

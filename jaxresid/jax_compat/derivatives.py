@@ -23,6 +23,7 @@ from jaxresid.jax_compat.version import import_jax
 from jaxresid.jaxpr_types import Eqn, Var
 
 _FRAMES = 400  # are looked through for who takes a derivative
+_ENTRIES = ("api.py", "traceback_util.py")  # of JAX: what is called to take a derivative
 _WRAPPERS = 10
 _WRAPPED = ("f", "fun", "func", "fn", "_fun")  # what wrappers call what they wrap
 
@@ -39,6 +40,7 @@ class Derivative:
       kept: what it keeps, as variables of the jaxpr in which it was taken; empty where the version
         does not tell.
       is_transposed: whether it has a backward pass; else it is forward mode.
+      is_of_checkpoint: whether JAX takes it, of the body of a checkpoint that it differentiates.
     """
 
     function: str
@@ -46,6 +48,7 @@ class Derivative:
     kept_nbytes: int = 0
     kept: frozenset[Var] = frozenset()
     is_transposed: bool = False
+    is_of_checkpoint: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +80,8 @@ def marking_derivatives() -> Iterator[None]:
     def linearize(fun: Any, *primals: Any, **options: Any) -> Any:
         if threading.get_ident() != thread:
             return linearized(fun, *primals, **options)
-        derivative = Derivative(_called(fun), _running())
+        derivative = _derivative(fun)
+        derivative.is_transposed = derivative.is_of_checkpoint
         result = linearized(_marked(fun, derivative), *primals, **options)
         # Since 0.12 structured residuals stand between the others and what is auxiliary.
         stop = len(result) - bool(options.get("has_aux"))
@@ -92,7 +96,7 @@ def marking_derivatives() -> Iterator[None]:
     def jvp(fun: Any, *operands: Any, **options: Any) -> Any:
         if threading.get_ident() != thread:
             return pushed(fun, *operands, **options)
-        return pushed(_marked(fun, Derivative(_called(fun), ())), *operands, **options)
+        return pushed(_marked(fun, _derivative(fun)), *operands, **options)
 
     with patched({(ad, "linearize"): linearize, (api, "_jvp"): jvp}):
         yield
@@ -112,14 +116,16 @@ def settle_derivatives(eqns: Iterable[Eqn]) -> None:
 def derivatives(eqn: Eqn) -> list[tuple[Derivative, bool]]:
     """Return the derivatives that an eqn is of, outermost first.
 
-    Each comes with whether the eqn is transposed, a part of its backward pass.
+    Each comes with whether the eqn is transposed, a part of its backward pass. Those that JAX takes
+    of checkpoints, with jax_remat3, are part of what the checkpoints are differentiated for.
     """
     elements = eqn.source_info.name_stack.stack
     found = []
     is_transposed = False
     for element in elements:
         if type(element) is _Mark:
-            found.append((element.derivative, is_transposed))
+            if not element.derivative.is_of_checkpoint:
+                found.append((element.derivative, is_transposed))
             is_transposed = False
         elif element.name == "transpose" and not isinstance(element, _scope()):
             is_transposed = not is_transposed
@@ -212,11 +218,20 @@ def _called(fun: Any) -> str:
 
 def _running() -> tuple[tuple[CodeType, int], ...]:
     running: list[tuple[CodeType, int]] = []
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(3)
     while frame is not None and len(running) < _FRAMES:
         running.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back
     return tuple(running)
+
+
+def _derivative(fun: Any) -> Derivative:
+    """Return the derivative of a function that is taken where this is called."""
+    running = _running()
+    files = (code.co_filename for code, _ in running)
+    caller = next((file for file in files if not file.endswith(_ENTRIES)), "")
+    is_of_checkpoint = caller.endswith("ad_checkpoint.py")
+    return Derivative(_called(fun), running, is_of_checkpoint=is_of_checkpoint)
 
 
 def _traced(value: Any) -> Iterator[Any]:

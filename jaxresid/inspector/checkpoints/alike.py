@@ -43,7 +43,7 @@ def alike_checkpoints(
     if len(single) < 2 or holes.traced.sharding is not None or len(holes.holes) != 1:
         return ()
     (hole,) = holes.holes
-    remats, recomputing = _remats(hole.jaxpr), _remats(holes.recomputing)
+    remats, recomputing = _remats(hole.jaxpr), _remats(holes.traced.tops[-1].jaxpr)
     if len(remats) != len(recomputing):  # of some no gradient is taken
         return ()
     backward = {id(e): back for e, back in zip(remats, reversed(recomputing), strict=True)}

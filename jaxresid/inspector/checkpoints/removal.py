@@ -14,19 +14,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from jaxresid import jax_compat
 from jaxresid.errors import TraceError, summary
 from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.checkpoints.sites import Call, CheckpointSite, body, calls, prevents_cse
+from jaxresid.inspector.holes.holes import Holes
 from jaxresid.inspector.jaxpr.bindings import (
     checkpoint_binding,
     intercept_bind,
     strip_trace_context,
     user_line,
 )
-from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import MARK, Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
@@ -36,7 +36,6 @@ from jaxresid.model import Location, Source
 _NUMBER = re.compile(MARK + r"(\d+)")
 
 T = TypeVar("T")
-U = TypeVar("U")
 # The function, the line, the policy, and whether CSE is prevented.
 _Key = tuple[str | None, tuple[str, int] | None, str | None, bool]
 
@@ -58,36 +57,24 @@ class CheckpointBinding:
     policy: Any
 
 
-class Removal(Generic[T]):
-    """Tracing of a function again, as it is and without some of its checkpoints.
+class Removal:
+    """Tracing of a program again, as it is and without some of its checkpoints.
 
     Args:
-      trace: traces the function.
-      jaxprs: returns the open jaxprs of a trace.
-      frames: reads the eqns' tracebacks.
-      shown: called after that with the trace; traces the jaxpr in which the checkpoints are to be
-        found.
+      holes: what the program differentiates.
     """
 
-    def __init__(
-        self,
-        trace: Callable[[], T],
-        jaxprs: Callable[[T], Iterable[Jaxpr]],
-        frames: Frames,
-        shown: Callable[[T], object] = lambda made: None,
-    ) -> None:
-        self._trace = trace
-        self._jaxprs = jaxprs
-        self._shown = shown
-        self._frames = frames
+    def __init__(self, holes: Holes[Any]) -> None:
+        self._holes = holes
+        self._frames = holes.levels.frames
         # Of jaxprs that stay: the one that was traced, and the numbered one.
-        self._levels = Levels(frames)
+        self._levels = Levels(self._frames)
         self._bound: list[CheckpointBinding] = []
         self._count = 0
         self.numbered = functools.cache(self._numbered)
 
-    def _numbered(self) -> T:
-        """Return the trace in which the name stacks of a checkpoint's eqns tell its number."""
+    def _numbered(self) -> Holes[Any]:
+        """Return the program in which the name stacks of a checkpoint's eqns tell its number."""
         bound: list[CheckpointBinding] = []
         binding = checkpoint_binding()
 
@@ -103,16 +90,16 @@ class Removal(Generic[T]):
 
         try:
             with intercept_bind({binding: number}):
-                made = self._trace()
+                made = self._holes.again()
                 self._count = len(bound)
-                self._shown(made)
+                made.holes  # noqa: B018 - of a loss they are traced when they are asked for
         except Exception as e:
             raise TraceError(f"it cannot be traced again: {summary(e)}") from e
         self._bound = bound
         return made
 
     def bound(self) -> Sequence[CheckpointBinding]:
-        """Return the bindings of `jax.checkpoint`, in order, including those made for `shown`."""
+        """Return the bindings of `jax.checkpoint`, in order, including those made for the holes."""
         self.numbered()
         return self._bound
 
@@ -217,8 +204,8 @@ class Removal(Generic[T]):
             sites[site] = frozenset(numbers)
         return sites
 
-    def without(self, gone: Iterable[int]) -> T:
-        """Return the trace without the checkpoints of some numbers.
+    def without(self, gone: Iterable[int]) -> Holes[Any]:
+        """Return the program without the checkpoints of some numbers.
 
         Args:
           gone: the numbers.
@@ -229,14 +216,14 @@ class Removal(Generic[T]):
         numbers = frozenset(gone)
         if not numbers:
             raise TraceError("it is not found when the function is traced again")
-        return self.leaving_out(numbers, self._trace, self._jaxprs)
+        return self.leaving_out(numbers, self._holes.again, lambda made: made.passes)
 
     def leaving_out(
         self,
         numbers: frozenset[int],
-        trace: Callable[[], U],
-        jaxprs: Callable[[U], Iterable[Jaxpr]],
-    ) -> U:
+        trace: Callable[[], T],
+        jaxprs: Callable[[T], Iterable[Jaxpr]],
+    ) -> T:
         """Return what some way of tracing the function makes of it without some checkpoints.
 
         Args:
@@ -312,7 +299,7 @@ _DIFFERS = (
 
 
 def with_bodies(
-    sites: Sequence[CheckpointSite], numbers: Mapping[int, int], removal: Removal[Any]
+    sites: Sequence[CheckpointSite], numbers: Mapping[int, int], removal: Removal
 ) -> tuple[CheckpointSite, ...]:
     """Add their bodies as written, and what is around them, to the sites of a differentiated jaxpr.
 

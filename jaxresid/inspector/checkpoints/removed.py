@@ -145,7 +145,7 @@ class Removed:
         if not any(jax_compat.primitive_name(eqn) == "shard_map" for eqn in eqns):
             return True
         same = self._holes.trace({hole.number: hole.jaxpr for hole in self._holes.holes})
-        return self._holes.types_kept(same) == self._holes.types_kept(self._holes.traced)
+        return self._holes.kept_nbytes(same) == self._holes.kept_nbytes(self._holes.traced)
 
     def _find_near_shard_maps(self) -> frozenset[CheckpointSite]:
         """Return the sites that are in the body of a `shard_map`, or around one."""
@@ -159,7 +159,7 @@ class Removed:
             if not site.eqns.isdisjoint(inside) or any(id(e) in own for e in site.held)
         )
 
-    def _number(self) -> tuple[Removal[Holes[Any]], dict[CheckpointSite, frozenset[int]]]:
+    def _number(self) -> tuple[Removal, dict[CheckpointSite, frozenset[int]]]:
         """Trace the program again with its checkpoints numbered.
 
         Returns:
@@ -167,9 +167,7 @@ class Removed:
           included.
         """
         frames = self._holes.levels.frames
-        removal = Removal(
-            self._holes.again, lambda made: made.passes, frames, lambda made: made.holes
-        )
+        removal = Removal(self._holes)
         numbered = removal.numbered()
         numbers: dict[int, int] = {}
         again = {hole.number: hole for hole in numbered.holes}
@@ -203,9 +201,7 @@ def _eqns(gone: Iterable[CheckpointSite]) -> set[int]:
     return {eqn for site in gone for eqn in site.eqns}
 
 
-def _called(
-    site: CheckpointSite, numbers: frozenset[int], removal: Removal[Holes[Any]]
-) -> CheckpointSite:
+def _called(site: CheckpointSite, numbers: frozenset[int], removal: Removal) -> CheckpointSite:
     """Return a site with the line that calls it, which is known from its making.
 
     In a derivative that the function takes, JAX may give its eqn the traceback of what is around

@@ -92,9 +92,9 @@ def passes_cost(
     return costs.of_jaxpr(traced.forward, wanted), costs.of_jaxpr(traced.backward)
 
 
-def eqn_cost(eqn: Eqn, trips: WhileTrips | None = None) -> Cost:
+def eqn_cost(eqn: Eqn) -> Cost:
     """Return what one run of an eqn costs, with everything inside it times its trips."""
-    return Costs(trips).of_eqn(eqn)
+    return Costs().of_eqn(eqn)
 
 
 def flat_cost(eqn: Eqn) -> Cost | None:

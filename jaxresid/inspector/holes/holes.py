@@ -9,7 +9,7 @@ put where the gradient was.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -128,10 +128,6 @@ class Holes(ABC, Generic[T]):
         """Return the computed residuals of a trace."""
 
     @abstractmethod
-    def types_kept(self, traced: T) -> Hashable:
-        """Return something that is equal for traces that keep the same."""
-
-    @abstractmethod
     def phases(self, traced: T) -> Phases:
         """Return the cost of the passes of a trace, recomputation as its tags have it."""
 
@@ -142,11 +138,6 @@ class Holes(ABC, Generic[T]):
     def phases_by_tags(self, program: Program) -> Phases:
         """Return the cost of the passes, where what it costs without checkpoints is not known."""
         return self.phases(self.traced)
-
-    @property
-    @abstractmethod
-    def recomputing(self) -> Jaxpr:
-        """The open jaxpr of the program as it is that holds its backward passes."""
 
     @abstractmethod
     def spliced(self, written: Program) -> tuple[Program, OpSources]:

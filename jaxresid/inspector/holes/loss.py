@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,9 +24,8 @@ from jaxresid.inspector.residuals.offloading import (
     kept_by,
     kept_nbytes,
 )
-from jaxresid.inspector.trace.derivatives import lines_of_gradients
 from jaxresid.inspector.trace.function import Trace, retrace
-from jaxresid.inspector.trace.step import may_be_program
+from jaxresid.inspector.trace.taken_gradients import lines_of_gradients
 from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Cost, Location, Phases, Residual, Target
 
@@ -76,11 +74,6 @@ class LossHole(Holes[Trace]):
         """The forward and the backward jaxpr."""
         return self.traced.forward, self.traced.backward
 
-    @property
-    def recomputing(self) -> Jaxpr:
-        """The backward jaxpr."""
-        return self.traced.backward
-
     def spliced(self, written: Program) -> tuple[Program, OpSources]:
         """Return the program as it was traced."""
         return written, OpSources(self.traced)
@@ -100,11 +93,6 @@ class LossHole(Holes[Trace]):
     def kept(self, traced: Trace, program: Program) -> tuple[KeptResidual, ...]:
         """Return the computed residuals, without tracing the primal jaxpr."""
         return kept_by(traced, program)
-
-    def types_kept(self, traced: Trace) -> Hashable:
-        """Return how often each type is among what the forward pass hands over."""
-        types = Counter(str(v.aval) for v in traced.forward.outvars[traced.num_outputs :])
-        return frozenset(types.items())
 
     def phases(self, traced: Trace) -> Phases:
         """Return the cost of both passes; recomputation is in the backward pass."""
@@ -154,8 +142,6 @@ class LossHole(Holes[Trace]):
     def target(self, name: str) -> Target:
         """Return the name of the loss, and what it is differentiated by."""
         call = self.traced.arguments
-        # The primal jaxpr may need another trace.
-        holds_gradients = may_be_program(self.traced)
-        own = lines_of_gradients(self.traced.written, self.traced.frames) if holds_gradients else ()
+        own = lines_of_gradients(self.traced.taken_gradients)
         paths = tuple(call.paths[i] for i in call.having("differentiated"))
         return Target(name, paths, "loss", own, other_mode="program")

@@ -27,8 +27,8 @@ from jaxresid.inspector.residuals.offloading import (
     kept_of,
 )
 from jaxresid.inspector.residuals.step import step_kept_nbytes, step_residuals
-from jaxresid.inspector.trace.derivatives import lines_of_gradients
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
+from jaxresid.inspector.trace.taken_gradients import lines_of_gradients
 from jaxresid.jaxpr_types import Jaxpr
 from jaxresid.model import Cost, Location, Phases, Residual, Target
 
@@ -95,11 +95,6 @@ class ProgramHoles(Holes[StepTrace]):
         """The open jaxprs of the holes, and the whole program."""
         return *(hole.jaxpr for hole in self.holes), self._open.whole.jaxpr
 
-    @property
-    def recomputing(self) -> Jaxpr:
-        """The program itself."""
-        return self.traced.jaxpr
-
     def spliced(self, written: Program) -> tuple[Program, OpSources]:
         """Return the program that was put together of its holes, nothing in them changed."""
         whole = self._open.whole
@@ -128,10 +123,6 @@ class ProgramHoles(Holes[StepTrace]):
     def kept(self, traced: StepTrace, program: Program) -> tuple[KeptResidual, ...]:
         """Return the computed residuals of all gradients."""
         return kept_of(step_residuals(traced, program))
-
-    def types_kept(self, traced: StepTrace) -> Hashable:
-        """Return the bytes of what is kept on the device and on the host."""
-        return step_kept_nbytes(traced)
 
     def phases(self, traced: StepTrace) -> Phases:
         """Return the cost of the passes; see `step_cost`."""
@@ -186,7 +177,7 @@ class ProgramHoles(Holes[StepTrace]):
         """Return the name of the program, and what it takes gradients of, as far as is known."""
         step = self.traced
         parameters = tuple(r.path or "" for r in self._roles()[0] if r.kind == PARAMETERS)
-        own = lines_of_gradients(step.jaxpr, step.frames)
+        own = lines_of_gradients(step.taken_gradients)
         if not own:
             found = Target(name, parameters, "program")
             return replace(found, other_mode="loss") if step.is_differentiable else found

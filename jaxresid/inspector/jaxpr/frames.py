@@ -55,8 +55,6 @@ _TRANSFORMS = {
     ("ad", "process_custom_vjp_call"): "custom_vjp",
 }
 # What of jax takes derivatives; `jax.grad` and the like call these.
-_JAX_API = os.path.join("jax", "_src", "api.py")
-_DERIVATIVES = frozenset({"vjp", "_vjp", "jvp", "_jvp", "linearize"})
 # The methods that run when a module is called, whatever its library names them.
 _CALLED = frozenset({"__call__", "call", "forward"})
 _DECORATORS = 32  # lines of them, at most
@@ -117,7 +115,6 @@ class Frames:
         self.own = tuple(os.path.join(os.path.abspath(path), "") for path in own)
         self.cwd = os.path.join(cwd or os.getcwd(), "")
         self.stack = functools.cache(self._stack)
-        self._call_of_derivative = functools.cache(self._derivative_call)
         self._shared: dict[tuple[Frame, ...], tuple[Frame, ...]] = {}
         self.kind = functools.cache(self._kind)
         self.location = functools.cache(self._location)
@@ -156,27 +153,6 @@ class Frames:
         others = (f for f in library if _package(f) != package and not is_wrapper(f.code))
         caller = next(others, None)
         return self.location(library[0]), None if caller is None else self.location(caller)
-
-    def derivative_call(self, eqn: Eqn) -> Frame | None:
-        """Return the frame of the user's code that takes the outermost derivative of an eqn.
-
-        Without one that of a library; None if it is neither, as of `jax.jit(jax.grad(loss))`.
-        """
-        tb = jax_compat.traceback(eqn)
-        return None if tb is None else self._call_of_derivative(tb)
-
-    def _derivative_call(self, tb: Any) -> Frame | None:
-        call: Frame | None = None
-        is_taken = False
-        for code, lasti in zip(*tb.raw_frames(), strict=True):
-            kind = self.kind(code.co_filename, code.co_qualname)
-            if kind == "root":
-                break
-            if code.co_name in _DERIVATIVES and code.co_filename.endswith(_JAX_API):
-                call, is_taken = None, True
-            elif is_taken and kind in ("user", "library"):
-                call, is_taken = Frame(code, lasti, kind), kind != "user"
-        return call
 
     def _stack(self, tb: Any) -> Stack:
         codes, lastis = tb.raw_frames()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from jaxresid import jax_compat
@@ -30,7 +30,7 @@ from jaxresid.inspector.residuals.needed import Needed
 from jaxresid.inspector.residuals.numbering import FreeValues, Numbering
 from jaxresid.inspector.residuals.provenance import computed_in, provenance
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.inspector.trace.taken_gradients import GradientPasses, TakenGradient, taken_gradients
+from jaxresid.inspector.trace.taken_gradients import GradientPasses, TakenGradient, with_inner
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.model import Gradient, Residual, totals_of
 
@@ -76,8 +76,8 @@ def gradients(step: StepTrace, program: Program | None = None) -> Gradients:
       program: as for `step_residuals`.
     """
     values = _values(step, program)
-    every = taken_gradients(step)
-    crossing = {gradient.path: _crossings_of(step, gradient) for gradient in _all_of(every)}
+    every = step.taken_gradients
+    crossing = {gradient.path: _crossings_of(step, gradient) for gradient in with_inner(every)}
     # JAX moves parts of a gradient to where nothing of it crosses.
     told = {path[-1] for path, each in crossing.items() if each.makes_any(step.tops[0])}
     untold: list[Gradient] = []
@@ -105,12 +105,6 @@ def gradients(step: StepTrace, program: Program | None = None) -> Gradients:
 
     found = tuple(itertools.chain.from_iterable(map(taken, every)))
     return Gradients(found, tuple(untold))
-
-
-def _all_of(found: Sequence[TakenGradient]) -> Iterator[TakenGradient]:
-    for gradient in found:
-        yield gradient
-        yield from _all_of(gradient.inner)
 
 
 def residuals_of_gradient(

@@ -31,10 +31,10 @@ from jaxresid.inspector.program.program_arrays import ProgramArrays, program_arr
 from jaxresid.inspector.residuals.listing import listed
 from jaxresid.inspector.residuals.step import Gradients, gradients
 from jaxresid.inspector.trace import meshes
-from jaxresid.inspector.trace.derivatives import in_words
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.retracing import retracing
 from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.inspector.trace.taken_gradients import in_words
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.checkpoints import CheckpointVariants
 from jaxresid.inspector.variants.rewrites.effects import (

@@ -20,6 +20,7 @@ from jaxresid.inspector.call.arguments import CONCRETE, Arguments
 from jaxresid.inspector.call.calling import called_with_changes
 from jaxresid.inspector.call.leaves import float0, is_inexact, split_over_devices, struct
 from jaxresid.inspector.call.sharding import Sharding
+from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
 from jaxresid.inspector.jaxpr.callsites import contains_remat, may_hold_checkpoints
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import flattened
@@ -66,16 +67,12 @@ class Trace(Traced):
     @functools.cached_property
     def inputs(self) -> tuple[str | None, ...]:
         """The path of each of the forward's invars; None for one that is no argument."""
-        paths = [self.arguments.paths[i] for i in self.arguments.dynamic]
-        return (*[None] * (len(self.forward.invars) - len(paths)), *paths)
+        return self._paths_of(self.forward)
 
     @property
     def primal_inputs(self) -> tuple[str | None, ...]:
         """The path of each of the primal's invars; None for one that is no argument."""
-        order = self.arguments.having("differentiated") + self.arguments.having("traced")
-        paths = [self.arguments.paths[i] for i in order]
-        count = len(jax_compat.open_jaxpr(self.primal().jaxpr).invars)
-        return (*[None] * (count - len(paths)), *paths)
+        return self._paths_of(self.written)
 
     @property
     def backward_inputs(self) -> tuple[str | None, ...]:
@@ -154,6 +151,18 @@ class Trace(Traced):
     def first(self) -> Jaxpr:
         """The open forward jaxpr."""
         return self.forward
+
+    @functools.cached_property
+    def holds_gradient(self) -> bool:
+        """Whether the function takes a gradient itself, as a training step does.
+
+        Eqns of the forward pass are then tagged as a backward pass.
+        """
+        for eqn in eqns_in(self.forward):
+            _, found, inside = jax_compat.name_stack(eqn).partition("transpose(")
+            if found and "jvp(" in inside:
+                return True
+        return False
 
     @functools.cached_property
     def has_checkpoints(self) -> bool:
@@ -257,11 +266,10 @@ def trace(
 
     def again(arguments: Arguments) -> Trace:
         primal = _primal(fun, arguments, has_aux, stops_at=stops_at)
-        if not arguments.refs:
-            return _passes(primal, arguments, frames)
+        written = functools.cache(lambda: _marked(primal, arguments))
         # What is differentiated holds no Refs.
-        written = _traced(primal, arguments)
-        return replace(_passes(_as_evaluation(written), arguments, frames), primal=lambda: written)
+        passes = _passes(_as_evaluation(written()) if arguments.refs else primal, arguments, frames)
+        return replace(passes, primal=written)
 
     return replace(again(arguments), again=again, has_aux=has_aux)
 
@@ -304,7 +312,18 @@ def primal_trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -
       arguments: the arguments to trace it with.
       has_aux: whether it returns `(output, auxiliary data)`.
     """
-    return _traced(_primal(fun, arguments, has_aux), arguments)
+    return _marked(_primal(fun, arguments, has_aux), arguments)
+
+
+def _marked(primal: _Primal, arguments: Arguments) -> TracedFunction:
+    """Return a function of the user's traced, with marks on the derivatives that it takes."""
+    traced = _traced(primal, arguments)
+    if any(map(jax_compat.is_unmarked, eqns_in(jax_compat.open_jaxpr(traced.jaxpr)))):
+        # A jitted function that was traced before, such as one that has run, has no marks.
+        with intercept_bind({}):
+            traced = _traced(primal, arguments)
+        strip_trace_context(jax_compat.open_jaxpr(traced.jaxpr))
+    return traced
 
 
 def _operands(arguments: Arguments) -> tuple[list[Any], list[Any]]:

@@ -15,7 +15,6 @@ from jaxresid import jax_compat
 from jaxresid.errors import calls_user_code
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.call.sharding import Sharding
-from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
 from jaxresid.inspector.jaxpr.callsites import may_hold_checkpoints
 from jaxresid.inspector.jaxpr.flows import is_inexact
 from jaxresid.inspector.jaxpr.frames import Frames
@@ -78,8 +77,7 @@ class StepTrace(Traced):
     @functools.cached_property
     def inputs(self) -> tuple[str | None, ...]:
         """The path of each invar; None for one that is no argument (a constant in front)."""
-        paths = [self.arguments.paths[i] for i in self.arguments.dynamic]
-        return (*[None] * (len(self.jaxpr.invars) - len(paths)), *paths)
+        return self._paths_of(self.jaxpr)
 
     @property
     def updates(self) -> dict[int, int]:
@@ -207,19 +205,7 @@ def step_trace_with_changes(
 
     See `changes.trace_with_changes`.
     """
-    call = _returning_arrays(fun)
-    primal, used = trace_with_changes(call, arguments)
-    if any(map(jax_compat.is_unmarked, eqns_in(jax_compat.open_jaxpr(primal.jaxpr)))):
-        # A jitted function that was traced before, such as one that has run, has no marks.
-        with intercept_bind({}):
-            primal, used = trace_with_changes(call, arguments)
-        strip_trace_context(jax_compat.open_jaxpr(primal.jaxpr))
-    return primal, used
-
-
-def may_be_program(traced: Trace) -> bool:
-    """Return whether a differentiated function holds a gradient itself, as a training step does."""
-    return _differentiates_twice(traced.forward)
+    return trace_with_changes(_returning_arrays(fun), arguments)
 
 
 def ignores_gradients(fun: Callable[..., Any], traced: Trace) -> bool:
@@ -227,7 +213,7 @@ def ignores_gradients(fun: Callable[..., Any], traced: Trace) -> bool:
 
     Of a jitted function that is differentiated JAX drops what nothing depends on.
     """
-    if not may_be_program(traced) and not is_jitted(fun):
+    if not traced.holds_gradient and not is_jitted(fun):
         return False
     return holds_gradient(traced.written) and drops_gradients(traced.written)
 
@@ -240,18 +226,6 @@ def is_jitted(fun: Callable[..., Any]) -> bool:
         return callable(getattr(fun, "lower", None))
     except Exception:  # a callable's own __getattr__ may raise anything
         return False
-
-
-def _differentiates_twice(forward: Jaxpr) -> bool:
-    """Return whether eqns of a forward pass are tagged as a backward pass.
-
-    That is the backward pass of a gradient inside.
-    """
-    for eqn in eqns_in(forward):
-        _, found, inside = jax_compat.name_stack(eqn).partition("transpose(")
-        if found and "jvp(" in inside:
-            return True
-    return False
 
 
 def holds_gradient(jaxpr: Jaxpr) -> bool:

@@ -1,4 +1,4 @@
-"""Find the gradients that a program takes, and those inside of them.
+"""Find the gradients that a function takes itself, and those inside of them.
 
 A gradient is what is differentiated and then transposed, however it is written: `jax.grad`,
 `jax.vjp`, `jax.linearize` and `jax.linear_transpose`, `jax.fwd_and_bwd`, `jax.jacrev`. Forward mode
@@ -7,7 +7,7 @@ alone (`jax.jvp`, `jax.jacfwd`) makes none; around a gradient it makes more of i
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jaxresid import jax_compat
@@ -16,44 +16,89 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, UPDATE, Passes
 from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
-from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.jax_compat import Derivative
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
-from jaxresid.model import Location
+from jaxresid.model import Derivative, Location
 
 # The derivatives around one, outermost first, and that one.
-_Path = tuple[Derivative, ...]
+_Path = tuple[jax_compat.Derivative, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TakenGradient:
-    """A gradient that a program takes, or several that are alike.
+    """A gradient that a function takes, or several that are alike.
 
     Attributes:
       derivative: the derivative that it is.
       function: the name of what is differentiated.
-      location: the line that takes it; None where it is not known.
+      location: the line that takes it; where that is none of the user's, the first line of what is
+        differentiated. None where neither is known.
+      outermost: as `location` for the outermost derivative around it, which may be forward mode.
+      kinds: what is taken, the outermost derivative first, forward mode too: `grad` or `jvp`.
       trips: how often it is taken.
-      path: the derivatives around it, outermost first, and its own.
+      path: the gradients around it, outermost first, and its own.
       is_behind: whether it is taken in the backward pass of one around it, by a rule of its own.
       inner: the gradients that what it differentiates takes itself.
     """
 
-    derivative: Derivative
+    derivative: jax_compat.Derivative
     function: str
     location: Location | None
+    outermost: Location | None
+    kinds: tuple[str, ...]
     trips: int
     path: _Path
     is_behind: bool = False
     inner: tuple[TakenGradient, ...] = ()
 
 
-def taken_gradients(step: StepTrace) -> tuple[TakenGradient, ...]:
-    """Return the gradients that a program takes, in program order.
+def taken_gradients(jaxpr: Jaxpr, levels: Levels, trips: WhileTrips) -> tuple[TakenGradient, ...]:
+    """Return the gradients that an open jaxpr takes, in program order.
 
     Those that a Python loop takes at one line, and that keep as much, are one.
+
+    Args:
+      jaxpr: the open jaxpr, which is not itself differentiated.
+      levels: the descent into its eqns.
+      trips: the trips of its while loops.
     """
-    return _below((), _Counts(step.levels, step.trips).of(step.jaxpr), step.frames)
+    return _below((), _Counts(levels, trips).of(jaxpr), levels.frames)
+
+
+def lines_of_gradients(taken: Sequence[TakenGradient]) -> tuple[Derivative, ...]:
+    """Return the gradients that a function takes, in the order of the lines that take them.
+
+    Those that one line takes are one. A gradient that another derivative is taken of is part of
+    that one: `jvp of grad`.
+    """
+    of_lines: dict[Location | None, list[tuple[str, ...]]] = {}
+    for gradient in taken:
+        kinds = of_lines.setdefault(gradient.outermost, [])
+        kinds += (each.kinds for each in with_inner((gradient,)))
+    return tuple(
+        Derivative(" of ".join(_at_depths(kinds)), line) for line, kinds in of_lines.items()
+    )
+
+
+def _at_depths(taken: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    for depth in range(max(map(len, taken))):
+        yield "grad" if any("grad" in kinds[depth : depth + 1] for kinds in taken) else "jvp"
+
+
+def in_words(taken: Sequence[Derivative]) -> str:
+    """Return which gradients are taken where: `grad at train.py:12`."""
+    listed = [
+        f"{each.kind} at {each.location.file}:{each.location.line}" if each.location else each.kind
+        for each in taken
+    ]
+    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+    return ", ".join(listed[:3]) + more
+
+
+def with_inner(taken: Sequence[TakenGradient]) -> Iterator[TakenGradient]:
+    """Yield gradients, each followed by those inside of it."""
+    for gradient in taken:
+        yield gradient
+        yield from with_inner(gradient.inner)
 
 
 def _below(
@@ -68,7 +113,9 @@ def _below(
         gradient = TakenGradient(
             derivative,
             derivative.function,
-            _location(derivative, frames),
+            _location(derivative, count.first, frames),
+            _location(count.whole[0], count.first, frames),
+            tuple("grad" if each.is_transposed else "jvp" for each in count.whole),
             max(count.number, 1),
             path,
             count.is_behind,
@@ -90,15 +137,23 @@ def _together(one: TakenGradient, other: TakenGradient) -> TakenGradient:
     return replace(one, trips=one.trips + other.trips, inner=inside)
 
 
-def _location(derivative: Derivative, frames: Frames) -> Location | None:
-    found = []
+def _location(derivative: jax_compat.Derivative, first: Eqn, frames: Frames) -> Location | None:
+    """Return the line that takes a derivative, see `TakenGradient.location`.
+
+    Args:
+      derivative: the derivative.
+      first: an eqn of it, or of one inside of it.
+      frames: reads tracebacks.
+    """
+    running = []
     for code, lasti in derivative.frames:
         kind = frames.kind(code.co_filename, code.co_qualname)
         if kind == "root":
             break
         if kind in ("user", "library", "jax"):
-            found.append(Frame(code, lasti, kind))
-    return frames.innermost_user(reversed(found))
+            running.append(Frame(code, lasti, kind))
+    running.reverse()
+    return frames.innermost_user(running or frames.of(first).frames)
 
 
 class GradientPasses(Passes):
@@ -155,17 +210,26 @@ class _Count:
       number: how often.
       is_transposed: whether its backward pass is there.
       is_behind: whether it is only in the backward pass of one around it.
+      whole: the derivatives around and inside of it, and its own, forward mode too.
+      first: its first eqn.
     """
 
     number: int
     is_transposed: bool
     is_behind: bool
+    whole: _Path
+    first: Eqn
 
     def __add__(self, other: _Count) -> _Count:
-        both = self.is_transposed or other.is_transposed
+        made = replace(
+            self,
+            is_transposed=self.is_transposed or other.is_transposed,
+            whole=max(self.whole, other.whole, key=len),
+        )
         if self.is_behind == other.is_behind:
-            return _Count(self.number + other.number, both, self.is_behind)
-        return replace(other if self.is_behind else self, is_transposed=both)
+            return replace(made, number=self.number + other.number)
+        ahead = other if self.is_behind else self
+        return replace(made, number=ahead.number, is_behind=ahead.is_behind)
 
     def or_most(self, other: _Count) -> _Count:
         """Return the count of two branches, one of which runs."""
@@ -198,16 +262,26 @@ class _Counts:
             if reads:
                 given.update(eqn.outvars)
             path: _Path = ()
+            whole: _Path = ()
             is_behind = False
-            for derivative, is_transposed in _gradients(eqn):
+            for derivative, is_transposed in jax_compat.derivatives(eqn):
+                if derivative in whole:
+                    continue  # the backward pass of a checkpoint begins with its forward pass
+                whole = (*whole, derivative)
+                if not derivative.is_transposed:
+                    if path:
+                        _add(counts, path, _Count(0, False, is_behind, whole, eqn))
+                    continue
                 path = (*path, derivative)
                 begins = reads and not is_transposed and not is_behind and path not in begun
                 if begins:
                     begun.add(path)
-                _add(counts, path, _Count(int(begins), is_transposed, is_behind))
+                _add(counts, path, _Count(int(begins), is_transposed, is_behind, whole, eqn))
                 is_behind = is_behind or is_transposed
             for inner, count in self._inside(eqn, path).items():
-                _add(counts, inner, replace(count, is_behind=is_behind or count.is_behind))
+                around = (*whole, *(each for each in count.whole if each not in whole))
+                is_inner = is_behind or count.is_behind
+                _add(counts, inner, replace(count, is_behind=is_inner, whole=around))
         return counts
 
     def _inside(self, eqn: Eqn, path: _Path) -> dict[_Path, _Count]:
@@ -232,6 +306,6 @@ def _add(counts: dict[_Path, _Count], path: _Path, count: _Count) -> None:
     counts[path] = counts[path] + count if path in counts else count
 
 
-def _gradients(eqn: Eqn) -> list[tuple[Derivative, bool]]:
+def _gradients(eqn: Eqn) -> list[tuple[jax_compat.Derivative, bool]]:
     """Return the derivatives of an eqn that have a backward pass, see `jax_compat.derivatives`."""
     return [found for found in jax_compat.derivatives(eqn) if found[0].is_transposed]

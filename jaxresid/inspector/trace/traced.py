@@ -14,6 +14,7 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
+from jaxresid.inspector.trace.taken_gradients import TakenGradient, taken_gradients
 from jaxresid.jaxpr_types import Jaxpr
 
 
@@ -58,6 +59,11 @@ class Traced(ABC):
         """
         return Levels(self.frames)
 
+    def _paths_of(self, jaxpr: Jaxpr) -> tuple[str | None, ...]:
+        """Return the path of each invar of a jaxpr; None for one that is no argument."""
+        paths = [self.arguments.paths[i] for i in self.arguments.dynamic]
+        return (*[None] * (len(jaxpr.invars) - len(paths)), *paths)
+
     @property
     @abstractmethod
     def tops(self) -> tuple[Level, ...]:
@@ -77,6 +83,18 @@ class Traced(ABC):
     @abstractmethod
     def first(self) -> Jaxpr:
         """The open jaxpr that its arguments go into."""
+
+    @property
+    @abstractmethod
+    def holds_gradient(self) -> bool:
+        """Whether it takes a gradient itself."""
+
+    @functools.cached_property
+    def taken_gradients(self) -> tuple[TakenGradient, ...]:
+        """The gradients that it takes itself, in program order."""
+        if not self.holds_gradient:  # `written` may need another trace
+            return ()
+        return taken_gradients(self.written, self.levels, self.trips)
 
     @property
     @abstractmethod

@@ -46,7 +46,7 @@ from jaxresid.inspector.variants.cutting import cut, with_folded_numbers_as_inpu
 from jaxresid.inspector.variants.groups import Stretched, carried_nbytes, groups_of
 from jaxresid.inspector.variants.naming import expressed, named
 from jaxresid.inspector.variants.nesting import carries, nested_eqn, sizes_of
-from jaxresid.inspector.variants.regions import EqnRun, Found, Region, regions_and_loops
+from jaxresid.inspector.variants.regions import EqnRun, Found, Region, regions
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 from jaxresid.model import Cost, Expression, Location
 
@@ -94,7 +94,7 @@ class CheckpointVariants:
         self._made_by = functools.cache(self._find_made_by)
 
     def _find_regions(self, hole: Hole) -> Found:
-        return regions_and_loops(hole.jaxpr, self.holes.levels, Level(hole.jaxpr))
+        return regions(hole.jaxpr, self.holes.levels)
 
     def _places(self) -> tuple[CheckpointPlace, ...]:
         holes = self.holes.holes

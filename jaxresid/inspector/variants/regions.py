@@ -108,12 +108,8 @@ class Found:
     loops: tuple[Region, ...]
 
 
-def regions_and_loops(
-    jaxpr: Jaxpr,
-    levels: Levels,
-    top: Level,
-) -> Found:
-    """Return the calls that checkpoints could be put around, of functions of the user's, and loops.
+def regions(jaxpr: Jaxpr, levels: Levels) -> Found:
+    """Return the calls of the user's functions that checkpoints could be put around, and the loops.
 
     Calls of a library's modules, such as `equinox.nn.MLP`, from the user's code are among them, and
     where no such code runs those of the layers that a framework calls itself, see `containers`.
@@ -127,11 +123,10 @@ def regions_and_loops(
     Args:
       jaxpr: the primal jaxpr, open.
       levels: descends into the eqns.
-      top: its outermost level.
     """
     search = _CallSearch(levels, jaxpr)
     groups: dict[Hashable, list[_Call]] = defaultdict(list)
-    for call in search.within(_Span(top, 0, len(jaxpr.eqns), -1)):
+    for call in search.within(_Span(Level(jaxpr), 0, len(jaxpr.eqns), -1)):
         groups[search.line(call)].append(call)
     sizes = {key: search.made(calls).nbytes for key, calls in groups.items()}
     biggest = sorted(sizes, key=lambda key: -sizes[key])[:MOST_REGIONS]

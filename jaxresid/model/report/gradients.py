@@ -14,7 +14,8 @@ class Gradient(Shown):
 
     Attributes:
       function: the name of what is differentiated.
-      location: the line that takes it; None where it is not known.
+      location: the line that takes it; where that is none of the user's, the first line of what is
+        differentiated. None where neither is known.
       trips: how often a run of the program takes it.
       kept_nbytes: the bytes in device memory that it computes and keeps for its backward pass, each
         time that it is taken; with `jax.vmap` around of all examples, with `jax.jvp` or

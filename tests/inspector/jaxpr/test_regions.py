@@ -22,13 +22,12 @@ from fixtures.inspect import gpt
 from jaxresid import jax_compat
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.callsites import contains_remat
-from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.variants.choices import Choice, everywhere
-from jaxresid.inspector.variants.regions import MOST_REGIONS, regions_and_loops
+from jaxresid.inspector.variants.regions import MOST_REGIONS, regions
 from tests import programs, where
 from tests.small import f32
 
@@ -59,7 +58,7 @@ def marks(jaxpr, name):
 def searched(fun, *args, **options):
     found = subject(Question(fun, args, mode="loss", **options))
     jaxpr = jax_compat.open_jaxpr(found.trace.primal().jaxpr)
-    return jaxpr, regions_and_loops(jaxpr, Levels(found.trace.frames), Level(jaxpr)).calls
+    return jaxpr, regions(jaxpr, Levels(found.trace.frames)).calls
 
 
 def calls(fun, *args):
@@ -686,7 +685,7 @@ def check_regions(fun, args):
     found = subject(Question(fun, args, mode="loss"))
     traced = found.trace.primal()
     jaxpr = jax_compat.open_jaxpr(traced.jaxpr)
-    regions_found = regions_and_loops(jaxpr, Levels(found.trace.frames), Level(jaxpr)).calls
+    regions_found = regions(jaxpr, Levels(found.trace.frames)).calls
     by_jaxpr = {}
     for region in regions_found:
         assert region.runs

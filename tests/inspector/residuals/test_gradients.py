@@ -16,7 +16,6 @@ from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.residuals.step import residuals_of_gradient
 from jaxresid.inspector.trace import step as steps
-from jaxresid.inspector.trace.taken_gradients import taken_gradients
 from jaxresid.model import Verdict
 from tests import programs
 from tests.inspector.residuals.test_oracle import row
@@ -92,7 +91,7 @@ def check(way, program, output):
     except Exception:  # JAX itself cannot
         assume(False)
     step = step_of(lambda *args: WAYS[way](fun, *args), *args)
-    gradient, *_ = taken_gradients(step)
+    gradient, *_ = step.taken_gradients
     if way == "inside_another":
         assume(gradient.inner)  # what is linear in its inputs is no part of the outer one
         gradient, *_ = gradient.inner

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+import jaxresid
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from tests.small import f32
@@ -74,6 +75,10 @@ def hvp(x):
     return jax.jvp(jax.grad(energy), (x,), (x,))[1]  # here
 
 
+def hvp_of_a_checkpoint(x):
+    return jax.jvp(jax.grad(jax.checkpoint(energy)), (x,), (x,))[1]  # here
+
+
 def grad_of_jvp(x):
     return jax.grad(lambda x: jax.jvp(energy, (x,), (x,))[1])(x)  # here
 
@@ -89,6 +94,7 @@ def grad_of_grad(x):
         *((fun, "grad") for fun in (many_of_one_line, of_a_checkpoint, pulled_back)),
         (hessian, "jvp of grad"),
         (hvp, "jvp of grad"),
+        (hvp_of_a_checkpoint, "jvp of grad"),
         (grad_of_jvp, "grad of jvp"),
         (grad_of_grad, "grad of grad"),
     ],
@@ -135,6 +141,49 @@ def test_a_gradient_of_a_gradient_is_one_where_no_line_takes_the_outer_one():
 
     target = subject(Question(jax.jit(jax.grad(penalised)), (X,))).target
     assert [g.kind for g in target.gradients] == ["grad of grad"]
+
+
+def test_a_loss_has_those_that_ran_before():
+    force = jax.jit(jax.grad(energy))
+    force(jnp.ones(8))
+
+    def matching(x):
+        return jnp.sum(force(x) ** 2)  # here
+
+    target = subject(Question(matching, (X,))).target
+    (gradient,) = target.gradients
+    assert (target.mode, gradient.kind) == ("loss", "grad")
+    assert gradient.location.line == line_of(matching, "# here")
+
+
+def directional(fun):
+    return lambda x: jax.jvp(fun, (x,), (x,))[1]
+
+
+@pytest.mark.parametrize(
+    ("derivative", "kind"), [(jax.grad, "grad of grad"), (directional, "jvp of grad")]
+)
+def test_a_gradient_inside_of_a_jitted_call_is_part_of_the_derivative(derivative, kind):
+    @jax.jit
+    def penalty(x):
+        return jnp.sum(jax.grad(energy)(x) ** 2)
+
+    def outer(x):
+        return x + derivative(penalty)(x)
+
+    (gradient,) = subject(Question(outer, (X,))).target.gradients
+    assert gradient.kind == kind
+    assert "penalty" not in gradient.location.function
+
+
+def test_lines_are_those_of_the_gradients_of_the_report():
+    def two(x):
+        return x - jax.grad(energy)(x) - jax.grad(lambda x: energy(x * 2))(x)
+
+    report = jaxresid.inspect(two)(X)
+    lines = [each.location for each in report.gradients]
+    assert [each.location for each in report.target.gradients] == lines
+    assert len(lines) == 2
 
 
 @pytest.mark.parametrize(

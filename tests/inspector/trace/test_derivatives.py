@@ -137,6 +137,14 @@ def test_a_gradient_of_a_gradient_is_one_where_no_line_takes_the_outer_one():
     assert [g.kind for g in target.gradients] == ["grad of grad"]
 
 
+@jax.custom_vjp
+def solved(x):
+    return lax.while_loop(lambda x: x[0] < 9, lambda x: x + x, x)
+
+
+solved.defvjp(lambda x: (solved(x), x), lambda x, g: (g / x,))
+
+
 @pytest.mark.parametrize(
     ("fun", "other_mode"),
     [
@@ -147,6 +155,7 @@ def test_a_gradient_of_a_gradient_is_one_where_no_line_takes_the_outer_one():
         (jnp.zeros_like, None),
         (lambda x: lax.while_loop(lambda x: x[0] < 9, lambda x: x + x, x), None),
         (step, None),
+        (solved, "loss"),
         (functools.partial(jax.jit, donate_argnums=0)(lambda x: x * 2), None),
     ],
 )

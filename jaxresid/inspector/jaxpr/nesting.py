@@ -7,7 +7,7 @@ it inwards from operands. Unknown primitives with one inner jaxpr of matching ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,8 +71,13 @@ def nests(eqn: Eqn) -> tuple[Nest, ...]:
     return tuple(_unknown(eqn, name, params))
 
 
-def eqns_in(jaxpr: Jaxpr) -> Iterator[Eqn]:
-    """Yield the eqns of an open jaxpr and of those inside it, each once."""
+def eqns_in(jaxpr: Jaxpr, closed: Container[str] = ()) -> Iterator[Eqn]:
+    """Yield the eqns of an open jaxpr and of those inside it, each once.
+
+    Args:
+      jaxpr: the open jaxpr.
+      closed: the primitives whose own jaxprs are left out.
+    """
     seen: set[int] = set()
     stack = [jaxpr]
     while stack:
@@ -82,7 +87,8 @@ def eqns_in(jaxpr: Jaxpr) -> Iterator[Eqn]:
         seen.add(id(current))
         for eqn in current.eqns:
             yield eqn
-            stack += [nest.jaxpr for nest in nests(eqn)]
+            if not closed or jax_compat.primitive_name(eqn) not in closed:
+                stack += [nest.jaxpr for nest in nests(eqn)]
 
 
 def _call(eqn: Eqn, jaxpr: Jaxpr) -> Nest:

@@ -387,6 +387,7 @@ CONTRACTIONS = of_kind("contraction")
 REDUCTIONS = of_kind("reduction")
 ARG_REDUCTIONS = of_kind("arg_reduction")
 CALLS = of_kind("call")
+RULES = of_kind("rule")
 CONTROL = of_kind("control")
 COLLECTIVES = of_kind("exchange", "exchange_reduction")
 

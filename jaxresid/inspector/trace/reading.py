@@ -8,7 +8,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.jaxpr.flows import Flows, is_inexact
 from jaxresid.inspector.jaxpr.smooth import smooth_outputs
-from jaxresid.inspector.trace.changes import changes, paths_of
+from jaxresid.inspector.trace.changes import changes, passed_through, paths_of
 from jaxresid.inspector.trace.function import (
     TracedFunction,
     is_real_scalar,
@@ -85,7 +85,8 @@ def _returns_first_argument(primal: TracedFunction, arguments: Arguments, flows:
             continue
         if set(back) == set(held):
             updated = [
-                flows.outputs[at].inputs >> held[path] & 1
+                passed_through(jaxpr, jaxpr.outvars[at]) != held[path]
+                and flows.outputs[at].inputs >> held[path] & 1
                 for at, path in enumerate(back, begin)
                 if is_inexact(jaxpr.outvars[at])
             ]

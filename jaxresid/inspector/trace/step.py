@@ -21,6 +21,7 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.jaxpr.phases import BACKWARD, Passes
+from jaxresid.inspector.jaxpr.primitives import RULES
 from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.trace.changes import (
     changes,
@@ -131,10 +132,10 @@ class StepTrace(Traced):
         returned = self.jaxpr.outvars[: self.num_returned]
         if not any(not jax_compat.is_literal(v) and v in reached for v in returned):
             return False
-        # Reverse-mode differentiation needs to know how often a loop runs.
+        # Reverse-mode differentiation needs to know how often a loop runs, or a rule of its own.
         return not any(
             jax_compat.primitive_name(eqn) == "while" and any(map(is_inexact, eqn.outvars))
-            for eqn in eqns_in(self.jaxpr)
+            for eqn in eqns_in(self.jaxpr, closed=RULES)
         )
 
     @property

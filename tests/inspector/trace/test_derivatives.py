@@ -186,6 +186,14 @@ def test_lines_are_those_of_the_gradients_of_the_report():
     assert len(lines) == 2
 
 
+@jax.custom_vjp
+def solved(x):
+    return lax.while_loop(lambda x: x[0] < 9, lambda x: x + x, x)
+
+
+solved.defvjp(lambda x: (solved(x), x), lambda x, g: (g / x,))
+
+
 @pytest.mark.parametrize(
     ("fun", "other_mode"),
     [
@@ -196,6 +204,7 @@ def test_lines_are_those_of_the_gradients_of_the_report():
         (jnp.zeros_like, None),
         (lambda x: lax.while_loop(lambda x: x[0] < 9, lambda x: x + x, x), None),
         (step, None),
+        (solved, "loss"),
         (functools.partial(jax.jit, donate_argnums=0)(lambda x: x * 2), None),
     ],
 )

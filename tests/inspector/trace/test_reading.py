@@ -126,6 +126,10 @@ def with_activations(x):
     return jnp.sum(out**2), {"out": out}
 
 
+def with_what_it_is_of(params, x):
+    return loss(params, x), params
+
+
 # -- programs without a gradient
 
 
@@ -164,6 +168,7 @@ LOSSES = [
     (meta, (PARAMS, f32(5, 3, 4))),
     (with_metrics, (PARAMS, X)),
     (with_activations, (X,)),
+    (with_what_it_is_of, (PARAMS, X)),
     (with_running_means, (PARAMS, {"mean": f32(4)}, X)),
     (variables_with_running_means, ({"params": PARAMS, "batch_stats": {"mean": f32(4)}}, X)),
 ]

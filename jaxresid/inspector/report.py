@@ -130,7 +130,10 @@ def _traced_here(question: Question) -> Subject:
     call = arguments(question, meshes.as_mesh(question.mesh))
     leaves = jax.tree.leaves((tuple(question.args), dict(question.kwargs)))
     read = _read(question, call, frames)
-    remark = meshes.unused_mesh_warning(read.call, leaves, read.trace.written, question.words)
+    # The primal jaxpr of a loss is another trace.
+    remark = meshes.unused_mesh_warning(
+        read.call, leaves, lambda: read.trace.written, question.words
+    )
     if remark := remark or meshes.unsharded_warning(read.call, leaves):
         warnings = (*warnings, remark)
     read = read.on_own_mesh()

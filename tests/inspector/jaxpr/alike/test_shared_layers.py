@@ -102,6 +102,29 @@ def test_layers_that_read_otherwise_are_calls_of_another_jaxpr():
     assert len({id(body) for body in called(with_shared_layers(jaxpr))}) == 2
 
 
+def ruled(factor):
+    """A function whose rule for tangents multiplies by a factor."""
+
+    @jax.custom_jvp
+    def fun(x):
+        return jnp.sin(x)
+
+    fun.defjvp(lambda x, t: (fun(*x), factor * t[0]))
+    return fun
+
+
+def test_layers_that_call_what_has_a_rule_for_tangents_are_shared_by_the_rule():
+    for activations, bodies in (
+        ([jax.nn.relu] * DEPTH, 1),
+        ([ruled(2.0) for _ in range(DEPTH)], 1),
+        ([ruled(float(1 + i // 2)) for i in range(2 * DEPTH)], 0),
+    ):
+        fun, (weights, x) = model(lambda x, w, i, rule=activations: rule[i](dense(x, w, i)))
+        weights = weights * (len(activations) // DEPTH)
+        _, jaxpr = closed(fun, weights, x)
+        assert len({id(body) for body in called(with_shared_layers(jaxpr))}) == bodies
+
+
 def test_layers_whose_numbers_differ_are_not_shared():
     fun, args = model(lambda x, w, i: jax.nn.gelu(x * (i + 0.5)) @ w)
     _, jaxpr = closed(fun, *args)

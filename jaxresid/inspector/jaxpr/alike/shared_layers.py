@@ -30,7 +30,12 @@ def with_shared_layers(jaxpr: Jaxpr) -> Jaxpr:
     if jaxpr.effects:
         return jaxpr
     eqns, at = list[Eqn](), 0
-    stretches = periodic(_Keys().of(jaxpr), _FEWEST_LAYERS)
+    keys = _Keys().of(jaxpr)
+    # Where the layers of an encoder end like those of the decoder, these would begin in them.
+    stretches = max(
+        (periodic(keys, _FEWEST_LAYERS, latest=latest) for latest in (False, True)),
+        key=lambda each: sum(stretch.stop - stretch.start for stretch in each),
+    )
     for each in sorted(stretches, key=lambda stretch: stretch.start):
         parts = [jaxpr.eqns[i : i + each.length] for i in range(each.start, each.stop, each.length)]
         is_worth_it = each.length >= _FEWEST_EQNS or (

@@ -132,7 +132,8 @@ def _traced_here(question: Question) -> Subject:
     leaves = jax.tree.leaves((tuple(question.args), dict(question.kwargs)))
     read = _read(question, call, frames)
     call = read.trace.arguments
-    remark = meshes.unused_mesh_warning(call, leaves, read.trace.written, question.words)
+    # The primal jaxpr of a loss is another trace.
+    remark = meshes.unused_mesh_warning(call, leaves, lambda: read.trace.written, question.words)
     if remark := remark or meshes.unsharded_warning(call, leaves):
         warnings = (*warnings, remark)
     found = Subject(fun, name, read.on_own_mesh(), place, (*warnings, *read.warnings))

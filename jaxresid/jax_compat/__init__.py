@@ -30,6 +30,7 @@ from jaxresid.jax_compat.devices import recording_device_queries as recording_de
 from jaxresid.jax_compat.devices import skip_cuda_plugin as skip_cuda_plugin
 from jaxresid.jax_compat.devices import topology_devices as topology_devices
 from jaxresid.jax_compat.forward_rules import forward_rule as forward_rule
+from jaxresid.jax_compat.forward_rules import params_with_rule as params_with_rule
 from jaxresid.jax_compat.forward_rules import with_forward_rule as with_forward_rule
 from jaxresid.jax_compat.host_memory import as_host_put as as_host_put
 from jaxresid.jax_compat.host_memory import host_sharding as host_sharding

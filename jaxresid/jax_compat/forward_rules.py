@@ -1,15 +1,16 @@
-"""The forward rules of functions with `jax.custom_vjp`, as their eqns hold them."""
+"""The rules of functions with `jax.custom_vjp` and `jax.custom_jvp`, as their eqns hold them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxresid.jax_compat.making import with_params
-from jaxresid.jax_compat.reading import params
+from jaxresid.jax_compat.reading import params, primitive_name
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 
 _RULE = "fwd_jaxpr_thunk"
+_TANGENT_RULE = "jvp_jaxpr_fun"
 
 
 def forward_rule(eqn: Eqn) -> Jaxpr:
@@ -40,3 +41,26 @@ def with_forward_rule(eqn: Eqn, change: Callable[[Jaxpr], Jaxpr]) -> Eqn:
         return change(jaxpr), constants
 
     return with_params(eqn, {_RULE: linear_util.wrap_init(changed, debug_info=rule.debug_info)})
+
+
+def params_with_rule(eqn: Eqn, *, is_differentiated: bool) -> Mapping[str, Any]:
+    """Return the params of an eqn, that of a custom_jvp_call with the open jaxpr of its rule.
+
+    JAX has a rule of its own for each eqn. One that is told which tangents are zero, or that holds
+    constants, stays as it is.
+
+    Args:
+      eqn: the eqn.
+      is_differentiated: whether a derivative of it is taken; without, no rule is a param.
+
+    Raises:
+      Exception: whatever the rule raises while JAX traces it.
+    """
+    own = params(eqn)
+    if primitive_name(eqn) != "custom_jvp_call" or own["symbolic_zeros"]:
+        return own
+    if not is_differentiated:
+        return {name: value for name, value in own.items() if name != _TANGENT_RULE}
+    count = len(eqn.invars) - own["num_consts"]
+    jaxpr, constants, _ = own[_TANGENT_RULE].call_wrapped(*[False] * count)
+    return own if constants else {**own, _TANGENT_RULE: jaxpr}

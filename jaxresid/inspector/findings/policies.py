@@ -30,14 +30,13 @@ def policy_findings(traced: Traced) -> tuple[Finding, ...]:
     Args:
       traced: the trace of the function or step.
     """
+    if not traced.has_checkpoints:
+        return ()  # names are for policies; the primal jaxpr would be another trace
     written = traced.written
     eqns = tuple(eqns_in(written))
     named = [eqn for eqn in eqns if jax_compat.primitive_name(eqn) == "name"]
-    has_sites = any(jax_compat.primitive_name(eqn) == "remat" for eqn in eqns)
-    if not named and not has_sites:
-        return ()
     levels, top = traced.levels, Level(written)
-    found = sites(levels, top, backward=traced.holds_backward) if has_sites else ()
+    found = sites(levels, top, backward=traced.holds_backward)
     defined = _defined(levels, top)
     return (*_undefined_names(found, defined), *_unused_names(found, named, defined, traced.frames))
 

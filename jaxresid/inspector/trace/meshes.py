@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -153,7 +153,7 @@ def unsharded_warning(call: Arguments, leaves: Sequence[Any]) -> str | None:
 
 
 def unused_mesh_warning(
-    call: Arguments, leaves: Sequence[Any], jaxpr: Jaxpr, words: Sequence[str]
+    call: Arguments, leaves: Sequence[Any], jaxpr: Callable[[], Jaxpr], words: Sequence[str]
 ) -> str | None:
     """Return a warning where a mesh splits nothing: no argument, and no value in the program.
 
@@ -162,7 +162,7 @@ def unused_mesh_warning(
     Args:
       call: the arguments, abstract.
       leaves: the leaves of the call as they were given.
-      jaxpr: the program.
+      jaxpr: returns the program.
       words: those of the command line, whose SPECs the warning takes up.
     """
     if call.mesh is None:
@@ -171,7 +171,7 @@ def unused_mesh_warning(
     splits = (split for leaf in leaves for split in (_split(leaf) or ()))
     if not sizes or any(split is not None for split in splits):
         return None
-    if any(jax_compat.primitive_name(eqn) in _SPLITTING for eqn in eqns_in(jaxpr)):
+    if any(jax_compat.primitive_name(eqn) in _SPLITTING for eqn in eqns_in(jaxpr())):
         return None
     axis, size = next(iter(sizes.items()))
     axes = ",".join(f"{name}={n}" for name, n in sizes.items())

@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 
 from jaxresid.inspector.call.question import Question
-from jaxresid.inspector.report import subject
+from jaxresid.inspector.report import inspection, subject
 from tests.small import f32, i32
 
 PARAMS, X = [f32(4, 4)] * 2, f32(3, 4)
@@ -211,3 +211,14 @@ PROGRAMS = [
 def test_reading(fun, args, mode, jitted):
     fun = jax.jit(fun) if jitted else fun
     assert subject(Question(fun, args)).target.mode == mode
+
+
+def test_a_loss_without_checkpoints_is_traced_once():
+    calls = []
+
+    def loss(w):
+        calls.append(1)
+        return jnp.sum(jnp.tanh(w) ** 2)
+
+    inspection(Question(loss, (f32(4096),)))
+    assert len(calls) == 1

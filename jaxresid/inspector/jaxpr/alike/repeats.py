@@ -147,18 +147,19 @@ def _keys(jaxpr: Jaxpr) -> list[int]:
     return found
 
 
-def periodic(keys: Sequence[int], least: int) -> list[Stretch]:
+def periodic(keys: Sequence[int], least: int, *, latest: bool = False) -> list[Stretch]:
     """Return the longest stretches of equal eqns, one after another, that do not overlap.
 
     Args:
       keys: for each eqn a number that equal ones share.
       least: how many layers a stretch has at least.
+      latest: whether layers that may begin at several eqns do so at the last of these.
     """
     found: list[Stretch] = []
     ranges = [(0, len(keys))]
     while ranges:
         start, stop = ranges.pop()
-        best = _longest(keys, start, stop, least)
+        best = _longest(keys, start, stop, least, latest=latest)
         if best is None:
             continue
         found.append(best)
@@ -166,7 +167,9 @@ def periodic(keys: Sequence[int], least: int) -> list[Stretch]:
     return found
 
 
-def _longest(keys: Sequence[int], start: int, stop: int, least: int) -> Stretch | None:
+def _longest(
+    keys: Sequence[int], start: int, stop: int, least: int, *, latest: bool
+) -> Stretch | None:
     if stop - start < least:
         return None
     last: dict[int, int] = {}
@@ -186,7 +189,7 @@ def _longest(keys: Sequence[int], start: int, stop: int, least: int) -> Stretch 
             if count >= least and (
                 best is None or count * length > best.count * best.length + best.length
             ):
-                best = Stretch(at, length, count)
+                best = Stretch(at + (i - at) % length if latest else at, length, count)
             at = i + 1
     return best
 

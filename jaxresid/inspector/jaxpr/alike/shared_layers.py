@@ -23,11 +23,19 @@ def with_shared_layers(jaxpr: Jaxpr) -> Jaxpr:
     Integers in which they differ, such as those that keys are folded with, are operands of the
     calls. The first layer's lines and name stacks are those of all of them. What has effects stays
     as it is.
+
+    Raises:
+      Exception: whatever a rule for tangents raises while JAX traces it.
     """
     if jaxpr.effects:
         return jaxpr
     eqns, at = list[Eqn](), 0
-    stretches = periodic(_Keys().of(jaxpr), _FEWEST_LAYERS)
+    keys = _Keys().of(jaxpr)
+    # Where the layers of an encoder end like those of the decoder, these would begin in them.
+    stretches = max(
+        (periodic(keys, _FEWEST_LAYERS, latest=latest) for latest in (False, True)),
+        key=lambda each: sum(stretch.stop - stretch.start for stretch in each),
+    )
     for each in sorted(stretches, key=lambda stretch: stretch.start):
         parts = [jaxpr.eqns[i : i + each.length] for i in range(each.start, each.stop, each.length)]
         is_worth_it = each.length >= _FEWEST_EQNS or (
@@ -48,7 +56,9 @@ class _Keys:
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
-        self._jaxprs: dict[int, Hashable] = {}
+        self._jaxprs: dict[tuple[int, bool], Hashable] = {}
+        # A rule, or what has one, is not differentiated, and may hold a call of itself.
+        self._is_rule = False
 
     def of(self, jaxpr: Jaxpr) -> list[int]:
         """Return the number of each eqn of an open jaxpr."""
@@ -58,11 +68,15 @@ class _Keys:
         return self._numbers.setdefault(key, len(self._numbers))
 
     def _eqn(self, eqn: Eqn) -> Hashable:
+        params = jax_compat.params_with_rule(eqn, is_differentiated=not self._is_rule)
+        is_rule, self._is_rule = self._is_rule, self._is_rule or _has_rule(eqn)
+        each = tuple((name, self._param(value)) for name, value in params.items())
+        self._is_rule = is_rule
         return (
             eqn.primitive,
             tuple(map(_operand, eqn.invars)),
             tuple(v.aval for v in eqn.outvars),
-            tuple((name, self._param(value)) for name, value in eqn.params.items()),
+            each,
             frozenset(eqn.effects),
             structural_key.hashable(eqn.ctx),
         )
@@ -73,10 +87,10 @@ class _Keys:
         if not jax_compat.is_jaxpr(value) or getattr(value, "consts", None):
             return structural_key.hashable(value)
         jaxpr = jax_compat.open_jaxpr(value)
-        found = self._jaxprs.get(id(jaxpr))
-        if found is None:
-            found = self._jaxprs[id(jaxpr)] = self._number(self._jaxpr(jaxpr))
-        return found
+        key = id(jaxpr), self._is_rule
+        if key not in self._jaxprs:
+            self._jaxprs[key] = self._number(self._jaxpr(jaxpr))
+        return self._jaxprs[key]
 
     def _jaxpr(self, jaxpr: Jaxpr) -> Hashable:
         numbers: dict[Var, int] = {}
@@ -92,6 +106,10 @@ class _Keys:
         inputs = each((*jaxpr.constvars, *jaxpr.invars))
         eqns = tuple((self._eqn(e), each(e.invars), each(e.outvars)) for e in jaxpr.eqns)
         return inputs, eqns, each(jaxpr.outvars)
+
+
+def _has_rule(eqn: Eqn) -> bool:
+    return jax_compat.primitive_name(eqn) == "custom_jvp_call"
 
 
 def _is_integer(literal: Var) -> bool:

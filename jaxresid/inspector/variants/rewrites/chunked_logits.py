@@ -49,14 +49,17 @@ def _with(flat: Jaxpr, logits: Logits, closed: ClosedJaxpr) -> Jaxpr:
         logits.matmul.replace(invars=[*logits.inputs, *logits.whole], outvars=list(logits.outputs)),
         closed,
     )
-    behind = set(logits.matmul.outvars)
+    behind, operands = set(logits.matmul.outvars), {*logits.inputs, *logits.whole}
+    made = [operands & {*eqn.outvars} or eqn is logits.matmul for eqn in flat.eqns]
+    # It stands as early as it can, or layers that are alike would no longer be.
+    last = max(i for i, is_needed in enumerate(made) if is_needed)
     first, then = list[Eqn](), list[Eqn]()
-    for eqn in flat.eqns:
+    for i, eqn in enumerate(flat.eqns):
         is_behind = any(v in behind for v in eqn.invars if not jax_compat.is_literal(v))
         if is_behind:
             behind |= set(eqn.outvars)
         if eqn is not logits.matmul and not (is_behind and id(eqn) in own):
-            (then if is_behind else first).append(eqn)
+            (then if is_behind or i > last else first).append(eqn)
     # What stood for no scores, but had their axis, may be read by nothing else.
     needed = {v for v in flat.outvars if not jax_compat.is_literal(v)}
     left = list[Eqn]()

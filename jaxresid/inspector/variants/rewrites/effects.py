@@ -107,7 +107,9 @@ class Rewrites:
             few = whole_figures(made_of_few, self._profile)
             if few is not None:
                 return Figures(few.peak_nbytes, few.kept_nbytes, sum(few.passes, Cost()))
-        made, program = self.program(number, with_shared_layers(jaxpr))
+        with retracing(_REWRITE):
+            shared = with_shared_layers(jaxpr)
+        made, program = self.program(number, shared)
         return figures_of(self._holes, made, program, self._profile)
 
     def program(self, number: int, jaxpr: Jaxpr) -> tuple[Traced, Program]:

@@ -66,6 +66,24 @@ def test_layers_are_calls_of_one_jaxpr_that_compute_the_same(layer, collects):
     np.testing.assert_allclose(run(*jax.tree.leaves(args))[0], jax.jit(fun)(*args), rtol=1e-5)
 
 
+def test_layers_that_end_like_those_before_leave_these_whole():
+    def encoded(x, w):
+        return dense(jnp.sin(x) + jnp.exp(x) * jnp.cos(x @ w), w, 0)
+
+    def decoded(x, w):
+        return dense(sum(f(x) * w[0] for f in (jnp.tanh, jnp.expm1, jnp.log1p, jnp.arctan)), w, 0)
+
+    def loss(weights, x):
+        for layer in (encoded, decoded):
+            for w in weights[:3]:
+                x = layer(x, w)
+        return x.sum()
+
+    _, jaxpr = closed(loss, *model(dense)[1])
+    bodies = called(with_shared_layers(jaxpr))
+    assert [sum(body is other for other in bodies) for body in bodies] == [3] * 6
+
+
 def test_what_is_read_of_one_layer_alone_is_a_result():
     def loss(weights, x):
         for w in weights:
@@ -100,6 +118,29 @@ def test_layers_that_read_otherwise_are_calls_of_another_jaxpr():
     fun, args = model(layer)
     _, jaxpr = closed(fun, *args)
     assert len({id(body) for body in called(with_shared_layers(jaxpr))}) == 2
+
+
+def ruled(factor):
+    """A function whose rule for tangents multiplies by a factor."""
+
+    @jax.custom_jvp
+    def fun(x):
+        return jnp.sin(x)
+
+    fun.defjvp(lambda x, t: (fun(*x), factor * t[0]))
+    return fun
+
+
+def test_layers_that_call_what_has_a_rule_for_tangents_are_shared_by_the_rule():
+    for activations, bodies in (
+        ([jax.nn.relu] * DEPTH, 1),
+        ([ruled(2.0) for _ in range(DEPTH)], 1),
+        ([ruled(float(1 + i // 2)) for i in range(2 * DEPTH)], 0),
+    ):
+        fun, (weights, x) = model(lambda x, w, i, rule=activations: rule[i](dense(x, w, i)))
+        weights = weights * (len(activations) // DEPTH)
+        _, jaxpr = closed(fun, weights, x)
+        assert len({id(body) for body in called(with_shared_layers(jaxpr))}) == bodies
 
 
 def test_layers_whose_numbers_differ_are_not_shared():

@@ -96,6 +96,22 @@ def in_parts(fun):
     return closed, with_chunks(jax_compat.open_jaxpr(closed), found, 4)
 
 
+def test_the_parts_stand_where_the_attention_stood():
+    def layers(q, k, v):
+        for _ in range(3):
+            q = q + einsums(q * v.sum(), k, v * k.max())[..., :D]
+        return q
+
+    closed, found = found_in(layers)
+    made = with_chunks(jax_compat.open_jaxpr(closed), found, 4)
+    names = [eqn.primitive.name for eqn in made.eqns]
+    calls = [i for i, name in enumerate(names) if name == "jit"]
+    first, *others = (names[a:b] for a, b in zip([0, *calls], calls, strict=False))
+    assert len(calls) == 3
+    assert others == [others[0]] * 2
+    assert set(first) <= {"jit", *others[0]}
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("fun", FORMS)
 def test_no_softmax_is_of_all_queries(fun):

@@ -28,7 +28,7 @@ from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.donation import MissingDonation, missing_donation
 from jaxresid.inspector.program.program_arrays import ProgramArrays, program_arrays
-from jaxresid.inspector.program.step_roles import PARAMETERS, next_values
+from jaxresid.inspector.program.step_roles import PARAMETERS, is_training_step
 from jaxresid.inspector.program.unusable_donation import unusable_donations
 from jaxresid.inspector.program.zero_gradients import needless_moments
 from jaxresid.inspector.residuals.step import Gradients, gradients
@@ -68,8 +68,7 @@ class StepSubject(Subject):
         if not own:
             found = Target(self.name, parameters, "program")
             return replace(found, other_mode="loss") if self.trace.is_differentiable else found
-        updated = {self.trace.inputs[i] for i in next_values(self.trace, only_of_itself=True)}
-        is_step = not self.is_dead and not updated.isdisjoint(parameters)
+        is_step = not self.is_dead and is_training_step(self.trace, self.program.inputs)
         return Target(self.name, parameters, "program", own, is_step)
 
     @functools.cached_property

@@ -230,7 +230,7 @@ def _input_uses(step: StepTrace, holders: Sequence[int]) -> _InputUses:
 def _is_key(var: Var) -> bool:
     """Return whether a variable may be a random key, typed or of two or four integers."""
     shape, dtype = shape_and_dtype(var)
-    is_raw = str(dtype) == "uint32" and bool(shape) and shape[-1] in (2, 4)
+    is_raw = str(dtype) == "uint32" and shape is not None and shape[-1:] in ((2,), (4,))
     return is_raw or str(dtype).startswith("key<")
 
 

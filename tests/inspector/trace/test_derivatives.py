@@ -185,6 +185,11 @@ def newton(w, x):
     return w - jnp.linalg.solve(jax.hessian(error)(w, x), jax.grad(error)(w, x))
 
 
+def newton_by_elements(w, x):
+    gradient, curvature = jax.jvp(lambda w: jax.grad(error)(w, x), (w,), (jnp.ones_like(w),))
+    return w - gradient / curvature
+
+
 def newton_cg(w, x):
     gradient = jax.grad(error)
 
@@ -216,6 +221,7 @@ KEY = jax.random.key(0)
         (langevin, (VECTOR, ROWS, jax.random.PRNGKey(0)), False),
         (metropolis, (VECTOR, ROWS, KEY), False),
         (newton, (VECTOR, ROWS), False),
+        (newton_by_elements, (VECTOR, ROWS), False),
         (newton_cg, (VECTOR, ROWS), False),
         (gauss_newton, (VECTOR, ROWS), False),
         (relaxed, (X,), False),

@@ -28,7 +28,7 @@ from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.lifetimes import with_lifetimes
 from jaxresid.inspector.memory.compilers import check_lifetimes
-from jaxresid.inspector.memory.peak import OpSources
+from jaxresid.inspector.memory.peak import OpSources, untraced
 from jaxresid.inspector.modules import modules
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.residuals.offloading import (
@@ -355,7 +355,11 @@ def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
         cost=evaluated.cost,
         peak=estimate,
         checkpoints=tuple(each.checkpoint for each in evaluated.judged),
-        warnings=(*subject.warnings, *map(_untold, subject.gradients.untold)),
+        warnings=(
+            *subject.warnings,
+            *map(_untold, subject.gradients.untold),
+            *(untraced(program) if estimate is not None and estimate.uncounted else ()),
+        ),
         offloading=_offloading(found, evaluated, program, said),
         mesh=subject.mesh,
         arguments=inputs,

@@ -46,17 +46,17 @@ def with_outvars(closed: ClosedJaxpr, outvars: Sequence[Var]) -> ClosedJaxpr:
 def implementation(eqn: Eqn) -> ClosedJaxpr | None:
     """Return what the primitive of an eqn does, of a library that implements it in Python.
 
-    None for one that JAX hands to the compiler whole, or whose Python cannot be traced.
+    None for one that JAX hands to the compiler whole.
+
+    Raises:
+      Exception: whatever the library's Python raises while JAX traces it.
     """
     implemented = getattr(eqn.primitive, "impl", None)
     if implemented is None or isinstance(implemented, functools.partial):
         return None
     jax = import_jax()
     inputs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
-    try:
-        traced = _trace_implementation(functools.partial(implemented, **eqn.params), inputs)
-    except Exception:  # a library's code, which need not allow it
-        return None
+    traced = _trace_implementation(functools.partial(implemented, **eqn.params), inputs)
     return traced if len(open_jaxpr(traced).outvars) == len(eqn.outvars) else None
 
 

@@ -35,8 +35,8 @@ class Target(Shown):
         itself, where they can be told.
       mode: whether it is a loss, which is differentiated, or a program, which is taken as it is.
       gradients: the gradients that it takes itself.
-      is_step: whether it is a training step: a program that updates by gradients what it
-        differentiates.
+      is_step: whether it is a training step: a program that updates by gradients of a loss of a
+        batch what it differentiates; no sampler, and no solver.
       other_mode: the mode that would answer another question that makes sense; None where there is
         none.
     """

@@ -15,6 +15,7 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
+import jaxresid
 from jaxresid import crashes
 from jaxresid.advice.plan.floor import reliefs
 from jaxresid.advice.plan.floor.reliefs import Reliefs, batch_of
@@ -355,6 +356,16 @@ def test_fsdp_is_worth_what_a_report_with_that_mesh_says():
     found = relief(lowest(step), "sharding", 1)
     assert found.peak_nbytes == pytest.approx(peak_of(step, args), rel=1e-5)
     assert found.change == "params, momentum, x, y split over 8 devices (FSDP)"
+
+
+def test_a_state_that_no_gradient_updates_is_split_without_a_word_about_training():
+    def simulated(state):
+        return jax.lax.scan(lambda s, _: (s + jnp.sin(s), s.sum()), state, None, 8)
+
+    args = (jax.ShapeDtypeStruct((4096, 512), jnp.float32),)
+    plan = jaxresid.plan(simulated, budget="1MiB", on="gpu:h100")(*args)
+    changes = [r.change for r in plan.floor.reliefs if r.kind == "sharding"]
+    assert changes == ["state split over 8 devices"]
 
 
 @pytest.mark.integration

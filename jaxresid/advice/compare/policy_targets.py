@@ -72,7 +72,7 @@ def policy_target(
         at = "all-sites" if sites else "scan-bodies" if matter else "calls" if calls else "whole"
         if at == "whole" and not wholes:
             raise InputsError(
-                "no place for a checkpoint was found in what this training step differentiates: no"
+                "no place for a checkpoint was found in what this program differentiates: no"
                 " checkpoint, scan, or function of yours is called there; compare the function that"
                 " it differentiates, or checkpoint one by hand"
             )
@@ -89,7 +89,7 @@ def policy_target(
     if at == "whole":
         if not wholes:
             raise InputsError(
-                "the function that this training step differentiates was not found; compare that"
+                "the function that this program differentiates was not found; compare that"
                 f" function itself, or choose {_listed(places)}"
             )
         return PolicyTarget(at, wholes, sites)

@@ -21,7 +21,7 @@ from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.program.build import JaxprReader, Program
 from jaxresid.inspector.program.step import step_program
-from jaxresid.inspector.program.step_roles import PARAMETERS, Roles, next_values, roles
+from jaxresid.inspector.program.step_roles import PARAMETERS, Roles, is_training_step, roles
 from jaxresid.inspector.residuals.offloading import (
     KeptResidual,
     kept_of,
@@ -176,11 +176,11 @@ class ProgramHoles(Holes[StepTrace]):
     def target(self, name: str) -> Target:
         """Return the name of the program, and what it takes gradients of, as far as is known."""
         step = self.traced
-        parameters = tuple(r.path or "" for r in self._roles()[0] if r.kind == PARAMETERS)
+        inputs = self._roles()[0]
+        parameters = tuple(r.path or "" for r in inputs if r.kind == PARAMETERS)
         own = lines_of_gradients(step.taken_gradients)
         if not own:
             found = Target(name, parameters, "program")
             return replace(found, other_mode="loss") if step.is_differentiable else found
-        updated = {step.inputs[i] for i in next_values(step, only_of_itself=True)}
-        is_step = not step.is_dead and not updated.isdisjoint(parameters)
+        is_step = not step.is_dead and is_training_step(step, inputs)
         return Target(name, parameters, "program", own, is_step)

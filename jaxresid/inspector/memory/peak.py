@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jaxresid import jax_compat
+from jaxresid.errors import RetraceError
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.phases import PROGRAM
 from jaxresid.inspector.jaxpr.primitives import PRIMITIVES, of_kind
@@ -22,7 +23,7 @@ from jaxresid.inspector.memory.live_values import (
 )
 from jaxresid.inspector.memory.liveness import timeline
 from jaxresid.inspector.memory.lowered import Lowered
-from jaxresid.inspector.program.build import Program, all_ops
+from jaxresid.inspector.program.build import Program, all_ops, implementation
 from jaxresid.inspector.program.ops import InlineContext, Op
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.model import NOWHERE, LiveKind, LiveValue, Location, Peak, Source
@@ -148,12 +149,30 @@ def uncounted(program: Program) -> tuple[str, ...]:
     One that no row is of is a library's, or of a JAX that is newer than this.
     """
     each = {op.name: op for op in all_ops(program.block.ops)}
-    unknown = {
-        name
-        for name, op in each.items()
+    return tuple(sorted((each.keys() & _OPAQUE) | _unknown(each).keys()))
+
+
+def untraced(program: Program) -> tuple[str, ...]:
+    """Return, for the primitives of libraries whose Python cannot be traced, why not, in words."""
+    found = []
+    for name, op in sorted(_unknown({op.name: op for op in all_ops(program.block.ops)}).items()):
+        try:
+            implementation(op.eqn)
+        except RetraceError as e:
+            found.append(
+                f"what {name} takes is not known, as JAX cannot trace the Python that it is"
+                f" implemented by: {e}"
+            )
+    return tuple(found)
+
+
+def _unknown(ops: Mapping[str, Op]) -> dict[str, Op]:
+    """Return those of some ops that are of no primitive of JAX's."""
+    return {
+        name: op
+        for name, op in ops.items()
         if not op.bodies and jax_compat.primitive_name(op.eqn) not in PRIMITIVES
     }
-    return tuple(sorted((each.keys() & _OPAQUE) | unknown))
 
 
 def _folded(each: Sequence[LiveValue]) -> tuple[LiveValue, ...]:

@@ -8,12 +8,14 @@ line can be looked up when it is asked for.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from jaxresid import jax_compat
+from jaxresid.errors import RetraceError
 from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.inspector.call.splits import Split
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
@@ -25,6 +27,7 @@ from jaxresid.inspector.program.ops import Block, InlineContext, Op, Value
 from jaxresid.inspector.program.per_device import SPLIT_ANEW, per_device
 from jaxresid.inspector.program.propagation import PartialSplit
 from jaxresid.inspector.trace.function import Trace
+from jaxresid.inspector.trace.retracing import retracing
 from jaxresid.jaxpr_types import Aval, Eqn, Jaxpr, Literal, Var
 from jaxresid.model import LiveKind, Pass
 
@@ -242,6 +245,17 @@ class _Steps:
     literals: Mapping[Any, Value]
 
 
+def implementation(eqn: Eqn) -> Jaxpr | None:
+    """Return what a primitive of a library's own does, as `jax_compat.implementation`.
+
+    Raises:
+      RetraceError: the library's Python cannot be traced.
+    """
+    with retracing(f"the Python of {jax_compat.primitive_name(eqn)}"):
+        closed = jax_compat.implementation(eqn)
+    return None if closed is None else jax_compat.open_jaxpr(closed)
+
+
 class JaxprReader:
     """A reader of jaxprs that looks at each jaxpr, and each eqn, once for all programs.
 
@@ -295,11 +309,12 @@ class JaxprReader:
         return _Step(eqn, name, operands, literals, self._number(eqn, name), phase, results)
 
     def implementation(self, eqn: Eqn) -> Jaxpr | None:
-        """Return what a primitive of a library's own does, as `jax_compat.implementation`."""
+        """Return what a primitive of a library's own does; None where that is not known."""
         known = self._implementations.get(id(eqn))
         if known is None:
-            closed = jax_compat.implementation(eqn)
-            made = None if closed is None else jax_compat.open_jaxpr(closed)
+            made = None
+            with contextlib.suppress(RetraceError):
+                made = implementation(eqn)
             known = self._implementations[id(eqn)] = eqn, made
         return known[1]
 

@@ -11,14 +11,21 @@ import functools
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.flows import bits, is_inexact
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.phases import BACKWARD, Passes
-from jaxresid.inspector.jaxpr.primitives import SIDE_BY_SIDE
+from jaxresid.inspector.jaxpr.primitives import (
+    CASTS,
+    COPIES,
+    ELEMENTWISE,
+    MARKS,
+    SHARDINGS,
+    SIDE_BY_SIDE,
+)
 from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
 
 # Less of the inputs is not worth telling apart.
@@ -40,12 +47,18 @@ class _Made:
       is_contracted: whether inputs of both kinds may be in it, as in a product of matrices.
       is_reduced: whether a sum over some dims is in it, such as the mean of a batch, which has the
         shape of weights.
+      axes: for each of its dims the inputs that it is one of the dims of; empty: not known.
     """
 
     inputs: int = 0
     is_narrow: bool = False
     is_contracted: bool = False
     is_reduced: bool = False
+    axes: tuple[int, ...] = ()
+
+    def axis(self, dim: int) -> int:
+        """Return the inputs, a bit each, that a dim is one of the dims of; 0: not known."""
+        return self.axes[dim] if self.axes else 0
 
 
 _OTHER = _Made()
@@ -87,12 +100,17 @@ def frozen_weights(
     beside = _mask(
         i for i in unknown if holders[i] in holders_of_trained and is_inexact(jaxpr.invars[i])
     )
-    given = [_Made(1 << i & (trained_mask | unknown_mask)) for i in range(len(jaxpr.invars))]
+    given = [
+        _Made(mask := 1 << i & (trained_mask | unknown_mask), axes=(mask,) * len(_shape(v)))
+        for i, v in enumerate(jaxpr.invars)
+    ]
+    floats = _mask(i for i in unknown if is_inexact(jaxpr.invars[i]))
+    square = _mask(i for i in unknown if _is_square(jaxpr.invars[i]))
     votes = _Votes()
     weights = batch = 0
     for _ in range(_ROUNDS):
         known = trained_mask | weights
-        _Reader(passes, known, batch, unknown_mask, votes).outputs(jaxpr, given)
+        _Reader(passes, known, batch, unknown_mask, floats, square, votes).outputs(jaxpr, given)
         before = weights, batch
         weights, batch = votes.weights & ~votes.batch, votes.batch & ~votes.weights
         # What is beside trained parameters is a weight, too, where nothing says otherwise.
@@ -117,6 +135,7 @@ class _Reader:
       passes: tells which eqns are those of a backward pass.
       weights, batch: the inputs that are known, a bit each.
       unknown: the inputs in question.
+      floats, square: those of these that are of floats, and that are square matrices.
       votes: gets what they are read like.
     """
 
@@ -124,6 +143,8 @@ class _Reader:
     weights: int
     batch: int
     unknown: int
+    floats: int
+    square: int
     votes: _Votes = field(default_factory=_Votes)
 
     def outputs(self, jaxpr: Jaxpr, given: Sequence[_Made]) -> list[_Made]:
@@ -162,17 +183,21 @@ class _Reader:
             name in _CONTRACTIONS and all(made.inputs for made in operands[:2])
         )
         is_reduced = name.startswith("reduce_") or any(made.is_reduced for made in operands)
-        return [_Made(inputs, is_narrow, is_contracted, is_reduced)] * len(eqn.outvars)
+        axes = _axes(eqn, name, operands) if len(eqn.outvars) == 1 else ()
+        return [_Made(inputs, is_narrow, is_contracted, is_reduced, axes)] * len(eqn.outvars)
 
     def _body(self, nest: Nest, operands: Sequence[_Made]) -> list[_Made]:
-        given = [operands[i] for i in nest.operands]
+        given = [
+            replace(made, axes=made.axes[1:]) if i in nest.slices else made
+            for i, made in enumerate(operands[j] for j in nest.operands)
+        ]
         while True:
             made = self.outputs(nest.jaxpr, given)
             entering = list(given)
             for into, out in nest.carries.items():
                 entering[into] = made[out] = _joined(given[into], made[out])
             if entering == given:
-                return made
+                return [replace(v, axes=()) if i in nest.stacked else v for i, v in enumerate(made)]
             given = entering
 
     def _is_batch(self, made: _Made) -> bool:
@@ -191,7 +216,7 @@ class _Reader:
             left, right = operands
             for made, other in ((left, right), (right, left)):
                 if self._is_weight(other) and not (name != "dot_general" and made is right):
-                    votes.batch |= self._asked(made)
+                    self._vote_contracted(eqn, name, made, is_left=made is left)
                 # A product of what is not known yet has the batch in it.
                 elif (self._is_batch(other) or other.is_contracted) and not _has_batch_dims(eqn):
                     votes.weights |= self._asked(made)
@@ -207,6 +232,25 @@ class _Reader:
                 others = [other for other in operands if other is not made]
                 if not made.is_reduced:
                     self._vote_elementwise(made, others)
+
+    def _vote_contracted(self, eqn: Eqn, name: str, made: _Made, *, is_left: bool) -> None:
+        """Vote for what is contracted with a weight: its rows are of the batch.
+
+        What has no part in these, but in what is contracted, has made it: it is a weight. A graph's
+        square matrix of edges before the features of its nodes is read alike, and tells nothing.
+        """
+        votes = self.votes
+        if name == "dot_general" and made.axes:
+            contracted, batch = jax_compat.params(eqn)["dimension_numbers"]
+            taken = {*contracted[not is_left], *batch[not is_left]}
+            free = [made.axes[dim] for dim in range(len(made.axes)) if dim not in taken]
+            rows = next((mask for mask in free if mask & self.unknown), 0)
+            others = functools.reduce(operator.or_, made.axes) & self.floats & ~rows if rows else 0
+            if others and not rows & self.square and not (rows | others) & ~self.unknown:
+                votes.batch |= rows
+                votes.weights |= others
+                return
+        votes.batch |= self._asked(made)
 
     def _vote_elementwise(self, made: _Made, others: Sequence[_Made]) -> None:
         for other in others:
@@ -227,12 +271,46 @@ def _shape(v: Var) -> tuple[int, ...]:
     return tuple(getattr(v.aval, "shape", ()))
 
 
+def _axes(eqn: Eqn, name: str, operands: Sequence[_Made]) -> tuple[int, ...]:
+    """Return the inputs that each dim of a result is of; empty: not known."""
+    params = jax_compat.params(eqn)
+    first, rank = operands[0].axes, len(_shape(eqn.outvars[0]))
+    if name == "dot_general":
+        contracted, batch = params["dimension_numbers"]
+        parts = [
+            [made.axes[dim] for dim in range(len(made.axes)) if dim not in {*own, *shared}]
+            for made, own, shared in zip(operands, contracted, batch, strict=True)
+        ]
+        pairs = zip(*batch, strict=True)
+        both = [operands[0].axis(i) | operands[1].axis(j) for i, j in pairs]
+        found = (*both, *parts[0], *parts[1])
+        return found if len(found) == rank else ()
+    if name == "broadcast_in_dim" and first:
+        sizes = _shape(eqn.invars[0])
+        to = dict(zip(params["broadcast_dimensions"], zip(first, sizes, strict=True), strict=True))
+        return tuple(to[dim][0] if dim in to and to[dim][1] > 1 else 0 for dim in range(rank))
+    if name == "transpose" and first:
+        return tuple(first[dim] for dim in params["permutation"])
+    if name in ELEMENTWISE or name in CASTS | COPIES | MARKS | SHARDINGS:
+        known = [made.axes for made in operands if made.axes]
+        if all(len(axes) == rank for axes in known):
+            return tuple(
+                functools.reduce(operator.or_, masks) for masks in zip(*known, strict=True)
+            )
+    return ()
+
+
+def _is_square(v: Var) -> bool:
+    return len(set(_shape(v)[-2:])) == 1 < len(_shape(v))
+
+
 def _joined(first: _Made, second: _Made) -> _Made:
     return _Made(
         first.inputs | second.inputs,
         first.is_narrow or second.is_narrow,
         first.is_contracted or second.is_contracted,
         first.is_reduced or second.is_reduced,
+        tuple(map(operator.or_, first.axes, second.axes)),
     )
 
 
@@ -245,7 +323,14 @@ def _has_batch_dims(eqn: Eqn) -> bool:
 
 def _is_elementwise(eqn: Eqn) -> bool:
     shapes = {_shape(v) for v in eqn.invars} - {()}
-    return len(eqn.invars) > 1 and shapes == {_shape(eqn.outvars[0])}
+    to = _shape(eqn.outvars[0])
+    if len(eqn.invars) < 2 or to not in shapes:
+        return False
+    if jax_compat.primitive_name(eqn) not in ELEMENTWISE:
+        return shapes == {to}
+    return all(
+        size in (1, whole) for shape in shapes for size, whole in zip(shape, to, strict=True)
+    )
 
 
 def _is_narrow(eqn: Eqn, name: str, operands: Sequence[_Made]) -> bool:

@@ -11,7 +11,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.flows import NOTHING, Flow, Flows, bits, is_inexact, shape_and_dtype
+from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.program.build import ValueRole
 from jaxresid.inspector.program.frozen_weights import frozen_weights
 from jaxresid.inspector.program.updated_arguments import (
@@ -19,13 +21,19 @@ from jaxresid.inspector.program.updated_arguments import (
     path_keys,
     updated_arguments,
 )
+from jaxresid.inspector.trace.derivatives import lines_of_gradients
 from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.jaxpr_types import Var
 from jaxresid.model import LiveKind
 
 PARAMETERS: Final = "parameters"
 OPTIMIZER_STATE: Final = "optimizer-state"
 BATCH: Final = "batch"
 FROZEN: Final = "frozen-weights"
+
+_SOLVES: Final = frozenset(
+    {"cholesky", "lu", "qr", "eigh", "triangular_solve", "custom_linear_solve"}
+)
 
 # Of the inputs (constants, then arguments), and of the outputs.
 Roles = tuple[tuple[ValueRole, ...], tuple[ValueRole, ...]]
@@ -93,13 +101,41 @@ def next_values(step: StepTrace, *, only_of_itself: bool = False) -> dict[int, f
     """
     if not step.holds_gradient:
         return updated_arguments(step)
-    found = _input_uses(step, argument_numbers(step))
+    return _nexts(step, _input_uses(step, argument_numbers(step)), only_of_itself=only_of_itself)
+
+
+def _nexts(
+    step: StepTrace, found: _InputUses, *, only_of_itself: bool
+) -> dict[int, frozenset[int]]:
     back = {**found.state, **found.parameters}
     each = {i: frozenset(j for j in at if not found.is_gradient[j]) for i, at in back.items()}
     left_out = found.placed if only_of_itself else frozenset()
     return {
         i: at for i, at in each.items() if at and step.inputs[i] is not None and i not in left_out
     }
+
+
+def is_training_step(step: StepTrace, inputs: Sequence[ValueRole]) -> bool:
+    """Return whether a step trains: it lowers a loss of a batch by gradients of its parameters.
+
+    A sampler draws from a key beside the gradient, and Newton's method takes derivatives of the
+    gradient or solves with it: without an optimizer's state neither is said to train. A step of
+    molecular dynamics has no batch.
+
+    Args:
+      step: the trace of the step.
+      inputs: the roles of its inputs.
+    """
+    kinds = {role.kind for role in inputs}
+    if kinds.isdisjoint({BATCH, FROZEN}) or not step.holds_gradient:
+        return False
+    found = _input_uses(step, argument_numbers(step))
+    if not found.parameters.keys() & _nexts(step, found, only_of_itself=True).keys():
+        return False
+    names = {jax_compat.primitive_name(eqn) for eqn in eqns_in(step.jaxpr)}
+    own = lines_of_gradients(step.jaxpr, step.frames)
+    is_newton = not names.isdisjoint(_SOLVES) or any("jvp" in each.kind for each in own)
+    return not found.is_drawn and (OPTIMIZER_STATE in kinds or not is_newton)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +151,7 @@ class _InputUses:
       placed: those of `parameters` that nothing but the place of an output tells.
       unchanged: the inputs that a forward pass reads, and of whose next value neither a gradient
         nor what a forward pass makes is part.
+      is_drawn: whether a random key is part of what parameters become, not by a forward pass alone.
     """
 
     fed: frozenset[int]
@@ -124,6 +161,7 @@ class _InputUses:
     is_gradient: tuple[bool, ...]
     placed: frozenset[int]
     unchanged: frozenset[int]
+    is_drawn: bool
 
 
 def _input_uses(step: StepTrace, holders: Sequence[int]) -> _InputUses:
@@ -175,9 +213,25 @@ def _input_uses(step: StepTrace, holders: Sequence[int]) -> _InputUses:
     )
     changed = {i for i, at in back.items() if any(made[j].is_after for j in at)}
     unchanged = fed - changed - set(bits(seen)) - parameters.keys() - state.keys()
+    keys = _union(1 << i for i, v in enumerate(jaxpr.invars) if _is_key(v))
+    is_drawn = any(made[j].inputs & keys for at in parameters.values() for j in at)
     return _InputUses(
-        fed, parameters, state, carried, is_gradient, frozenset(paired), frozenset(unchanged)
+        fed,
+        parameters,
+        state,
+        carried,
+        is_gradient,
+        frozenset(paired),
+        frozenset(unchanged),
+        is_drawn,
     )
+
+
+def _is_key(var: Var) -> bool:
+    """Return whether a variable may be a random key, typed or of two or four integers."""
+    shape, dtype = shape_and_dtype(var)
+    is_raw = str(dtype) == "uint32" and shape is not None and shape[-1:] in ((2,), (4,))
+    return is_raw or str(dtype).startswith("key<")
 
 
 def _unread_parameters(

@@ -209,9 +209,13 @@ def test_what_a_primitive_takes_that_nobody_knows_is_not_counted():
             raise NotImplementedError("compiled elsewhere")
         return x
 
-    found = peak(_library_primitive("solve_elsewhere", solve).bind, X)
-    assert found.uncounted == ("solve_elsewhere",)
-    assert found.interval is None
+    report = jaxresid.inspect(_library_primitive("solve_elsewhere", solve).bind, on="gpu:h100")(X)
+    assert report.peak.uncounted == ("solve_elsewhere",)
+    assert report.peak.interval is None
+    assert report.warnings == (
+        "what solve_elsewhere takes is not known, as JAX cannot trace the Python that it is"
+        " implemented by: NotImplementedError: compiled elsewhere",
+    )
 
 
 @pytest.mark.integration

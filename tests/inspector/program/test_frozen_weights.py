@@ -193,3 +193,62 @@ def test_what_is_printed_has_no_result():
         return jnp.mean((jnp.tanh(x @ backbone) @ head) ** 2)
 
     assert kinds(loss, f32(D, R), f32(D, D), f32(ROWS, D))["others[1]"] == "batch"
+
+
+def alone(*roles):
+    return dict(zip(("others[0]", "others[1]", "others[2]"), roles, strict=False))
+
+
+@pytest.mark.parametrize(
+    ("loss", "trained", "others"),
+    [
+        (lambda p, w, x: jnp.tanh(x @ w) @ p, f32(D, R), [f32(D, D), f32(ROWS, D)]),
+        (lambda p, w, x: jnp.tanh(w @ x).T @ p, f32(D, R), [f32(D, D), f32(D, ROWS)]),
+        (lambda p, w, x: jnp.tanh(x @ p) @ w, f32(D, D), [f32(D, R), f32(ROWS, D)]),
+        (lambda p, w, x: x @ p - lax.stop_gradient(x @ w), f32(D, R), [f32(D, R), f32(ROWS, D)]),
+        # A table of positions, along the rows of each example.
+        (lambda p, w, x: (x + w) @ p, f32(D, R), [f32(ROWS, D), f32(2, ROWS, D)]),
+        (lambda p, w, x: (p[x] + w) @ p.T, f32(100, D), [f32(ROWS, D), i32(2, ROWS)]),
+        # The mean of a batch normalisation.
+        (lambda p, w, x: (x @ p - w) ** 3, f32(D, D), [f32(D), f32(ROWS, D)]),
+    ],
+)
+def test_one_frozen_array_alone_in_its_argument(loss, trained, others):
+    found = kinds(lambda *args: jnp.mean(loss(*args) ** 2), trained, *others)
+    assert found == alone("frozen-weights", "batch")
+
+
+@pytest.mark.parametrize(
+    ("loss", "trained", "others"),
+    [
+        (lambda p, x, y: x @ p - y, f32(D, R), [f32(ROWS, D), f32(ROWS, R)]),
+        (lambda p, x, y: (x * y[:, None]) @ p, f32(D, R), [f32(ROWS, D), f32(ROWS)]),
+        (lambda p, a, x: (a @ x) @ p, f32(D, R), [f32(ROWS, ROWS), f32(ROWS, D)]),
+        (
+            lambda p, a, x: jnp.einsum("bi,bij->bj", x, a) @ p,
+            f32(D, R),
+            [f32(ROWS, D, D), f32(ROWS, D)],
+        ),
+        (
+            lambda p, q, k: jnp.einsum("bqd,bkd->bqk", q, k) @ p,
+            f32(9, R),
+            [f32(2, ROWS, D), f32(2, 9, D)],
+        ),
+        (lambda p, x, y: jnp.einsum("bi,bj->bij", x, y) @ p, f32(D, R), [f32(ROWS, D)] * 2),
+    ],
+)
+def test_batches_that_are_multiplied_with_each_other(loss, trained, others):
+    found = kinds(lambda *args: jnp.mean(loss(*args) ** 2), trained, *others)
+    assert found == alone("batch", "batch")
+
+
+def test_a_frozen_array_in_a_scan_over_the_steps_of_a_sequence():
+    def loss(p, w, xs):
+        def cell(h, x):
+            h = jnp.tanh(x @ w) @ p + h
+            return h, h
+
+        return jnp.mean(lax.scan(cell, jnp.zeros((ROWS, R)), xs)[1] ** 2)
+
+    found = kinds(loss, f32(D, R), f32(D, D), f32(5, ROWS, D))
+    assert found == alone("frozen-weights", "batch")

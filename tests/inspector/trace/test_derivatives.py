@@ -211,4 +211,80 @@ solved.defvjp(lambda x: (solved(x), x), lambda x, g: (g / x,))
 def test_the_other_mode_is_one_that_makes_sense(fun, other_mode):
     target = subject(Question(fun, (X,))).target
     assert target.other_mode == other_mode
-    assert target.is_step == (fun is step)
+    assert not target.is_step
+
+
+def error(w, x):
+    return jnp.mean((jnp.tanh(x @ w) - 1.0) ** 2)
+
+
+def descended(w, x):
+    return w - 0.1 * jax.grad(error)(w, x)
+
+
+def with_dropout(w, x, key):
+    def loss(w):
+        return error(w, jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x, 0.0))
+
+    return w - 0.1 * jax.grad(loss)(w)
+
+
+def langevin(w, x, key):
+    return w - 0.1 * jax.grad(error)(w, x) + jax.random.normal(key, w.shape)
+
+
+def metropolis(w, x, key):
+    proposal = w - 0.1 * jax.grad(error)(w, x)
+    accepted = jax.random.uniform(key) < jnp.exp(error(w, x) - error(proposal, x))
+    return jnp.where(accepted, proposal, w)
+
+
+def newton(w, x):
+    return w - jnp.linalg.solve(jax.hessian(error)(w, x), jax.grad(error)(w, x))
+
+
+def newton_by_elements(w, x):
+    gradient, curvature = jax.jvp(lambda w: jax.grad(error)(w, x), (w,), (jnp.ones_like(w),))
+    return w - gradient / curvature
+
+
+def newton_cg(w, x):
+    gradient = jax.grad(error)
+
+    def product(v):
+        return jax.jvp(lambda w: gradient(w, x), (w,), (v,))[1]
+
+    return w - jax.scipy.sparse.linalg.cg(product, gradient(w, x), maxiter=3)[0]
+
+
+def gauss_newton(w, x):
+    jacobian = jax.jacrev(lambda w: jnp.tanh(x @ w))(w)
+    return w - jnp.linalg.solve(jacobian.T @ jacobian, jax.grad(error)(w, x))
+
+
+def relaxed(x):
+    return x - 0.1 * jax.grad(energy)(x)
+
+
+VECTOR, ROWS = jnp.ones(4), jnp.ones((8, 4))
+KEY = jax.random.key(0)
+
+
+@pytest.mark.parametrize(
+    ("fun", "args", "is_step"),
+    [
+        (descended, (VECTOR, ROWS), True),
+        (with_dropout, (VECTOR, ROWS, KEY), True),
+        (langevin, (VECTOR, ROWS, KEY), False),
+        (langevin, (VECTOR, ROWS, jax.random.PRNGKey(0)), False),
+        (metropolis, (VECTOR, ROWS, KEY), False),
+        (newton, (VECTOR, ROWS), False),
+        (newton_by_elements, (VECTOR, ROWS), False),
+        (newton_cg, (VECTOR, ROWS), False),
+        (gauss_newton, (VECTOR, ROWS), False),
+        (relaxed, (X,), False),
+    ],
+)
+def test_what_updates_by_a_gradient_is_called_training_only_where_it_trains(fun, args, is_step):
+    target = subject(Question(fun, args)).target
+    assert target.gradients and target.is_step == is_step

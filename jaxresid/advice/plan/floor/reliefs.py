@@ -391,7 +391,10 @@ class Reliefs:
                 leaves = [split.get(i, leaf) for i, leaf in enumerate(self._call.leaves)]
                 call = replace(self._call, leaves=tuple(leaves), mesh=mesh)
                 names = _listed(_names([self._call.paths[i] for i in split]))
-                change = f"{names} split over {size} devices ({way})"
+                is_known = chosen is batch or any(
+                    self._roles[i] != "state" for i in split.keys() & weights
+                )
+                change = f"{names} split over {size} devices" + f" ({way})" * is_known
                 yield from self._told("sharding", change, self._lowered_as(call))
 
     # -- what they share ---------------------------------------------------------------------

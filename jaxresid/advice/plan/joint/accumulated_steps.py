@@ -226,7 +226,7 @@ class AccumulatedStep:
 
     def _refused(self, reason: str) -> InputsError:
         return InputsError(
-            f"microbatches: the gradients of the training step {self._name} cannot be added up:"
+            f"microbatches: the gradients that {self._name} takes cannot be added up:"
             f" {reason}; plan the loss that it differentiates"
         )
 

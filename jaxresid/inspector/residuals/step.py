@@ -327,7 +327,7 @@ class _Crossings:
         """
         known = self._kept.get(id(jaxpr))
         if known is None:
-            known = self._kept[id(jaxpr)] = {v: v for v in self.kept}
+            known = self._kept[id(jaxpr)] = {v: id(v) for v in self.kept}
             for eqn in jaxpr.eqns:
                 for nest in self._levels.nests(eqn) if self.kept else ():
                     if nest.kind == "call":

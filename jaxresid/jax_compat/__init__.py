@@ -96,6 +96,7 @@ from jaxresid.jax_compat.refs import is_ref as is_ref
 from jaxresid.jax_compat.refs import is_ref_type as is_ref_type
 from jaxresid.jax_compat.refs import without_refs as without_refs
 from jaxresid.jax_compat.transforms import checkpointed_function as checkpointed_function
+from jaxresid.jax_compat.transforms import is_live_tracer as is_live_tracer
 from jaxresid.jax_compat.transforms import replacing_differentiated as replacing_differentiated
 from jaxresid.jax_compat.transforms import replacing_vjp as replacing_vjp
 from jaxresid.jax_compat.transforms import static_arguments as static_arguments

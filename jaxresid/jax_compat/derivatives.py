@@ -120,16 +120,18 @@ def derivatives(eqn: Eqn) -> list[tuple[Derivative, bool]]:
     of checkpoints, with jax_remat3, are part of what the checkpoints are differentiated for.
     """
     elements = eqn.source_info.name_stack.stack
-    found = []
+    found: dict[Derivative, bool] = {}
     is_transposed = False
     for element in elements:
         if type(element) is _Mark:
             if not element.derivative.is_of_checkpoint:
-                found.append((element.derivative, is_transposed))
+                # With forward mode around it, a transposed shard_map has the mark twice.
+                was_transposed = found.get(element.derivative, False)
+                found[element.derivative] = was_transposed or is_transposed
             is_transposed = False
         elif element.name == "transpose" and not isinstance(element, _scope()):
             is_transposed = not is_transposed
-    return found
+    return list(found.items())
 
 
 def is_unmarked(eqn: Eqn) -> bool:
@@ -146,16 +148,20 @@ def is_unmarked(eqn: Eqn) -> bool:
 
 
 def name_stack(eqn: Eqn) -> str:
-    """Return the eqn's name stack as text, without the tags of forward mode."""
+    """Return the eqn's name stack as text, without the tags of forward mode.
+
+    Nor is a derivative there twice, see `derivatives`.
+    """
     stack = eqn.source_info.name_stack
-    elements = stack.stack
-    if not any(type(e) is _Mark and not e.derivative.is_transposed for e in elements):
+    marked = [e.derivative for e in stack.stack if type(e) is _Mark]
+    if all(each.is_transposed for each in marked) and len(set(marked)) == len(marked):
         return str(stack)
+    last = {e.derivative: i for i, e in enumerate(stack.stack) if type(e) is _Mark}
     kept: list[Any] = []
-    for element in elements:
+    for i, element in enumerate(stack.stack):
         if type(element) is not _Mark:
             kept.append(element)
-        elif not element.derivative.is_transposed:
+        elif not element.derivative.is_transposed or i != last[element.derivative]:
             at = next((i for i in reversed(range(len(kept))) if _is_jvp(kept[i])), None)
             if at is not None:
                 del kept[at]

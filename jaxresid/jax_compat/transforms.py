@@ -113,3 +113,19 @@ def static_arguments(fun: Callable[..., Any]) -> tuple[frozenset[int], frozenset
     positions = getattr(info, "static_argnums", None) or ()
     names = getattr(info, "static_argnames", None) or ()
     return frozenset(n - given for n in positions if n >= given), frozenset(names)
+
+
+def is_live_tracer(value: Any) -> bool:
+    """Return whether a value is traced in the trace that goes on, or in one around it.
+
+    A tracer that a differentiated function leaves in a list or in an object is of no use once the
+    function has returned.
+    """
+    from jax._src import core
+
+    trace: Any = core.trace_ctx.trace
+    while trace is not None and isinstance(value, core.Tracer):
+        if value._trace is trace:
+            return True
+        trace = getattr(trace, "parent_trace", None)
+    return False

@@ -52,6 +52,19 @@ def decode(cache, token, at):
     return jnp.argmax(jnp.einsum("bd,tbd->bt", token, cache), axis=1), cache
 
 
+def decode_batch(cache, token, at):
+    cache = jax.lax.dynamic_update_index_in_dim(cache, token, at, 1)
+    return jnp.argmax(jnp.einsum("bd,btd->bt", token, cache), axis=1), cache
+
+
+def split(batch):
+    mesh = jax.sharding.AbstractMesh((8,), ("data",))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    cache = jax.ShapeDtypeStruct((batch, 256, 16), jnp.float32, sharding=rows)
+    token = jax.ShapeDtypeStruct((batch, 16), jnp.float32, sharding=rows)
+    return cache, token, jax.ShapeDtypeStruct((), jnp.int32)
+
+
 def step(ws, x):
     loss = lambda ws: jnp.mean(evaluate(ws, x) ** 2)
     return jax.tree.map(lambda w, g: w - g, ws, jax.grad(loss)(ws))
@@ -128,6 +141,20 @@ class TestTheSearch:
         search = SizeSearch(range(1, 1025), [2**n for n in range(11)], 300)
         assert search.run(measure) == Bracket(256, 512)
         assert search.failed
+
+    @pytest.mark.parametrize("parts", [1, 2, 8, 32])
+    def test_a_size_that_a_mesh_has_to_divide(self, parts):
+        def measure(size):
+            if size % parts:
+                raise InputsError("cannot be split evenly")
+            return Measured(size <= 1399, size // parts)
+
+        sizes = range(4, 4097, 4)
+        search = SizeSearch(sizes, [4 * 2**n for n in range(11)], 1399 // parts)
+        divided = [size for size in sizes if size % parts == 0]
+        fitting = [size for size in divided if size <= 1399]
+        assert search.run(measure) == Bracket(fitting[-1], divided[len(fitting)])
+        assert len(search.failed) <= 6
 
     def test_it_ends_where_no_more_can_be_asked(self):
         answers = iter([Measured(True, 10), Measured(True, 20), None])
@@ -257,6 +284,14 @@ class TestCommandLine:
         code, out, _ = ran("plan", "m.py:decode", *specs, *words)
         assert code == 0
         assert re.search(r"^cache \d+ fits", out, re.M)
+
+    def test_a_batch_that_a_mesh_divides(self, ran):
+        words = ("--inputs", "split", "--batch", "2..4096", "--budget", "8MiB", "--on", ON)
+        code, out, err = ran("plan", "m.py:decode_batch", *words)
+        assert code == 0, err
+        size = int(re.search(r"^batch (\d+) fits", out, re.M)[1])
+        assert size % 8 == 0
+        assert int(re.search(r"^  batch (\d+) may not", out, re.M)[1]) == size + 8
 
     def test_json(self, ran):
         words = ("--batch", "context=64..1024", "--on", ON, "--budget", "8MiB", "-f", "json")

@@ -16,6 +16,7 @@ from jaxresid.inspector.call.objects import Flat, Layout, entries, flattened, va
 from jaxresid.inspector.call.outside import outside
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.call.sharding import Sharding
+from jaxresid.inspector.call.splits import parts
 from jaxresid.jaxpr_types import Var
 
 # What helps where what makes the inputs cannot be traced, or leaves something behind when it is.
@@ -146,6 +147,22 @@ def _split_of(leaf: Any) -> tuple[tuple[str, ...], ...]:
     return jax_compat.split_of(getattr(leaf, "sharding", None), rank) or ((),) * rank
 
 
+def _check_even(path: str, leaf: Any) -> None:
+    """Check that an argument can be split as its sharding says, as JAX does when it lowers.
+
+    Raises:
+      InputsError: it cannot.
+    """
+    for dim, axes in enumerate(_split_of(leaf)):
+        sizes = jax_compat.axes_of(leaf.sharding.mesh) if axes else {}
+        if leaf.shape[dim] % parts(axes, sizes):
+            over = " and ".join(f"{name}={sizes[name]}" for name in axes)
+            raise InputsError(
+                f"{path}: dimension {dim} of size {leaf.shape[dim]} cannot be split evenly over"
+                f" {over}"
+            )
+
+
 def arguments(question: Question, mesh: Any = None) -> Arguments:
     """Flatten a call and decide which leaves are differentiated.
 
@@ -187,6 +204,8 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
     if own is not None and mesh is None:
         # Beside arrays on a mesh those without a sharding are on all its devices, too.
         leaves = [struct(v, own) if is_array(v) and hasattr(v, "sharding") else v for v in leaves]
+    for name, leaf in zip(paths, leaves, strict=True):
+        _check_even(name, leaf)
     found = Arguments(
         paths=tuple(paths),
         leaves=tuple(leaves),

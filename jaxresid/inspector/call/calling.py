@@ -84,7 +84,6 @@ def _added_leaves(
     loose: dict[str, Any] = {}
     if arguments.changing is not None and not arguments.changing:
         return held, loose
-    jax = jax_compat.import_jax()
     known = {id(owner) for _, owner in arguments.owners}
     for (path, owner), before in zip(owners, kept, strict=True):
         if id(owner) not in known:
@@ -97,7 +96,7 @@ def _added_leaves(
             for keys, leaf in zip(flat.paths, flat.leaves, strict=True):
                 at = path_text(inner_path(path, owner, key), keys)
                 is_known = arguments.changing is None or at in arguments.changing
-                if is_known and isinstance(leaf, jax.core.Tracer):
+                if is_known and jax_compat.is_live_tracer(leaf):
                     into[at] = leaf[...] if jax_compat.is_ref(leaf) else leaf
     return held, loose
 
@@ -118,7 +117,7 @@ def _leaves_that_moved(
         for key, value in entries(owner).items():
             if key not in before or before[key] is value or (id(owner), key) in known:
                 continue
-            leaves = [leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, jax.core.Tracer)]
+            leaves = [leaf for leaf in jax.tree.leaves(value) if jax_compat.is_live_tracer(leaf)]
             old = jax.tree.leaves(before[key], is_leaf=is_variable)
             if leaves and not any(is_variable(leaf) for leaf in old):
                 found[inner_path(path, owner, key)] = leaves

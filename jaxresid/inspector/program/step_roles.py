@@ -21,8 +21,8 @@ from jaxresid.inspector.program.updated_arguments import (
     path_keys,
     updated_arguments,
 )
-from jaxresid.inspector.trace.derivatives import lines_of_gradients
 from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.inspector.trace.taken_gradients import lines_of_gradients
 from jaxresid.jaxpr_types import Var
 from jaxresid.model import LiveKind
 
@@ -133,7 +133,7 @@ def is_training_step(step: StepTrace, inputs: Sequence[ValueRole]) -> bool:
     if not found.parameters.keys() & _nexts(step, found, only_of_itself=True).keys():
         return False
     names = {jax_compat.primitive_name(eqn) for eqn in eqns_in(step.jaxpr)}
-    own = lines_of_gradients(step.jaxpr, step.frames)
+    own = lines_of_gradients(step.taken_gradients)
     is_newton = not names.isdisjoint(_SOLVES) or any("jvp" in each.kind for each in own)
     return not found.is_drawn and (OPTIMIZER_STATE in kinds or not is_newton)
 

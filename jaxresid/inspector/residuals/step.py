@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
 from jaxresid import jax_compat
@@ -49,8 +49,9 @@ def step_residuals(step: StepTrace, program: Program | None = None) -> tuple[Res
         mesh.
     """
     crossings = _Crossings(step.levels, step.passes, step.kept)
-    levels = _residuals(step, crossings, _values(step, program))
-    return tuple(itertools.chain.from_iterable(levels))
+    residuals_at = _residuals_at(step, crossings, _values(step, program))
+    levels = _levels(step.levels, step.passes, step.tops[0])
+    return tuple(itertools.chain.from_iterable(map(residuals_at, levels)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,32 +129,45 @@ def _crossings_of(step: StepTrace, gradient: TakenGradient) -> _Crossings:
 def _kept_of(
     step: StepTrace, crossings: _Crossings, values: Mapping[Var, Value]
 ) -> tuple[Residual, ...]:
-    # One that several calls of a jitted function take is kept once at a time.
-    levels = _residuals(step, crossings, values, all=True)
-    return max(levels, key=lambda level: sum(each.nbytes for each in level), default=())
+    residuals_at = _residuals_at(step, crossings, values, all=True)
+
+    def kept_at(level: Level) -> tuple[Residual, ...]:
+        # One that several calls of a jitted function take is kept once at a time.
+        below = map(kept_at, _inside(step.levels, crossings.passes, level))
+        most = max(below, key=lambda kept: sum(r.nbytes for r in kept), default=())
+        return (*residuals_at(level), *most)
+
+    return kept_at(step.tops[0])
 
 
-def _residuals(
+def _residuals_at(
     step: StepTrace, crossings: _Crossings, values: Mapping[Var, Value], *, all: bool = False
-) -> Iterator[tuple[Residual, ...]]:
-    """Yield the residuals that cross at each level.
+) -> Callable[[Level], tuple[Residual, ...]]:
+    """Return what tells the residuals that cross at a level.
 
     Those are all that JAX keeps, or those that something depends on.
     """
-    levels, (top,) = step.levels, step.tops
+    levels = step.levels
     behind = _BackwardReaders(levels, crossings)
     readers = behind.all if all else behind.readers
     numbering, free = Numbering(levels), FreeValues(levels)
-    for level in _levels(levels, crossings.passes, top):
+
+    def residuals_at(level: Level) -> tuple[Residual, ...]:
         found = []
         marking = Marking(level, numbering.of(level.jaxpr), _returned(level), free, values)
-        for var in crossings.of(level.jaxpr).residuals:
-            read = consumers(levels, level, var, readers)
-            if read or (all and crossings.keeps(level.jaxpr, var)):
+        crossing = crossings.of(level.jaxpr).residuals
+        read_by = {var: consumers(levels, level, var, readers) for var in crossing}
+        kept = crossings.kept_in(level.jaxpr)
+        listed = {kept.get(var) for var, read in read_by.items() if read}
+        for var, read in read_by.items():
+            if read or (all and var in kept and kept[var] not in listed):
+                listed.add(kept.get(var))
                 source = _source(levels, level, var)
                 made = provenance(levels, source.level, source.var, step.inputs)
                 found.append(marking.residual(var, made, read, is_unread=not read))
-        yield tuple(found)
+        return tuple(found)
+
+    return residuals_at
 
 
 def step_kept_nbytes(step: StepTrace, program: Program | None = None) -> tuple[int, int]:
@@ -221,10 +235,16 @@ class _BackwardReaders:
 def _levels(levels: Levels, passes: Passes, level: Level) -> Iterator[Level]:
     """Yield a level and those below it where both passes of a gradient are side by side."""
     yield level
+    for inside in _inside(levels, passes, level):
+        yield from _levels(levels, passes, inside)
+
+
+def _inside(levels: Levels, passes: Passes, level: Level) -> Iterator[Level]:
+    """Yield the levels directly below one at which both passes may be side by side."""
     for eqn in level.jaxpr.eqns:
         if passes.of(eqn) == BOTH:
             for which in range(len(levels.nests(eqn))):
-                yield from _levels(levels, passes, levels.enter(level, eqn, which))
+                yield levels.enter(level, eqn, which)
 
 
 class _Crossings:
@@ -245,7 +265,7 @@ class _Crossings:
         self.passes = passes
         self.kept, self._is_whole = kept, is_whole
         self._of: dict[int, tuple[Jaxpr, _Crossing]] = {}
-        self._kept: dict[int, frozenset[Var]] = {}
+        self._kept: dict[int, dict[Var, Hashable]] = {}
 
     def of(self, jaxpr: Jaxpr) -> _Crossing:
         """Return what crosses in an open jaxpr."""
@@ -285,26 +305,30 @@ class _Crossings:
             if (result := nest.results[i]) is not None
         )
 
-    def keeps(self, jaxpr: Jaxpr, var: Var) -> bool:
-        """Return whether a variable of an open jaxpr stands for something that JAX keeps."""
-        return var in self._kept_in(jaxpr)
+    def _residual_operands(self, eqn: Eqn) -> Iterator[Var]:
+        """Yield the operands of an eqn with both passes that are residuals in it."""
+        for nest in self._levels.nests(eqn):
+            residuals = self.of(nest.jaxpr).residuals
+            for v, i in zip(nest.jaxpr.invars, nest.operands, strict=True):
+                if v in residuals:
+                    yield eqn.invars[i]
 
-    def _kept_in(self, jaxpr: Jaxpr) -> frozenset[Var]:
-        """Return what JAX keeps, also as the results of the calls in a jaxpr that return it."""
+    def kept_in(self, jaxpr: Jaxpr) -> Mapping[Var, Hashable]:
+        """Return what JAX keeps, also as the results of the calls in a jaxpr that return it.
+
+        Each is with what it is: a value that is kept and is the result of the forward pass as well
+        is returned twice.
+        """
         known = self._kept.get(id(jaxpr))
         if known is None:
-            handed: set[Var] = set()
+            known = self._kept[id(jaxpr)] = {v: id(v) for v in self.kept}
             for eqn in jaxpr.eqns:
                 for nest in self._levels.nests(eqn) if self.kept else ():
                     if nest.kind == "call":
-                        inside = self._kept_in(nest.jaxpr)
-                        pairs = zip(nest.jaxpr.outvars, nest.results, strict=True)
-                        handed.update(
-                            eqn.outvars[result]
-                            for v, result in pairs
-                            if result is not None and not jax_compat.is_literal(v) and v in inside
-                        )
-            known = self._kept[id(jaxpr)] = self.kept | handed
+                        inside = self.kept_in(nest.jaxpr)
+                        for v, result in zip(nest.jaxpr.outvars, nest.results, strict=True):
+                            if result is not None and not jax_compat.is_literal(v) and v in inside:
+                                known[eqn.outvars[result]] = id(eqn), inside[v]
         return known
 
     def _found(self, jaxpr: Jaxpr) -> _Crossing:
@@ -316,6 +340,7 @@ class _Crossings:
         """
         first: dict[Var, int] = {}  # read by a forward eqn
         last: dict[Var, int] = {}  # read by a backward eqn
+        inside: set[Var] = set()  # is a residual in an eqn with both passes
         forwards = []
         made = [(v, -1, "") for v in (*jaxpr.constvars, *jaxpr.invars)]
         for at, eqn in enumerate(jaxpr.eqns):
@@ -328,8 +353,10 @@ class _Crossings:
             for i in self.reads(eqn):
                 if not jax_compat.is_literal(eqn.invars[i]):
                     last[eqn.invars[i]] = at
-            inside = self._makes(eqn) if phase == BOTH else frozenset()
-            made += [(v, at, FORWARD if i in inside else phase) for i, v in enumerate(eqn.outvars)]
+            ahead = self._makes(eqn) if phase == BOTH else frozenset()
+            made += [(v, at, FORWARD if i in ahead else phase) for i, v in enumerate(eqn.outvars)]
+            if phase == BOTH:
+                inside.update(self._residual_operands(eqn))
 
         def crosses(var: Var, at: int, phase: str) -> bool:
             if phase == FORWARD:
@@ -341,7 +368,7 @@ class _Crossings:
             # What one gradient makes may be what the next one is taken at.
             return first.get(var, last[var]) < last[var]
 
-        kept = self._kept_in(jaxpr)
+        kept = self.kept_in(jaxpr)
         # A cotangent may be made before the forward pass, or be what that pass returns.
         is_known = any(v in kept for v, _, _ in made)
 
@@ -352,14 +379,14 @@ class _Crossings:
             return not (is_known and may_differ) or var in kept
 
         def is_residual(var: Var, at: int, phase: str) -> bool:
-            if self._is_whole and var in kept and phase != BACKWARD:
+            if self._is_whole and var in kept and phase != BACKWARD and var not in inside:
                 return True  # JAX keeps some that its backward pass does not read
             if var not in last or not is_kept(var, phase):
                 return False
             return crosses(var, at, phase) or (var in kept and phase != BACKWARD)
 
         residuals = tuple(v for v, at, phase in made if is_residual(v, at, phase))
-        ahead = {v for v, _, phase in made if phase == FORWARD}
+        forward = {v for v, _, phase in made if phase == FORWARD}
         given = {*jaxpr.constvars, *jaxpr.invars}
         return _Crossing(
             residuals,
@@ -368,7 +395,7 @@ class _Crossings:
             frozenset(
                 i
                 for i, v in enumerate(jaxpr.outvars)
-                if not jax_compat.is_literal(v) and v in ahead
+                if not jax_compat.is_literal(v) and v in forward
             ),
         )
 

@@ -516,8 +516,10 @@ def _check_closed(traced: TracedFunction, operands: tuple[list[Any], list[Any]])
     listed = ", ".join(v.aval.str_short() for v in foreign[:3])
     more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
     raise InputsError(
-        f"the target reads values leaked from another trace ({listed}{more}); the inputs function"
-        f" may have left traced arrays behind, for example in a global\n  {CONCRETE}"
+        f"the target reads values leaked from another trace ({listed}{more}); what a loss computes"
+        " and the rest of a step reads has to be returned by it (has_aux=True), and no earlier call"
+        f" nor the inputs function may leave traced arrays behind, for example in a global\n"
+        f"  {CONCRETE}"
     )
 
 

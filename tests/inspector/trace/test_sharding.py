@@ -324,6 +324,13 @@ def test_the_dim_that_vmap_adds_is_left_open():
     assert of_one_device(fun, [f32(8, 4)], [(D, W)])[0] == ("cut", ["data"], ["data,model"])
 
 
+def test_what_cannot_be_split_evenly_is_refused_as_by_jax():
+    x = f32(16, 12, split=(None, ("data", "model")), mesh=AUTO)
+    expected = r"^x: dimension 1 of size 12 cannot be split evenly over data=4 and model=2$"
+    with pytest.raises(InputsError, match=expected):
+        jaxresid.inspect(lambda x: 2 * x, mode="program")(x)
+
+
 def test_a_constraint_in_a_loop_is_for_each_trip():
     """And leaves what the loop goes over as it is."""
 

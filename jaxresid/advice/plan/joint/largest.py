@@ -74,8 +74,9 @@ class SizeSearch:
 
     Args:
       sizes: the sizes, the smallest first.
-      coarse: those to choose from once one of the others could not be traced, as where a size has
-        to be a power of two.
+      coarse: those that are left as long as they can be traced, whichever of the others cannot, as
+        where a size has to be a power of two. Of the others those are left that are multiples of
+        twice the smallest, of four times, and so on, as where a mesh has to divide a size.
       budget_nbytes: the bytes that they have to fit into.
 
     Attributes:
@@ -84,7 +85,8 @@ class SizeSearch:
 
     def __init__(self, sizes: Sequence[int], coarse: Sequence[int], budget_nbytes: int) -> None:
         self.failed: dict[int, JaxresidError] = {}
-        self._sizes, self._coarse, self._budget = sizes, sorted(coarse), budget_nbytes
+        self._every, self._coarse, self._budget = sizes, frozenset(coarse), budget_nbytes
+        self._sizes = sizes
 
     def run(self, measure: Callable[[int], Measured | None], start: int | None = None) -> Bracket:
         """Return the largest size that fits.
@@ -103,7 +105,7 @@ class SizeSearch:
             except JaxresidError as e:
                 self.failed[size] = e
                 low, high = self._without_failed(low, high)
-                at = min(low + 1, high - 1)
+                at = self._next(known, low, high) if low >= 0 else 0
                 continue
             if measured is None:
                 break
@@ -120,11 +122,15 @@ class SizeSearch:
         )
 
     def _without_failed(self, low: int, high: int) -> tuple[int, int]:
-        """Leave out the sizes that are not among the coarse ones, and return where the ends are."""
+        """Leave out the sizes that are like failed ones, and return where the ends are."""
         ends = self._sizes[max(low, 0) : low + 1], self._sizes[high : high + 1]
         least = ends[0][0] if ends[0] else 0
-        most = ends[1][0] if ends[1] else self._sizes[-1] + 1
-        between = [s for s in self._coarse if least < s < most and s not in self.failed]
+        most = ends[1][0] if ends[1] else self._every[-1] + 1
+        stride = self._every[0]
+        while any(size % stride == 0 for size in self.failed if size not in self._coarse):
+            stride *= 2
+        left = (s for s in self._every if s in self._coarse or s % stride == 0)
+        between = [s for s in left if least < s < most and s not in self.failed]
         self._sizes = [*ends[0], *between, *ends[1]]
         return len(ends[0]) - 1, len(ends[0]) + len(between)
 

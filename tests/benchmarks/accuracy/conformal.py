@@ -25,7 +25,7 @@ one in the data, which needs no tracing); of the logarithm, since an error grows
   example, have intervals of their own, never narrower than those of the others. They are made of
   the conform and the fit set, as few of them would end at the extremes.
 - What a profile is for is pooled: each row is a program, a place and a jaxlib. A jaxlib with fewer
-  than 10 programs is left out.
+  than 10 programs that take as many gradients is left out.
 - Both ends are 1 where they would leave the estimate outside of its own interval.
 - For a compiler of another version both ends move by a factor: what nine of ten programs differ by
   at most between two of the versions measured, and 1.26 at least, since a scanned GPT that takes
@@ -126,8 +126,12 @@ def usable(found: Iterable[Row]) -> list[Row]:
     wanted = [row for row in found if set_of(family(row)) == "conform" and is_scored(row)]
     versions = defaultdict(set)
     for row in wanted:
-        versions[profile_of(row), row.jaxlib].add(row.program)
-    return [row for row in wanted if len(versions[profile_of(row), row.jaxlib]) >= LEAST_OF_VERSION]
+        versions[profile_of(row), row.jaxlib, row.gradients].add(row.program)
+    return [
+        row
+        for row in wanted
+        if len(versions[profile_of(row), row.jaxlib, row.gradients]) >= LEAST_OF_VERSION
+    ]
 
 
 def profile_of(row: Row) -> str:
@@ -212,7 +216,7 @@ def calibration(
         for gradients in ("none", "many")
     }
     own = {name: each for name, each in own.items() if len(by_family(each)) >= LEAST_FAMILIES}
-    owns = [own_entries(entries, name, each, fitted) for name, each in own.items()]
+    owns = [own_entries(entries, name, each) for name, each in own.items()]
     of_rows = [residual.row for residual in with_gradient]
     return {
         **measured_with(with_gradient),
@@ -236,14 +240,10 @@ def measured_with(residuals: Sequence[Residual]) -> dict[str, Any]:
 
 
 def own_entries(
-    entries: Sequence[Mapping[str, Any]],
-    gradients: str,
-    residuals: Sequence[Residual],
-    fitted: Sequence[Residual],
+    entries: Sequence[Mapping[str, Any]], gradients: str, residuals: Sequence[Residual]
 ) -> list[dict[str, Any]]:
     """Return the entries of programs with no gradient, or with many, given those of the others."""
-    shape = shape_of([r for r in fitted if r.row.gradients == gradients], Kind(None, None))
-    low, high = map(math.exp, bounds(by_family(residuals), shape))
+    low, high = map(math.exp, bounds(by_family(residuals)))
     counts = {"programs": _programs(residuals), "families": len(by_family(residuals))}
     return [
         {

@@ -222,15 +222,17 @@ def test_what_is_kept_is_what_is_read(monkeypatch, tmp_path):
     assert conformal.is_held(Residual(_row("random:7/none", place="cpu"), 2 * GIB)) is None
 
 
-def test_programs_without_a_gradient_have_an_interval_that_is_never_narrower():
+@pytest.mark.parametrize("gradients", ["none", "many"])
+def test_programs_with_no_gradient_or_many_have_an_interval_that_is_never_narrower(gradients):
     residuals = _residuals({(True, True): 39, (False, True): 39})
     forward = [
-        Residual(_row(f"{FIT[n]}/none", 1.5 if n % 2 else 1 / 1.5, has_gradient=False), 2 * GIB)
+        Residual(_row(f"{FIT[n]}/none", 1.5 if n % 2 else 1 / 1.5, gradients=gradients), 2 * GIB)
         for n in range(20)
     ]
     found = calibrated(residuals, forward)["profiles"]["gpu"]
     loops, straight, *others = found["kinds"]
-    assert [each["has_gradient"] for each in found["kinds"]] == [False, False, None, None]
+    assert [each["gradients"] for each in found["kinds"]] == [gradients, gradients, None, None]
+    assert found["own"].keys() == {gradients}
     for own, other in ((loops, others[0]), (straight, others[1])):
         assert own["low"] == pytest.approx(1 / 1.5, abs=0.002)
         assert own["high"] == pytest.approx(1.5, abs=0.002)
@@ -241,7 +243,7 @@ def test_programs_without_a_gradient_have_an_interval_that_is_never_narrower():
     own, _, other, _ = calibrated(residuals, close)["profiles"]["gpu"]["kinds"]
     assert (own["low"], own["high"]) == (other["low"], other["high"])
     few = calibrated(residuals, forward[:8])["profiles"]["gpu"]["kinds"]
-    assert [each["has_gradient"] for each in few] == [None, None]
+    assert [each["gradients"] for each in few] == [None, None]
 
 
 def test_other_versions_are_wider_by_what_versions_differ_by():

@@ -21,6 +21,7 @@ from jaxresid.jax_compat.derivatives import derivatives as derivatives
 from jaxresid.jax_compat.derivatives import is_unmarked as is_unmarked
 from jaxresid.jax_compat.derivatives import marking_derivatives as marking_derivatives
 from jaxresid.jax_compat.derivatives import name_stack as name_stack
+from jaxresid.jax_compat.derivatives import nested_derivatives as nested_derivatives
 from jaxresid.jax_compat.derivatives import settle_derivatives as settle_derivatives
 from jaxresid.jax_compat.derivatives import whole_name_stack as whole_name_stack
 from jaxresid.jax_compat.devices import ASSUMED_GPU as ASSUMED_GPU

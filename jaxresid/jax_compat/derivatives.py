@@ -134,6 +134,24 @@ def derivatives(eqn: Eqn) -> list[tuple[Derivative, bool]]:
     return list(found.items())
 
 
+def nested_derivatives(eqns: Iterable[Eqn]) -> tuple[int, bool]:
+    """Return how many derivatives are around an eqn, and whether `vmap` is around one of them.
+
+    Args:
+      eqns: the eqn, behind those that it is nested in, outermost first.
+    """
+    found: set[Derivative] = set()
+    is_batched = has_batched = False
+    for eqn in eqns:
+        for element in eqn.source_info.name_stack.stack:
+            if type(element) is _Mark:
+                found.add(element.derivative)
+                has_batched |= is_batched
+            else:
+                is_batched |= element.name == "vmap" and not isinstance(element, _scope())
+    return len(found), has_batched
+
+
 def is_unmarked(eqn: Eqn) -> bool:
     """Return whether an eqn is of a derivative without a mark, which JAX had traced before."""
     is_open = False

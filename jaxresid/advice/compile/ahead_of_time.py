@@ -15,7 +15,7 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError, JaxresidError, summary
 from jaxresid.inspector.call.question import Question, in_two_calls
-from jaxresid.inspector.memory.compilers import has_estimate, place_info, profile_of
+from jaxresid.inspector.memory.compilers import has_estimate, profile_of
 from jaxresid.inspector.memory.intervals import interval_of_program
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
@@ -191,7 +191,7 @@ def compiled_report(
     return CompiledReport(
         target=subject.target,
         jax=subject.jax,
-        places=tuple(place_info(place, subject.mesh) for place in places),
+        places=tuple(map(subject.info_of, places)),
         compiled=rows,
         mesh=subject.mesh,
         warnings=(*subject.warnings, *warnings_of(settings)),

@@ -206,10 +206,7 @@ def swept(
         places=tuple(place_text(each) for each in run.policy_target.places),
         policies=run.policies,
         batches=grid.batches,
-        on=tuple(
-            place_info(place, run.subject.mesh, has_gradient=run.subject.target.has_gradient)
-            for place in run.on
-        ),
+        on=tuple(map(run.subject.info_of, run.on)),
         rows=tuple(found[each] for each in ordered if each in found),
         mesh=run.subject.mesh,
         size_name=grid.size_name,

@@ -36,7 +36,7 @@ from jaxresid.inspector.trace.traced import Traced
 from jaxresid.jaxpr_types import Eqn, Jaxpr
 
 # What JAX differentiates by rules that may hold checkpoints which show nowhere else.
-_RULES = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_linear_solve"})
+_RULES = frozenset({"custom_jvp_call", "custom_vjp_call"})
 # JAX's own functions that are differentiated by rules made of a user's functions.
 _OF_USERS = os.path.join("control_flow", "solves.py")
 
@@ -221,9 +221,10 @@ def _may_hide(jaxpr: Jaxpr, frames: Frames) -> bool:
     That is so where it holds derivatives, or what is differentiated by rules of the user's.
     """
     for eqn in eqns_in(jaxpr):
-        if is_derived(eqn) or jax_compat.has_own_rules(eqn):
+        name = jax_compat.primitive_name(eqn)
+        if is_derived(eqn) or jax_compat.has_own_rules(eqn) or name == "custom_linear_solve":
             return True
-        if jax_compat.primitive_name(eqn) in _RULES:
+        if name in _RULES:
             inner = [jax_compat.traced_function(nest.jaxpr) or "" for nest in nests(eqn)]
             files = [where.partition(" at ")[2].rpartition(":")[0] for where in inner]
             if not all(_is_jaxs_own(file, frames) for file in files) or not files:

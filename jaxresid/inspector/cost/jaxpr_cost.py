@@ -35,7 +35,7 @@ _APPLIED = {
 }
 
 # Of several inner jaxprs the one that runs.
-_RUNS = {"custom_linear_solve": "jaxprs", "linear_call": "callee", "remat_opt": "fwd_jaxpr"}
+_RUNS = {"linear_call": "callee", "remat_opt": "fwd_jaxpr"}
 
 
 # The numbers of those results that are read; None: all of them.
@@ -187,8 +187,7 @@ class Costs:
         if name in _APPLIED:
             return self._applied(eqn, name, params)
         if name in _RUNS:
-            inner = params[_RUNS[name]]
-            return self.of_jaxpr(getattr(inner, "solve", inner))
+            return self.of_jaxpr(params[_RUNS[name]])
         if name == "while":
             return self._while(eqn, params)
         found = nests(eqn)

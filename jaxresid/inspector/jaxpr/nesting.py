@@ -8,7 +8,7 @@ it inwards from operands. Unknown primitives with one inner jaxpr of matching ar
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
@@ -66,6 +66,8 @@ def nests(eqn: Eqn) -> tuple[Nest, ...]:
         return (_while(eqn, params),)
     if name == "cond":
         return tuple(_branch(eqn, branch) for branch in params["branches"])
+    if name == "custom_linear_solve":
+        return (_linear_solve(eqn, params),)
     if name in _BODIES and _BODIES[name] in params:
         return (_call(eqn, jax_compat.open_jaxpr(params[_BODIES[name]])),)
     return tuple(_unknown(eqn, name, params))
@@ -158,6 +160,16 @@ def _while(eqn: Eqn, params: Mapping[str, Any]) -> Nest:
         frozenset(),
         None,
     )
+
+
+def _linear_solve(eqn: Eqn, params: Mapping[str, Any]) -> Nest:
+    """Return the solution; the products beside it run in its derivatives alone."""
+    lengths = params["const_lengths"]
+    jaxpr = jax_compat.open_jaxpr(params["jaxprs"].solve)
+    begin = lengths.matvec + lengths.vecmat
+    nest = _call(eqn, jaxpr)
+    constants = range(begin, begin + lengths.solve)
+    return replace(nest, operands=(*constants, *nest.operands[lengths.solve :]))
 
 
 def _unknown(eqn: Eqn, name: str, params: Mapping[str, Any]) -> Iterator[Nest]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jaxresid import jax_compat
 from jaxresid.errors import InputsError
-from jaxresid.inspector.memory.intervals import basis_of
+from jaxresid.inspector.memory.intervals import Gradients, basis_of
 from jaxresid.inspector.memory.profile import GPU, GPU_BEFORE_0_12, TPU, Profile
 from jaxresid.model import Mesh, PlaceInfo
 from jaxresid.xla.places import Place
@@ -45,20 +45,20 @@ def check_lifetimes(place: Place) -> None:
         )
 
 
-def place_info(place: Place, mesh: Mesh | None = None, *, has_gradient: bool = True) -> PlaceInfo:
+def place_info(place: Place, mesh: Mesh | None = None, gradients: Gradients = "one") -> PlaceInfo:
     """Return a place as results show it.
 
     Args:
       place: the place.
       mesh: what the program is split over; None: one device.
-      has_gradient: whether the program has a backward pass.
+      gradients: how many the program takes.
     """
     is_split = mesh is not None and mesh.size > 1
     is_estimated = has_estimate(place)
     basis = None
     if is_estimated:
         versions = jax_compat.compilers()
-        basis = basis_of(place.kind, versions, is_split=is_split, has_gradient=has_gradient)
+        basis = basis_of(place.kind, versions, is_split=is_split, gradients=gradients)
     return PlaceInfo(
         place.text,
         place.kind,

@@ -11,15 +11,20 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
 
+from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE
 from jaxresid.inspector.memory.peak import uncounted
 from jaxresid.inspector.program.build import Program, all_ops
+from jaxresid.inspector.program.ops import Op
 from jaxresid.model import Interval, IntervalBasis
+
+# None; gradients of losses; derivatives of derivatives, or of each example.
+Gradients = Literal["none", "one", "many"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +35,13 @@ class ProgramKind:
       has_loop: whether it has a scan or a while loop.
       is_checkpointed: whether it computes something again.
       is_split: whether it is split over several devices.
-      has_gradient: whether it has a backward pass.
+      gradients: how many it takes.
     """
 
     has_loop: bool
     is_checkpointed: bool
     is_split: bool = False
-    has_gradient: bool = True
+    gradients: Gradients = "one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +53,21 @@ class KindFactors:
       is_checkpointed: the kind; None: with checkpoints and without.
       low: the factor of the lower end, at most 1.
       high: the factor of the upper end, at least 1.
-      has_gradient: the kind; None: with a backward pass and without.
+      gradients: the kind; None: those without factors of their own.
     """
 
     has_loop: bool | None
     is_checkpointed: bool | None
     low: float
     high: float
-    has_gradient: bool | None = None
+    gradients: Gradients | None = None
 
     def is_of(self, kind: ProgramKind) -> bool:
         """Return whether they are for a kind."""
         return (
             self.has_loop in (None, kind.has_loop)
             and self.is_checkpointed in (None, kind.is_checkpointed)
-            and self.has_gradient in (None, kind.has_gradient)
+            and self.gradients in (None, kind.gradients)
         )
 
 
@@ -74,18 +79,18 @@ class Calibration:
       basis: what they were measured with.
       kinds: the factors; there are some for each kind.
       other_versions: the factor that both ends are moved by for a compiler of another version.
-      without_gradient: what those of programs without a backward pass were measured with; None: as
-        the others.
+      own_bases: by what they take of gradients what those of kinds with factors of their own were
+        measured with.
     """
 
     basis: IntervalBasis
     kinds: tuple[KindFactors, ...]
     other_versions: float
-    without_gradient: IntervalBasis | None = None
+    own_bases: Mapping[str, IntervalBasis] = field(default_factory=dict)
 
-    def basis_of(self, *, has_gradient: bool) -> IntervalBasis:
+    def basis_of(self, gradients: Gradients) -> IntervalBasis:
         """Return what the intervals of a program were measured with."""
-        return self.basis if has_gradient else self.without_gradient or self.basis
+        return self.own_bases.get(gradients, self.basis)
 
 
 def kind_of(program: Program) -> ProgramKind:
@@ -95,9 +100,20 @@ def kind_of(program: Program) -> ProgramKind:
     return ProgramKind(
         any(op.is_loop for op in ops),
         RECOMPUTE in phases,
-        has_gradient=not phases.isdisjoint((BACKWARD, RECOMPUTE)),
         is_split=program.sharding is not None and math.prod(program.sharding.sizes.values()) > 1,
+        gradients=_gradients(ops, phases),
     )
+
+
+def _gradients(ops: Sequence[Op], phases: Set[str]) -> Gradients:
+    """Return how many gradients ops are of."""
+    places = {(id(op.context), id(op.eqn.source_info.name_stack)): op for op in ops}
+    for op in places.values():
+        count, is_batched = jax_compat.nested_derivatives((*op.context.eqns, op.eqn))
+        # The two passes of a loss that is differentiated here have no mark.
+        if is_batched or count + op.context.is_of_pass > 1:
+            return "many"
+    return "none" if phases.isdisjoint((BACKWARD, RECOMPUTE)) else "one"
 
 
 def interval_of_program(
@@ -127,7 +143,7 @@ def interval_of(
     if found is None:
         return None
     factors = next(each for each in found.kinds if each.is_of(kind))
-    basis = found.basis_of(has_gradient=kind.has_gradient)
+    basis = found.basis_of(kind.gradients)
     wider = found.other_versions if _others(basis, versions) else 1.0
     return Interval(
         math.floor(nbytes * factors.low / wider), math.ceil(nbytes * factors.high * wider)
@@ -139,7 +155,7 @@ def basis_of(
     versions: Mapping[str, str],
     *,
     is_split: bool = False,
-    has_gradient: bool = True,
+    gradients: Gradients = "one",
 ) -> IntervalBasis | None:
     """Return what the intervals of a profile were measured with; None where there are none.
 
@@ -147,12 +163,12 @@ def basis_of(
       profile_name: the profile that makes the estimates.
       versions: the installed packages that compile, and their versions.
       is_split: whether the programs are split over several devices.
-      has_gradient: whether they have a backward pass.
+      gradients: how many they take.
     """
     found = calibrations(is_split=is_split).get(profile_name)
     if found is None:
         return None
-    basis = found.basis_of(has_gradient=has_gradient)
+    basis = found.basis_of(gradients)
     others = _others(basis, versions)
     return replace(basis, others=others, widened=found.other_versions if others else 1.0)
 
@@ -183,17 +199,12 @@ def _calibration(found: Mapping[str, Any], coverage: float) -> Calibration:
             each["is_checkpointed"],
             each["low"],
             each["high"],
-            each.get("has_gradient"),
+            each.get("gradients"),
         )
         for each in found["kinds"]
     )
-    basis, forward = _basis(found, coverage), found.get("without_gradient")
-    return Calibration(
-        basis,
-        kinds,
-        found["other_versions"],
-        without_gradient=None if forward is None else _basis(forward, coverage),
-    )
+    own = {name: _basis(each, coverage) for name, each in found.get("own", {}).items()}
+    return Calibration(_basis(found, coverage), kinds, found["other_versions"], own)
 
 
 def _others(basis: IntervalBasis, versions: Mapping[str, str]) -> dict[str, str]:

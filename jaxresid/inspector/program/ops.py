@@ -84,6 +84,17 @@ class InlineContext:
     remats: tuple[Eqn, ...] = ()
     top: Any = None
 
+    @property
+    def is_of_pass(self) -> bool:
+        """Whether what is at the top is a pass of a derivative."""
+        return bool(self.tags) and not self.tags.startswith("/")
+
+    @property
+    def eqns(self) -> tuple[Eqn, ...]:
+        """Return the eqns, outermost first."""
+        outer = () if self.parent is None else self.parent.eqns
+        return outer if self.eqn is None else (*outer, self.eqn)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:

@@ -19,7 +19,7 @@ from jaxresid.inspector.holes.holes import Holes
 from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.compilers import has_estimate, place_info, profile_of
-from jaxresid.inspector.memory.intervals import interval_of_program
+from jaxresid.inspector.memory.intervals import interval_of_program, kind_of
 from jaxresid.inspector.memory.lifetimes import lifetimes
 from jaxresid.inspector.memory.lowered import Lowered, lower
 from jaxresid.inspector.memory.peak import EstimatedPeak, OpSources, peak
@@ -138,7 +138,13 @@ class Subject:
     @property
     def place_info(self) -> PlaceInfo:
         """The place that its figures are for, as a report shows it."""
-        return place_info(self.place, self.mesh, has_gradient=self.target.has_gradient)
+        return self.info_of(self.place)
+
+    def info_of(self, place: Place) -> PlaceInfo:
+        """Return a place as results about the program show it."""
+        if not has_estimate(place):
+            return place_info(place, self.mesh)
+        return place_info(place, self.mesh, kind_of(self.program).gradients)
 
     @property
     def frames(self) -> Frames:

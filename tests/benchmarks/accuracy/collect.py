@@ -133,7 +133,7 @@ def compiled(program: Program, places: Sequence[str], timeout_s: float) -> list[
             row.fits,
             None if row.seconds is None else round(row.seconds, 1),
             row.error and row.error[:200],
-            kind.has_gradient,
+            kind.gradients,
         )
         for place, row in zip(places, found, strict=True)
     ]

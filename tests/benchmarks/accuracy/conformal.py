@@ -21,10 +21,11 @@ one in the data, which needs no tracing); of the logarithm, since an error grows
 - It is made for each kind of program: with and without a loop, with and without a checkpoint. Where
   a kind has fewer than 30 programs, or too few families, it is merged with the one that has as many
   loops, and with all where that is not enough.
-- Programs without a backward pass have an interval of their own, never narrower than that of the
-  others. It is made of the conform and the fit set, as few of them would end at the extremes.
+- Programs without a backward pass, and those that take a derivative of a derivative or of each
+  example, have intervals of their own, never narrower than those of the others. They are made of
+  the conform and the fit set, as few of them would end at the extremes.
 - What a profile is for is pooled: each row is a program, a place and a jaxlib. A jaxlib with fewer
-  than 10 programs is left out.
+  than 10 programs that take as many gradients is left out.
 - Both ends are 1 where they would leave the estimate outside of its own interval.
 - For a compiler of another version both ends move by a factor: what nine of ten programs differ by
   at most between two of the versions measured, and 1.26 at least, since a scanned GPT that takes
@@ -38,6 +39,7 @@ intervals that are kept, which is for the end.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import re
@@ -124,8 +126,12 @@ def usable(found: Iterable[Row]) -> list[Row]:
     wanted = [row for row in found if set_of(family(row)) == "conform" and is_scored(row)]
     versions = defaultdict(set)
     for row in wanted:
-        versions[profile_of(row), row.jaxlib].add(row.program)
-    return [row for row in wanted if len(versions[profile_of(row), row.jaxlib]) >= LEAST_OF_VERSION]
+        versions[profile_of(row), row.jaxlib, row.gradients].add(row.program)
+    return [
+        row
+        for row in wanted
+        if len(versions[profile_of(row), row.jaxlib, row.gradients]) >= LEAST_OF_VERSION
+    ]
 
 
 def profile_of(row: Row) -> str:
@@ -157,7 +163,7 @@ def estimated_now(found: Sequence[Row]) -> list[Residual]:
                 row,
                 has_loop=kind.has_loop,
                 is_checkpointed=kind.is_checkpointed,
-                has_gradient=kind.has_gradient,
+                gradients=kind.gradients,
             )
             nbytes = estimates.estimate_nbytes(written, row.place, row.jaxlib)
             residuals.append(Residual(seen, nbytes))
@@ -184,34 +190,39 @@ def calibration(
     residuals: Sequence[Residual], fitted: Sequence[Residual] = ()
 ) -> dict[str, Any] | None:
     """Return the entry of a profile; None where it has too few programs or families."""
-    with_gradient = [r for r in residuals if r.row.has_gradient]
+    with_gradient = [r for r in residuals if r.row.gradients == "one"]
     found = kinds(with_gradient)
     if not found:
         return None
     entries = []
     for kind in found:
         low, high = bounds(
-            by_family(kind.residuals), shape_of([r for r in fitted if r.row.has_gradient], kind)
+            by_family(kind.residuals),
+            shape_of([r for r in fitted if r.row.gradients == "one"], kind),
         )
         entries.append(
             {
                 "has_loop": kind.has_loop,
                 "is_checkpointed": kind.is_checkpointed,
-                "has_gradient": None,
+                "gradients": None,
                 "programs": _programs(kind.residuals),
                 "families": len(by_family(kind.residuals)),
                 "low": math.floor(min(math.exp(low), 1.0) * 1000) / 1000,
                 "high": math.ceil(max(math.exp(high), 1.0) * 1000) / 1000,
             }
         )
-    forward = [r for r in (*residuals, *fitted) if not r.row.has_gradient]
-    entries = [*forward_entries(entries, forward), *entries]
+    own = {
+        gradients: [r for r in (*residuals, *fitted) if r.row.gradients == gradients]
+        for gradients in ("none", "many")
+    }
+    own = {name: each for name, each in own.items() if len(by_family(each)) >= LEAST_FAMILIES}
+    owns = [own_entries(entries, name, each) for name, each in own.items()]
     of_rows = [residual.row for residual in with_gradient]
     return {
         **measured_with(with_gradient),
         "other_versions": math.ceil(widening(of_rows) * 100) / 100,
-        "kinds": entries,
-        "without_gradient": measured_with(forward) if len(entries) > len(found) else None,
+        "kinds": [*itertools.chain(*owns), *entries],
+        "own": {name: measured_with(each) for name, each in own.items()},
     }
 
 
@@ -228,23 +239,17 @@ def measured_with(residuals: Sequence[Residual]) -> dict[str, Any]:
     }
 
 
-def forward_entries(
-    entries: Sequence[Mapping[str, Any]], forward: Sequence[Residual]
+def own_entries(
+    entries: Sequence[Mapping[str, Any]], gradients: str, residuals: Sequence[Residual]
 ) -> list[dict[str, Any]]:
-    """Return the entries of programs without a backward pass, given those of the others.
-
-    None where there are too few families.
-    """
-    ends = bounds(by_family(forward))
-    if ends is None:
-        return []
-    low, high = (math.exp(end) for end in ends)
-    counts = {"programs": _programs(forward), "families": len(by_family(forward))}
+    """Return the entries of programs with no gradient, or with many, given those of the others."""
+    low, high = map(math.exp, bounds(by_family(residuals)))
+    counts = {"programs": _programs(residuals), "families": len(by_family(residuals))}
     return [
         {
             **entry,
             **counts,
-            "has_gradient": False,
+            "gradients": gradients,
             "low": min(entry["low"], math.floor(low * 1000) / 1000),
             "high": max(entry["high"], math.ceil(high * 1000) / 1000),
         }
@@ -367,8 +372,8 @@ def inside(
 
 
 def print_coverage(residuals: Iterable[Residual], fitted: Iterable[Residual]) -> None:
-    shapes = _by_profile(r for r in fitted if r.row.has_gradient)
-    with_gradient = [r for r in residuals if r.row.has_gradient]
+    shapes = _by_profile(r for r in fitted if r.row.gradients == "one")
+    with_gradient = [r for r in residuals if r.row.gradients == "one"]
     for profile, each in sorted(_by_profile(with_gradient).items()):
         found = kinds(each)
         if not found:
@@ -388,7 +393,7 @@ def print_coverage(residuals: Iterable[Residual], fitted: Iterable[Residual]) ->
 def is_held(residual: Residual) -> bool | None:
     """Return whether XLA's figure is inside the interval that is kept; None where there is none."""
     row = residual.row
-    kind = ProgramKind(row.has_loop, row.is_checkpointed, has_gradient=row.has_gradient)
+    kind = ProgramKind(row.has_loop, row.is_checkpointed, gradients=row.gradients)
     versions = {"jaxlib": row.jaxlib}
     around = interval_of(residual.estimate_nbytes, kind, profile_of(row), versions)
     return None if around is None else around.low_nbytes <= row.peak_nbytes <= around.high_nbytes

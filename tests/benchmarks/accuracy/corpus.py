@@ -5,7 +5,8 @@
 `PROGRAMS` holds, in the order in which they are compiled: random models (`random_models.py`), the
 models of `tests/benchmarks/zoo.py`, and those of `fixtures/inspect/` around Flax linen, Flax nnx,
 Equinox and optax, at the size of a real training; then programs without a gradient
-(`forward_programs.py`) and of second order (`second_order_programs.py`). Those around a library are
+(`forward_programs.py`) and of second order (`second_order_programs.py`,
+`judging_second_order_programs.py`). Those around a library are
 there where it is installed: flax, optax, equinox, dm-haiku, gymnax, numpyro, blackjax, diffrax,
 optimistix, lineax, jaxopt, jax-md and jax-cfd. Each takes gigabytes, since a TPU keeps what is
 small on the chip. A name is `family/.../placement`: programs that differ in what follows the last
@@ -29,7 +30,12 @@ from typing import Any
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from tests.benchmarks import zoo
-from tests.benchmarks.accuracy import forward_programs, random_models, second_order_programs
+from tests.benchmarks.accuracy import (
+    forward_programs,
+    judging_second_order_programs,
+    random_models,
+    second_order_programs,
+)
 from tests.benchmarks.accuracy.split import set_of
 
 SEEDS = range(120)
@@ -197,6 +203,7 @@ PROGRAMS: tuple[Program, ...] = (
     *_in_turn(_random(0, LATER_SEEDS), _random(1, LATER_SEEDS)),
     *_as_written("forward", forward_programs),
     *_as_written("second-order", second_order_programs),
+    *_as_written("judging-second-order", judging_second_order_programs),
 )
 
 

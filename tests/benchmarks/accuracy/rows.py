@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from jaxresid.inspector.memory.intervals import Gradients
+
 DATA = Path(__file__).parent / "data"
 
 
@@ -31,7 +33,7 @@ class Row:
       fits: whether it fits the place's memory.
       seconds: the seconds of the compile.
       error: why there is no peak: `took longer than 60 s`.
-      has_gradient: whether it has a backward pass.
+      gradients: how many it takes, as `intervals.ProgramKind` has it.
     """
 
     program: str
@@ -45,14 +47,17 @@ class Row:
     fits: bool | None = None
     seconds: float | None = None
     error: str | None = None
-    has_gradient: bool = True
+    gradients: Gradients = "one"
 
     @property
     def kind(self) -> str:
-        """Its kind: `scan` or `straight`, `checkpointed` or `plain`; `forward` with no gradient."""
+        """Its kind: `scan` or `straight`, `checkpointed` or `plain`, or what it takes gradients of.
+
+        With no gradient it is `forward`, with those of gradients or of each example `many`.
+        """
         loop = "scan" if self.has_loop else "straight"
-        if not self.has_gradient:
-            return f"forward {loop}"
+        if self.gradients != "one":
+            return f"{'forward' if self.gradients == 'none' else 'many'} {loop}"
         return f"{loop} {'checkpointed' if self.is_checkpointed else 'plain'}"
 
 

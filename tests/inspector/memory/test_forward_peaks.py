@@ -236,3 +236,21 @@ def test_the_estimate_is_what_the_compiler_said(name, place, within):
     written = estimates.traced(program, place)
     found = estimates.estimate_nbytes(written, place, row.jaxlib)
     assert found == pytest.approx(row.peak_nbytes, rel=within)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_linear_solve_takes_what_its_solution_takes(place):
+    a = f32(4096, 4096)
+
+    def solution(a, b):
+        def one(_, x):
+            return b - jnp.tanh(a @ jnp.sin(a.T @ x))
+
+        return lax.fori_loop(0, 3, one, b)
+
+    def solved(a, b):
+        return lax.custom_linear_solve(
+            lambda x: x + a @ x, b, lambda _, b: solution(a, b), symmetric=True
+        )
+
+    assert peak(solved, a, a, on=place).nbytes == peak(solution, a, a, on=place).nbytes

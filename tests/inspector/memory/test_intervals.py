@@ -139,7 +139,7 @@ def test_the_kind_is_that_of_the_program(fun, has_loop, is_checkpointed):
     found = subject(Question(fun, (W, W), on=parse_place("tpu:v5e")))
     assert kind_of(found.program) == ProgramKind(has_loop, is_checkpointed)
     program = subject(Question(fun, (W, W), on=parse_place("tpu:v5e"), mode="program"))
-    assert kind_of(program.program) == ProgramKind(has_loop, False, has_gradient=False)
+    assert kind_of(program.program) == ProgramKind(has_loop, False, gradients="none")
 
 
 @pytest.mark.parametrize("count", [1, 8])
@@ -195,17 +195,63 @@ def test_what_is_kept_is_whole(is_split):
                 kind = ProgramKind(has_loop, is_checkpointed)
                 of_kind = [each for each in calibration.kinds if each.is_of(kind)]
                 assert len(of_kind) == 1
-                forward = replace(kind, has_gradient=False)
-                own = next(each for each in calibration.kinds if each.is_of(forward))
-                assert own.has_gradient is (None if is_split else False)
-                assert 0 < own.low <= of_kind[0].low <= 1 <= of_kind[0].high <= own.high
+                for gradients in ("none", "many"):
+                    other = replace(kind, gradients=gradients)
+                    own = next(each for each in calibration.kinds if each.is_of(other))
+                    assert own.gradients == (None if is_split else gradients)
+                    assert 0 < own.low <= of_kind[0].low <= 1 <= of_kind[0].high <= own.high
 
 
-def test_programs_without_a_gradient_were_measured_with_compilers_of_their_own():
+@pytest.mark.parametrize(
+    ("gradients", "fun"), [("none", jnp.tanh), ("many", jax.hessian(lambda x: (x**3).sum()))]
+)
+def test_programs_with_no_gradient_or_many_were_measured_with_compilers_of_their_own(
+    gradients, fun
+):
     versions = {"jaxlib": "0.12.0.1"}
-    with_it = basis_of("gpu", versions)
-    without = basis_of("gpu", versions, has_gradient=False)
-    assert (with_it.others, without.others) == ({}, versions)
-    assert without.programs < with_it.programs
-    report = jaxresid.inspect(jnp.tanh, on="gpu:h100")(jnp.zeros(8))
-    assert report.place.intervals.programs == without.programs
+    one, own = basis_of("gpu", versions), basis_of("gpu", versions, gradients=gradients)
+    assert (one.others, own.others) == ({}, versions)
+    assert own.programs < one.programs
+    report = jaxresid.inspect(fun, on="gpu:h100", mode="program")(jnp.zeros(8))
+    assert report.place.intervals.programs == own.programs
+
+
+def _loss(w, x):
+    return jnp.sum(jnp.tanh(x @ w) ** 2)
+
+
+def _product(w, x):
+    return jax.jvp(lambda w: jax.grad(_loss)(w, x), (w,), (w,))[1]
+
+
+PROGRAMS = {
+    "hessian": ("many", jax.hessian(_loss)),
+    "jvp of grad": ("many", _product),
+    "grad of jvp": ("many", jax.grad(lambda w, x: jax.jvp(lambda w: _loss(w, x), (w,), (w,))[1])),
+    "in a loop": ("many", lambda w, x: jax.lax.map(lambda x: _product(w, x), x[None])),
+    "of each example": ("many", jax.vmap(jax.grad(_loss), (None, 0))),
+    "jacobian": ("many", jax.jacrev(lambda w, x: x @ w)),
+    "step": ("one", lambda w, x: w - jax.grad(_loss)(w, x)),
+    "one after the other": ("one", lambda w, x: jax.grad(_loss)(w - jax.grad(_loss)(w, x), x)),
+    "of a vmap": ("one", jax.grad(lambda w, x: jax.vmap(_loss, (None, 0))(w, x).sum())),
+    "checkpointed, in a loop": (
+        "one",
+        lambda w, x: jax.lax.map(lambda x: jax.grad(jax.checkpoint(_loss))(w, x), x[None]),
+    ),
+}
+
+
+@pytest.mark.parametrize(("gradients", "fun"), PROGRAMS.values(), ids=list(PROGRAMS))
+def test_derivatives_of_derivatives_and_of_each_example_are_a_kind(gradients, fun):
+    found = subject(Question(fun, (W, W), on=parse_place("tpu:v5e"), mode="program"))
+    assert kind_of(found.program).gradients == gradients
+
+
+@pytest.mark.parametrize("has_penalty", [False, True])
+def test_a_loss_with_a_gradient_inside_is_of_that_kind(has_penalty):
+    def loss(w):
+        slopes = jax.grad(_loss, 1)(w, w) if has_penalty else w
+        return _loss(w, w) + jnp.sum(slopes**2)
+
+    found = subject(Question(loss, (W,), on=parse_place("tpu:v5e"), mode="loss"))
+    assert kind_of(found.program).gradients == ("many" if has_penalty else "one")

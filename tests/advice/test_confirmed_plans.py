@@ -27,6 +27,7 @@ from jaxresid.inspector.subject.base import gc_paused
 from jaxresid.model import Compiled
 from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes.cache import CompileCache, default_directory
+from tests import plans
 
 V5E = parse_place("tpu:v5e")
 CPU = parse_place("cpu")
@@ -152,7 +153,7 @@ def asked(found, budget, compiler):
 
 def range_of(found):
     """The estimated peak without any checkpoint, and the lowest."""
-    low = plan.planned(found, 1)
+    low = plans.planned(found, 1)
     return low.plain_nbytes, low.lowest_nbytes
 
 
@@ -248,7 +249,7 @@ def test_without_time_the_answer_is_the_estimates(loop):
     budget = (high + low) // 2
     compiler = GivenCompiler(lambda name: 1.0, ends_after=0)
     made, _, _ = asked(loop, budget, compiler)
-    as_estimated = plan.planned(loop, budget)
+    as_estimated = plans.planned(loop, budget)
     assert (made.confirmed, made.compiles, made.by_xla) == (False, 0, ())
     assert made.answer == as_estimated.answer and made.sites == as_estimated.sites
     assert made.peak_nbytes == made.estimate_nbytes == as_estimated.peak_nbytes
@@ -277,7 +278,7 @@ def test_searches_between_compiles_take_of_their_time(loop, leaves_s, factor, mo
     monkeypatch.setattr(Search, "run", lambda self: (searches.append(self), run(self)))
     compiler = Slow(lambda name: factor)
     compiler.leaves_s = leaves_s
-    before = plan.planned(loop, (high + low) // 2).tried
+    before = plans.planned(loop, (high + low) // 2).tried
     made, _, _ = asked(loop, (high + low) // 2, compiler)
     assert made.compiles == 1
     assert made.tried <= before
@@ -292,7 +293,7 @@ def test_searches_between_compiles_take_of_their_time(loop, leaves_s, factor, mo
 @pytest.mark.integration
 def test_what_was_rejected_is_not_proposed_where_time_is_up(loop):
     high, low = range_of(loop)
-    budget = plan.planned(loop, (high + low) // 2).peak_nbytes
+    budget = plans.planned(loop, (high + low) // 2).peak_nbytes
     compiler = GivenCompiler(lambda name: 1.3, ends_after=1)
     made, _, known = asked(loop, budget, compiler)
     (rejected,) = compiler.asked
@@ -371,7 +372,7 @@ def test_on_a_cpu_all_figures_are_those_of_its_compiler():
     for budget in (lowest - 1, lowest, (lowest + highest) // 2, highest):
         best = min((t.cost for t in tried if peaks[id(t)] <= budget), default=None)
         compiles = confirmation.compiles_for(CPU, settings)
-        made, _ = plan.drafted(found, budget, compiles=compiles)
+        made, _ = plans.drafted(found, budget, compiles=compiles)
         assert made.confirmed and made.estimate_nbytes is None and len(made.by_xla) == 4
         assert made.compiles <= confirmation.MOST_COMPILES_WITHOUT_ESTIMATE
         assert made.fits == (best is not None) == (made.peak_nbytes <= budget)
@@ -432,7 +433,7 @@ def test_the_figure_is_that_of_the_code_when_it_is_written(
     found = subject(asked)
     compiles = confirmation.compiles_for(CPU, CompileSettings(workers=1))
     check = in_process_check(found, asked)
-    made, edits = plan.drafted(found, whole.peak_nbytes * 2 // 3, check=check, compiles=compiles)
+    made, edits = plans.drafted(found, whole.peak_nbytes * 2 // 3, check=check, compiles=compiles)
     assert made.fits and made.confirmed and made.verified and made.code
     (tmp_path / f"{name}_after.py").write_bytes(edits[0].new)
     written = importlib.import_module(f"{name}_after")
@@ -445,7 +446,7 @@ def test_a_cpu_without_time_has_no_answer():
     found = subject(Question(scanned, scanned_inputs(), mode="loss", on=CPU))
     compiles = confirmation.compiles_for(CPU, CompileSettings(workers=1), limit_s=0.0)
     with pytest.raises(InputsError, match=r"the time for compiling was up .* no checkpoint"):
-        plan.drafted(found, 1 << 30, compiles=compiles)
+        plans.drafted(found, 1 << 30, compiles=compiles)
 
 
 def test_a_place_without_known_memory_needs_a_budget():
@@ -457,10 +458,10 @@ def test_a_place_without_known_memory_needs_a_budget():
 
 def test_no_budget_is_above_what_xla_takes(loop):
     compiler = GivenCompiler(lambda name: 1.0)
-    made, _ = plan.drafted(loop, 1 << 50, compiles=compiler)
+    made, _ = plans.drafted(loop, 1 << 50, compiles=compiler)
     assert made.fits and made.budget_nbytes == V5E.memory_nbytes
     assert any("planned for 15.75 GiB" in warning for warning in made.warnings)
-    assert plan.planned(loop, 1 << 50).budget_nbytes == 1 << 50
+    assert plans.planned(loop, 1 << 50).budget_nbytes == 1 << 50
 
 
 @pytest.fixture(autouse=True)

@@ -205,7 +205,8 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
         # Beside arrays on a mesh those without a sharding are on all its devices, too.
         leaves = [struct(v, own) if is_array(v) and hasattr(v, "sharding") else v for v in leaves]
     for name, leaf in zip(paths, leaves, strict=True):
-        _check_even(name, leaf)
+        if is_array(leaf):
+            _check_even(name, leaf)
     found = Arguments(
         paths=tuple(paths),
         leaves=tuple(leaves),

@@ -145,8 +145,10 @@ def nested_derivatives(eqns: Iterable[Eqn]) -> tuple[int, bool]:
     for eqn in eqns:
         for element in eqn.source_info.name_stack.stack:
             if type(element) is _Mark:
-                found.add(element.derivative)
-                has_batched |= is_batched
+                # A checkpoint under `vmap` repeats the mark of the derivative around both.
+                if not element.derivative.is_of_checkpoint and element.derivative not in found:
+                    found.add(element.derivative)
+                    has_batched |= is_batched
             else:
                 is_batched |= element.name == "vmap" and not isinstance(element, _scope())
     return len(found), has_batched

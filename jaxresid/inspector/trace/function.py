@@ -315,6 +315,14 @@ def primal_trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -
     return _marked(_primal(fun, arguments, has_aux), arguments)
 
 
+def traced_once(fun: Callable[..., Any], arguments: Arguments) -> TracedFunction:
+    """Return what `primal_trace` does of a function without auxiliary data, never traced again.
+
+    What was jitted and traced before has no marks on its derivatives then.
+    """
+    return _traced(_primal(fun, arguments, False), arguments)
+
+
 def _marked(primal: _Primal, arguments: Arguments) -> TracedFunction:
     """Return a function of the user's traced, with marks on the derivatives that it takes."""
     traced = _traced(primal, arguments)

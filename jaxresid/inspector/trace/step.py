@@ -30,7 +30,7 @@ from jaxresid.inspector.trace.changes import (
     paths_of,
     trace_with_changes,
 )
-from jaxresid.inspector.trace.function import Trace, TracedFunction, primal_trace
+from jaxresid.inspector.trace.function import Trace, TracedFunction, traced_once
 from jaxresid.inspector.trace.jitted import as_jitted, jitted_with, operands, with_sharding
 from jaxresid.inspector.trace.traced import Lowerable, Traced
 from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr, Var
@@ -190,13 +190,13 @@ class StepTrace(Traced):
 def step_primal(fun: Callable[..., Any], arguments: Arguments) -> TracedFunction:
     """Return the `jax.stages.Traced` of the function itself, as `function.primal_trace` does.
 
-    It is traced without has_aux. What it returns that is no array is left out: the modules that an
-    Equinox step returns hold functions.
+    It is traced without has_aux, and once, also where derivatives have no marks. What it returns
+    that is no array is left out: the modules that an Equinox step returns hold functions.
 
     Raises:
       Exception: whatever the function raises while JAX traces it.
     """
-    return primal_trace(_returning_arrays(fun), arguments, False)
+    return traced_once(_returning_arrays(fun), arguments)
 
 
 def step_trace_with_changes(

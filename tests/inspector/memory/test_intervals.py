@@ -234,6 +234,10 @@ PROGRAMS = {
     "step": ("one", lambda w, x: w - jax.grad(_loss)(w, x)),
     "one after the other": ("one", lambda w, x: jax.grad(_loss)(w - jax.grad(_loss)(w, x), x)),
     "of a vmap": ("one", jax.grad(lambda w, x: jax.vmap(_loss, (None, 0))(w, x).sum())),
+    "of a vmap of checkpoints": (
+        "one",
+        jax.grad(lambda w, x: jax.vmap(jax.checkpoint(_loss), (None, 0))(w, x).sum()),
+    ),
     "checkpointed, in a loop": (
         "one",
         lambda w, x: jax.lax.map(lambda x: jax.grad(jax.checkpoint(_loss))(w, x), x[None]),

@@ -12,21 +12,22 @@ _LAYERS = """
 
     def layer(x, w, mask):
         q, k, v = jnp.einsum("bse,nehd->nbhsd", x, w)
-        scores = jnp.einsum("bhqd,bhkd->bhqk", q, k)
+        scores = jnp.einsum("bhqd,bhkd->bhqk", q, k).astype(jnp.float32) / 8
         weights = jax.nn.softmax({masked}
-        mixed = jnp.einsum("bhqk,bhkd->bqhd", weights, v)
+        mixed = jnp.einsum("bhqk,bhkd->bqhd", weights.astype(x.dtype), v)
         return x + mixed.reshape(x.shape)
 
 
-    def loss(ws, x):
-        mask = jnp.tril(jnp.ones((512, 512), bool))
+    def loss(ws, x, is_token):
+        mask = is_token[:, None, None]
         body = jax.checkpoint(lambda x, w: (layer(x, w, mask), None))
-        return jnp.mean(jax.lax.scan(body, x, ws)[0] ** 2)
+        return jnp.mean(jax.lax.scan(body, x, ws)[0].astype(jnp.float32) ** 2)
 
 
     def loss_inputs():
-        ws = jax.ShapeDtypeStruct((4, 3, 256, 8, 32), jnp.float32)
-        return ws, jax.ShapeDtypeStruct((8, 512, 256), jnp.float32)
+        ws = jax.ShapeDtypeStruct((4, 3, 256, 8, 32), jnp.bfloat16)
+        x = jax.ShapeDtypeStruct((8, 1024, 256), jnp.bfloat16)
+        return ws, x, jax.ShapeDtypeStruct((8, 1024), jnp.bool_)
 """
 
 

@@ -33,6 +33,7 @@ MASKED = {
         jax.lax.select(jnp.broadcast_to(CAUSAL, s.shape), s, jnp.full(s.shape, -1e30))
     ),
     "of numbers": lambda s: jax.nn.softmax(jnp.where((2.0 * KEYS) * CAUSAL, s, -1e30)),
+    "all but one key": lambda s: jax.nn.softmax(jnp.where(jnp.arange(S) != 2, s, -1e30)),
     "broadcast by hand": lambda s: jax.nn.softmax(
         jnp.where(jnp.broadcast_to(CAUSAL, s.shape), s, -1e30)
     ),
@@ -49,9 +50,6 @@ OTHERS = {
     "a fill that weighs": lambda s: jax.nn.softmax(jnp.where(CAUSAL, s, -10.0)),
     "a fill that is computed": lambda s: jax.nn.softmax(jnp.where(CAUSAL, s, s.min() - 1e30)),
     "scores that are returned": lambda s: (m := jnp.where(CAUSAL, s, -1e30), softmax(m)),
-    "a mask of other numbers": lambda s: jax.nn.softmax(
-        jnp.where(jnp.broadcast_to(jnp.arange(S) != 2, s.shape) | (s > 1), s, -1e30)
-    ),
     "no softmax": lambda s: jnp.tanh(jnp.where(CAUSAL, s, -1e30)),
     "no maximum but a sum": lambda s: jnp.where(CAUSAL, s, -1e30).sum(-1),
     "distances": lambda s: jnp.sum(jnp.abs(jnp.where(CAUSAL, s, -1e30) - 1)),

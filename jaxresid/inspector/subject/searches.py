@@ -39,6 +39,8 @@ from jaxresid.inspector.findings.proposals import PeakEffect, Proposal, with_com
 from jaxresid.inspector.findings.vmaps import NAME as VMAP_TOO_WIDE
 from jaxresid.inspector.findings.vmaps import least_nbytes, most_saved_nbytes, wide_vmaps
 from jaxresid.inspector.findings.whole_activations import whole_activations
+from jaxresid.inspector.findings.wide_masks import NAME as MASK_BEFORE_LOOP
+from jaxresid.inspector.findings.wide_masks import wide_masks
 from jaxresid.inspector.findings.widening import holds_cast, widened_residuals
 from jaxresid.inspector.findings.zero_gradients import NEEDLESS, needless_moments_findings
 from jaxresid.inspector.memory.lowered import lower
@@ -123,6 +125,11 @@ def proposing(subject: Subject, report: Report) -> Iterator[Search[Proposal]]:
             ONE_HOT_MATMUL,
             is_of_one,
             lambda: one_hots_at_peak(report, live, levels, jaxprs, rewrites),
+        ),
+        (
+            MASK_BEFORE_LOOP,
+            holds_loop(*jaxprs),
+            lambda: wide_masks(report, live, levels, profile, rewrites),
         ),
         (
             "widened-residual",

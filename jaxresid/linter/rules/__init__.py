@@ -95,6 +95,7 @@ JXR845 vmap-too-wide info
 JXR846 costly-jacobian-mode info
 JXR847 one-hot-matmul info
 JXR848 moments-without-gradient info
+JXR849 mask-broadcast-before-loop info
 """
 _USUAL_MARKERS = ("checkpoint", "remat")
 

@@ -172,9 +172,6 @@ def generator_matches_nothing(module):
     assert kept(module["kept"](SimpleNamespace(names=["attn"])), attn) == []
 
 
-# -- JXR204 ----------------------------------------------------------------------------------
-
-
 def letters_match_nothing(module):
     assert kept(module["policy"]) == []
 
@@ -397,13 +394,11 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         Claim(tuple_excepts_nothing, example="constant_tuple_in_a_decorator"),
         Claim(other_collections, example="tuple_call_and_frozenset"),
         Claim(generator_matches_nothing, example="generator"),
-    ),
-    "JXR204": (
-        Claim(letters_match_nothing),
-        Claim(name_in_list_matches, source=example("JXR204").fixed),
+        Claim(letters_match_nothing, example="string_for_a_list"),
+        Claim(name_in_list_matches, source=example("JXR203", "string_for_a_list").fixed),
         Claim(letters_match_nothing, example="constant_of_the_module"),
         Claim(
-            goes_to_host, source=example("JXR204", "constant_of_the_module").fixed, since=(0, 7, 1)
+            goes_to_host, source=example("JXR203", "constant_of_the_module").fixed, since=(0, 7, 1)
         ),
         Claim(letter_matches),
     ),

@@ -28,8 +28,7 @@ JXR108 undifferentiated-checkpoint warning
 JXR109 unwrapped-loop-body info checkpoint remat scan map
 JXR201 uncalled-policy-factory error
 JXR202 called-policy error
-JXR203 names-in-one-collection error
-JXR204 names-as-string error
+JXR203 misread-policy-names error
 JXR205 everything-saveable-policy warning
 JXR206 overridden-inner-policy warning
 JXR207 policy-callable-mistake error

@@ -208,9 +208,6 @@ def everything_in_linen(module):
     assert sum(count(model.apply, n, params, X) for n in names) == 1
 
 
-# -- JXR206 ----------------------------------------------------------------------------------
-
-
 def outer_saves_nothing(module):
     layer = module["layer"]
     assert len(kept(cp.dots_saveable, layer)) == 1
@@ -408,12 +405,11 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         Claim(everything_by_decorator, example="decorator"),
         Claim(everything_by_decorator, source=example("JXR205", "decorator").fixed),
         Claim(everything_in_linen, example="linen_remat", needs=("flax",)),
-    ),
-    "JXR206": (
-        Claim(outer_saves_nothing),
-        Claim(outer_with_policy),
+        Claim(outer_saves_nothing, example="inner_policy_in_a_checkpoint"),
+        Claim(outer_with_policy, example="inner_policy_in_a_checkpoint"),
         Claim(outer_names_win, example="names_of_inner_and_outer"),
         Claim(outer_nothing_wins, example="everything_inside_nothing"),
+        Claim(outer_nothing_wins, source=example("JXR205", "everything_inside_nothing").fixed),
     ),
     "JXR207": (
         Claim(primitive_is_no_string),

@@ -29,8 +29,7 @@ JXR109 unwrapped-loop-body info checkpoint remat scan map
 JXR201 uncalled-policy-factory error
 JXR202 called-policy error
 JXR203 misread-policy-names error
-JXR205 everything-saveable-policy warning
-JXR206 overridden-inner-policy warning
+JXR205 ineffective-policy warning
 JXR207 policy-callable-mistake error
 JXR208 save-anything-except error
 JXR211 offload-memory-kind error

@@ -45,7 +45,6 @@ JXR306 named-carry-output warning
 JXR307 checkpoint-name-arguments error
 JXR308 name-outside-custom-vjp-forward warning
 JXR401 cse-allowed-outside-loop warning
-JXR402 cse-allowed-in-unrolled-scan warning
 JXR403 cse-allowed-in-nested-checkpoint warning
 JXR404 cse-prevented-in-loop info
 JXR501 checkpoint-as-decorator-factory error

@@ -47,9 +47,7 @@ JXR308 name-outside-custom-vjp-forward warning
 JXR401 cse-allowed-outside-loop warning
 JXR403 cse-allowed-in-nested-checkpoint warning
 JXR404 cse-prevented-in-loop info
-JXR501 checkpoint-as-decorator-factory error
-JXR502 checkpoint-positional-arguments error
-JXR503 ignored-static-argnames error
+JXR501 checkpoint-arguments error
 JXR504 static-argument-index error
 JXR505 removed-checkpoint-api error
 JXR506 private-checkpoint-import warning

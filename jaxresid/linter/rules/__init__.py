@@ -32,7 +32,6 @@ JXR203 misread-policy-names error
 JXR205 ineffective-policy warning
 JXR207 policy-callable-mistake error
 JXR208 save-anything-except error
-JXR211 offload-memory-kind error
 JXR212 unknown-policy error
 JXR213 policy-lookup-default warning
 JXR214 unused-policy warning

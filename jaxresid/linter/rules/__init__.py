@@ -56,7 +56,6 @@ JXR601 jax-checkpoint-of-nnx-module error
 JXR602 jax-checkpoint-of-module error
 JXR603 unnamed-linen-remat warning
 JXR604 linen-transform-of-array-function error
-JXR701 remat3-callable-policy info
 """
 # Code, name and severity of what only a trace can tell. `jaxresid check` finds these and
 # `jaxresid.advice.check.rules` documents them; here they are known as words of a configuration or

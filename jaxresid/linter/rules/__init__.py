@@ -41,7 +41,6 @@ JXR303 discarded-checkpoint-name error
 JXR304 stale-value-after-naming warning
 JXR305 named-nonlinearity-output warning
 JXR306 named-carry-output warning
-JXR307 checkpoint-name-arguments error
 JXR308 name-outside-custom-vjp-forward warning
 JXR401 cse-allowed-outside-loop warning
 JXR403 cse-allowed-in-nested-checkpoint warning

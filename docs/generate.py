@@ -31,7 +31,6 @@ _FAMILIES = {
     "4": "`prevent_cse`",
     "5": "The checkpoint API",
     "6": "Modules of Flax and Equinox",
-    "7": "`jax_remat3`",
     "8": "What only a trace can tell",
 }
 # The heading of a part of the Python API -> the modules that its names come from.

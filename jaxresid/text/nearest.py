@@ -22,7 +22,7 @@ def nearest(word: str, words: Iterable[str], *, cutoff: float = 0.6) -> str | No
     close = difflib.get_close_matches(wanted, folded, n=len(folded) or 1, cutoff=cutoff)
 
     def likeness(known: str) -> tuple[float, int]:
-        # Codes differ in a character or two and tie easily: JXR1O1 is JXR101 rather than JXR211.
+        # Codes differ in a character or two and tie easily: JXR1O1 is JXR101 rather than JXR201.
         ratio = difflib.SequenceMatcher(None, known, wanted).ratio()
         return ratio, sum(a == b for a, b in zip(known, wanted, strict=False))
 

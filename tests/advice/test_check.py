@@ -110,7 +110,7 @@ def allowed(ws, x):
 
 def inner(ws, x):
     for w in ws:
-        x = jax.checkpoint(layer, policy=cp.dots_saveable)(w, x)  # ! JXR206
+        x = jax.checkpoint(layer, policy=cp.dots_saveable)(w, x)  # ! JXR205
     return x
 
 
@@ -163,7 +163,7 @@ SHARED = {
     "around_loop": "JXR103",
     "unwrapped": "JXR109",
     "allowed": "JXR401",
-    "overridden": "JXR206",
+    "overridden": "JXR205",
     "misnamed": "JXR301",
     "spare": "JXR302",
     "in_vain": "JXR305",
@@ -350,7 +350,7 @@ CHECKPOINT = Checkpoint(
         (Verdict.COSTS_MEMORY, None, None, "costly-checkpoint"),
         (Verdict.UNDONE, None, None, "cse-allowed-outside-loop"),
         (Verdict.UNDONE, "nested", None, "cse-allowed-in-nested-checkpoint"),
-        (Verdict.OVERRIDDEN, "nested", "dots_saveable", "overridden-inner-policy"),
+        (Verdict.OVERRIDDEN, "nested", "dots_saveable", "ineffective-policy"),
         (
             Verdict.MATCHED_NOTHING,
             None,

@@ -4,7 +4,6 @@ import importlib
 
 import jax
 import jax.numpy as jnp
-import pytest
 from rule_examples import example
 
 from claims import Claim, count
@@ -227,36 +226,6 @@ def named_module_outputs_do_nothing(namespace):
     assert gradient_dots(namespace) == gradient_dots(other)
 
 
-# -- JXR307 -----------------------------------------------------------------------------------
-
-
-def swapped_arguments_raise(namespace):
-    with pytest.raises(TypeError, match="str"):
-        jax.grad(total(namespace["block"]))(W, X)
-    fixed = run(example("JXR307").fixed)
-    assert dots(fixed["block"], W, X) > 0
-    layer = jax.checkpoint(fixed["block"], policy=policies.save_only_these_names("a"))
-    assert saved(layer, W, X) == [ROW]
-
-
-def missing_names_raise(namespace):
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'name'"):
-        namespace["block"](W, X)
-
-
-def other_names_match_no_string(namespace):
-    assert saved(namespace["layer"], W, X) == []
-    source = example("JXR307", "name_is_no_string").source
-    right = changed(source, "LAYER = 3", 'LAYER = "3"')
-    assert saved(right["layer"], W, X) == [ROW]
-
-
-def keywords_are_swapped_too(namespace):
-    for name in ("block", "other"):
-        with pytest.raises(TypeError):
-            jax.grad(total(namespace[name]))(W, X)
-
-
 # -- JXR308 -----------------------------------------------------------------------------------
 
 
@@ -321,12 +290,6 @@ CLAIMS = {
         ),
         Claim(names_inside_are_saved, example="layers_in_a_loop"),
         Claim(named_module_outputs_do_nothing, example="linen_blocks_in_a_loop", needs=("flax",)),
-    ),
-    "JXR307": (
-        Claim(swapped_arguments_raise),
-        Claim(missing_names_raise, example="no_name"),
-        Claim(other_names_match_no_string, example="name_is_no_string"),
-        Claim(keywords_are_swapped_too, example="swapped_keywords_and_partial"),
     ),
     "JXR308": (
         Claim(names_of_the_primal_are_not_saved),

@@ -375,16 +375,14 @@ CLAIMS = {
                 (False, "flag_the_wrong_way_round"),
             )
         ),
-    ),
-    "JXR402": (
-        Claim(_scan, since=(0, 12)),
+        Claim(_scan, example="scan_unrolled_completely", since=(0, 12)),
         Claim(_fori, example="fori_loop_of_one_step", since=(0, 12)),
         Claim(_linen, example="linen_scan_of_full_length", since=(0, 12), needs=("flax",)),
         Claim(_merged_in_scan, example="default_beyond_the_length", since=(0, 12)),
         Claim(_merged_in_scan, example="unroll_by_the_shape", since=(0, 12)),
         Claim(_unrolled(False), example="unrolled_by_a_switch", since=(0, 12)),
         Claim(
-            _unrolled(True), source=example("JXR402", "unrolled_by_a_switch").fixed, since=(0, 12)
+            _unrolled(True), source=example("JXR401", "unrolled_by_a_switch").fixed, since=(0, 12)
         ),
     ),
     "JXR403": (

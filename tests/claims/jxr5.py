@@ -58,7 +58,7 @@ def checkpointed(name: str, *args: Any) -> Callable[[Namespace], None]:
     return check
 
 
-# -- 501 -----------------------------------------------------------------------------------------
+# -- 501: without a function ----------------------------------------------------------------------
 
 
 def _keeps_the_dot(n: Namespace) -> None:
@@ -113,7 +113,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
     ),
 }
 
-# -- 502 -----------------------------------------------------------------------------------------
+# -- 501: by position -----------------------------------------------------------------------------
 
 
 def _saves_dots(n: Namespace) -> None:
@@ -124,8 +124,10 @@ def _same_as_plain(n: Namespace) -> None:
     np.testing.assert_allclose(n["loss"](W, X), jnp.tanh(X @ W).sum(), rtol=1e-6)
 
 
-CLAIMS["JXR502"] = (
-    Claim(raising(TypeError, "loss", W, X, match="positional argument")),
+CLAIMS["JXR501"] += (
+    Claim(
+        raising(TypeError, "loss", W, X, match="positional argument"), example="policy_by_position"
+    ),
     Claim(
         raising(TypeError, "loss", X, match="positional argument"),
         example="argument_of_the_function",
@@ -138,11 +140,11 @@ CLAIMS["JXR502"] = (
         example="equinox_positional",
         needs=("equinox",),
     ),
-    Claim(_saves_dots, source=example("JXR502").fixed),
-    Claim(_same_as_plain, source=example("JXR502", "call_of_the_function").fixed),
+    Claim(_saves_dots, source=example("JXR501", "policy_by_position").fixed),
+    Claim(_same_as_plain, source=example("JXR501", "call_of_the_function").fixed),
 )
 
-# -- 503 -----------------------------------------------------------------------------------------
+# -- 501: static_argnames -------------------------------------------------------------------------
 
 _traced = raising(jax.errors.TracerBoolConversionError, "loss", X)
 
@@ -164,40 +166,51 @@ def _either(x: jax.Array, train: bool) -> jax.Array:
     return x if train else -x
 
 
-CLAIMS["JXR503"] = (
-    Claim(_traced, since=(0, 10, 2), remat3=False),
-    Claim(_still_traced, since=(0, 10, 2), remat3=False),
-    Claim(working("loss", X), since=(0, 10, 2), remat3=True),
-    Claim(raising(TypeError, "loss", X, match="static_argnames"), before=(0, 10, 2)),
-    Claim(example="partial", raises=TypeError, match="static_argnames"),
-    Claim(example="list_before_0_10", raises=TypeError, match="static_argnames", before=(0, 10, 2)),
-    Claim(example="linen_remat", raises=TypeError, match="static_argnames", needs=("flax",)),
+CLAIMS["JXR501"] += (
+    Claim(_traced, example="argnames", since=(0, 10, 2), remat3=False),
+    Claim(_still_traced, example="argnames", since=(0, 10, 2), remat3=False),
+    Claim(working("loss", X), example="argnames", since=(0, 10, 2), remat3=True),
     Claim(
-        example="equinox_filter_checkpoint",
+        raising(TypeError, "loss", X, match="static_argnames"),
+        example="argnames",
+        before=(0, 10, 2),
+    ),
+    Claim(example="argnames_partial", raises=TypeError, match="static_argnames"),
+    Claim(
+        example="argnames_list_before_0_10",
+        raises=TypeError,
+        match="static_argnames",
+        before=(0, 10, 2),
+    ),
+    Claim(
+        example="argnames_linen_remat", raises=TypeError, match="static_argnames", needs=("flax",)
+    ),
+    Claim(
+        example="argnames_equinox_filter_checkpoint",
         raises=TypeError,
         match="static_argnames",
         needs=("equinox",),
     ),
     Claim(
         raising(TypeError, "wrap", jnp.sin, match="static_argnames"),
-        example="empty_before_0_10",
+        example="argnames_empty_before_0_10",
         before=(0, 10, 2),
     ),
     Claim(
         raising(TypeError, "stack", _either, X, True, True, match="static_argnames"),
-        example="partial_in_one_branch",
+        example="argnames_partial_in_one_branch",
         before=(0, 10, 2),
     ),
     Claim(
         raising(jax.errors.TracerBoolConversionError, "stack", _either, X, True, True),
-        example="partial_in_one_branch",
+        example="argnames_partial_in_one_branch",
         since=(0, 10, 2),
         remat3=False,
     ),
-    Claim(working("stack", _either, X, True, False), example="partial_in_one_branch"),
-    Claim(working("loss", X), source=example("JXR503").fixed),
-    Claim(_branches("layer"), source=example("JXR503", "partial").fixed),
-    Claim(_branches("block"), source=example("JXR503", "list_before_0_10").fixed),
+    Claim(working("stack", _either, X, True, False), example="argnames_partial_in_one_branch"),
+    Claim(working("loss", X), source=example("JXR501", "argnames").fixed),
+    Claim(_branches("layer"), source=example("JXR501", "argnames_partial").fixed),
+    Claim(_branches("block"), source=example("JXR501", "argnames_list_before_0_10").fixed),
 )
 
 # -- 504 -----------------------------------------------------------------------------------------

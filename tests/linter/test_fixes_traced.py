@@ -330,7 +330,7 @@ def run(ws, x, scan_layers=False):
 """,
     ),
     "unrolled by a switch": (
-        "JXR402|",
+        "JXR401|",
         SCAN
         + """
 def run(ws, x, unrolled=True):

@@ -1,4 +1,4 @@
-"""Keywords in partials of checkpoints, and what may be called in their place (JXR503, JXR505)."""
+"""Keywords in partials of checkpoints, and what may be called in their place (JXR501, JXR505)."""
 
 import textwrap
 
@@ -29,7 +29,7 @@ IGNORED = 'partial(jax.checkpoint, static_argnames="train")'
 
 @pytest.fixture
 def codes(tmp_path):
-    config = load(tmp_path, Options(select=("JXR503",)), isolated=True)
+    config = load(tmp_path, Options(select=("JXR501",)), isolated=True)
 
     def said(choice):
         indented = textwrap.indent(textwrap.dedent(choice), "    ").strip()
@@ -50,7 +50,7 @@ def codes(tmp_path):
     ],
 )
 def test_a_partial_that_a_flag_replaces(choice, codes):
-    assert codes(choice) == ["JXR503"]
+    assert codes(choice) == ["JXR501"]
 
 
 @pytest.mark.parametrize(
@@ -83,4 +83,4 @@ def test_what_is_no_certain_checkpoint(choice, codes):
 
 
 def test_a_keyword_is_reported_once(codes):
-    assert codes(f"wrap = {IGNORED} if remat else plain\ng = wrap(f)\nh = wrap(g)") == ["JXR503"]
+    assert codes(f"wrap = {IGNORED} if remat else plain\ng = wrap(f)\nh = wrap(g)") == ["JXR501"]

@@ -32,9 +32,9 @@ KNOWN = {
     "JXR102": "checkpointed-last-stage",
     "JXR109": "unwrapped-loop-body",
     "JXR201": "uncalled-policy-factory",
-    "JXR701": "remat3-policy",
+    "JXR404": "cse-prevented-in-loop",
 }
-OFF = {"JXR109", "JXR701"}
+OFF = {"JXR109", "JXR404"}
 
 
 def configured(toml="", options=None, **more):
@@ -58,7 +58,7 @@ def enabled(config):
         ('select = ["JXR1"]', {}, {"JXR101", "JXR102", "JXR109"}),
         ('select = ["checkpointed-loss"]', {}, {"JXR101"}),
         ("select = []", {}, set()),
-        ('extend-select = ["JXR7"]', {}, {"JXR101", "JXR102", "JXR201", "JXR701"}),
+        ('extend-select = ["JXR4"]', {}, {"JXR101", "JXR102", "JXR201", "JXR404"}),
         ('ignore = ["JXR1"]', {}, {"JXR201"}),
         ('extend-ignore = ["JXR1"]', {}, {"JXR201"}),
         ('ignore = ["checkpointed-loss"]', {}, {"JXR102", "JXR201"}),
@@ -86,11 +86,11 @@ AS_RUFF = {
     "JXR1": "E7",
     "JXR10": "E71",
     "JXR2": "E9",
-    "JXR7": "E4",
+    "JXR4": "E4",
     "JXR101": "E711",
     "JXR102": "E712",
     "JXR201": "E902",
-    "JXR701": "E401",
+    "JXR404": "E401",
 }
 COMPARED = [code for code in KNOWN if code in AS_RUFF]
 

@@ -35,7 +35,7 @@ _HELP = {
     "cse-allowed-outside-loop": "leave prevent_cse at its default, True",
     "cse-allowed-in-nested-checkpoint": "leave prevent_cse of the inner checkpoint at its default,"
     " True",
-    "overridden-inner-policy": "give the policy to the outermost checkpoint, or remove it",
+    "ineffective-policy": "give the policy to the outermost checkpoint, or remove it",
     "undefined-checkpoint-name": "name the value with checkpoint_name, or correct the policy",
     "unmatched-policy": "choose a policy that matches what the function computes, or leave it out",
 }
@@ -72,7 +72,7 @@ def _rule(checkpoint: Checkpoint) -> str | None:
         case Verdict.UNDONE:
             return "cse-allowed-outside-loop"
         case Verdict.OVERRIDDEN:
-            return "overridden-inner-policy"
+            return "ineffective-policy"
         case Verdict.MATCHED_NOTHING:
             has_names = _QUOTED.search(policy or "") is not None
             return "undefined-checkpoint-name" if has_names else "unmatched-policy"

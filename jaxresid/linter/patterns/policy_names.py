@@ -12,8 +12,6 @@ from jaxresid.linter.resolve.names import External
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
 
-# A file that mentions none of these has no factory.
-
 
 class FactoryCall(NamedTuple):
     """A call of a policy factory, or a `functools.partial` of one.
@@ -22,13 +20,11 @@ class FactoryCall(NamedTuple):
       call: the call.
       name: the factory's name in `jax.checkpoint_policies`.
       args: its positional arguments.
-      complete: whether this is the call itself, and no `*args` or `**kwargs` hide arguments.
     """
 
     call: ast.Call
     name: str
     args: tuple[ast.expr, ...]
-    complete: bool
 
     def keyword(self, name: str) -> ast.expr | None:
         """Return the value given to a keyword, None where it is not given."""
@@ -92,20 +88,14 @@ def factory_calls(facts: Facts) -> Iterator[FactoryCall]:
     for call, _ in facts.policy_calls:
         name = name_of(facts, call.func)
         if name in apis.FACTORIES:
-            yield FactoryCall(call, name, tuple(call.args), _is_complete(call))
+            yield FactoryCall(call, name, tuple(call.args))
     if not any(name in apis.FACTORIES for _, name in facts.policy_names):
         return
     for call in facts.names.calls:
         if call.args and isinstance(call.args[0], (ast.Name, ast.Attribute)):
             name = name_of(facts, call.args[0])
             if name in apis.FACTORIES and facts.is_partial(call):
-                yield FactoryCall(call, name, tuple(call.args[1:]), False)
-
-
-def _is_complete(call: ast.Call) -> bool:
-    return not any(isinstance(a, ast.Starred) for a in call.args) and all(
-        k.arg is not None for k in call.keywords
-    )
+                yield FactoryCall(call, name, tuple(call.args[1:]))
 
 
 def source_text(facts: Facts, node: ast.expr) -> str:

@@ -24,7 +24,7 @@ class Role(NamedTuple):
       bound: the partial or factory calls that already gave arguments, outermost first.
     """
 
-    kind: Literal["checkpoint", "loop", "derivative", "transform", "custom", "policy", "name"]
+    kind: Literal["checkpoint", "loop", "derivative", "transform", "custom", "name"]
     qualname: str
     entry: Any = None
     bound: tuple[ast.Call, ...] = ()
@@ -178,6 +178,4 @@ def _role(qualname: str) -> Role | None:
         return Role("custom", qualname)
     if qualname in apis.CHECKPOINT_NAMES:
         return Role("name", qualname)
-    if apis.policy_name(qualname) is not None:
-        return Role("policy", qualname)
     return None

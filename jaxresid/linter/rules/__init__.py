@@ -28,13 +28,10 @@ JXR108 undifferentiated-checkpoint warning
 JXR109 unwrapped-loop-body info checkpoint remat scan map
 JXR201 uncalled-policy-factory error
 JXR202 called-policy error
-JXR203 names-in-one-collection error
-JXR204 names-as-string error
-JXR205 everything-saveable-policy warning
-JXR206 overridden-inner-policy warning
+JXR203 misread-policy-names error
+JXR205 ineffective-policy warning
 JXR207 policy-callable-mistake error
 JXR208 save-anything-except error
-JXR211 offload-memory-kind error
 JXR212 unknown-policy error
 JXR213 policy-lookup-default warning
 JXR214 unused-policy warning
@@ -44,15 +41,11 @@ JXR303 discarded-checkpoint-name error
 JXR304 stale-value-after-naming warning
 JXR305 named-nonlinearity-output warning
 JXR306 named-carry-output warning
-JXR307 checkpoint-name-arguments error
 JXR308 name-outside-custom-vjp-forward warning
 JXR401 cse-allowed-outside-loop warning
-JXR402 cse-allowed-in-unrolled-scan warning
 JXR403 cse-allowed-in-nested-checkpoint warning
 JXR404 cse-prevented-in-loop info
-JXR501 checkpoint-as-decorator-factory error
-JXR502 checkpoint-positional-arguments error
-JXR503 ignored-static-argnames error
+JXR501 checkpoint-arguments error
 JXR504 static-argument-index error
 JXR505 removed-checkpoint-api error
 JXR506 private-checkpoint-import warning
@@ -62,7 +55,6 @@ JXR601 jax-checkpoint-of-nnx-module error
 JXR602 jax-checkpoint-of-module error
 JXR603 unnamed-linen-remat warning
 JXR604 linen-transform-of-array-function error
-JXR701 remat3-callable-policy info
 """
 # Code, name and severity of what only a trace can tell. `jaxresid check` finds these and
 # `jaxresid.advice.check.rules` documents them; here they are known as words of a configuration or

@@ -24,13 +24,19 @@ class CseAllowedOutsideLoop(Rule):
     branch on the way; also where a switch decides between a staged loop and such calls. And a
     `prevent_cse=scan_layers` that is the wrong way round.
 
+    A loop that is unrolled completely is none: one with `unroll=True`, an `unroll` of at least the
+    length, or a length of 1, also where a switch decides that, as in `unroll=n if unroll_layers
+    else 1`. The default of a parameter counts, as in `unroll: int = 100`, where no visible caller
+    gives another value.
+
     ## Why is this bad?
     Under `jax.jit` the compiler then sees the forward pass and its recomputation side by side,
     finds that they are the same, and merges them. The compiled program keeps what it would keep without
     the checkpoint: the same FLOPs and the same memory.
 
     ## Use instead
-    The default, `prevent_cse=True`; or a `lax.scan` over the layers, where False is right.
+    The default, `prevent_cse=True`; or a `lax.scan` over the layers, where False is right, with an
+    unrolling that leaves a loop: `unroll=2`.
 
     ## When is this fine?
     In the body of a staged loop that the rule does not see, such as a function that another project
@@ -118,7 +124,11 @@ class CseAllowedOutsideLoop(Rule):
             if cse.false_prevent_cse(facts, site) is None:
                 found = self._turned_round(facts, site, value)
             else:
-                found = self._everywhere(facts, site, value) or self._chosen(facts, site, value)
+                found = (
+                    self._everywhere(facts, site, value)
+                    or self._chosen(facts, site, value)
+                    or self._unrolled(facts, site, value)
+                )
             if found is not None:
                 yield found
 
@@ -155,6 +165,26 @@ class CseAllowedOutsideLoop(Rule):
             f"{message}, give `prevent_cse={wanted}`",
             fix=_set(facts, value, wanted),
             related=related,
+        )
+
+    def _unrolled(self, facts: Facts, site: Site, value: ast.expr) -> Violation | None:
+        unrolled = cse.enclosing_unrolled_loop(facts, site)
+        if unrolled is None:
+            return None
+        loop, condition = unrolled
+        where = ""
+        if condition is not None:
+            where = f" where `{conditions.text(facts, condition)}` is {condition.holds}"
+        return self.report(
+            facts,
+            site.node,
+            f"{stages.site_text(facts, site)} with `prevent_cse=False` runs in "
+            f"`{cse.loop_callee(facts, loop)}`, which is unrolled completely{where}: under `jax.jit` the "
+            "recomputation is merged away",
+            fix=cse.without_prevent_cse(facts, site, value),
+            related=stages.related_place(facts, loop.node, "unrolled here"),
+            why="The loop that keeps the recomputation apart from the forward pass is gone.",
+            help="leave `prevent_cse` out, or unroll less",
         )
 
     def _turned_round(self, facts: Facts, site: Site, value: ast.expr) -> Violation | None:

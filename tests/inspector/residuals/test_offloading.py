@@ -308,6 +308,18 @@ def test_an_offload_without_effect_is_said(is_step, body, policy, without_effect
         assert "offload-without-effect" in found
 
 
+def test_an_offload_to_another_kind_of_memory_is_said(jax_version):
+    if jax_version < (0, 7, 2):
+        pytest.skip("until 0.7.2 a memory kind that is none raises")
+    report = jaxresid.inspect(remat(entering, offloading_policy("x", dst="unpinned_host")))(
+        f32(LAYERS, N, N), f32(B, N)
+    )
+    (finding,) = (f for f in report.findings if f.name == "offload-without-effect")
+    assert "it stays in device memory" in finding.message
+    assert finding.measured["device_nbytes"] == LAYERS * B * N * 4
+    assert "offload to 'pinned_host'" in finding.help
+
+
 @pytest.mark.parametrize(
     ("last", "nbytes", "because"),
     [

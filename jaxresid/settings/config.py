@@ -385,8 +385,7 @@ def _named_in(config_file: Path | None, text: str) -> JaxInUse | None:
     """Return the newest jax that a configuration file admits which the user named, if it asks."""
     if config_file is None:
         return None
-    from jaxresid.settings.requirements.in_use import JaxInUse
-    from jaxresid.settings.requirements.pyproject import jax_requirements
+    from jaxresid.settings.requirements.in_use import JaxInUse, jax_requirements
     from jaxresid.settings.requirements.versions import newest_admitted
 
     requirements = jax_requirements(_toml(text, config_file))

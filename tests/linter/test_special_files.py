@@ -253,14 +253,3 @@ def test_a_link_of_no_project_stays_in_its_directory(tmp_path, lint, monkeypatch
     monkeypatch.chdir(tmp_path / "a")
     assert left_alone("link.py") in lint("link.py", "--fix", "--unsafe-fixes")[2]
     assert (tmp_path / "b/model.py").read_text() == CODE
-
-
-# -- requirements ----------------------------------------------------------------------------------
-
-
-def test_a_long_chain_of_requirements(tree, lint):
-    for i in range(1500):
-        put(tree / f"r{i}.txt", f"-r r{i + 1}.txt\n")
-    put(tree / "r1500.txt", "jax==0.5.0\n")
-    put(tree / "requirements.txt", "-r r0.txt\n")
-    assert lint()[0] == 1

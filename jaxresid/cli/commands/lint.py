@@ -135,7 +135,8 @@ class _Command(ExplainedCommand):
     group=Group.RULES,
     metavar="X.Y",
     callback=_target,
-    help="The newest JAX that the code must run on.  [default: what pyproject.toml allows]",
+    help="The newest JAX that the code must run on.  [default: what uv.lock or pyproject.toml"
+    " says, else the newest]",
 )
 @showing_options
 @option(

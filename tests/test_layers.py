@@ -261,7 +261,7 @@ def loaded_by(code):
         "from jaxresid.cli.main import run\nrun(['report', '--help'])",
         "from jaxresid.cli.main import run\nrun(['--version'])",
         "from jaxresid.cli.main import run\nrun(['split', '-h'])",
-        "from jaxresid.cli.main import run\nrun(['lint', '--no-cache', 'fixtures/inspect'])",
+        "from jaxresid.cli.main import run\nrun(['lint', 'fixtures/inspect'])",
         "from jaxresid.cli.main import run\nrun(['rules'])",
         "from jaxresid.cli.main import run\nrun(['explain', 'JXR801'])",
         "from jaxresid.cli.main import run\nrun(['check', '-h'])",
@@ -281,7 +281,7 @@ import pathlib, tempfile
 from jaxresid.cli.main import run
 file = pathlib.Path(tempfile.mkdtemp()) / "model.py"
 file.write_text({source!r})
-run(["lint", "--no-cache", "--isolated", "--fix", "--unsafe-fixes", str(file)])
+run(["lint", "--isolated", "--fix", "--unsafe-fixes", str(file)])
 """
 
 

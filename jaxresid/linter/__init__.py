@@ -63,7 +63,6 @@ def lint_paths(
     *,
     config: Config | None = None,
     jobs: int | None = None,
-    cache: bool = False,
 ) -> tuple[Linted, ...]:
     """Lint files and directories.
 
@@ -71,7 +70,6 @@ def lint_paths(
       paths: the files and directories.
       config: None for the `[tool.jaxresid]` nearest to each file.
       jobs: number of processes; None for one per processor.
-      cache: keep results in the configuration's cache directory, and use them.
 
     Returns:
       One entry per file with findings, sorted by path.
@@ -87,7 +85,7 @@ def lint_paths(
         nearest=None if config else Options(),
         reports_configuration=True,
     )
-    return run.run([str(p) for p in paths], jobs=jobs, cache=cache)
+    return run.run([str(p) for p in paths], jobs=jobs)
 
 
 def _config(start: Path) -> Config:

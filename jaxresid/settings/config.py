@@ -78,7 +78,6 @@ class Options(NamedTuple):
       extend_ignore: the same as `ignore`, as in ruff.
       per_file_ignores: (glob, selectors) pairs; a glob that starts with `!` is negated.
       exclude, extend_exclude: globs.
-      cache_dir: as written; `~` is expanded later.
       on: the place that the commands that trace ask about; `settings.project` reads it.
       targets: the named targets of these commands.
     """
@@ -96,7 +95,6 @@ class Options(NamedTuple):
     respect_gitignore: bool | None = None
     target_jax: Version | None = None
     output_format: str | None = None
-    cache_dir: str | None = None
     unsafe_fixes: bool | None = None
     fix: bool | None = None
     on: str | None = None
@@ -145,7 +143,6 @@ class Config(Shown):
         no upper bound, that is, the newest there is. Unless set, what the project's files say.
       target_jax_file: the file that says so; None where it is set, or where there is none.
       output_format: the output format.
-      cache_dir: absolute.
       unsafe_fixes: whether fixes that may change values, memory or compute are made as well.
       fix: whether fixes are made.
       text: the text of `file`, to find the lines of errors.
@@ -161,7 +158,6 @@ class Config(Shown):
     target_jax: Version | None = None
     target_jax_file: Path | None = field(default=None, compare=False)
     output_format: str = "text"
-    cache_dir: Path = Path(".jaxresid_cache")
     unsafe_fixes: bool = False
     fix: bool = False
     text: str = field(default="", repr=False, compare=False)
@@ -218,30 +214,6 @@ class Config(Shown):
         for origin, key, selector in self._selectors():
             if not any(matches(selector, code, name) for code, name in known.items()):
                 self._refuse_selector(origin, key, selector, known)
-
-    def fingerprint(self) -> str:
-        """Return a hash of all settings that decide what is found in a file.
-
-        It is equal between runs and machines.
-        """
-        import hashlib
-
-        def portable(glob: Glob) -> tuple[str, str]:
-            return glob.pattern, _relative(glob.base, str(self.root))
-
-        parts = (
-            [
-                (s.select, s.extend_select, s.ignore, s.fixable, s.unfixable)
-                for s in self.selections
-            ],
-            [(*portable(p.glob), p.negated, p.selectors) for p in self.per_file_ignores],
-            [portable(glob) for glob in self.exclude],
-            self.respect_gitignore,
-            self.target_jax,
-        )
-        return hashlib.blake2b(
-            repr(parts).encode("utf-8", "surrogateescape"), digest_size=16
-        ).hexdigest()
 
     def _selectors(self) -> Iterator[tuple[bool, str, str]]:
         """Yield (whether the file has it, key, selector) for every selector."""
@@ -413,8 +385,7 @@ def _named_in(config_file: Path | None, text: str) -> JaxInUse | None:
     """Return the newest jax that a configuration file admits which the user named, if it asks."""
     if config_file is None:
         return None
-    from jaxresid.settings.requirements.in_use import JaxInUse
-    from jaxresid.settings.requirements.pyproject import jax_requirements
+    from jaxresid.settings.requirements.in_use import JaxInUse, jax_requirements
     from jaxresid.settings.requirements.versions import newest_admitted
 
     requirements = jax_requirements(_toml(text, config_file))
@@ -472,7 +443,6 @@ def combine(
         target_jax=options.target_jax or table.target_jax or (in_use.version if in_use else None),
         target_jax_file=in_use.file if in_use else None,
         output_format=output_format,
-        cache_dir=_cache_dir(options, cwd) or _cache_dir_of_project(table, root, file, text),
         unsafe_fixes=_first(options.unsafe_fixes, table.unsafe_fixes, False),
         fix=_first(options.fix, table.fix, False),
         text=text,
@@ -510,23 +480,6 @@ def _per_file_ignores(
         )
         for pattern, selectors in pairs
     )
-
-
-def _cache_dir(options: Options, cwd: Path) -> Path | None:
-    """Return the cache directory that the user named, who may put it anywhere, by links as well."""
-    if options.cache_dir is None:
-        return None
-    return Path(os.path.realpath(cwd / os.path.expanduser(options.cache_dir)))
-
-
-def _cache_dir_of_project(table: Options, root: Path, file: Path | None, text: str) -> Path:
-    if table.cache_dir is None or file is None:
-        return root / ".jaxresid_cache"
-    path = root / os.path.expanduser(table.cache_dir)
-    if regular_files.leads_out(path, root):
-        reason = f"`cache-dir` leads out of the project: {table.cache_dir}; only --cache-dir may"
-        raise ConfigFileError(file, reason, line_of(text, "cache-dir"))
-    return path
 
 
 class FoundConfig(NamedTuple):
@@ -655,8 +608,6 @@ def _value(key: str, value: object) -> object:
         if not isinstance(value, str) or value not in OUTPUT_FORMATS:
             raise ConfigError(_no_format(value))
         return value
-    if key == "cache-dir":
-        return string(key, value, '"some/directory"')
     if key == "on":
         return string(key, value, '"gpu:h100"')
     if key == "targets":
@@ -682,10 +633,3 @@ def _file_table(value: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
 def _no_format(value: object) -> str:
     guess = did_you_mean(str(value), OUTPUT_FORMATS)
     return f"output-format: {value!r} is not one of {', '.join(OUTPUT_FORMATS)}{guess}"
-
-
-def _relative(path: str, root: str) -> str:
-    try:
-        return os.path.relpath(path, root).replace(os.sep, "/")
-    except ValueError:  # another drive
-        return path

@@ -714,14 +714,14 @@ def test_suppressions_are_judged_by_the_linter_alone(lab, capsys):
     source = MODEL.replace("# ! JXR401", "# jaxresid: ignore[JXR801, useless-checkpoint, JXR8]")
     name = lab.model(source.replace("prevent_cse=False", "prevent_cse=True") + rest)
     assert lab.codes(f"{name}:earns") == []
-    assert run(["lint", "-n", "--isolated", "--select", "JXR0,JXR105", name]) == 0
+    assert run(["lint", "--isolated", "--select", "JXR0,JXR105", name]) == 0
     capsys.readouterr()
     (lab.path / "pyproject.toml").touch()  # a whole project: every rule of lint can speak
     blanket = lab.model("import jax  # jaxresid: ignore\n\nf = jax.checkpoint\n")
-    assert run(["lint", "-n", "--isolated", blanket]) == 1
+    assert run(["lint", "--isolated", blanket]) == 1
     assert "this suppression silences nothing here" in capsys.readouterr().out
     unknown = lab.model("import jax  # jaxresid: ignore[JXR899]\n\nf = jax.checkpoint\n")
-    assert run(["lint", "-n", "--isolated", unknown]) == 1
+    assert run(["lint", "--isolated", unknown]) == 1
     assert "`JXR899` is not a rule of jaxresid" in capsys.readouterr().out
 
 
@@ -907,7 +907,7 @@ def test_explain_and_rules_know_the_codes(capsys):
 
 def test_lint_takes_the_codes_and_finds_none(lab, capsys):
     name = lab.model(traced_rules()[0].bad[0].source)
-    assert run(["lint", "-n", "--isolated", "--select", "JXR8", name]) == 0
+    assert run(["lint", "--isolated", "--select", "JXR8", name]) == 0
     assert capsys.readouterr().out == "All checks passed!\n"
 
 

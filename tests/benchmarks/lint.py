@@ -99,28 +99,16 @@ def whole_tree(tree, options, ruff, work):
     print(f"\n== {tree.name}: {len(files)} files, {nbytes / 1e6:.1f} MB")
     here = str(copy)
     lint = [sys.executable, "-m", "jaxresid", "lint", "--isolated", "-q", here]
-    cold = [*lint, "--no-cache", "-j2"]
-    seconds(cold)  # writes the bytecode
-    entries = [("jaxresid", cold)]
+    command = [*lint, "-j2"]
+    seconds(command)  # writes the bytecode
+    entries = [("jaxresid", command)]
     if ruff:
         entries.append(("ruff", [ruff, "check", "--no-cache", "--isolated", "-q", here]))
     entries.append(("ast.parse of every file", [sys.executable, "-c", PARSE], stdin))
-    ours = compare(
-        "cold, no cache, two processes", entries, options.rounds, "3x ruff, 1x ast.parse"
-    )
-    warm = [*lint, "--cache-dir", str(work / "cache")]
-    time.sleep(2.1)  # a cache does not trust files that have only just been written
-    seconds(warm)
-    compare(
-        "warm",
-        [
-            ("jaxresid", warm),
-            ("read and scan the bytes", [sys.executable, "-c", SCAN], stdin),
-            ("lint --help, the start-up", [sys.executable, "-m", "jaxresid", "lint", "--help"]),
-        ],
-        options.rounds,
-        "2x read and scan, plus start-up",
-    )
+    entries.append(("read and scan the bytes", [sys.executable, "-c", SCAN], stdin))
+    start_up = [sys.executable, "-m", "jaxresid", "lint", "--help"]
+    entries.append(("lint --help, the start-up", start_up))
+    ours = compare("two processes", entries, options.rounds, "3x ruff, 1x ast.parse")
     slow = {
         "flake8": [options.flake8, "-j2", "--isolated", here],
         "Fixit": [options.fixit, "lint", here],
@@ -152,27 +140,25 @@ def cpu_and_wall(command, cwd=None):
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall
 
 
-def packages(directory, options, work):
+def packages(directory, options):
     """Print a table of packages: the least of several rounds, in which the commands alternate."""
-    print("\n| package | files | MB | jaxresid | ruff | ratio | within | warm |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("\n| package | files | MB | jaxresid | ruff | ratio | within |")
+    print("|---|---|---|---|---|---|---|")
     lint = [sys.executable, "-m", "jaxresid", "lint", "--isolated", "-q", "-j2"]
     ruff = [options.ruff, "check", "--no-cache", "--isolated", "-q"]
     within, total = 0, 0
     for package in sorted(p for p in directory.resolve().iterdir() if p.is_dir()):
         files = list(package.rglob("*.py"))
         nbytes = sum(f.stat().st_size for f in files)
-        warm = [*lint, "--cache-dir", str(work / package.name), str(package)]
-        seconds(warm)
+        seconds([*lint, str(package)])  # writes the bytecode
         rows = [
             (
-                cpu_and_wall([*lint, "--no-cache", str(package)]),
+                cpu_and_wall([*lint, str(package)]),
                 cpu_and_wall([*ruff, str(package)]),
-                cpu_and_wall(warm),
             )
             for _ in range(options.rounds)
         ]
-        (ours, wall), (its, ruff_wall), (again, again_wall) = (
+        (ours, wall), (its, ruff_wall) = (
             (min(cpu for cpu, _ in column), min(clock for _, clock in column))
             for column in zip(*rows, strict=True)
         )
@@ -181,7 +167,7 @@ def packages(directory, options, work):
         print(
             f"| {package.name} | {len(files):,} | {nbytes / 1e6:.1f} | {wall:.2f} s ({ours:.2f}) | "
             f"{ruff_wall:.2f} s ({its:.2f}) | {wall / ruff_wall:.1f} | "
-            f"{'yes' if good else 'no'} | {again_wall:.2f} s ({again:.2f}) |",
+            f"{'yes' if good else 'no'} |",
             flush=True,
         )
     print(
@@ -249,7 +235,7 @@ def growth(options, work):
             },
         },
     }
-    lint = [sys.executable, "-m", "jaxresid", "lint", "--isolated", "-q", "--no-cache", "-j1"]
+    lint = [sys.executable, "-m", "jaxresid", "lint", "--isolated", "-q", "-j1"]
     (work / "model.py").write_text(IRRELEVANT)
     _, idle = cpu_and_memory([*lint, "model.py"], work)
     for title, made in shapes.items():
@@ -281,7 +267,7 @@ def staged(options, work):
     names = [f"m{i}.py" for i in range(20)]
     for name in names:
         (directory / name).write_text(IRRELEVANT)
-    lint = [sys.executable, "-m", "jaxresid", "lint", "--force-exclude", "--no-cache", *names]
+    lint = [sys.executable, "-m", "jaxresid", "lint", "--force-exclude", *names]
     click = [sys.executable, "-c", "import click"]
     entries = [("jaxresid", lint, b"", directory), ("import click", click)]
     for _, command, *where in entries:
@@ -290,7 +276,7 @@ def staged(options, work):
 
 
 def editor(options, work):
-    """One buffer of 70 KB, first with no cache, then with the one that the project has."""
+    """One buffer of 70 KB."""
     directory = work / "editor"
     directory.mkdir()
     (directory / "pyproject.toml").write_text("[project]\nname = 'm'\nversion = '1'\n")
@@ -303,12 +289,8 @@ def editor(options, work):
     lint = [sys.executable, "-m", "jaxresid", "lint", "-", "--stdin-filename", "model.py"]
     parse = [sys.executable, "-c", "import ast, sys; ast.parse(sys.stdin.read())"]
     stdin = text.encode()
-    first = seconds(lint, stdin, directory)
-    time.sleep(2.1)
-    seconds([*lint[:4], "."], b"", directory)
-    print(f"\neditor, first time: {first:.3f} s")
     entries = [("jaxresid", lint, stdin, directory), ("python -c ast.parse", parse, stdin)]
-    compare(f"editor, {len(text) / 1000:.0f} KB from stdin, warm", entries, options.rounds)
+    compare(f"editor, {len(text) / 1000:.0f} KB from stdin", entries, options.rounds)
 
 
 def main():
@@ -326,7 +308,7 @@ def main():
         work = Path(directory).resolve()
         if options.packages or options.growth:
             if options.packages:
-                packages(options.packages, options, work)
+                packages(options.packages, options)
             if options.growth:
                 growth(options, work)
             return

@@ -182,7 +182,7 @@ def said(tree: Path) -> set[tuple[str, int, str]]:
     run = LintRun(Config(tree, selections=(Selection(select=("ALL",)),)))
     return {
         (Path(v.path).relative_to(tree).as_posix(), v.span.row, v.code)
-        for linted in run.run([str(tree)], jobs=1, cache=False)
+        for linted in run.run([str(tree)], jobs=1)
         for v in linted.violations
         if v.severity != "info"
     }

@@ -40,7 +40,7 @@ class Recorder:
 def test_cycles_are_looked_for_rarely_while_files_are_linted(before, during):
     lint = Recorder()
     gc.set_threshold(*before)
-    assert lint_files(FILES, 1, None, lint, Recorder) == [(Linted("a.py", ()), None)]
+    assert lint_files(FILES, 1, lint, Recorder) == [Linted("a.py", ())]
     assert lint.thresholds == [during]
     assert gc.get_threshold() == before
 
@@ -48,5 +48,5 @@ def test_cycles_are_looked_for_rarely_while_files_are_linted(before, during):
 def test_an_error_leaves_it_as_it_was():
     gc.set_threshold(700, 10, 5)
     with pytest.raises(ZeroDivisionError):
-        lint_files(FILES, 1, None, Recorder(ZeroDivisionError()), Recorder)
+        lint_files(FILES, 1, Recorder(ZeroDivisionError()), Recorder)
     assert gc.get_threshold() == (700, 10, 5)

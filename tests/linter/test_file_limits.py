@@ -44,7 +44,7 @@ class Linter(LintRun):
 def outcomes(work):
     lint = Linter(work)
     files = [CandidateFile(p.name, p, b"") for p in (A, B)]
-    results = [linted for linted, _ in lint_files(files, 1, None, lint, None)]
+    results = lint_files(files, 1, lint, None)
     return [(r.path, [v.code for v in r.violations]) for r in results], lint.done
 
 
@@ -55,6 +55,15 @@ def outcomes(work):
 )
 def test_a_file_that_takes_too_long_is_named(work):
     assert outcomes(work) == ([("a.py", ["over-limit"]), ("b.py", [])], ["a.py", "b.py"])
+
+
+def test_what_is_left_out_is_empty_for_others(tmp_path):
+    file = tmp_path / "a.py"
+    file.write_text("import jax\n")
+    run = LintRun(Config(tmp_path))
+    assert run.project(tmp_path).contents.content(file) == b"import jax\n"
+    run.leave_out(file)
+    assert run.project(tmp_path).contents.content(file) == b""
 
 
 def test_one_that_takes_too_long_to_read_is_left_out_for_others():

@@ -29,7 +29,6 @@ def test_paths(tmp_path):
     (tmp_path / "good.py").write_text(GOOD)
     (linted,) = jaxresid.lint_paths([tmp_path])
     assert linted.path == str(tmp_path / "bad.py")
-    assert not (tmp_path / ".jaxresid_cache").exists()
     with pytest.raises(jaxresid.JaxresidError, match="no such file"):
         jaxresid.lint_paths([tmp_path / "missing.py"])
 

@@ -56,7 +56,7 @@ def test_what_stands_below_a_folder_of_tests_is_a_test_wherever_it_is_linted_fro
     (folder / "model.py").write_text(WHOLE)
     for where, path in ((tmp_path, "tests/unit/model.py"), (folder, "model.py")):
         monkeypatch.chdir(where)
-        linted = LintRun(Config(tmp_path)).run([path], jobs=1, cache=False)
+        linted = LintRun(Config(tmp_path)).run([path], jobs=1)
         assert [v.severity for file in linted for v in file.violations] == ["info"]
 
 
@@ -83,8 +83,8 @@ def test_a_suppression_of_a_project_rule_is_unused_only_where_the_project_is_see
     source = "import jax\n\n\ndef f(p):\n    return p  # jaxresid: ignore[JXR301]\n"
     path = tmp_path / "module.py"
     path.write_text(source)
-    whole = Project(lambda: [ProjectModule(path, "module")], complete=True).view()
-    part = Project(lambda: [ProjectModule(path, "module")]).view()
+    whole = Project(lambda: [ProjectModule(path, "module")], complete=True)
+    part = Project(lambda: [ProjectModule(path, "module")])
     codes = [
         [v.code for v in lint_bytes(source.encode(), "module.py", SETTINGS, project=p).violations]
         for p in (whole, part, None)

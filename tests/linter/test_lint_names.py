@@ -248,7 +248,7 @@ def test_uses_in_other_modules(tmp_path, name, code):
     index = project(tmp_path, {**FILES, name: code})
     home = index.module_at(tmp_path / "pkg" / "model.py")
     found = index.facts(home)
-    (use,) = index.view().remote_uses("pkg.model.loss", home.path)
+    (use,) = index.remote_uses("pkg.model.loss", home.path)
     assert (use.kind, use.callee) == ("derivative", "jax.grad")
     assert use.path.endswith(name.rpartition("/")[2])
     assert [s.qualname for s in found.sites] == ["jax.checkpoint"]
@@ -258,13 +258,13 @@ def test_a_function_of_the_same_name_elsewhere_is_another(tmp_path):
     other = "import jax\nfrom other.model import loss\njax.grad(loss)\n"
     mine = "import jax\ndef loss(w): ...\njax.grad(loss)\n"
     index = project(tmp_path, {**FILES, "train.py": other, "pkg/more.py": mine})
-    assert index.view().remote_uses("pkg.model.loss", tmp_path / "pkg" / "model.py") == ()
+    assert index.remote_uses("pkg.model.loss", tmp_path / "pkg" / "model.py") == ()
 
 
 def test_an_alias_in_another_module_is_seen_through(tmp_path):
     index = project(tmp_path, FILES)
     code = "from pkg.shim import ckpt\nckpt(f)"
-    assert [q for q, _ in sites(code, project=index.view(), path=tmp_path / "train.py")] == [
+    assert [q for q, _ in sites(code, project=index, path=tmp_path / "train.py")] == [
         "jax.checkpoint"
     ]
     assert sites(code) == []
@@ -337,3 +337,10 @@ def test_keywords(keywords, policy, cse):
     )
     (site,) = found.sites
     assert (found.policy(site).kind, found.prevent_cse(site)) == (policy, cse)
+
+
+def test_scripts_of_two_directories_import_their_own_neighbours(tmp_path):
+    files = {"a/ours.py": "import jax\nckpt = jax.checkpoint\n", "b/ours.py": "ckpt = print\n"}
+    index = project(tmp_path, files)
+    of_a, of_b = (index.canonical("ours.ckpt", tmp_path / d / "train.py") for d in "ab")
+    assert (of_a, of_b) == ("jax.checkpoint", "b.ours.ckpt")

@@ -38,7 +38,7 @@ def project_of(example, root, raw):
         dotted = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         modules.append(ProjectModule(path, dotted))
     shown = {root / n: n for n in contents}
-    return Project(lambda: modules, complete=True, display_paths=shown).view()
+    return Project(lambda: modules, complete=True, display_paths=shown)
 
 
 def lint(rule, example, source, root):

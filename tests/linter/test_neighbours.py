@@ -66,7 +66,7 @@ def parsed(monkeypatch):
 
 
 def _answers(index, home):
-    return {name: index.view().remote_uses(f"model.{name}", home) for name in _NAMES}
+    return {name: index.remote_uses(f"model.{name}", home) for name in _NAMES}
 
 
 def test_a_file_whose_tree_is_gone_answers_as_before(tmp_path, monkeypatch, parsed):
@@ -92,13 +92,13 @@ def test_what_no_rule_could_ask_about_is_looked_up_again(tmp_path, monkeypatch):
 def test_strings_are_counted_in_files_that_quote_them(tmp_path, parsed):
     files = {"a": "x = ('qkv', 'qkv')\n", "b": "qkv = 1\n", "c": "y = f'qkv'\n", "d": "qkv = '\n"}
     index, _ = _project(tmp_path, files)
-    assert index.view().strings("qkv") == 3
+    assert index.strings("qkv") == 3
     assert parsed == ["a.py", "c.py"]
 
 
 def test_an_unreadable_file_may_hold_a_string_any_number_of_times(tmp_path):
     index, _ = _project(tmp_path, {"a": "x = 'qkv'\n", "b": "# coding: none\n'qkv'\n"})
-    assert index.view().strings("qkv") > 1000
+    assert index.strings("qkv") > 1000
 
 
 def test_trees_go_without_the_garbage_collector(tmp_path, monkeypatch):

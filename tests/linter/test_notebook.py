@@ -352,7 +352,7 @@ def test_only_what_a_comment_silences_is_counted(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     cells = code("    import jax"), BAD, code(f"    {UNKNOWN}")
     (tmp_path / "a.ipynb").write_bytes(file(*cells))
-    assert run(["lint", "--no-cache", "--add-noqa", "a.ipynb"]) == 1
+    assert run(["lint", "--add-noqa", "a.ipynb"]) == 1
     assert capsys.readouterr().err.startswith("Silenced 2 findings.\n")
     last = json.loads((tmp_path / "a.ipynb").read_bytes())["cells"][2]["source"]
     assert last == f"    {UNKNOWN}  # jaxresid: ignore[JXR105, JXR505]"

@@ -79,7 +79,7 @@ def test_all_layers_are_named_in_the_order_of_the_source(source, named):
 @pytest.mark.integration
 def test_the_message_is_the_same_whatever_strings_hash_to(tmp_path):
     (tmp_path / "net.py").write_text(textwrap.dedent(CHOSEN))
-    command = [sys.executable, "-m", "jaxresid", "lint", "--isolated", "--no-cache", "net.py"]
+    command = [sys.executable, "-m", "jaxresid", "lint", "--isolated", "net.py"]
     printed = {
         subprocess.run(
             command,

@@ -723,11 +723,10 @@ def test_a_function_of_another_file(tmp_path):
     for name, text in paths.items():
         (tmp_path / name).write_text(text)
     lint = LintRun(Config(tmp_path, selections=(Selection(select=("JXR504",)),)))
-    cache = {"cache": True, "jobs": 1}
-    (found,) = (v for f in lint.run([str(tmp_path)], **cache) for v in f.violations)
+    (found,) = (v for f in lint.run([str(tmp_path)], jobs=1) for v in f.violations)
     given, asked = found.related
     assert (given.path.endswith("model.py"), asked.path.endswith("layers.py")) == (True, True)
     assert (asked.span.row, asked.span.column) == (3, 7)
     (tmp_path / "layers.py").write_text(LAYERS.replace("if train:", "if x is train:"))
     lint = LintRun(Config(tmp_path, selections=(Selection(select=("JXR504",)),)))
-    assert not [v for f in lint.run([str(tmp_path)], **cache) for v in f.violations]
+    assert not [v for f in lint.run([str(tmp_path)], jobs=1) for v in f.violations]

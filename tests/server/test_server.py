@@ -50,7 +50,7 @@ def codes(diagnostics):
 
 def linted(path, *options):
     """What the command line says of a file, as JSON for editors."""
-    argv = [sys.executable, "-m", "jaxresid", "lint", "--no-cache", "-f", "lsp", *options, path]
+    argv = [sys.executable, "-m", "jaxresid", "lint", "-f", "lsp", *options, path]
     done = subprocess.run(argv, env=clients.ENVIRONMENT, capture_output=True, check=False)
     (file,) = json.loads(done.stdout)
     return file["diagnostics"]

@@ -53,7 +53,6 @@ class LintRequest(NamedTuple):
     ignore_noqa: bool
     exit_zero: bool
     exit_non_zero_on_fix: bool
-    cache: bool
     jobs: int | None
     stdin_filename: str | None
     output: str | None
@@ -136,7 +135,8 @@ class _Command(ExplainedCommand):
     group=Group.RULES,
     metavar="X.Y",
     callback=_target,
-    help="The newest JAX that the code must run on.  [default: what pyproject.toml allows]",
+    help="The newest JAX that the code must run on.  [default: what uv.lock or pyproject.toml"
+    " says, else the newest]",
 )
 @showing_options
 @option(
@@ -151,22 +151,6 @@ class _Command(ExplainedCommand):
 )
 @option(
     "--exit-non-zero-on-fix", group=Group.FIXES, is_flag=True, help="Exit 1 if anything was fixed."
-)
-@option(
-    "-n",
-    "--no-cache",
-    "cache",
-    group=Group.GENERAL,
-    flag_value=False,
-    default=True,
-    help="Do not use the cache.",
-)
-@option(
-    "--cache-dir",
-    type=click.Path(),
-    group=Group.GENERAL,
-    metavar="DIR",
-    help="The cache directory.  [default: .jaxresid_cache]",
 )
 @option(
     "-j",
@@ -227,7 +211,7 @@ def _check(request: LintRequest, options: Options) -> None:
 
 
 def _run_once(request: LintRequest, options: Options) -> int:
-    # As for ruff: what concerns the run (format, cache) comes from the configuration nearest to
+    # As for ruff: what concerns the run, as the format, comes from the configuration nearest to
     # where it runs, what concerns a file from the one nearest to the file.
     config = _base(request, options)
     run = LintRun(
@@ -245,7 +229,7 @@ def _run_once(request: LintRequest, options: Options) -> int:
     if _STDIN in request.paths:
         return _stdin(request, run)
     paths = request.paths or (".",)
-    results = run.run(paths, jobs=request.jobs, cache=request.cache)
+    results = run.run(paths, jobs=request.jobs)
     if run.found_nothing and not request.quiet:
         click.echo("jaxresid: warning: no Python files found", err=True)
     if request.add_noqa is not None:
@@ -339,7 +323,7 @@ def _fix(request: LintRequest, run: LintRun, results: Sequence[Linted]) -> int:
             ignore_noqa=run.ignore_noqa,
             reports_configuration=True,
         )
-        results = run.run(request.paths or (".",), jobs=request.jobs, cache=request.cache)
+        results = run.run(request.paths or (".",), jobs=request.jobs)
     return _show(request, run, results, fixed=len(made))
 
 

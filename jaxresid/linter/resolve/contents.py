@@ -1,13 +1,9 @@
-"""Answer which files of a project could say something about a name, from their bytes alone.
-
-Whether one file is in an answer depends on that file only, so that an answer is brought up to date
-by asking about the files that changed.
-"""
+"""Answer which files of a project could say something about a name, from their bytes alone."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -52,10 +48,6 @@ class Question(NamedTuple):
 
     word: str
     parent: str | None = None
-
-
-# Returns the files in the answer to a question, in the order of the project's; None if not known.
-Answered = Callable[[Question], "tuple[Path, ...] | None"]
 
 
 class FileWords:
@@ -174,7 +166,6 @@ class Contents:
       known: bytes of files that were read before, or that replace what is in the file.
       remembered: what is known of files from before, which are not read again; what is learned is
         added.
-      answered: returns the answer to a question that is known from before, None where it is not.
     """
 
     def __init__(
@@ -182,16 +173,13 @@ class Contents:
         paths: Sequence[Path],
         known: Mapping[Path, bytes],
         remembered: dict[Path, FileWords] | None = None,
-        answered: Answered = lambda _: None,
     ) -> None:
         self._paths = paths
-        self._answered = answered
         self._known = known
         # What each file answered is remembered with its words, and then there is nothing to list.
         self._lists = remembered is None
         self._remembered = {} if remembered is None else remembered
         self._words: dict[Path, FileWords] = {}
-        self._digests: dict[Path, str] = {}
         self._nsearched = 0
         self._answers: dict[Question, tuple[Path, ...]] = {}
 
@@ -214,17 +202,10 @@ class Contents:
         """Return a file's bytes; empty where it cannot be read."""
         return self.words(path).content
 
-    def digest(self, path: Path) -> str:
-        """Return a digest of a file's bytes."""
-        if path not in self._digests:
-            self._digests[path] = content_digest(self.content(path))
-        return self._digests[path]
-
     def answer(self, question: Question) -> tuple[Path, ...]:
         """Return the files that could answer a question."""
         if question not in self._answers:
-            known = self._answered(question)
-            self._answers[question] = self._asked(question) if known is None else known
+            self._answers[question] = self._asked(question)
         return self._answers[question]
 
     def _asked(self, question: Question) -> tuple[Path, ...]:
@@ -299,10 +280,3 @@ def _is_whole(dotted: bytes, content: bytes) -> bool:
     while at > 0 and _WORD.match(content, at - 1, at):
         at = content.find(dotted, at + 1)
     return at >= 0
-
-
-def content_digest(content: bytes) -> str:
-    """Return a digest of bytes."""
-    import hashlib  # takes 3 ms, which a run without a cache need not wait for
-
-    return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from jaxresid.linter.resolve.contents import Contents
 from jaxresid.linter.resolve.names import Names
-from jaxresid.linter.resolve.notes import Notes
 from jaxresid.linter.resolve.project_module import ProjectModule
 
 # Never part of the project, so not looked up in it.
@@ -45,6 +44,7 @@ class ModuleNames:
         self._by_name = {m.name: m for m in modules}
         self.by_path = {m.path: m for m in modules}
         self._outlines: dict[Path, Mapping[str, frozenset[str]] | None] = {}
+        self._canonical: dict[tuple[str, Path | None], str] = {}
 
     @cached_property
     def _top_level(self) -> frozenset[str]:
@@ -64,13 +64,16 @@ class ModuleNames:
             if any(word in self._contents.content(m.path) for word in _ASKED_ABOUT)
         }
 
-    def canonical(self, qualname: str, importer: Path | None, notes: Notes) -> str:
-        """Return the name under which something is defined, as `ProjectView.canonical`."""
+    def canonical(self, qualname: str, importer: Path | None) -> str:
+        """Return the name under which something is defined, as `Project.canonical`."""
         if is_library(qualname) or qualname.partition(".")[0] not in self._top_level:
             return qualname
-        return self._follow(qualname, importer, _MAX_ALIASES, notes)
+        key = qualname, importer
+        if key not in self._canonical:
+            self._canonical[key] = self._follow(qualname, importer, _MAX_ALIASES)
+        return self._canonical[key]
 
-    def _follow(self, qualname: str, importer: Path | None, left: int, notes: Notes) -> str:
+    def _follow(self, qualname: str, importer: Path | None, left: int) -> str:
         found = self.locate(qualname, importer)
         if found is None or not left:
             return qualname
@@ -78,7 +81,6 @@ class ModuleNames:
         name = f"{module.name}.{attribute}"
         if "." in attribute:
             return name
-        notes.files.add(module.path)
         words, word = self._contents.words(module.path), attribute.encode("utf-8", "surrogatepass")
         open_to_doubt = word in words.content and not words.defines(word)
         known = self._targets(module) if open_to_doubt else None
@@ -87,7 +89,7 @@ class ModuleNames:
         if target and target != qualname:
             if is_library(target):
                 return target
-            return self._follow(target, module.path, left - 1, notes)
+            return self._follow(target, module.path, left - 1)
         return name
 
     def locate(self, qualname: str, importer: Path | None) -> tuple[ProjectModule, str] | None:

@@ -1,24 +1,22 @@
 """Index what other modules of the project do with the functions of one.
 
 Lazy throughout: a file of the project is parsed only when a question reaches it, and a question
-reaches it only if its bytes mention the name that the question is about. Files ask through a
-`ProjectView`, which notes what the answers were made from.
+reaches it only if its bytes mention the name that the question is about.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from jaxresid.linter.resolve.contents import Answered, Contents, Question
+from jaxresid.linter.resolve.contents import Contents, Question
 from jaxresid.linter.resolve.facts import Facts
 from jaxresid.linter.resolve.module_names import ModuleNames, is_library
 from jaxresid.linter.resolve.names import Binding, Definition, imported_from
 from jaxresid.linter.resolve.neighbours import Neighbours, ParsedModule, Remembered
-from jaxresid.linter.resolve.notes import Dependencies, Notes
 from jaxresid.linter.resolve.project_module import ProjectModule
 from jaxresid.linter.resolve.uses import RemoteUse
 from jaxresid.linter.text.source import SourceText, UndecodableError
@@ -42,7 +40,6 @@ class Project:
       target_jax: the jax that the code is written for; None for the newest.
       display_paths: how the path of a file is shown to the user.
       remembered: what is known of files from a run before this one.
-      answered: the answers that are known from a run before this one, as for `Contents`.
     """
 
     def __init__(
@@ -54,17 +51,15 @@ class Project:
         target_jax: tuple[int, int] | None = None,
         display_paths: dict[Path, str] | None = None,
         remembered: Remembered | None = None,
-        answered: Answered = lambda _: None,
     ) -> None:
         self._list = modules
         self._complete = complete
         self._known = contents or {}
         self._shown = display_paths or {}
         self._remembered = remembered
-        self._answered = answered
         self._target_jax = target_jax
         self._neighbours = Neighbours(self._parse, self._facts, lambda: self.names.askable)
-        self._notes: dict[Path, Notes] = {}
+        self._remote: dict[tuple[str, Path | None], tuple[RemoteUse, ...]] = {}
         self._strings: dict[str, int] = {}
         self._mentioning: dict[tuple[Question, ...], tuple[Path, ...]] = {}
 
@@ -77,7 +72,7 @@ class Project:
     def contents(self) -> Contents:
         """The bytes of the modules."""
         words = self._remembered.words if self._remembered is not None else None
-        return Contents([m.path for m in self.modules], self._known, words, self._answered)
+        return Contents([m.path for m in self.modules], self._known, words)
 
     @cached_property
     def names(self) -> ModuleNames:
@@ -87,14 +82,6 @@ class Project:
     def module_at(self, path: Path) -> ProjectModule | None:
         """Return the module that a file is, None if it is not in the project."""
         return self.names.by_path.get(path)
-
-    def view(self) -> ProjectView:
-        """Return the project as a file that is linted sees it, with nothing noted yet."""
-        return ProjectView(self, Notes())
-
-    def dependencies(self, notes: Notes) -> Dependencies:
-        """Return what answers with these notes depend on: as it is now."""
-        return notes.dependencies(self._notes, self.contents)
 
     # -- the modules as others see them ------------------------------------------------------
 
@@ -118,13 +105,12 @@ class Project:
         return parsed.tree if parsed is not None else None
 
     def _facts(self, parsed: ParsedModule) -> Facts:
-        path = parsed.module.path
         return Facts(
             parsed.source,
             parsed.tree,
             names=parsed.names,
-            path=path,
-            project=ProjectView(self, self._notes.setdefault(path, Notes())),
+            path=parsed.module.path,
+            project=self,
             target_jax=self._target_jax,
             remote=True,
         )
@@ -138,14 +124,33 @@ class Project:
         """Return the facts of a module of the project, None where it does not parse."""
         return self._neighbours.facts(module.path)
 
+    def canonical(self, qualname: str, importer: Path | None = None) -> str:
+        """Return the name under which something is defined.
+
+        The name is followed through the project's imports and module-level aliases: `mylib.remat`
+        gives `jax.checkpoint`.
+
+        Args:
+          qualname: the dotted name.
+          importer: the file that uses the name; it may import modules from its own directory.
+        """
+        return self.names.canonical(qualname, importer)
+
     def definition(
-        self, qualname: str, importer: Path | None, notes: Notes
+        self, qualname: str, importer: Path | None = None
     ) -> tuple[Facts, Definition] | None:
-        """Return what a name of another module is there, as `ProjectView.definition`."""
-        found = self.names.locate(self.names.canonical(qualname, importer, notes), importer)
+        """Return the function or class that a name of another module is, with that one's facts.
+
+        None is returned for what is not at the top level of a module of the project, or is bound
+        there more than once.
+
+        Args:
+          qualname: the dotted name.
+          importer: the file that uses the name.
+        """
+        found = self.names.locate(self.names.canonical(qualname, importer), importer)
         if found is None or is_library(found[0].name):
             return None
-        notes.facts.add(found[0].path)
         facts = self._neighbours.facts(found[0].path)
         match facts.names.root.bindings.get(found[1], []) if facts is not None else []:
             case [Binding(node=ast.FunctionDef() | ast.ClassDef() as node)]:
@@ -153,18 +158,26 @@ class Project:
                 return facts, node
         return None
 
-    def remote_uses(self, qualname: str, home: Path | None, notes: Notes) -> Iterable[RemoteUse]:
-        """Yield what the other modules do with a function of one, as `ProjectView.remote_uses`."""
+    def remote_uses(self, qualname: str, home: Path | None = None) -> tuple[RemoteUse, ...]:
+        """Return what the other modules do with a function of one.
+
+        Args:
+          qualname: the dotted name of the function.
+          home: the file that defines it.
+        """
+        key = (qualname, home)
+        if key not in self._remote:
+            self._remote[key] = tuple(self._remote_uses(qualname, home))
+        return self._remote[key]
+
+    def _remote_uses(self, qualname: str, home: Path | None) -> Iterator[RemoteUse]:
         home_name, _, last = qualname.rpartition(".")
         question = Question(last, home_name.rpartition(".")[2] or home_name)
-        notes.ask(question, contents=True)
         for path in self.contents.answer(question):
-            if path == home or not self._may_load(path, question, qualname, notes):
-                continue
-            notes.facts.add(path)
-            yield from self._neighbours.uses(path, qualname)
+            if path != home and self._may_load(path, question, qualname):
+                yield from self._neighbours.uses(path, qualname)
 
-    def _may_load(self, path: Path, question: Question, qualname: str, notes: Notes) -> bool:
+    def _may_load(self, path: Path, question: Question, qualname: str) -> bool:
         """Return whether a file may read something of another one, as far as its imports tell."""
         words, word = self.contents.words(path), question.word.encode("utf-8", "surrogatepass")
         if question.parent is not None and words.spells(word, question.parent):
@@ -176,7 +189,7 @@ class Project:
             name = text.lstrip(".")
             base = imported_from(package, len(text) - len(name), name)
             full = f"{base}.{question.word}" if base else question.word
-            if self.names.canonical(full, path, notes) == qualname:
+            if self.names.canonical(full, path) == qualname:
                 return True
         return False
 
@@ -185,10 +198,10 @@ class Project:
     @cached_property
     def complete(self) -> bool:
         """Whether every project file is known and parses, as far as it mentions names."""
-        naming = self.mentioning((_NAMING,))
+        naming = self._mentions((_NAMING,))
         return self._complete and all(map(self._neighbours.parses, naming))
 
-    def mentioning(self, questions: tuple[Question, ...]) -> tuple[Path, ...]:
+    def _mentions(self, questions: tuple[Question, ...]) -> tuple[Path, ...]:
         """Return the modules whose code has the word of one of some questions, in their order."""
         if questions not in self._mentioning:
             paths = {
@@ -201,13 +214,24 @@ class Project:
             self._mentioning[questions] = found
         return self._mentioning[questions]
 
-    def made(self, paths: Iterable[Path], make: Callable[[Facts], _T]) -> tuple[_T, ...]:
-        """Return what a function makes of the facts of each module that parses."""
-        found = (self._neighbours.made(path, make) for path in paths)
+    def of_naming(self, make: Callable[[Facts], _T]) -> tuple[_T, ...]:
+        """Return what a function makes of each module that mentions `checkpoint_name`."""
+        return self._made((_NAMING,), make)
+
+    def of_policies(self, make: Callable[[Facts], _T]) -> tuple[_T, ...]:
+        """Return what a function makes of each module that mentions a policy over names."""
+        return self._made(_POLICIES, make)
+
+    def _made(self, questions: tuple[Question, ...], make: Callable[[Facts], _T]) -> tuple[_T, ...]:
+        found = (self._neighbours.made(path, make) for path in self._mentions(questions))
         return tuple(made for made in found if made is not None)
 
     def strings(self, value: str) -> int:
-        """Return how many times a string is a literal, as `ProjectView.strings`."""
+        """Return how many times a string is a literal in the project's modules.
+
+        f-strings are not counted. The number is huge where a module that contains it does not
+        parse.
+        """
         if value not in self._strings:
             self._strings[value] = self._count_strings(value)
         return self._strings[value]
@@ -222,98 +246,3 @@ class Project:
                 return _MANY
             count += found
         return count
-
-
-class ProjectView:
-    """A project as one of its files sees it.
-
-    Args:
-      project: the project.
-      notes: where it is noted what the answers were made from.
-    """
-
-    def __init__(self, project: Project, notes: Notes) -> None:
-        self._project = project
-        self.notes = notes
-        self._canonical: dict[tuple[str, Path | None], str] = {}
-        self._remote: dict[tuple[str, Path | None], tuple[RemoteUse, ...]] = {}
-
-    def module_at(self, path: Path) -> ProjectModule | None:
-        """Return the module that a file is, None if it is not in the project."""
-        return self._project.module_at(path)
-
-    def parsed(self, path: Path, text: str) -> ParsedModule | None:
-        """Return a file of the project with its tree, None unless it has this text and parses."""
-        return self._project.parsed(path, text)
-
-    def canonical(self, qualname: str, importer: Path | None = None) -> str:
-        """Return the name under which something is defined.
-
-        The name is followed through the project's imports and module-level aliases: `mylib.remat`
-        gives `jax.checkpoint`.
-
-        Args:
-          qualname: the dotted name.
-          importer: the file that uses the name; it may import modules from its own directory.
-        """
-        key = (qualname, importer)
-        if key not in self._canonical:
-            self._canonical[key] = self._project.names.canonical(qualname, importer, self.notes)
-        return self._canonical[key]
-
-    def definition(
-        self, qualname: str, importer: Path | None = None
-    ) -> tuple[Facts, Definition] | None:
-        """Return the function or class that a name of another module is, with that one's facts.
-
-        None is returned for what is not at the top level of a module of the project, or is bound
-        there more than once.
-
-        Args:
-          qualname: the dotted name.
-          importer: the file that uses the name.
-        """
-        return self._project.definition(qualname, importer, self.notes)
-
-    def remote_uses(self, qualname: str, home: Path | None = None) -> tuple[RemoteUse, ...]:
-        """Return what the other modules do with a function of one.
-
-        Args:
-          qualname: the dotted name of the function.
-          home: the file that defines it.
-        """
-        key = (qualname, home)
-        if key not in self._remote:
-            self._remote[key] = ()
-            self._remote[key] = tuple(self._project.remote_uses(qualname, home, self.notes))
-        return self._remote[key]
-
-    @property
-    def complete(self) -> bool:
-        """Return whether every project file is known and parses, as far as it mentions names."""
-        self.notes.ask(_NAMING, contents=True)
-        return self._project.complete
-
-    def of_naming(self, make: Callable[[Facts], _T]) -> tuple[_T, ...]:
-        """Return what a function makes of each module that mentions `checkpoint_name`."""
-        return self._made((_NAMING,), make)
-
-    def of_policies(self, make: Callable[[Facts], _T]) -> tuple[_T, ...]:
-        """Return what a function makes of each module that mentions a policy over names."""
-        return self._made(_POLICIES, make)
-
-    def _made(self, questions: tuple[Question, ...], make: Callable[[Facts], _T]) -> tuple[_T, ...]:
-        for question in questions:
-            self.notes.ask(question, contents=True)
-        paths = self._project.mentioning(questions)
-        self.notes.facts.update(paths)
-        return self._project.made(paths, make)
-
-    def strings(self, value: str) -> int:
-        """Return how many times a string is a literal in the project's modules.
-
-        f-strings are not counted. The number is huge where a module that contains it does not
-        parse.
-        """
-        self.notes.ask(Question(value), contents=True)
-        return self._project.strings(value)

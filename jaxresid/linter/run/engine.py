@@ -22,7 +22,7 @@ from jaxresid.violations import OVER_LIMIT, Fix, Linted, Span, Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.neighbours import ParsedModule
-    from jaxresid.linter.resolve.project import ProjectView
+    from jaxresid.linter.resolve.project import Project
     from jaxresid.linter.rule import Rule
 
 INVALID_SYNTAX = "invalid-syntax"
@@ -91,7 +91,7 @@ def lint_bytes(
     path: str,
     settings: LintSettings,
     *,
-    project: ProjectView | None = None,
+    project: Project | None = None,
     file: Path | None = None,
 ) -> Linted:
     """Lint one file's content.
@@ -115,7 +115,7 @@ def lint_document(
     document: Document,
     settings: LintSettings,
     *,
-    project: ProjectView | None = None,
+    project: Project | None = None,
     file: Path | None = None,
 ) -> Linted:
     """Lint a file that has been decoded."""
@@ -127,7 +127,7 @@ def violations_in(
     document: Document,
     settings: LintSettings,
     *,
-    project: ProjectView | None = None,
+    project: Project | None = None,
     file: Path | None = None,
 ) -> list[Violation]:
     """Return the violations of a document, in the coordinates of its module."""
@@ -150,7 +150,7 @@ def _found_in(
     parsed: Parsed,
     known: ParsedModule | None,
     settings: LintSettings,
-    project: ProjectView | None,
+    project: Project | None,
     file: Path | None,
 ) -> list[Violation]:
     """Return the violations of a tree, without suppressed ones."""
@@ -229,7 +229,7 @@ def fix_bytes(
     path: str,
     settings: LintSettings,
     *,
-    project: Callable[[bytes], ProjectView | None] = lambda _: None,
+    project: Callable[[bytes], Project | None] = lambda _: None,
     file: Path | None = None,
 ) -> FixResult:
     """Make the fixes of one file until none is left, in rounds of fixes that do not overlap.

@@ -1,9 +1,8 @@
-"""Lint paths: find files, index their project, use the cache."""
+"""Lint paths: find files, index their project."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,12 +26,9 @@ from jaxresid.settings.toml_values import ConfigFileError, display_path
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.neighbours import Remembered
-    from jaxresid.linter.resolve.notes import Dependencies, Notes
-    from jaxresid.linter.resolve.project import Project, ProjectView
+    from jaxresid.linter.resolve.project import Project
     from jaxresid.linter.resolve.project_module import ProjectModule
-    from jaxresid.linter.run.cache import LintCache
     from jaxresid.linter.run.engine import FixResult, LintSettings
-    from jaxresid.linter.run.known_results import FileNames, KnownResults, Learned, ProjectFacts
     from jaxresid.settings.requirements.in_use import Directory
     from jaxresid.violations import Linted
 
@@ -87,12 +83,10 @@ class LintRun:
         self._known: dict[Path, Directory] = {}
         self._entries: dict[Config, tuple[RuleEntry, ...]] = {}
         self._markers: dict[Config, frozenset[bytes]] = {}
-        self._markers_in: dict[str, tuple[frozenset[bytes], str]] = {}
+        self._markers_in: dict[str, frozenset[bytes]] = {}
         self._roots: dict[str, Path] = {}
         self._named: dict[Path, tuple[ProjectModule, ...]] = {}
-        self._notes: dict[Path, Notes] = {}
         self._remembered: Remembered | None = None
-        self._results: KnownResults | None = None
 
     def config_in(self, directory: Path) -> Config:
         """Return the configuration for the files of a directory.
@@ -202,14 +196,12 @@ class LintRun:
         from jaxresid.linter.resolve.project import Project
 
         if root not in self._projects:
-            known = self._results
             self._projects[root] = Project(
                 lambda: self._modules(root),
                 complete=self._is_complete(root),
                 contents=self.overlay,
                 target_jax=self.config_in(root).target_jax,
                 remembered=self._remembered,
-                answered=(lambda _: None) if known is None else partial(known.answer, root),
             )
         return self._projects[root]
 
@@ -226,12 +218,6 @@ class LintRun:
             is_here = path.is_relative_to(root) and self.root(path) == root
             if is_here and not is_excluded(str(path), self.config_in(root)):
                 yield path
-
-    def _project_facts(self, root: Path) -> ProjectFacts:
-        from jaxresid.linter.run.known_results import ProjectFacts
-
-        settings = f"{self._is_complete(root)} {self.config_in(root).target_jax}"
-        return ProjectFacts(self._modules(root), settings)
 
     def _is_complete(self, root: Path) -> bool:
         if any(path.is_relative_to(root) for path in self.over_limit_files):
@@ -255,9 +241,7 @@ class LintRun:
         from jaxresid.linter.run.engine import INVALID_SYNTAX, broken, lint_bytes
         from jaxresid.violations import Linted
 
-        project = None if self.is_alone(absolute) else self.project(self.root(absolute)).view()
-        if project is not None:
-            self._notes[absolute] = project.notes
+        project = None if self.is_alone(absolute) else self.project(self.root(absolute))
         try:
             return lint_bytes(raw, path, self.settings(absolute), project=project, file=absolute)
         except RecursionError:
@@ -296,22 +280,18 @@ class LintRun:
         """
         self.over_limit_files |= {path}
         self.overlay = {**self.overlay, path: b""}
-        self._projects, self._notes, self._remembered, self._results = {}, {}, None, None
-
-    def dependencies(self, absolute: Path) -> Dependencies:
-        """Return what the result of a file that was linted depends on."""
-        return self.project(self.root(absolute)).dependencies(self._notes[absolute])
+        self._projects, self._remembered = {}, None
 
     def fix_content(self, raw: bytes, path: str, absolute: Path) -> FixResult:
         """Fix bytes as the content of a file."""
         from jaxresid.linter.run.engine import FixResult, fix_bytes
 
-        def project(now: bytes) -> ProjectView | None:
+        def project(now: bytes) -> Project | None:
             start_again()  # each round has the time of a file
             if self.is_alone(absolute):
                 return None
             root = self.root(absolute)
-            return self.replacing({**self.overlay, absolute: now}).project(root).view()
+            return self.replacing({**self.overlay, absolute: now}).project(root)
 
         try:
             return fix_bytes(raw, path, self.settings(absolute), project=project, file=absolute)
@@ -334,7 +314,7 @@ class LintRun:
         document = read(raw, path)
         if isinstance(document, Violation):
             return raw, 0
-        project = self.project(self.root(absolute)).view()
+        project = self.project(self.root(absolute))
         settings = self.settings(absolute)
         try:
             found = violations_in(document, settings, project=project, file=absolute)
@@ -348,15 +328,12 @@ class LintRun:
         count = sum(v.code not in suppress.UNSUPPRESSABLE for v in found)
         return document.edited(edits), count if edits else 0
 
-    def run(
-        self, paths: Sequence[str], *, jobs: int | None = None, cache: bool = True
-    ) -> tuple[Linted, ...]:
+    def run(self, paths: Sequence[str], *, jobs: int | None = None) -> tuple[Linted, ...]:
         """Lint files and directories.
 
         Args:
           paths: the files and directories.
           jobs: number of processes; None for one per processor.
-          cache: whether to keep results in the configuration's cache directory, and use them.
 
         Returns:
           One entry per file with findings, sorted by path.
@@ -366,7 +343,6 @@ class LintRun:
         """
         directories = [Path(os.path.abspath(p)) for p in paths if os.path.isdir(p)]
         self.complete = (*self.complete, *directories)
-        before_reading = time.time_ns()
         found = self.discover(paths)
         self.found_nothing = not found
         for directory in directories:
@@ -376,28 +352,23 @@ class LintRun:
         results: list[Linted] = [
             _unreadable(f.path, f.reason) for f in found if isinstance(f, UnreadablePath)
         ]
-        known = None
-        # Elsewhere to list the files of a project takes longer than to read those that were named.
-        if cache and self._listed and os.path.isdir(self.config.cache_dir):
-            known = self._known_results(before_reading)
         candidates: list[CandidateFile] = []
-        irrelevant: list[FoundFile] = []
         for item in found:
             if isinstance(item, FoundFile):
-                if known is not None and self._is_known_irrelevant(item, known):
-                    continue
                 outcome = self._candidate(item)
                 if isinstance(outcome, CandidateFile):
                     candidates.append(outcome)
                 elif outcome is not None:
                     results.append(outcome)
-                elif self._listed:
-                    irrelevant.append(item)
-        if cache and candidates:
-            known = known or self._known_results(before_reading)
-            results += self._cached(candidates, irrelevant, jobs, known)
-        else:
-            results += (linted for linted, _ in self._lint(candidates, jobs, None))
+        another = partial(
+            LintRun,
+            self.config,
+            nearest=self.nearest,
+            complete=self.complete,
+            ignore_noqa=self.ignore_noqa,
+            reports_configuration=self._reports_configuration,
+        )
+        results += lint_files(candidates, jobs, self, another)
         results += map(_misconfigured, self._wrong.values())
         return tuple(sorted((r for r in results if r.violations), key=lambda r: r.path))
 
@@ -408,89 +379,17 @@ class LintRun:
         except OSError as e:
             return _unreadable(found.path, e.strerror or str(e))
         concerns = funnel.mentions if found.path.endswith(".ipynb") else funnel.mentions_in_code
-        if not concerns(raw, self._markers_for(found.absolute)[0]):
+        if not concerns(raw, self._markers_for(found.absolute)):
             return None
         return CandidateFile(found.path, found.absolute, raw)
 
-    def _markers_for(self, path: Path) -> tuple[frozenset[bytes], str]:
-        """Return the words to look for in a file, and the same as one text."""
+    def _markers_for(self, path: Path) -> frozenset[bytes]:
+        """Return the words to look for in a file."""
         directory = os.path.dirname(path)
         known = self._markers_in.get(directory)
         if known is None:
-            markers = self.markers(self.config_in(path.parent))
-            text = b" ".join(sorted(markers)).decode("ascii")
-            known = self._markers_in[directory] = markers, text
+            known = self._markers_in[directory] = self.markers(self.config_in(path.parent))
         return known
-
-    def _is_known_irrelevant(self, found: FoundFile, known: KnownResults) -> bool:
-        path = found.absolute
-        return known.is_irrelevant(path, self.root(path), self._markers_for(path)[1])
-
-    def _lint(
-        self, candidates: Sequence[CandidateFile], jobs: int | None, names: FileNames | None
-    ) -> Iterable[tuple[Linted, Learned | None]]:
-        """Lint files; with names for the cache, tell what each result depends on."""
-        another = partial(
-            LintRun,
-            self.config,
-            nearest=self.nearest,
-            complete=self.complete,
-            ignore_noqa=self.ignore_noqa,
-            reports_configuration=self._reports_configuration,
-        )
-        return lint_files(candidates, jobs, names, self, another)
-
-    def _open_cache(self, before_reading: int) -> LintCache:
-        from jaxresid._version import __version__
-        from jaxresid.linter.run.cache import LintCache, cache_key
-        from jaxresid.linter.run.cache_format import code_fingerprint
-
-        root, folder = self.config.root, self.config.cache_dir
-        # A folder inside the project moves with it; another one may hold the caches of several.
-        place = "" if folder.is_relative_to(root) else os.path.abspath(root)
-        rules = f"{code_fingerprint()} {self.ignore_noqa}"
-        key = cache_key(__version__, rules, self.config.fingerprint(), place)
-        return LintCache.open(folder, key, since_ns=before_reading)
-
-    def _known_results(self, before_reading: int) -> KnownResults:
-        from jaxresid.linter.run.known_results import FileNames, KnownResults
-
-        names, cache = FileNames(self.config.root), self._open_cache(before_reading)
-        self._results = KnownResults(cache, names, self._project_facts)
-        return self._results
-
-    def _cached(
-        self,
-        candidates: Sequence[CandidateFile],
-        irrelevant: Sequence[FoundFile],
-        jobs: int | None,
-        known: KnownResults,
-    ) -> Iterable[Linted]:
-        for absolute in (found.absolute for found in irrelevant):
-            known.add_irrelevant(absolute, self.root(absolute), self._markers_for(absolute)[1])
-        results: list[Linted] = []
-        missed: list[CandidateFile] = []
-
-        def place(candidate: CandidateFile) -> tuple[Path, str]:
-            config = self.config_in(candidate.absolute.parent)
-            return self.root(candidate.absolute), config.fingerprint()
-
-        for candidate in candidates:
-            path, absolute, raw = candidate
-            found = known.find(path, absolute, raw, *place(candidate))
-            if found is None:
-                missed.append(candidate)
-            else:
-                results.append(found)
-        linted = {result.path: (result, on) for result, on in self._lint(missed, jobs, known.names)}
-        for candidate in missed:
-            result, learned = linted.pop(candidate.path)
-            results.append(result)
-            if learned is not None:
-                root, config = place(candidate)
-                known.keep(candidate.absolute, candidate.raw, root, config, result, learned)
-        known.save()
-        return [*results, *(result for result, _ in linted.values())]
 
 
 def _named(paths: Iterable[Path], root: Path) -> tuple[ProjectModule, ...]:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
@@ -15,9 +16,6 @@ from jaxresid.interrupts import blocking_interrupts
 from jaxresid.linter.text.time_limit import OverLimitError, limited
 
 if TYPE_CHECKING:
-    from jaxresid.linter.resolve.notes import Dependencies
-    from jaxresid.linter.resolve.project import Project
-    from jaxresid.linter.run.known_results import AnswerDigests, FileNames, Learned
     from jaxresid.violations import Linted
 
 _T = TypeVar("_T")
@@ -43,12 +41,10 @@ class _Outcome(NamedTuple):
 
     Attributes:
       linted: the result.
-      learned: what it depends on; None where nobody asks.
       left_out: the files that took too long until then, in the process that linted it.
     """
 
     linted: Linted
-    learned: Learned | None
     left_out: frozenset[Path]
 
 
@@ -64,15 +60,6 @@ class FileLinter(Protocol):
     def content(self, raw: bytes, path: str, absolute: Path) -> Linted:
         """Lint bytes as the content of a file."""
 
-    def dependencies(self, absolute: Path) -> Dependencies:
-        """Return what the result of a file that was linted depends on."""
-
-    def root(self, path: Path) -> Path:
-        """Return the directory of the project that a file belongs to."""
-
-    def project(self, root: Path) -> Project:
-        """Return the index of a project."""
-
     def leave_out(self, path: Path) -> None:
         """Take a file for empty from now on, and forget what is known of others."""
 
@@ -80,31 +67,29 @@ class FileLinter(Protocol):
 def lint_files(
     candidates: Sequence[CandidateFile],
     jobs: int | None,
-    names: FileNames | None,
     lint: FileLinter,
     another: Callable[[], FileLinter],
-) -> list[tuple[Linted, Learned | None]]:
-    """Lint files; with names for the cache, tell what each result depends on.
+) -> list[Linted]:
+    """Lint files.
 
     Other files of their projects that take too long to read have a result as well.
 
     Args:
       candidates: the files.
       jobs: number of processes; None for one per processor.
-      names: the names of files in the cache; None where nobody asks what results depend on.
       lint: what lints in this process.
       another: makes what lints in each other process; it can be sent there.
     """
-    outcomes = _outcomes(candidates, jobs, names, lint, another)
+    outcomes = _outcomes(candidates, jobs, lint, another)
     left_out = {path for outcome in outcomes for path in outcome.left_out}
-    named = [(outcome.linted, outcome.learned) for outcome in outcomes]
+    linted = [outcome.linted for outcome in outcomes]
     if not left_out:
-        return named
+        return linted
     from jaxresid.linter.run.engine import over_limit
 
     # Of these nobody asked, as they concern no rule, but others were linted without them.
     others = sorted(left_out - {candidate.absolute for candidate in candidates})
-    return [*named, *((over_limit(_shown(path)), None) for path in others)]
+    return [*linted, *(over_limit(_shown(path)) for path in others)]
 
 
 def _shown(path: Path) -> str:
@@ -114,7 +99,6 @@ def _shown(path: Path) -> str:
 def _outcomes(
     candidates: Sequence[CandidateFile],
     jobs: int | None,
-    names: FileNames | None,
     lint: FileLinter,
     another: Callable[[], FileLinter],
 ) -> list[_Outcome]:
@@ -122,9 +106,8 @@ def _outcomes(
     # JAX's threads and a fork may deadlock, so a notebook that has imported it lints alone.
     alone = workers < 2 or "jax" in sys.modules
     if alone or sum(len(c.raw) for c in candidates) < _POOL_NBYTES:
-        worker = Worker(lint, names)
         with collecting_rarely():
-            return [worker.lint(candidate) for candidate in candidates]
+            return [_outcome(lint, candidate) for candidate in candidates]
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import active_children
@@ -133,7 +116,7 @@ def _outcomes(
     ordered = sorted(candidates, key=lambda c: -len(c.raw))
     others = set(active_children())
     chunk = max(1, len(ordered) // (workers * _CHUNKS_PER_JOB))
-    with ProcessPoolExecutor(workers, initializer=_start, initargs=(another, names)) as pool:
+    with ProcessPoolExecutor(workers, initializer=_start, initargs=(another,)) as pool:
         try:
             with blocking_interrupts():  # and so are the processes that this starts
                 found = pool.map(_in_worker, ordered, chunksize=chunk)
@@ -194,58 +177,32 @@ def within_limit(lint: FileLinter, absolute: Path, work: Callable[[], _T]) -> _T
                 return None
 
 
-class Worker:
-    """What lints files one by one, in this process or in one of its own.
+def _outcome(lint: FileLinter, file: CandidateFile) -> _Outcome:
+    """Lint a file.
 
-    Args:
-      lint: the run.
-      names: the names of files in the cache; None where nobody asks what results depend on.
+    One that takes too long is stopped, and so is one that does for this one to read: then this one
+    is linted without it.
     """
+    linted = None
+    if file.absolute not in lint.over_limit_files:
+        work = partial(lint.content, file.raw, file.path, file.absolute)
+        linted = within_limit(lint, file.absolute, work)
+    if linted is None:
+        from jaxresid.linter.run.engine import over_limit
 
-    def __init__(self, lint: FileLinter, names: FileNames | None) -> None:
-        self._lint = lint
-        self._digests: AnswerDigests | None = None
-        if names is not None:
-            from jaxresid.linter.run.known_results import AnswerDigests
-
-            self._digests = AnswerDigests(names)
-
-    def lint(self, file: CandidateFile) -> _Outcome:
-        """Lint a file.
-
-        One that takes too long is stopped, and so is one that does for this one to read: then this
-        one is linted without it.
-        """
-        result = None
-        if file.absolute not in self._lint.over_limit_files:
-            result = within_limit(self._lint, file.absolute, lambda: self._linted(file))
-        if result is None:
-            from jaxresid.linter.run.engine import over_limit
-
-            result = over_limit(file.path), None
-        return _Outcome(*result, self._lint.over_limit_files)
-
-    def _linted(self, file: CandidateFile) -> tuple[Linted, Learned | None]:
-        linted = self._lint.content(file.raw, file.path, file.absolute)
-        # What depends on a file that was left out depends on how fast the machine is.
-        if self._digests is None or self._lint.over_limit_files:
-            return linted, None
-        root = self._lint.root(file.absolute)
-        digest_of = self._lint.project(root).contents.digest
-        return linted, self._digests.learned(
-            root, self._lint.dependencies(file.absolute), digest_of
-        )
+        linted = over_limit(file.path)
+    return _Outcome(linted, lint.over_limit_files)
 
 
-_worker: Worker | None = None
+_lint: FileLinter | None = None
 
 
-def _start(another: Callable[[], FileLinter], names: FileNames | None) -> None:
-    global _worker  # noqa: PLW0603
-    _worker = Worker(another(), names)
+def _start(another: Callable[[], FileLinter]) -> None:
+    global _lint  # noqa: PLW0603
+    _lint = another()
     _collect_rarely()  # in this process for good
 
 
 def _in_worker(file: CandidateFile) -> _Outcome:
-    assert _worker is not None
-    return _worker.lint(file)
+    assert _lint is not None
+    return _outcome(_lint, file)

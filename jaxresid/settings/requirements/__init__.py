@@ -1,1 +1,1 @@
-"""The version of JAX that a project uses: its locks, its environments and its requirements."""
+"""The version of JAX that a project uses, from its uv.lock and its pyproject.toml."""

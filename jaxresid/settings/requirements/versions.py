@@ -15,7 +15,7 @@ _ON_JAX = r"(?is)\s*jax\s*(?:\[[^\]]*\])?\s*(?=$|[(<>=!~;@])(.*)"
 _NO_UPPER_BOUND = r"[\s()]*(?:(?:>=?|!=)[^,<=~;@]*,?)*[\s()]*"
 
 
-def on_jax(lines: object) -> list[str]:
+def _on_jax(lines: object) -> list[str]:
     """Return the requirements on jax of a list; none where it is no list, or holds no text."""
     if not isinstance(lines, list | tuple):
         return []
@@ -29,13 +29,13 @@ def groups_of(dependencies: object, extras: Iterable[object]) -> Groups:
     group for each requirement that has a marker, and one for each extra. (More would only narrow
     the first.)
     """
-    lines = on_jax(dependencies)
+    lines = _on_jax(dependencies)
     always = tuple(line for line in lines if ";" not in line)
     if always:
         return (always,)
     groups: list[tuple[str, ...]] = [(line,) for line in lines]
     for extra in extras:
-        lines = on_jax(extra)
+        lines = _on_jax(extra)
         plain = tuple(line for line in lines if ";" not in line)
         groups += [plain] if plain else [(line,) for line in lines]
     return tuple(groups)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxresid.settings.requirements.pyproject import jax_requirements
+from jaxresid.settings.requirements.in_use import jax_requirements
 from jaxresid.settings.requirements.versions import admits, newest_admitted
 
 

@@ -170,11 +170,11 @@ def is_unmarked(eqn: Eqn) -> bool:
 def name_stack(eqn: Eqn) -> str:
     """Return the eqn's name stack as text, without the tags of forward mode.
 
-    Nor is a derivative there twice, see `derivatives`.
+    Nor is a derivative there twice where forward mode is around it, see `derivatives`.
     """
     stack = eqn.source_info.name_stack
     marked = [e.derivative for e in stack.stack if type(e) is _Mark]
-    if all(each.is_transposed for each in marked) and len(set(marked)) == len(marked):
+    if all(each.is_transposed for each in marked):
         return str(stack)
     last = {e.derivative: i for i, e in enumerate(stack.stack) if type(e) is _Mark}
     kept: list[Any] = []

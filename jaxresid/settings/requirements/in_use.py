@@ -24,7 +24,7 @@ _TOPS = frozenset({".git", ".hg", ".jj", ".svn"})
 _MOST_NBYTES = 32 << 20
 _PACKAGE = re.compile(r"^\[\[package\]\]\s*$", re.MULTILINE)
 _IS_JAX = re.compile(r'^name\s*=\s*"jax"\s*$', re.MULTILINE)
-_VERSION = re.compile(r'^version\s*=\s*"v?(\d+)\.(\d+)[^"]*"\s*$', re.MULTILINE)
+_VERSION = re.compile(r'^version\s*=\s*"v?(\d++)\.(\d++)[^"]*+"\s*$', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,7 @@ from jaxresid.xla.places import why_unavailable
 def concluded(inspection: Inspection, words: tuple[str, ...]) -> Inspection:
     """Return an inspection with the findings of its report, and the one thing to do next.
 
-    Args:
-      inspection: the inspection; what XLA says is in its report, if it was asked.
-      words: the words of the command line that ask about the function, as `NextStep` has them.
+    What XLA says is in its report, if it was asked.
     """
     subject, report = inspection.subject, inspection.report
     found: tuple[Finding, ...] = ()
@@ -49,7 +47,6 @@ def rewrite_proposals(subject: Subject, crashes: list[Crash]) -> tuple[Proposal,
     What its checkpoints are worth, which takes long to tell, they do not read.
 
     Args:
-      subject: the subject.
       crashes: where findings that crash are recorded.
     """
     report = Report(

@@ -58,8 +58,6 @@ def next_step(
     """Return the one thing to do next.
 
     Args:
-      report: the report, apart from this.
-      words: the words of the command line that ask about the same function, as `NextStep` has them.
       proposals: its findings whose worth is that of a rewrite.
       is_dead: whether it is a training step that does nothing with its gradients.
       why_uncompiled: returns why the compiler of the place is not here; None if it is.
@@ -76,9 +74,7 @@ def ask_compiler(
     """Return the step where an estimate is too close to tell.
 
     Args:
-      action: the command that asks the compiler.
       why_not: why the compiler of the place is not here; None if it is.
-      reason: why the estimate does not tell, and that XLA can.
     """
     if why_not is None:
         return NextStep(action, reason, compiles=action != "compile")
@@ -142,15 +138,12 @@ def _without_gradient(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Donation:
-    """What a finding says of donating: in words, the bytes off the peak and those that are left."""
-
     text: str
     saved_nbytes: int
     after_nbytes: int
 
 
 def _donation(report: Report) -> _Donation | None:
-    """Return what donating does to the peak; None where no finding says so."""
     for finding in report.findings:
         if finding.name == MISSING:
             figures = finding.measured
@@ -183,7 +176,6 @@ def _most_at_peak(report: Report) -> str:
 
 
 def _dispensable(report: Report) -> NextStep | None:
-    """Return a step about the most expensive checkpoint without which it fits as well, if any."""
     capacity, wider = _capacity(report), 1.0
     if capacity is None:
         return None
@@ -293,7 +285,6 @@ def _culprit(report: Report) -> str:
 
 
 def _instead_of_residuals(report: Report) -> str | None:
-    """Return what is most of the peak, where residuals are little of it: `... are arguments`."""
     peak = report.peak
     if peak is None or not peak.breakdown or _kept(report) >= _LITTLE * peak.nbytes:
         return None

@@ -70,8 +70,7 @@ def inspection(question: Question, *, cache: CompileCache | None = None) -> Insp
     """Return the report that answers a question, together with the jaxprs.
 
     Args:
-      question: the function, its call and the options.
-      cache: the cache of what is compiled for a mesh.
+      cache: of what is compiled for a mesh.
     """
     if question.lifetimes:
         check_lifetimes(choose(question.on))
@@ -85,7 +84,6 @@ def inspection(question: Question, *, cache: CompileCache | None = None) -> Insp
 
 
 def subject(question: Question) -> Subject:
-    """Trace as `inspection` does, without making a report."""
     with gc_paused():
         return _traced_subject(question)
 
@@ -169,19 +167,13 @@ def _taken_for_a_loss(question: Question, loss: Subject) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A target as it was traced: a loss with its gradient, or a program as it is.
-
-    Attributes:
-      holes: the trace, as what it differentiates.
-      warnings: what is to be said of it.
-    """
+    """A target as it was traced: a loss with its gradient, or a program as it is."""
 
     holes: Holes[Any]
     warnings: tuple[str, ...] = ()
 
     @property
     def trace(self) -> Traced:
-        """The trace."""
         traced: Traced = self.holes.traced
         return traced
 
@@ -272,7 +264,6 @@ def _read(question: Question, call: Arguments, frames: Frames) -> _Read:
 
 
 def _or_as_it_is(error: JaxresidError) -> JaxresidError:
-    """Return the error of a function of which no derivative was taken, with what traces it."""
     if not isinstance(error, TraceError) or AS_PROGRAM in str(error):
         return error
     return TraceError(f"{error}\n{AS_PROGRAM}")
@@ -284,24 +275,11 @@ def _is_no_scalar(result: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _AsItIs:
-    """A function traced as it is.
-
-    Attributes:
-      primal: the traced function.
-      call: the arguments that it turns out to have.
-      warnings: what is to be said of it.
-    """
-
     primal: TracedFunction
     call: Arguments
     warnings: tuple[str, ...]
 
     def program(self, fun: Callable[..., Any], name: str, frames: Frames) -> _Read:
-        """Return it as a program.
-
-        Raises:
-          InputsError: it returns and changes nothing.
-        """
         step = steps.step_trace(self.primal, self.call, frames)
         if not step.jaxpr.outvars and not step.jaxpr.effects and not step.holds_gradient:
             raise InputsError(
@@ -375,11 +353,6 @@ def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
 
 
 def _as_it_is(fun: Callable[..., Any], call: Arguments, name: str, frames: Frames) -> _AsItIs:
-    """Return a function traced as it is.
-
-    Raises:
-      JaxresidError: it fails.
-    """
     (primal, used), warnings = _holding_numbers(
         functools.partial(steps.step_trace_with_changes, fun), call, name, frames
     )
@@ -402,10 +375,6 @@ def _holding_numbers(
     Python numbers whose value the function needs are held static; a warning names them.
 
     Args:
-      trace_with: traces the function.
-      call: the arguments.
-      name: what the target is called.
-      frames: finds the user's line.
       blame: of a loss, which must keep something to differentiate: raises a better error, if there
         is one. None: it is a program.
 
@@ -460,8 +429,6 @@ def _loss(
     *,
     stops_at: Callable[[Any], bool] | None = None,
 ) -> _Read:
-    """Differentiate a function."""
-
     def traced(call: Arguments) -> Trace:
         return trace(fun, call, has_aux, frames, stops_at=stops_at)
 
@@ -477,10 +444,7 @@ def _loss(
 
 
 def _blame_policy(fun: Callable[..., Any], call: Arguments, has_aux: bool, frames: Frames) -> None:
-    """Raise the error of a checkpoint's policy that fails.
-
-    Differentiation asks the policies, and one that fails does so deep in JAX.
-    """
+    """Raise the error of a policy that fails, which differentiation raises deep in JAX."""
     try:
         primal = primal_trace(fun, call, has_aux)
     except Exception:  # then it is not the policy

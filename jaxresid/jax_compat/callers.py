@@ -65,7 +65,6 @@ def whole_tracebacks() -> Iterator[None]:
 
 @functools.cache
 def _no_callers() -> Any:
-    """Return the traceback of a thread, which has no callers."""
     from jax._src.lib import xla_client
 
     found: list[Any] = []

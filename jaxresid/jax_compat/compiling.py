@@ -38,11 +38,6 @@ def compiled(code: bytes, devices: Sequence[Any], flags: Mapping[str, Any]) -> A
     This is what `Lowered.compile` ends in; that one needs the function and, when it lowers, devices
     of the platform.
 
-    Args:
-      code: the StableHLO.
-      devices: the devices, of one client.
-      flags: options of the compiler by name.
-
     Raises:
       Exception: what the compiler says against it.
     """
@@ -93,7 +88,6 @@ def numbers_frames() -> bool:
 
 
 def _unspecified(module: Any, attributes: str) -> list[bool]:
-    """Return for each parameter or result of a module whether the compiler chooses its sharding."""
     main = next(op for op in module.body.operations if str(op.attributes["sym_name"]) == '"main"')
     if attributes not in main.attributes:  # of none anything is said
         types = main.attributes["function_type"].value

@@ -33,7 +33,6 @@ class Derivative:
     """A derivative that was taken while a function was traced.
 
     Attributes:
-      function: the name of what it is of.
       frames: the code that runs where it was taken and the offset that it is at, innermost first.
       kept_nbytes: the bytes that JAX keeps of it for the backward pass, made by it alone; with
         `vmap` around those of all examples.
@@ -58,8 +57,7 @@ class _Mark:
     derivative: Derivative
     name: str = ""
 
-    def wrap(self, stack: list[str]) -> None:
-        """Add nothing to the text of the name stack."""
+    def wrap(self, stack: list[str]) -> None: ...
 
 
 @contextlib.contextmanager
@@ -105,8 +103,7 @@ def marking_derivatives() -> Iterator[None]:
 def settle_derivatives(eqns: Iterable[Eqn]) -> None:
     """Tell the derivatives that have a backward pass from forward mode.
 
-    Args:
-      eqns: the eqns of a jaxpr and of those inside of it, before their name stacks are read.
+    That is of the eqns of a jaxpr and of those inside of it, before their name stacks are read.
     """
     for eqn in eqns:
         for derivative, is_transposed in derivatives(eqn):
@@ -135,10 +132,9 @@ def derivatives(eqn: Eqn) -> list[tuple[Derivative, bool]]:
 
 
 def nested_derivatives(eqns: Iterable[Eqn]) -> tuple[int, bool]:
-    """Return how many derivatives are around an eqn, and whether `vmap` is around one of them.
+    """Return how many derivatives are around the last eqn, and whether `vmap` is around one.
 
-    Args:
-      eqns: the eqn, behind those that it is nested in, outermost first.
+    The eqns before it are those that it is nested in, outermost first.
     """
     found: set[Derivative] = set()
     is_batched = has_batched = False
@@ -189,7 +185,6 @@ def name_stack(eqn: Eqn) -> str:
 
 
 def whole_name_stack(eqn: Eqn) -> str:
-    """Return the eqn's name stack as text, with the tags of forward mode."""
     return str(eqn.source_info.name_stack)
 
 
@@ -206,7 +201,6 @@ def _scope() -> type[Any]:
 
 
 def _marked(fun: Any, derivative: Derivative) -> Any:
-    """Return a function, as JAX differentiates it, whose eqns are marked."""
     from jax._src import linear_util, source_info_util
 
     def marked(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -252,7 +246,6 @@ def _running() -> tuple[tuple[CodeType, int], ...]:
 
 
 def _derivative(fun: Any) -> Derivative:
-    """Return the derivative of a function that is taken where this is called."""
     running = _running()
     files = (code.co_filename for code, _ in running)
     caller = next((file for file in files if not file.endswith(_ENTRIES)), "")

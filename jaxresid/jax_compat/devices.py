@@ -76,10 +76,7 @@ def assuming_gpu() -> Iterator[None]:
 
 
 def _device_queries() -> dict[tuple[Any, str], Callable[..., Any]]:
-    """Return the functions that code asks about devices while it is traced, by module and name.
-
-    There are none where a GPU answers.
-    """
+    """None where a GPU answers."""
     jax = import_jax()
     if jax.default_backend() == "gpu":
         return {}
@@ -123,7 +120,6 @@ def topology_devices(platform: str, topology: str, target_config: str = "") -> t
     """Return the devices of a topology, none of which has to be there.
 
     Args:
-      platform: `tpu` or `cuda`.
       topology: `v5e:2x4` of a TPU, `1x1x8` of a GPU.
       target_config: the text that describes the GPU.
 

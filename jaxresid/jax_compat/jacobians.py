@@ -29,10 +29,7 @@ class JacobianCall:
     """A call of a Jacobian.
 
     Attributes:
-      transform: what made it.
       function: the function of the differentiated arguments.
-      primals: these arguments.
-      has_aux: whether the function returns auxiliary data as well.
       plain: `jax.vmap`.
       mapped: what JAX maps over the basis, as it is.
     """
@@ -46,19 +43,16 @@ class JacobianCall:
 
     @property
     def is_real(self) -> bool:
-        """Whether it is of real numbers alone."""
         jax = import_jax()
         leaves = [*jax.tree.leaves(self.primals), *jax.tree.leaves(self._outputs())]
         return all(jax.numpy.issubdtype(v.dtype, jax.numpy.floating) for v in leaves)
 
     @property
     def num_inputs(self) -> int:
-        """The number of columns."""
         return _size(self.primals)
 
     @property
     def num_outputs(self) -> int:
-        """The number of rows."""
         return _size(self._outputs())
 
     def _outputs(self) -> Any:
@@ -66,7 +60,6 @@ class JacobianCall:
         return found[0] if self.has_aux else found
 
     def by_other_mode(self, _: Any) -> Any:
-        """Return what `mapped` does of the basis, by the other mode."""
         return self._by_columns() if self.transform == "jacrev" else self._by_rows()
 
     @calls_user_code

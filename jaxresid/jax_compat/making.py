@@ -24,10 +24,7 @@ _REMOVED = "removed checkpoint"
 
 
 def with_jaxpr(closed: ClosedJaxpr, jaxpr: Jaxpr) -> ClosedJaxpr:
-    """Return what holds a jaxpr, with another one of the same inputs and outputs in it.
-
-    See `open_jaxpr`.
-    """
+    """Return what holds a jaxpr, see `open_jaxpr`, with another of the same inputs and outputs."""
     return jaxpr if open_jaxpr(closed) is closed else closed.replace(jaxpr=jaxpr)
 
 
@@ -77,21 +74,16 @@ def as_function(closed: ClosedJaxpr) -> Callable[..., Sequence[Any]]:
 
 
 def as_call(eqn: Eqn, closed: ClosedJaxpr) -> Eqn:
-    """Return the eqn as a plain jitted call of a closed jaxpr of its inputs and outputs.
-
-    See `as_jit_jaxpr` for the closed jaxpr.
-    """
+    """Return the eqn as a plain jitted call of a closed jaxpr, see `as_jit_jaxpr`."""
     template = _jit_eqn(len(eqn.invars), len(eqn.outvars))
     return eqn.replace(primitive=template.primitive, params={**template.params, "jaxpr": closed})
 
 
 def as_removed_checkpoint(eqn: Eqn, closed: ClosedJaxpr) -> Eqn:
-    """Return a remat eqn as a call (see `as_call`) that `is_removed_checkpoint` recognises."""
     return with_params(as_call(eqn, closed), {"name": _REMOVED})
 
 
 def is_removed_checkpoint(eqn: Eqn) -> bool:
-    """Return whether an eqn stands for a removed checkpoint."""
     return primitive_name(eqn) == "jit" and params(eqn).get("name") == _REMOVED
 
 
@@ -111,10 +103,7 @@ def with_constants_as_inputs(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def with_inputs_as_constants(jaxpr: Jaxpr, closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Return an open jaxpr closed over the constants of a closed one, which are its first inputs.
-
-    See `with_constants_as_inputs`.
-    """
+    """Return what `with_constants_as_inputs` does the inverse of."""
     count, info = len(closed.consts), open_jaxpr(closed).debug_info
     invars = list(jaxpr.invars)
     changed = {"constvars": invars[:count], "invars": invars[count:], "debug_info": info}
@@ -126,10 +115,7 @@ def with_inputs_as_constants(jaxpr: Jaxpr, closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def bind_call(closed: ClosedJaxpr, name: str, operands: Sequence[Any]) -> list[Any]:
-    """Call a closed jaxpr without constants, as one jit eqn of a name where JAX traces.
-
-    See `as_jit_jaxpr` for the closed jaxpr.
-    """
+    """Call a closed jaxpr without constants, see `as_jit_jaxpr`, as one jit eqn of a name."""
     jaxpr = open_jaxpr(closed)
     template = _jit_eqn(len(jaxpr.invars), len(jaxpr.outvars))
     primitive: Any = template.primitive
@@ -138,7 +124,6 @@ def bind_call(closed: ClosedJaxpr, name: str, operands: Sequence[Any]) -> list[A
 
 
 def with_traceback(eqn: Eqn, like: Eqn) -> Eqn:
-    """Return the eqn with the traceback of another."""
     source = eqn.source_info.replace(traceback=traceback(like))
     return eqn.replace(source_info=source)
 
@@ -189,14 +174,7 @@ def _jit_eqn(inputs: int, outputs: int) -> Eqn:
 
 
 def as_remat(body: Jaxpr, inputs: Sequence[Var], outputs: Sequence[Var], like: Eqn) -> Eqn:
-    """Return a remat eqn of an open jaxpr, without a policy.
-
-    Args:
-      body: the open jaxpr.
-      inputs: variables around it, one for each of the body's invars.
-      outputs: variables around it, one for each of the body's outvars.
-      like: an eqn whose source line it is given.
-    """
+    """Return a remat eqn of an open jaxpr, without a policy."""
     template = _remat_eqn()
     held = with_jaxpr(params(template)["jaxpr"], body)
     made = with_params(template, {"jaxpr": held, "policy": None})
@@ -216,10 +194,7 @@ def _remat_eqn() -> Eqn:
 
 
 def as_name(var: Var, name: str) -> Eqn:
-    """Return the eqn that gives a value a `checkpoint_name`.
-
-    Its input and its output are new variables.
-    """
+    """Return the eqn that gives a value a `checkpoint_name`, between new variables."""
     jax = import_jax()
     from jax.ad_checkpoint import checkpoint_name
 
@@ -236,7 +211,6 @@ def as_constraint(var: Var, mesh: Any, split: Sequence[tuple[str, ...]]) -> Eqn:
 
 
 def with_params(eqn: Eqn, changed: Mapping[str, Any]) -> Eqn:
-    """Return the eqn with some of its params (see `params`) changed."""
     if eqn.primitive.name != "call_hi_primitive":
         return eqn.replace(params={**eqn.params, **changed})
     return eqn.replace(params=with_bound_params(eqn.params, changed))
@@ -277,10 +251,7 @@ def _is_high(eqn: Eqn) -> bool:
 
 
 def with_bound_params(bound: Mapping[str, Any], changed: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what remat or scan is bound with, with some of its params changed.
-
-    See `with_params`.
-    """
+    """Return what remat or scan is bound with, with some of its params changed."""
     prim = bound.get("_prim")
     if prim is None:
         return {**bound, **changed}

@@ -22,7 +22,6 @@ def is_in_shard_map() -> bool:
 
 
 def axes_of(mesh: Any) -> dict[str, int]:
-    """Return the axes of a Mesh or an AbstractMesh with their sizes, in order."""
     return {str(name): int(size) for name, size in mesh.shape.items()}
 
 
@@ -35,10 +34,6 @@ def new_mesh(axes: Mapping[str, int], *, explicit: bool) -> Any:
     """Return a mesh of as many CPU devices as its axes take.
 
     If there are too few and no backend has started yet, JAX is asked for more.
-
-    Args:
-      axes: the size of each axis.
-      explicit: whether the axes are explicit; else they are automatic.
 
     Raises:
       InputsError: there are too few.

@@ -49,7 +49,6 @@ def _dce_rules() -> Mapping[Primitive, Any]:
 
 
 def is_jaxpr(value: object) -> TypeGuard[ClosedJaxpr]:
-    """Return whether a value is a jaxpr, open or closed."""
     return (hasattr(value, "eqns") and hasattr(value, "outvars")) or (
         hasattr(value, "jaxpr") and hasattr(value, "consts")
     )
@@ -106,7 +105,6 @@ def as_policies_see(eqn: Eqn) -> tuple[Primitive, Mapping[str, Any]]:
 
 
 def is_literal(var: Var) -> TypeGuard[Literal]:
-    """Return whether an operand is a literal."""
     return hasattr(var, "val")
 
 

@@ -22,7 +22,6 @@ def is_ref(value: Any) -> bool:
 
 
 def is_ref_type(aval: Any) -> bool:
-    """Return whether the type of a variable is that of a `jax.Ref`."""
     return type(aval).__name__ == "AbstractRef"
 
 
@@ -51,16 +50,13 @@ def held_refs(closed: ClosedJaxpr) -> dict[Var, Any]:
 
 
 def without_refs(closed: ClosedJaxpr, inputs: Sequence[Var]) -> tuple[ClosedJaxpr, tuple[int, ...]]:
-    """Return a closed jaxpr of Refs as one of what they hold.
-
-    After its outputs it also returns what the Refs hold in the end.
+    """Return a closed jaxpr of Refs as one of what they hold, which also returns the last values.
 
     Args:
-      closed: the closed jaxpr of Refs.
       inputs: the invars of what is made, Refs that it closes over among them.
 
     Returns:
-      that jaxpr, and the indices of the inputs that it returns.
+      That jaxpr, and the indices of the inputs that it returns.
     """
     from jax._src.state import discharge
 

@@ -78,10 +78,8 @@ def replacing_vjp(new: Callable[..., Any]) -> Iterator[None]:
 def checkpointed_function(frame: types.FrameType) -> Callable[..., Sequence[Any]] | None:
     """Return the function that is checkpointed by a call of `jax.checkpoint`.
 
-    None where it is not known (jax_remat3).
-
-    Args:
-      frame: the frame of `jax.checkpoint` that binds it; its names are the same in 0.7.0 to 0.12.
+    None where it is not known (jax_remat3). `frame` is that of `jax.checkpoint` that binds it; its
+    names are the same in 0.7.0 to 0.12.
     """
     jax = import_jax()
     fun, tree = frame.f_locals.get("fun_"), frame.f_locals.get("in_tree")

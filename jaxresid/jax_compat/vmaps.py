@@ -33,10 +33,8 @@ class VmapCall:
     """A call of a vmapped function, with flat arguments.
 
     Attributes:
-      size: the size of the mapped axis.
       caller: `jacfwd` or `jacrev` where that maps over a basis, `map` where `jax.lax.map` maps a
         part; else `vmap`.
-      function: the name of the mapped function; '' where it has none.
       axes: the mapped axis of each argument; None for one that is not mapped.
       is_divisible: whether a part of the axis can be mapped alone: it has no name, and no mesh
         splits it.
@@ -56,16 +54,11 @@ class VmapCall:
         return self.batch(self.size, self.axes, None)(*operands)
 
     def labelled(self, label: str, operands: Sequence[Any]) -> Any:
-        """Return the results as they are, from eqns whose name stacks hold a label."""
         with import_jax().named_scope(label):
             return self.as_it_is(operands)
 
     def in_parts(self, count: int, operands: Sequence[Any]) -> Any:
         """Return the results for some items at a time, as `jax.lax.map` with a `batch_size` does.
-
-        Args:
-          count: how many items, of which there are more.
-          operands: the flat arguments.
 
         Raises:
           RetraceError: a result is mapped in another way than along an axis.
@@ -169,8 +162,6 @@ def replacing_vmap_calls(new: Callable[[VmapCall, Sequence[Any]], Any]) -> Itera
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Replaced:
-    """What stands for a function that JAX's `batch` returns."""
-
     call_wrapped: Callable[..., Any]
 
 

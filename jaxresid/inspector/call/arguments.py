@@ -42,9 +42,6 @@ class ReachedObject:
     Attributes:
       owner, key: the place that it is in: the attribute of an object, the entry of a dict or a
         list. No owner (None): the key is a Ref, whatever reaches it.
-      path: what its leaves' paths begin with.
-      start, stop: the range of its leaves.
-      treedef: its tree structure.
     """
 
     owner: Any
@@ -66,12 +63,10 @@ class Arguments:
         occurs before it already.
       treedef: the structure of `(args, kwargs)`, whose leaves come first.
       layout: how objects that the function may change in place are made of the leaves.
-      names: what the positional arguments are called.
       reached: what is no argument; its leaves come last.
       owners: the objects, dicts and lists that the function reaches, with their paths: it may put
         something into them, and they are to stay as they are.
       refs: the leaves that are what a `jax.Ref` holds, each with the Ref.
-      is_mutable: whether it holds any object whose change in place its owner sees.
       changing: the paths whose leaves the function changes; None: not known yet.
       mesh: what the leaves are split over, a Mesh or an AbstractMesh; None: they are not.
       context: the mesh to trace in; None: that which the caller is in.
@@ -97,7 +92,6 @@ class Arguments:
     numbers: frozenset[int] = frozenset()
 
     def having(self, role: str) -> tuple[int, ...]:
-        """Return the indices of the leaves that have a role."""
         return tuple(i for i, r in enumerate(self.roles) if r == role)
 
     @property
@@ -111,11 +105,7 @@ class Arguments:
         return self if roles == self.roles else replace(self, roles=roles)
 
     def some(self, numbers: Iterable[int]) -> Arguments:
-        """Return the arguments with only some of the traced leaves.
-
-        Args:
-          numbers: the places in `dynamic` of those that stay.
-        """
+        """Return the arguments with only some of the traced leaves, by place in `dynamic`."""
         dynamic = self.dynamic
         left_out = set(dynamic).difference(dynamic[n] for n in numbers)
         kept = [i for i in range(len(self.leaves)) if i not in left_out]
@@ -129,12 +119,7 @@ class Arguments:
     def sharding(
         self, invars: Sequence[Var], known: Mapping[Var, tuple[int, ...]]
     ) -> Sharding | None:
-        """Return how a jaxpr is split; None without a mesh. See `Sharding`.
-
-        Args:
-          invars: the invars of the jaxpr, constants first.
-          known: the shapes that a device holds of other variables.
-        """
+        """Return how a jaxpr is split, also variables of `known` shapes; None without a mesh."""
         if self.mesh is None:
             return None
         given = zip(reversed(invars), reversed(self.dynamic), strict=False)
@@ -167,7 +152,6 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
     """Flatten a call and decide which leaves are differentiated.
 
     Args:
-      question: the function, its call and the options.
       mesh: a Mesh or AbstractMesh to trace in; arrays without a sharding are on all its devices.
         None: that of the arrays' own shardings, if they have any of several devices.
 
@@ -234,12 +218,9 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
 
 
 def with_reached(call: Arguments, places: Sequence[tuple[Any, Any, str]]) -> Arguments:
-    """Return the arguments with what is in some places as inputs.
-
-    These inputs replace those of the places that the arguments had.
+    """Return the arguments with places as inputs, which replace those that they had.
 
     Args:
-      call: the arguments.
       places: an owner, a key and a path each, see `ReachedObject`.
     """
     jax = jax_compat.import_jax()
@@ -278,10 +259,6 @@ def without_changed(call: Arguments, paths: Sequence[str]) -> Arguments:
     It returns them beside its outputs, and they are not differentiated. What it reaches and leaves
     as it is are constants, except Refs.
 
-    Args:
-      call: the arguments as they were given.
-      paths: the paths of the leaves that it changes.
-
     Raises:
       InputsError: nothing is left to differentiate.
     """
@@ -304,7 +281,6 @@ def without_changed(call: Arguments, paths: Sequence[str]) -> Arguments:
 
 
 def signature_of(fun: Callable[..., Any]) -> inspect.Signature | None:
-    """Return the signature of a function, None where Python cannot tell it."""
     try:
         return inspect.signature(fun)
     except Exception:  # TypeError, ValueError, or what the attributes of a callable object raise
@@ -347,7 +323,6 @@ def _argument_names(
 
 
 def _path(path: Sequence[Any], names: Sequence[str]) -> str:
-    """Return the path of a leaf of `(args, kwargs)`."""
     where, which = path[0].idx, path[1]
     return path_text(names[which.idx] if where == 0 else which.key, path[2:])
 

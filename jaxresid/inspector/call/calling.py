@@ -104,10 +104,7 @@ def _added_leaves(
 def _leaves_that_moved(
     arguments: Arguments, owners: Sequence[tuple[str, Any]], kept: Sequence[Mapping[Any, Any]]
 ) -> dict[str, list[Any]]:
-    """Return the last of the dicts of `called_with_changes`.
-
-    `kept` is what was in the owners before.
-    """
+    """Return the last dict of `called_with_changes`; `kept` is what was in the owners before."""
     if arguments.changing is not None:
         return {}
     jax = jax_compat.import_jax()
@@ -127,10 +124,7 @@ def _leaves_that_moved(
 def _changes(
     arguments: Arguments, tree: Any, leaves: Sequence[Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the first two dicts of `called_with_changes`.
-
-    `tree` was made of `leaves`, then handed to the function.
-    """
+    """Return the first two dicts of `called_with_changes`; `tree` was made of `leaves`."""
     jax = jax_compat.import_jax()
     held: dict[str, Any] = {}
     loose: dict[str, Any] = {}

@@ -17,15 +17,7 @@ from jaxresid.targets.specs import ArraySpec
 def from_specs(
     args: Sequence[Any], kwargs: Mapping[str, Any], mesh: Any = None
 ) -> tuple[Inputs, list[str]]:
-    """Turn parsed SPECs into arguments and warnings.
-
-    Literals in them are static, numbers too.
-
-    Args:
-      args: the positional arguments.
-      kwargs: the keyword arguments.
-      mesh: the one whose axes the SPECs speak of.
-    """
+    """Turn parsed SPECs into arguments and warnings; numbers in them are static."""
     warnings: list[str] = []
     return Inputs(
         tuple(_structs(a, mesh, warnings) for a in args),
@@ -117,11 +109,7 @@ def from_build(factory: Callable[[], Any], name: str) -> tuple[Callable[..., Any
 
 
 def _called(make: Callable[[], Any], name: str) -> Any:
-    """Return what a user's function returns.
-
-    Raises:
-      InputsError: it raises, whatever that is.
-    """
+    """Return what a user's function returns; whatever it raises is an InputsError."""
     try:
         return make()
     except SystemExit as e:
@@ -155,7 +143,6 @@ def _describe(value: Any) -> str:
 
 
 def _structs(value: Any, mesh: Any, warnings: list[str]) -> Any:
-    """Turn SPEC values into arguments; Python numbers become static by wrapping."""
     if isinstance(value, ArraySpec):
         return _struct(value, mesh, warnings)
     if isinstance(value, dict):

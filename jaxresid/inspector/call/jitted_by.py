@@ -21,7 +21,6 @@ class JittedFunction:
     """A function under its `functools.partial`s and bound methods.
 
     Attributes:
-      name: what it is called.
       by: what jits it; None: it is not jitted itself.
       is_bound: whether it has been given positional arguments already, so that its arguments have
         other numbers than those of the call.

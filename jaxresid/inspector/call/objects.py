@@ -32,9 +32,6 @@ class Slot:
 
     Attributes:
       start, stop: the range of the leaves that it is, or holds.
-      treedef: the structure of what a Variable holds, which it is made of again; None: a plain
-        leaf.
-      first: the number of the slot where the same object occurs before; None: it is the first.
       outside: the object itself, if the function reaches it by other ways as well.
     """
 
@@ -88,9 +85,6 @@ class Flat:
     """A tree taken apart.
 
     Attributes:
-      layout: how the leaves make up the tree.
-      paths: for each leaf the keys on the way to it; a Variable's value has that of the Variable.
-      leaves: the leaves, those of a Variable that occurs twice once more.
       again: the leaves that occur once more: the leaf -> the first one.
       held: for each leaf whether it is in an object whose changes its owner sees.
       trainable: for each leaf whether the Variable that holds it is a Param; None: it is in none.
@@ -108,7 +102,6 @@ def flattened(tree: Any, outside: Sequence[Any] = ()) -> Flat:
     """Take a tree apart.
 
     Args:
-      tree: the tree.
       outside: objects that are used themselves, not made again.
     """
     jax = jax_compat.import_jax()
@@ -164,7 +157,6 @@ def flattened(tree: Any, outside: Sequence[Any] = ()) -> Flat:
 
 
 def is_variable(value: Any) -> bool:
-    """Return whether a value is an NNX Variable."""
     kind = _flax("Variable")
     return kind is not None and isinstance(value, kind)
 
@@ -179,10 +171,7 @@ def is_module(value: Any) -> bool:
 
 
 def is_trainable(variable: Any) -> bool:
-    """Return whether gradients are taken of a Variable.
-
-    `nnx.grad` takes those of Params, unless told otherwise.
-    """
+    """Return whether gradients are taken of a Variable."""
     kind = _flax("Param")
     return kind is not None and isinstance(variable, kind)
 
@@ -193,7 +182,6 @@ def _flax(name: str) -> Any:
 
 
 def _owners(tree: Any) -> set[tuple[Any, ...]]:
-    """Return the paths of a tree's outermost NNX modules."""
     jax = jax_compat.import_jax()
     if _flax("Variable") is None:
         return set()
@@ -277,7 +265,6 @@ def _restore(owner: Any, found: dict[Any, Any]) -> None:
 
 
 def _leaves(value: Any) -> list[Any]:
-    """Return the leaves of a tree; if JAX cannot flatten it, the tree itself."""
     try:
         return list(jax_compat.import_jax().tree.leaves(value))
     except Exception:  # of keys that cannot be sorted, say

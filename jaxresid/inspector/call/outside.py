@@ -126,7 +126,6 @@ def inner_path(path: str, owner: Any, key: Any) -> str:
 
 
 def _children(value: Any) -> Sequence[tuple[str, Any]]:
-    """Return what a registered pytree holds directly."""
     tree_util = jax_compat.import_jax().tree_util
     try:
         found, _ = tree_util.tree_flatten_with_path(value, is_leaf=lambda each: each is not value)
@@ -136,7 +135,6 @@ def _children(value: Any) -> Sequence[tuple[str, Any]]:
 
 
 def _parameters(fun: Any, count: int) -> list[str]:
-    """Return the names of a function's first positional parameters."""
     try:
         names = list(inspect.signature(fun).parameters)
     except (TypeError, ValueError):
@@ -178,7 +176,6 @@ def _content(cell: Any) -> Any:
 
 @functools.cache
 def _names(code: types.CodeType) -> list[str]:
-    """Return the globals that code and the code inside it look up, each once."""
     found = dict.fromkeys(
         each.argval for each in dis.get_instructions(code) if each.opname in _GLOBALS
     )

@@ -35,9 +35,7 @@ class Question:
         accelerator that JAX sees, else `gpu:h100`.
       mesh: the mesh that it is split over, as a user gives it.
       name: the target as the user wrote it; None: the function's own name.
-      warnings: warnings that there are already.
       words: the words of the command line that ask this; empty from Python.
-      lifetimes: whether the report is to have the lifetimes of all values.
       trips: the trips of while loops whose number the program decides; None: not said.
 
     Raises:
@@ -77,24 +75,17 @@ class Question:
 
     @property
     def is_loss(self) -> bool:
-        """Whether the options say that `fun` is to be differentiated."""
         return self.mode == "loss" or self.has_aux or self.argnums is not None
 
     @property
     def called(self) -> str:
-        """The name of the function in a report."""
         return self.name or name_of(self.fun)
 
     def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Question:
-        """Return the question about another call."""
         return replace(self, args=args, kwargs=kwargs)
 
     def of_made(self, inputs: Any, kwargs: Mapping[str, Any]) -> Question:
-        """Return the question about arguments that a function made.
-
-        Args:
-          inputs: what that function returned.
-          kwargs: the keyword arguments that are the same however they are made.
+        """Return the question about arguments that a function returned.
 
         Raises:
           InputsError: it made something else, or an argument is given twice.
@@ -114,9 +105,6 @@ class Question:
 
     def positions(self, names: Sequence[str]) -> frozenset[int] | None:
         """Return the positional arguments to differentiate, counted from the first; None: all.
-
-        Args:
-          names: the names of the positional arguments.
 
         Raises:
           InputsError: the call has no such argument.
@@ -165,7 +153,6 @@ def in_two_calls(function: Callable[P, Callable[..., R]]) -> Callable[P, Callabl
 
 
 def _named_after(second: Callable[..., R], by: str, fun: Any) -> Callable[..., R]:
-    """Return the callable, named after the function that it is about and with its signature."""
     name = name_of(fun)
     second.__module__ = "jaxresid"
     second.__name__ = f"{by}({name.rpartition('.')[2]})"
@@ -208,7 +195,6 @@ def _check_word(option: str, given: Any, known: Sequence[str]) -> None:
 
 
 def _normalised(argnums: Any) -> tuple[int, ...] | None:
-    """Return positions as Python's integers; numpy's will do."""
     if argnums is None:
         return None
     several = isinstance(argnums, Iterable) and not isinstance(argnums, str | bytes)

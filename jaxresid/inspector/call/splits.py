@@ -65,7 +65,6 @@ def fitting(
 
 
 def _factored(count: int, free: Sequence[str], sizes: Mapping[str, int]) -> tuple[str, ...] | None:
-    """Return the first of the free axes that make so many pieces together."""
     if count == 1:
         return ()
     for i, axis in enumerate(free):

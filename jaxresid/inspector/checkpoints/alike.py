@@ -22,7 +22,6 @@ class PlacedCheckpoint:
     """A checkpoint that the function itself calls, once.
 
     Attributes:
-      site: the checkpoint.
       backward: the eqn of the backward pass that recomputes it.
     """
 
@@ -33,12 +32,7 @@ class PlacedCheckpoint:
 def alike_checkpoints(
     holes: Holes[Any], sites: Iterable[CheckpointSite]
 ) -> tuple[tuple[PlacedCheckpoint, ...], ...]:
-    """Return those of a program's checkpoints that are alike, in groups, in program order.
-
-    Args:
-      holes: what the program differentiates.
-      sites: its checkpoints.
-    """
+    """Return those of a program's checkpoints that are alike, in groups, in program order."""
     single = _called_once(site for site in sites if site.is_as_written)
     if len(single) < 2 or holes.traced.sharding is not None or len(holes.holes) != 1:
         return ()
@@ -85,7 +79,6 @@ class _Surroundings:
     """The eqns around each eqn of a jaxpr, in a form to compare.
 
     Args:
-      jaxpr: the jaxpr.
       differentiated: its inputs that a gradient is taken of, where it is still to be taken.
     """
 
@@ -109,11 +102,7 @@ class _Surroundings:
                 self._varying.update(eqn.outvars)
 
     def of(self, middle: int) -> Hashable:
-        """Return a key that is equal for eqns with equal ones around them.
-
-        Args:
-          middle: the number of the eqn.
-        """
+        """Return a key that is equal for eqns with equal ones around them."""
         eqns = range(max(middle - _AROUND, 0), min(middle + _AROUND + 1, len(self._jaxpr.eqns)))
         outside: dict[Var, int] = {}
         return middle - eqns.start, tuple(

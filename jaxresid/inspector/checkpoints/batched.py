@@ -39,8 +39,6 @@ class BatchedMatmuls:
     """The matmuls of a checkpoint that its policy would save without the vmaps around it.
 
     Attributes:
-      site: the checkpoint.
-      matmuls: their eqns, each once.
       saved: how many matmuls of parameters the policy saves as it is.
       vmap: the line that calls the innermost vmap; None where it is not known.
     """
@@ -59,7 +57,6 @@ class BatchedMatmuls:
 
 
 def may_be_batched(jaxprs: Iterable[Jaxpr]) -> bool:
-    """Return whether any of some open jaxprs holds a checkpoint with a policy inside a vmap."""
     seen: set[tuple[int, bool]] = set()
     todo = [(jaxpr, False) for jaxpr in jaxprs]
     while todo:
@@ -84,8 +81,6 @@ def batched_matmuls(
     """Yield, for each checkpoint, the matmuls of parameters that vmaps hide from its policy.
 
     Args:
-      levels: the descent into the jaxpr.
-      jaxpr: an open jaxpr that is differentiated.
       run_again: runs the function that the jaxpr is of, while JAX traces it.
 
     Raises:
@@ -116,7 +111,6 @@ def batched_matmuls(
 
 
 def _of_parameters(levels: Levels, placed: Iterable[tuple[Level, Call]]) -> list[Eqn]:
-    """Return the matmuls with inputs of the program in some checkpoints, each once."""
     found = {
         id(eqn): eqn
         for level, call in placed
@@ -152,7 +146,6 @@ def _is_mapped(eqn: Eqn) -> bool:
 
 
 def _batch_dims(eqn: Eqn) -> int:
-    """Return how many batch dimensions a matmul has; 0 for other eqns."""
     if jax_compat.primitive_name(eqn) != "dot_general":
         return 0
     _, (batch, _) = jax_compat.params(eqn)["dimension_numbers"]
@@ -160,7 +153,6 @@ def _batch_dims(eqn: Eqn) -> int:
 
 
 def _below(levels: Levels, level: Level) -> Iterator[tuple[Level, Eqn]]:
-    """Yield the eqns of a level and of those inside it, each with its level."""
     for eqn in level.jaxpr.eqns:
         yield level, eqn
         for which, _ in enumerate(levels.nests(eqn)):
@@ -194,7 +186,6 @@ def _is_input(levels: Levels, level: Level, var: Var) -> bool:
 
 
 def _written(frames: Frames, run_again: Callable[[], object]) -> _Written:
-    """Return which matmuls the policies of checkpoints save as they are written."""
     found: set[tuple[str | None, tuple[Frame, ...]]] = set()
 
     def note(params: Mapping[str, Any], _: FrameType) -> Mapping[str, Any]:
@@ -212,10 +203,7 @@ def _written(frames: Frames, run_again: Callable[[], object]) -> _Written:
 
 
 def _vmap_line(frames: Frames, call: Call) -> Location | None:
-    """Return the user's line that calls the innermost vmap around a checkpoint.
-
-    That of a library, where the user's is not known.
-    """
+    """Return the user's line that calls the innermost vmap around a checkpoint."""
     for eqn in (call.eqn, *reversed(call.enclosing)):
         traceback = jax_compat.traceback(eqn)
         codes, lastis = ((), ()) if traceback is None else traceback.raw_frames()

@@ -35,9 +35,6 @@ class Counterfactual:
 
     Attributes:
       kept_nbytes: bytes of computed residuals in device memory.
-      cost: what it costs.
-      program: the program itself.
-      trace: the trace that it was made from.
     """
 
     kept_nbytes: int
@@ -55,10 +52,6 @@ class Counterfactuals:
     Args:
       make: makes the program without a checkpoint; raises JaxresidError where that fails.
       told: tells its figures where that is possible without making it; else None.
-      written: the program with all of them.
-      profile: the memory profile that peaks are estimated with.
-      has_peaks: whether peaks are estimated.
-      alike: groups of checkpoints that are alike, in program order.
     """
 
     def __init__(
@@ -112,8 +105,7 @@ class Counterfactuals:
         """Find the figures of checkpoints by those of some of them, as far as these tell others'.
 
         Args:
-          base: the kernels of the program with all of them.
-          places: the checkpoints, with the number of the first kernel of each one's recomputation.
+          places: the number of the first kernel of each one's recomputation.
         """
         left = list(places)
         with contextlib.suppress(JaxresidError):
@@ -149,6 +141,5 @@ class Counterfactuals:
         return replace(self._figures[other], peak_nbytes=nbytes)
 
     def _is_as_moved(self, site: CheckpointSite, moved: Kernels, other: CheckpointSite) -> bool:
-        """Return whether the program without a checkpoint is what another's kernels say it is."""
         block = self._lowered(site)
         return are_alike(block, moved) and self._figures[site] == self._moved(moved, other)

@@ -52,18 +52,11 @@ def evaluate_checkpoints(
     *,
     why_unknown: str = "",
 ) -> EvaluatedCheckpoints:
-    """Judge every checkpoint of a program.
+    """Judge every checkpoint of a program, and return the cost of its passes too.
 
     Args:
-      holes: what the program differentiates.
-      profile: the memory profile that peaks are estimated with.
-      residuals: its residuals.
-      program_as_written: the whole program; of a loss, of its value and gradients.
-      estimate: its estimated peak; None where peaks are not estimated.
+      estimate: None where peaks are not estimated.
       why_unknown: why no checkpoint can be judged; '' where they can.
-
-    Returns:
-      The checkpoints with their verdicts, and the cost of the passes.
 
     Raises:
       InputsError: a policy fails or gives no answer.
@@ -143,7 +136,7 @@ def evaluate_checkpoints(
 
 
 def check_policies(primal: TracedFunction, levels: Levels) -> None:
-    """Ask the policy of each checkpoint of a primal trace about the eqns in the checkpoint.
+    """Ask the policy of each checkpoint about the eqns in the checkpoint.
 
     Raises:
       InputsError: a policy fails or gives no answer.

@@ -17,7 +17,6 @@ class Offer:
     """A checkpoint whose policy offloads something.
 
     Attributes:
-      site: the checkpoint.
       names: the checkpoint_names among the offloaded values.
       primitives: the primitives that make the other offloaded values.
     """

@@ -24,20 +24,13 @@ NEARLY_NONE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The work inside a checkpoint, the work after it, and the total work of the function."""
-
     inside: int
     after: int
     total: int
 
 
 def shape(primal: Callable[[], Program], site: CheckpointSite) -> str | None:
-    """Return `whole`, `around-loop` or `last-stage`; None where the checkpoint is none of these.
-
-    Args:
-      primal: makes the program of the function itself, see `program.program_of_jaxpr`.
-      site: the checkpoint.
-    """
+    """Return `whole`, `around-loop` or `last-stage`; None where the checkpoint is none of these."""
     if len(site.calls) != 1 or site.trips != 1 or site.is_nested:
         return None
     call, program = site.calls[0], primal()
@@ -46,13 +39,7 @@ def shape(primal: Callable[[], Program], site: CheckpointSite) -> str | None:
 
 
 def _shape(work: _Work, ops: Sequence[Op], depth: int) -> str | None:
-    """Return the class of a checkpoint by the work around it.
-
-    Args:
-      work: the work inside and after the checkpoint, and in total.
-      ops: the ops of the checkpoint.
-      depth: how many checkpoints are around each of these ops.
-    """
+    """Return the class by the work around it; `depth` checkpoints are around each of the ops."""
     if not work.total:
         return None
     if work.inside >= NEARLY_ALL * work.total:
@@ -84,7 +71,7 @@ def _of(op: Op, costs: Costs) -> int:
 
 
 def _is_loop(ops: Sequence[Op], depth: int) -> bool:
-    """Return whether a loop of several trips, whose body is not checkpointed, does all the work."""
+    """A loop of several trips, whose body is not checkpointed, does all the work."""
     loops = [op for op in ops if op.is_loop and (op.nest is None or op.nest.length != 1)]
     costs = Costs()
     work = sum(_of(op, costs) for op in loops)

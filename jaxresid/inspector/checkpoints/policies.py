@@ -25,9 +25,6 @@ class Answers:
     """The answers of a policy about the eqns of a checkpoint's body.
 
     Attributes:
-      saves: whether it saves or offloads any of them.
-      offloads: whether it offloads any.
-      names: the checkpoint_names in the body.
       saved_names: those of them that it saves or offloads.
     """
 
@@ -75,14 +72,7 @@ def means_nothing(policy: Any) -> bool:
 def answers(policy: Any, eqns: Iterable[Eqn], site: str) -> Answers:
     """Ask a policy about eqns.
 
-    Args:
-      policy: the policy; None saves nothing, nor does False, which is what
-        `nothing_saveable()` is.
-      eqns: the eqns in the checkpoint, see `nesting.eqns_in`.
-      site: the checkpoint, for a message: `model.py:12 block`.
-
-    Returns:
-      The policy's answers, summed up.
+    None saves nothing, nor does False, which is what `nothing_saveable()` is.
 
     Raises:
       InputsError: the policy raises, or answers with something that is no answer.
@@ -175,16 +165,15 @@ def _builtins() -> dict[Any, str]:
 
 @functools.cache
 def _factories() -> frozenset[str]:
-    """Return the names in jax.checkpoint_policies that make policies."""
     names = dir(jax_compat.import_jax().checkpoint_policies)
     return frozenset(n for n in names if n.startswith(("save_", "offload_")))
 
 
 def _factory(policy: Any) -> str | None:
-    """Return the name of the factory of jax.checkpoint_policies that made a policy.
+    """Return the factory of jax.checkpoint_policies that made a policy.
 
     Such a policy is a function inside the factory, or since JAX 0.11 an instance of a class named
-    like it. None where no factory made the policy.
+    like it.
     """
     outer, inside, _ = getattr(policy, "__qualname__", "").partition(".")
     if inside and outer in _factories():
@@ -194,7 +183,6 @@ def _factory(policy: Any) -> str | None:
 
 
 def _closure_values(policy: Any, is_wanted: Callable[[Any], bool]) -> list[Any]:
-    """Return what a policy was made with: the variables of its closure, or its attributes."""
     cells = [c.cell_contents for c in getattr(policy, "__closure__", None) or ()]
     cells += list(getattr(policy, "__dict__", {}).values())
     for slot in getattr(type(policy), "__slots__", ()):

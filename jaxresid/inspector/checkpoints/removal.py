@@ -45,10 +45,8 @@ class CheckpointBinding:
     """One binding of `jax.checkpoint`.
 
     Attributes:
-      body: the open jaxpr of the function.
       key: equal for all bindings that one line makes of one function with one policy.
       location: that line; None where no line of the user's ran.
-      policy: the policy that decides what is saved.
     """
 
     body: Jaxpr
@@ -58,11 +56,7 @@ class CheckpointBinding:
 
 
 class Removal:
-    """Tracing of a program again, as it is and without some of its checkpoints.
-
-    Args:
-      holes: what the program differentiates.
-    """
+    """Tracing of a program again, as it is and without some of its checkpoints."""
 
     def __init__(self, holes: Holes[Any]) -> None:
         self._holes = holes
@@ -106,10 +100,6 @@ class Removal:
     def numbers(self, written: Jaxpr, numbered: Jaxpr) -> dict[int, int]:
         """Map the ids of the remat eqns of an open jaxpr to the numbers of their bindings.
 
-        Args:
-          written: the open jaxpr.
-          numbered: the same jaxpr, of the numbered trace.
-
         Raises:
           TraceError: the two differ.
         """
@@ -130,7 +120,6 @@ class Removal:
         return found
 
     def _inside(self, number: int) -> set[int]:
-        """Return the numbers of the checkpoints in the body of a checkpoint."""
         eqns = eqns_in(self.bound()[number].body)
         marked = {_number(e) for e in eqns if jax_compat.primitive_name(e) == "remat"}
         return {inner for inner in marked if inner is not None and inner != number}
@@ -142,10 +131,6 @@ class Removal:
 
         They are the numbers of the eqns in which the site shows, and of what the same line binds
         besides, for example for the rules of `lax.custom_root`.
-
-        Args:
-          sites: the sites.
-          numbers: by the ids of the eqns in which the sites show, their numbers.
         """
         keys = [made.key for made in self.bound()]
         first, again = keys[: self._count], keys[self._count :]
@@ -177,9 +162,6 @@ class Removal:
 
         The function makes them while it is traced. With `jax_remat3` a derivative that the function
         takes itself has already taken them apart.
-
-        Args:
-          found: the sites that are shown, with their numbers.
         """
         bound = self.bound()[: self._count]
         known = {number for own in found.values() for number in own}
@@ -207,9 +189,6 @@ class Removal:
     def without(self, gone: Iterable[int]) -> Holes[Any]:
         """Return the program without the checkpoints of some numbers.
 
-        Args:
-          gone: the numbers.
-
         Raises:
           TraceError: JAX cannot differentiate it, or the function binds others each time.
         """
@@ -225,11 +204,6 @@ class Removal:
         jaxprs: Callable[[T], Iterable[Jaxpr]],
     ) -> T:
         """Return what some way of tracing the function makes of it without some checkpoints.
-
-        Args:
-          numbers: the numbers of the checkpoints.
-          trace: traces the function.
-          jaxprs: returns the open jaxprs of what that makes.
 
         Raises:
           TraceError: as `without`.
@@ -323,7 +297,6 @@ def with_bodies(
 
 
 def _is_same_checkpoint(one: _Key, other: _Key) -> bool:
-    """Return whether two keys are of one function with one policy, whatever the line."""
     return (one[0], *one[2:]) == (other[0], *other[2:])
 
 

@@ -65,11 +65,7 @@ class Removed:
                 self.sites = tuple(self._numbered()[1])
 
     def without(self, gone: Iterable[CheckpointSite]) -> Traced:
-        """Return the trace without some sites.
-
-        Raises:
-          JaxresidError: that trace cannot be determined.
-        """
+        """Return the trace without some sites."""
         key = frozenset(gone)
         if key not in self._made:
             self._made[key] = self._without(key)
@@ -95,7 +91,6 @@ class Removed:
         return None
 
     def hole_of(self, site: CheckpointSite) -> Hole | None:
-        """Return the first hole that shows a site; None where none does."""
         return next((hole for hole in self._holes.holes if self._is_in(site, hole)), None)
 
     def _is_in(self, site: CheckpointSite, hole: Hole) -> bool:
@@ -137,7 +132,7 @@ class Removed:
         return made
 
     def _find_faithful(self) -> bool:
-        """Return whether JAX keeps the same for the jaxprs as for the functions that they are of.
+        """JAX keeps the same for the jaxprs as for the functions that they are of.
 
         Of a `shard_map` it keeps numbers that are literals in a jaxpr.
         """
@@ -148,7 +143,6 @@ class Removed:
         return self._holes.kept_nbytes(same) == self._holes.kept_nbytes(self._holes.traced)
 
     def _find_near_shard_maps(self) -> frozenset[CheckpointSite]:
-        """Return the sites that are in the body of a `shard_map`, or around one."""
         eqns = [eqn for hole in self._holes.holes for eqn in eqns_in(hole.jaxpr)]
         maps = [e for e in eqns if jax_compat.primitive_name(e) == "shard_map"]
         inside = {id(e) for found in maps for nest in nests(found) for e in eqns_in(nest.jaxpr)}
@@ -160,12 +154,7 @@ class Removed:
         )
 
     def _number(self) -> tuple[Removal, dict[CheckpointSite, frozenset[int]]]:
-        """Trace the program again with its checkpoints numbered.
-
-        Returns:
-          The removal, and the numbers of each site. Sites that show in the backward pass alone are
-          included.
-        """
+        """Trace the program again, numbered; with the sites that the backward pass alone shows."""
         frames = self._holes.levels.frames
         removal = Removal(self._holes)
         numbered = removal.numbered()
@@ -202,7 +191,7 @@ def _eqns(gone: Iterable[CheckpointSite]) -> set[int]:
 
 
 def _called(site: CheckpointSite, numbers: frozenset[int], removal: Removal) -> CheckpointSite:
-    """Return a site with the line that calls it, which is known from its making.
+    """Return a site with the line that calls it, known from its making.
 
     In a derivative that the function takes, JAX may give its eqn the traceback of what is around
     it.
@@ -216,10 +205,7 @@ def _called(site: CheckpointSite, numbers: frozenset[int], removal: Removal) -> 
 
 
 def _may_hide(jaxpr: Jaxpr, frames: Frames) -> bool:
-    """Return whether a primal jaxpr may not show all checkpoints.
-
-    That is so where it holds derivatives, or what is differentiated by rules of the user's.
-    """
+    """It may where it holds derivatives, or what is differentiated by rules of the user's."""
     for eqn in eqns_in(jaxpr):
         name = jax_compat.primitive_name(eqn)
         if is_derived(eqn) or jax_compat.has_own_rules(eqn) or name == "custom_linear_solve":

@@ -52,8 +52,6 @@ class Call:
     """One remat eqn, and what is around it.
 
     Attributes:
-      eqn: the remat eqn.
-      jaxpr: its body.
       trips: how often the loops around it run it.
       around: the remat eqns around it, outermost first.
       loops: the loop eqns around it, outermost first.
@@ -71,7 +69,7 @@ class Call:
 
     @property
     def is_as_written(self) -> bool:
-        """Return whether JAX differentiates the checkpoint from this eqn alone.
+        """JAX differentiates the checkpoint from this eqn alone.
 
         That is, it is not a derivative already, and nothing around it has a derivative rule that
         holds the checkpoint for itself.
@@ -83,7 +81,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The function or module method that a checkpoint wraps, and where it is defined."""
+    """The function or module method that a checkpoint wraps."""
 
     name: str
     defined: Location | None = None
@@ -94,11 +92,7 @@ class CheckpointSite:
     """One checkpoint as a user wrote it.
 
     Attributes:
-      body: the function that it wraps.
       source: the line that calls it, and the module.
-      policy: the policy; None without one.
-      prevent_cse: whether it prevents common subexpression elimination.
-      calls: its remat eqns.
       bodies: the eqns in it as written, open jaxprs.
       is_hidden: whether no jaxpr shows it, so that it has no calls.
     """
@@ -113,45 +107,34 @@ class CheckpointSite:
 
     @property
     def held(self) -> Iterator[Eqn]:
-        """The eqns of its bodies, at any depth."""
         return itertools.chain.from_iterable(eqns_in(body) for body in self.bodies)
 
     @property
     def is_as_written(self) -> bool:
-        """Return whether JAX differentiates each call from its eqn alone.
-
-        See `Call.is_as_written`.
-        """
         return not self.is_hidden and all(call.is_as_written for call in self.calls)
 
     @property
     def function(self) -> str:
-        """The name of the function that it wraps."""
         return self.body.name
 
     @property
     def location(self) -> Location | None:
-        """The line that calls it, None where none is known."""
         return self.source.location
 
     @property
     def trips(self) -> int:
-        """How often its calls run, all together."""
         return sum(call.trips for call in self.calls)
 
     @property
     def eqns(self) -> frozenset[int]:
-        """The ids of its remat eqns."""
         return frozenset(id(call.eqn) for call in self.calls)
 
     @property
     def is_nested(self) -> bool:
-        """Return whether each of its calls is inside another checkpoint."""
         return not self.is_hidden and all(call.around for call in self.calls)
 
     @property
     def in_loops(self) -> bool:
-        """Return whether each of its calls is inside a loop."""
         return not self.is_hidden and all(call.loops for call in self.calls)
 
     def __str__(self) -> str:
@@ -164,15 +147,12 @@ def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Checkp
     """Return the checkpoints of a jaxpr, in program order.
 
     Args:
-      levels: descends into the eqns.
-      top: the outermost level.
       backward: whether to take those of a training step, whose backward pass holds them.
     """
     return sites_of(levels, calls(levels, top), backward=backward)
 
 
 def sites_in(holes: Holes[Any]) -> tuple[CheckpointSite, ...]:
-    """Return the checkpoints of what a program differentiates, in program order."""
     found = (calls(holes.levels, h.level, h.trips, h.loops) for h in holes.holes)
     return sites_of(holes.levels, itertools.chain.from_iterable(found))
 
@@ -220,7 +200,6 @@ def sites_of(
 
 
 def is_derived(eqn: Eqn) -> bool:
-    """Return whether an eqn is a derivative, or part of one, already."""
     return _DERIVED.search(jax_compat.whole_name_stack(eqn)) is not None
 
 
@@ -230,7 +209,6 @@ def has_rule(eqn: Eqn) -> bool:
 
 
 def prevents_cse(params: Mapping[str, Any]) -> bool:
-    """Return whether the params of a remat eqn prevent CSE."""
     prevent = params.get("prevent_cse", True)
     return any(prevent) if isinstance(prevent, tuple | list) else bool(prevent)
 
@@ -238,14 +216,7 @@ def prevents_cse(params: Mapping[str, Any]) -> bool:
 def calls(
     levels: Levels, top: Level, trips: int = 1, loops: tuple[Eqn, ...] = ()
 ) -> Iterator[tuple[Level, Call]]:
-    """Yield the remat eqns of a jaxpr, each with its level, in program order.
-
-    Args:
-      levels: descends into the eqns.
-      top: the level of the jaxpr.
-      trips: how often it runs.
-      loops: the loop eqns around it, outermost first.
-    """
+    """Yield the remat eqns of a jaxpr, each with its level, in program order."""
     known: dict[int, tuple[Jaxpr, bool]] = {}
 
     def walk(
@@ -282,7 +253,6 @@ def calls(
 
 
 def _recomputes(eqn: Eqn) -> bool:
-    """Return whether a remat eqn belongs to a backward pass."""
     differentiated = jax_compat.params(eqn).get("differentiated")
     if differentiated is None:  # jax_remat3
         return "rematted_computation" in jax_compat.name_stack(eqn)
@@ -290,7 +260,6 @@ def _recomputes(eqn: Eqn) -> bool:
 
 
 def _holds(jaxpr: Jaxpr, known: dict[int, tuple[Jaxpr, bool]]) -> bool:
-    """Return whether the jaxpr holds a remat eqn at any depth."""
     found = known.get(id(jaxpr))
     if found is None:
         holds = any(
@@ -303,11 +272,7 @@ def _holds(jaxpr: Jaxpr, known: dict[int, tuple[Jaxpr, bool]]) -> bool:
 
 
 def _is_stamped(eqn: Eqn, frames: Frames) -> bool:
-    """Return whether a remat eqn has the traceback of something else.
-
-    While JAX differentiates a jaxpr it calls derivative rules; what these do gets the traceback of
-    an eqn of the jaxpr.
-    """
+    """What derivative rules do gets the traceback of an eqn of the differentiated jaxpr."""
     traceback = jax_compat.traceback(eqn)
     codes = () if traceback is None else traceback.raw_frames()[0]
     for code in codes:
@@ -327,8 +292,6 @@ def body(
     user's, else of a library's, that is more than a wrapper around another.
 
     Args:
-      jaxpr: the body, open.
-      frames: reads the eqns' tracebacks.
       above: the frames of the call of the body.
       is_stamped: whether its eqns may have the traceback of something else.
     """
@@ -362,7 +325,6 @@ class _Passed:
     """A function that all eqns of a body came through.
 
     Attributes:
-      frame: its frame.
       computes: whether it computes anything itself, casts aside.
     """
 
@@ -371,15 +333,11 @@ class _Passed:
 
     @property
     def passes_on(self) -> bool:
-        """Whether it may do no more than call another."""
         return passes_on(self.frame.code) or (not self.computes and calls_wrapped(self.frame))
 
 
 def _shared(jaxpr: Jaxpr, frames: Frames, above: tuple[Frame, ...]) -> list[_Passed]:
-    """Return the functions, outermost first, that all eqns of a body came through.
-
-    Those that a wrapper makes itself are no part of what it wraps.
-    """
+    """Return the functions that all eqns came through, but those that a wrapper makes itself."""
     stacks = [below(frames.of(eqn), above, jaxpr) for eqn in jaxpr.eqns]
     casts = [jax_compat.primitive_name(eqn) == "convert_element_type" for eqn in jaxpr.eqns]
     stacks = [_without_jax(s) if c else s for s, c in zip(stacks, casts, strict=True)]
@@ -402,14 +360,13 @@ def _shared(jaxpr: Jaxpr, frames: Frames, above: tuple[Frame, ...]) -> list[_Pas
 
 
 def _without_jax(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """Return a stack up to the last frame that is not in JAX."""
     while stack and stack[-1].kind == "jax":
         stack = stack[:-1]
     return stack
 
 
 def _common_scope(jaxpr: Jaxpr) -> str:
-    """Return the scope that a body begins with: the scope of the module that it is."""
+    """Return the scope that all eqns share: that of the module that the body is."""
     scopes = {scope_of(jax_compat.name_stack(eqn)) for eqn in jaxpr.eqns} - {""}
     return "/".join(
         parts[0]

@@ -45,7 +45,6 @@ class Loss:
 
     @property
     def jaxpr(self) -> Jaxpr:
-        """The open jaxpr."""
         return jax_compat.open_jaxpr(self.closed)
 
     @property
@@ -103,7 +102,6 @@ def _marks(eqn: Eqn) -> set[int]:
 
 
 def _is_transposed(eqn: Eqn) -> bool:
-    """Return whether a marked eqn is part of a backward pass."""
     return "transpose(" in jax_compat.name_stack(eqn).partition(_SCOPE)[0]
 
 
@@ -127,7 +125,6 @@ def tracing_losses(
     What a loss itself differentiates is a part of it.
 
     Args:
-      frames: tells the user's frames.
       change: what is differentiated in place of a loss; None: the loss.
       replacement: makes what is differentiated in place of a changed loss; None: it is.
       marked: whether the losses are to be found again by `trips_of`.

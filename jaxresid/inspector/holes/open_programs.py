@@ -35,8 +35,6 @@ class OpenProgram(Protocol):
     """A program of which the holes are known.
 
     Attributes:
-      levels: the descent into their jaxprs.
-      holes: they themselves.
       losses: all that it differentiates, by number.
       whole: the trace of the program with nothing changed.
     """
@@ -46,9 +44,7 @@ class OpenProgram(Protocol):
     losses: list[Loss]
     whole: StepTrace
 
-    def trace(self, changed: Mapping[int, Jaxpr]) -> StepTrace:
-        """Return the program with other jaxprs in holes."""
-        ...
+    def trace(self, changed: Mapping[int, Jaxpr]) -> StepTrace: ...
 
 
 class Deferred:
@@ -76,8 +72,6 @@ class Deferred:
         self.whole = self.trace({})
 
     def trace(self, changed: Mapping[int, Jaxpr]) -> StepTrace:
-        """Return the program with other jaxprs in holes; no user code runs."""
-
         def change(number: int, closed: ClosedJaxpr) -> ClosedJaxpr:
             jaxpr = changed.get(number)
             return closed if jaxpr is None else jax_compat.with_jaxpr(closed, jaxpr)
@@ -111,8 +105,6 @@ class TracedAgain:
         self.whole = self.trace({})
 
     def trace(self, changed: Mapping[int, Jaxpr]) -> StepTrace:
-        """Return the program with other jaxprs in holes."""
-
         def change(number: int, closed: ClosedJaxpr) -> ClosedJaxpr:
             jaxpr = changed.get(number)
             if jaxpr is None:
@@ -136,10 +128,6 @@ class TracedAgain:
 
 def opened(fun: Callable[..., Any], step: StepTrace) -> OpenProgram:
     """Return a program taken apart; where that cannot be done, one to be traced again.
-
-    Args:
-      fun: the program itself.
-      step: its trace.
 
     Raises:
       RetraceError: neither can be done.
@@ -165,7 +153,6 @@ def opened(fun: Callable[..., Any], step: StepTrace) -> OpenProgram:
 
 
 def _checkpoints(jaxpr: Jaxpr) -> Counter[str | None]:
-    """Count the functions of the checkpoints in an open jaxpr."""
     bodies = (
         jax_compat.open_jaxpr(jax_compat.params(eqn)["jaxpr"])
         for eqn in eqns_in(jaxpr)
@@ -175,7 +162,6 @@ def _checkpoints(jaxpr: Jaxpr) -> Counter[str | None]:
 
 
 def _kinds(closed: ClosedJaxpr) -> list[str]:
-    """Return the primitives of a loss, and the types of its constants."""
     jaxpr = jax_compat.open_jaxpr(closed)
     return [
         *(str(v.aval) for v in jaxpr.constvars),

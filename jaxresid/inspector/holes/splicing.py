@@ -39,34 +39,23 @@ class UnjoinableError(RetraceError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Gradient:
-    """A gradient that a step takes.
-
-    Attributes:
-      loss: what is differentiated.
-      closed: the same with what it closes over as its first inputs.
-    """
-
     loss: Loss
     closed: ClosedJaxpr
 
     @property
     def num_consts(self) -> int:
-        """How many inputs are what the loss closes over."""
         return len(self.loss.closed.consts)
 
     @property
     def num_outputs(self) -> int:
-        """How many of its results are differentiated; the others are auxiliary."""
         return self.loss.values
 
     @property
     def jaxpr(self) -> Jaxpr:
-        """The open jaxpr."""
         return jax_compat.open_jaxpr(self.closed)
 
     @property
     def leaves(self) -> tuple[Var, ...]:
-        """The inputs of the jaxpr that are differentiated."""
         return tuple(self.jaxpr.invars[self.num_consts :])
 
 
@@ -75,9 +64,7 @@ class Gradients:
     """The gradients that are left out of a step while it is traced in `leaving_out`.
 
     Attributes:
-      frames: tells the user's frames.
       found: the gradients, in the order in which they are taken.
-      is_inside: whether what is differentiated is being traced.
       is_partial: whether some were taken in a way in which they cannot be left out.
     """
 
@@ -88,7 +75,6 @@ class Gradients:
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """Take what is called in the context for a part of what is differentiated."""
         self.is_inside = True
         try:
             yield
@@ -153,10 +139,6 @@ def gradients_in(levels: Levels, top: Level) -> Iterator[tuple[int, Level, int, 
 
     That is its number, the level of what is differentiated, how often it runs, and the loop eqns
     around it, outermost first.
-
-    Args:
-      levels: descends into the eqns of the step.
-      top: the level of the step, traced in `leaving_out`.
     """
     known: dict[int, tuple[Jaxpr, bool]] = {}
 
@@ -189,8 +171,6 @@ def joined(step: StepTrace, gradients: Gradients, change: Change) -> StepTrace:
     """Return a step with its gradients where calls stand for them.
 
     Args:
-      step: the step, traced in `leaving_out`.
-      gradients: the gradients that were left out.
       change: what is differentiated in place of what a gradient is of.
 
     Raises:
@@ -264,7 +244,6 @@ class _Passes:
     Attributes:
       jaxpr: the open jaxpr of what it reads and the cotangents to its outputs and the gradients.
       between: the number of the eqn between the passes, which is no part of them.
-      num_forward: how many of its results the forward pass makes.
       num_operands: how many operands of the backward call stand before the cotangents.
       own: the ids of the tracebacks of what is differentiated.
     """
@@ -276,12 +255,7 @@ class _Passes:
     own: frozenset[int]
 
     def forward(self, call: Eqn, substitutes: dict[Var, Var]) -> list[Eqn]:
-        """Return the eqns of the forward pass, for the call that stands for it.
-
-        Args:
-          call: the call.
-          substitutes: gets what stands for the inputs and for the results of the call.
-        """
+        """Return its eqns; `substitutes` gets what stands for inputs and results of the call."""
         operands = [v for v in call.invars if not jax_compat.is_literal(v)]
         substitutes |= zip(self.jaxpr.invars[: len(operands)], operands, strict=True)
         eqns = self._eqns(0, self.between, call, substitutes)
@@ -291,7 +265,6 @@ class _Passes:
         return eqns
 
     def backward(self, call: Eqn, substitutes: dict[Var, Var]) -> list[Eqn]:
-        """Return the eqns of the backward pass, as `forward` does."""
         given = call.invars[self.num_operands :]
         cotangents = [v for v in given if not jax_compat.is_literal(v)]
         inputs = self.jaxpr.invars[len(self.jaxpr.invars) - len(cotangents) :]
@@ -314,14 +287,7 @@ class _Passes:
 def _differentiated(
     gradient: _Gradient, closed: ClosedJaxpr, forward: Eqn, backward: Eqn
 ) -> _Passes:
-    """Return the passes of a gradient of a closed jaxpr in place of what it was of.
-
-    Args:
-      gradient: the gradient.
-      closed: the closed jaxpr.
-      forward: the call that stands for the forward pass.
-      backward: the call that stands for the backward pass.
-    """
+    """Return the passes of a gradient of a closed jaxpr in place of what it was of."""
     jax = jax_compat.import_jax()
     run = jax_compat.as_function(closed)
     given = [*forward.invars, *backward.invars[len(forward.invars) :]]
@@ -366,11 +332,7 @@ def _differentiated(
 
 
 def _scope(call: Eqn) -> contextlib.AbstractContextManager[Any]:
-    """Return the context of what runs where a call stands.
-
-    Raises:
-      UnjoinableError: that is in what JAX batches or differentiates.
-    """
+    """Return the context of what runs where a call stands."""
     stack = jax_compat.name_stack(call)
     if "(" in stack:
         raise UnjoinableError
@@ -388,12 +350,7 @@ def _is_between(eqn: Eqn) -> bool:
 
 
 def _numbered(jaxpr: Jaxpr, calls: Mapping[int, tuple[str, int]], prefix: str) -> dict[int, Eqn]:
-    """Return the calls of a jaxpr that stand for passes, by the numbers of the gradients.
-
-    Args:
-      jaxpr: the open jaxpr.
-      calls: what its calls stand for, by their ids, see `_pass_of`.
-      prefix: the pass.
+    """Return the calls of a pass by the numbers of the gradients; `calls` is of `_pass_of`.
 
     Raises:
       UnjoinableError: one occurs twice.
@@ -418,7 +375,6 @@ def _pass_of(eqn: Eqn) -> tuple[str, int] | None:
 
 
 def _typed(value: Any) -> Any:
-    """Return the type of an array or a number."""
     return jax_compat.import_jax().typeof(value)
 
 

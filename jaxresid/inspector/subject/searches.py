@@ -174,8 +174,6 @@ def about_arguments(
     """Yield the searches for findings about its arguments, to be told of after the proposals.
 
     Args:
-      subject: the subject.
-      report: its report.
       donating: what the compiler says of the missing donation; None where it was not asked.
     """
     step = subject.step
@@ -225,12 +223,7 @@ def _missing_donation(
 
 
 def _donation_effect(subject: Subject, program: Program) -> PeakEffect | None:
-    """Return what a program with the same kernels does to the estimated peak, if there is one.
-
-    Args:
-      subject: the subject.
-      program: the program, in which outputs take over other buffers.
-    """
+    """Return the peak of a program with the same kernels, whose outputs take over other buffers."""
     if subject.peak is None:
         return None
     nbytes = peak_nbytes(replace(subject.lowered, program=program))

@@ -26,7 +26,6 @@ class Change:
 
     Attributes:
       path: the path of the input that it was, or would be.
-      output: the index of the outvar that it now is.
       is_held: whether it is in an object whose changes its owner sees whatever the function is
         jitted with; in a dict or a list its owner sees them without jit alone.
       is_after: whether a gradient is part of it, or decides about it.
@@ -39,12 +38,6 @@ class Change:
 
 
 def changes(primal: TracedFunction, arguments: Arguments) -> tuple[Change, ...]:
-    """Return what a traced function changes.
-
-    Args:
-      primal: the traced function, see `function.primal_trace`.
-      arguments: the arguments that it was traced with.
-    """
     jax = jax_compat.import_jax()
     jaxpr = jax_compat.open_jaxpr(primal.jaxpr)
     result, (aux, (held, loose, _)) = primal.out_info
@@ -119,20 +112,15 @@ def changes_by_step(found: Sequence[Change]) -> tuple[Change, ...]:
 
 
 def changes_by_function(found: Sequence[Change]) -> tuple[Change, ...]:
-    """Return those changes that a function makes for others to see."""
     return tuple(c for c in found if c.is_held)
 
 
 def drops_gradients(jaxpr: Jaxpr) -> bool:
-    """Return whether no gradient is part of what an open jaxpr returns, which includes changes."""
     return not Flows(jaxpr).has_gradient
 
 
 def passed_through(jaxpr: Jaxpr, var: Var) -> int | None:
-    """Return the index of the invar that an outvar is, whatever it was handed through.
-
-    None if it is no invar.
-    """
+    """Return the index of the invar that an outvar is, whatever it was handed through, or None."""
     makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
     places = {v: i for i, v in enumerate(jaxpr.invars)}
     while not jax_compat.is_literal(var):
@@ -163,10 +151,7 @@ def passed_through(jaxpr: Jaxpr, var: Var) -> int | None:
 
 
 def paths_of(tree: Any) -> tuple[str, ...]:
-    """Return the paths of a tree's leaves.
-
-    The value of an NNX Variable has the path of the Variable.
-    """
+    """Return the paths of a tree's leaves; the value of an NNX Variable has the Variable's."""
     jax = jax_compat.import_jax()
     with_paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_variable)
     found: list[str] = []

@@ -37,14 +37,7 @@ AS_PROGRAM = "  mode program takes it as it is, without its gradient"
 
 
 def trace_error(error: Exception, name: str, frames: Frames, arguments: Arguments) -> TraceError:
-    """Return the error, with its message, for an exception raised while `name` was traced.
-
-    Args:
-      error: the exception.
-      name: what the target is called.
-      frames: finds the user's line.
-      arguments: the arguments that it was traced with.
-    """
+    """Return the error, with its message, for an exception raised while `name` was traced."""
     if isinstance(error, BackwardError):
         cause = error.__cause__ or error
         lines = [f"{name} cannot be differentiated: {summary(cause)}"]
@@ -63,11 +56,7 @@ def trace_error(error: Exception, name: str, frames: Frames, arguments: Argument
 
 
 def devices_wanted(message: str) -> int | None:
-    """Return how many devices code asks for, by an error that there are too few; None: it is none.
-
-    Args:
-      message: the error, with the line of code where it was raised.
-    """
+    """Return how many devices code asks for; None where it is no error that there are too few."""
     shape = _TOO_FEW_DEVICES.search(message)
     if shape is None and _DEVICES.search(message):
         shape = _NOT_RESHAPED.search(message)
@@ -84,14 +73,7 @@ def numbers_held(error: Exception, arguments: Arguments) -> Arguments | None:
 
     They are those that the error names. Where it names none, they are all; but only bools and
     integers where it does not say that a value was wanted, since a traced one fails in many ways
-    where a shape or an index is made of it.
-
-    Args:
-      error: what the function raised while it was traced.
-      arguments: the arguments that it was traced with.
-
-    Returns:
-      the arguments; None if there is no such number.
+    where a shape or an index is made of it. None if there is no such number.
     """
     is_said = needs_static(error)
     numbers = {
@@ -111,7 +93,6 @@ def numbers_held(error: Exception, arguments: Arguments) -> Arguments | None:
 
 
 def user_lines(error: BaseException, frames: Frames | None = None) -> list[str]:
-    """Return where in the user's code an exception was raised, as lines of a message."""
     return _at_lines([_user_line(error, frames or Frames())])
 
 
@@ -176,10 +157,7 @@ def _hint(error: Exception, arguments: Arguments) -> list[str]:
 
 
 def _mapped_function(error: Exception) -> str | None:
-    """Return the name of a mapped or jitted function that calls one in which an error was raised.
-
-    It is looked for in the modules of the functions that ran.
-    """
+    """Return the name of a mapped or jitted function around one in which an error was raised."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     codes = {frame.f_code for frame in frames}
     for frame in frames:

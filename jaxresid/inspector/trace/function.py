@@ -38,16 +38,12 @@ class Trace(Traced):
     Attributes:
       forward: invars are `arguments.dynamic`; outvars are the primal outputs, then the residuals.
       backward: invars are the residuals, then the cotangents.
-      num_outputs: how many of the forward's outvars are primal outputs.
-      num_residuals: how many are residuals.
-      num_cotangents: how many of the backward's invars are cotangents.
       primal: traces the function itself, which still has its checkpoints; a `jax.stages.Traced` of
         the differentiated leaves, then the other traced ones.
       again: traces the function again with arguments whose leaves may be others, as it is called
         and not as its primal jaxpr has it; None for one that was rewritten.
       pieces: on a mesh, the shapes that a device holds of `kept`, as the compiler
         says; None where it was not asked.
-      has_aux: whether the function returns auxiliary data beside its outputs.
     """
 
     forward: Jaxpr
@@ -66,17 +62,14 @@ class Trace(Traced):
 
     @functools.cached_property
     def inputs(self) -> tuple[str | None, ...]:
-        """The path of each of the forward's invars; None for one that is no argument."""
         return self._paths_of(self.forward)
 
     @property
     def primal_inputs(self) -> tuple[str | None, ...]:
-        """The path of each of the primal's invars; None for one that is no argument."""
         return self._paths_of(self.written)
 
     @property
     def backward_inputs(self) -> tuple[str | None, ...]:
-        """The path of each of the backward's invars that is an argument; None for the others."""
         paths = dict(zip(self.forward.invars, self.inputs, strict=True))
         known = {
             read: paths.get(kept)
@@ -110,7 +103,6 @@ class Trace(Traced):
 
     @property
     def sharding(self) -> Sharding | None:
-        """The split of the forward pass over the arguments' mesh; None without one."""
         pairs = zip(self.kept, self.pieces or (), strict=False)
         known = {
             v: piece for v, piece in pairs if piece is not None and not jax_compat.is_literal(v)
@@ -135,7 +127,6 @@ class Trace(Traced):
 
     @functools.cached_property
     def trips(self) -> WhileTrips:
-        """The trips of the while loops in its passes."""
         found = WhileTrips(self.arguments.trips)
         lead = len(self.backward.invars) - self.num_cotangents - self.num_residuals
         handed = {lead + i: self.num_outputs + i for i in range(self.num_residuals)}
@@ -144,12 +135,10 @@ class Trace(Traced):
 
     @property
     def written(self) -> Jaxpr:
-        """The open primal jaxpr, which shows the checkpoints."""
         return jax_compat.open_jaxpr(self.primal().jaxpr)
 
     @property
     def first(self) -> Jaxpr:
-        """The open forward jaxpr."""
         return self.forward
 
     @functools.cached_property
@@ -166,23 +155,17 @@ class Trace(Traced):
 
     @functools.cached_property
     def has_checkpoints(self) -> bool:
-        """Whether the function may hold checkpoints.
-
-        The primal jaxpr, which shows them, would need another trace.
-        """
+        """Whether the function may hold checkpoints, told without another trace."""
         return contains_remat(self.backward) or may_hold_checkpoints(self.forward, self.frames)
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """What the parameters of the lowered program are called: the paths of the arguments."""
         return tuple(self.arguments.paths[i] for i in self.arguments.dynamic)
 
     def runnable(self) -> Callable[[Sequence[Any]], list[Any]]:
-        """Return the outputs and then the gradients as a function; see `Traced.runnable`."""
         return self._runnable(auxiliary=False)
 
     def _runnable(self, *, auxiliary: bool) -> Callable[[Sequence[Any]], list[Any]]:
-        """Return what `runnable` does, with the auxiliary outputs between if they are wanted."""
         jax = jax_compat.import_jax()
         primal = self.primal()
         # Of a call JAX makes other eqns than of the code in its place, and a compiler may tell them
@@ -205,10 +188,7 @@ class Trace(Traced):
         return run
 
     def lowerable(self) -> Lowerable:
-        """Return the function with all its outputs and its gradients, for cotangents of one.
-
-        A gradient is split as the argument that it belongs to.
-        """
+        """Return the function with all its outputs, and its gradients split as the arguments."""
         leaves = [self.arguments.leaves[i] for i in self.arguments.dynamic]
         count = len(self.arguments.having("differentiated"))
         gradients = [split_over_devices(leaf) for leaf in leaves[:count]]
@@ -217,19 +197,14 @@ class Trace(Traced):
         )
 
     def tracing_in(self, around: Callable[[Callable[[], Any]], Callable[[], Any]]) -> Trace:
-        """Return the trace whose primal jaxpr is traced in a context; see `Traced.tracing_in`."""
         return replace(self, primal=around(self.primal))
 
     def run_again(self, fun: Callable[..., Any]) -> None:
-        """Run the function once more while JAX traces it; see `Traced.run_again`."""
         primal_trace(fun, self.arguments, False)
 
 
 class BackwardError(Exception):
-    """The error of a function whose forward pass traced and whose transposition failed.
-
-    The cause says why.
-    """
+    """The forward pass of a function traced, its transposition failed as the cause says."""
 
     def __init__(self, forward: Jaxpr) -> None:
         self.forward = forward
@@ -251,10 +226,6 @@ def trace(
     """Trace the forward and the backward pass of a function.
 
     Args:
-      fun: the function.
-      arguments: the arguments to trace it with.
-      has_aux: whether it returns `(output, auxiliary data)`.
-      frames: reads the tracebacks of its eqns.
       stops_at: whether to differentiate nothing, told from what the function returned.
 
     Raises:
@@ -278,12 +249,10 @@ class TracedFunction(Protocol):
     """What is read of a `jax.stages.Traced`."""
 
     @property
-    def jaxpr(self) -> ClosedJaxpr:
-        """The closed jaxpr."""
+    def jaxpr(self) -> ClosedJaxpr: ...
 
     @property
-    def out_info(self) -> Any:
-        """Its output, auxiliary arrays and changes, as a tree of what is known of each array."""
+    def out_info(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,8 +260,6 @@ class TraceWithoutRefs:
     """A traced function as a `jax.stages.Traced` has it, with what Refs hold in the place of Refs.
 
     Attributes:
-      jaxpr: the closed jaxpr.
-      out_info: its output, auxiliary arrays and changes; what Refs hold in the end is among these.
       unknown: Refs that it reaches and that are no input yet.
     """
 
@@ -306,17 +273,12 @@ def primal_trace(fun: Callable[..., Any], arguments: Arguments, has_aux: bool) -
 
     It is a function of the differentiated leaves and then of the other traced ones, to the output
     and auxiliary arrays.
-
-    Args:
-      fun: the function.
-      arguments: the arguments to trace it with.
-      has_aux: whether it returns `(output, auxiliary data)`.
     """
     return _marked(_primal(fun, arguments, has_aux), arguments)
 
 
 def traced_once(fun: Callable[..., Any], arguments: Arguments) -> TracedFunction:
-    """Return what `primal_trace` does of a function without auxiliary data, never traced again.
+    """Return what `primal_trace` does, never traced again.
 
     What was jitted and traced before has no marks on its derivatives then.
     """
@@ -324,7 +286,7 @@ def traced_once(fun: Callable[..., Any], arguments: Arguments) -> TracedFunction
 
 
 def _marked(primal: _Primal, arguments: Arguments) -> TracedFunction:
-    """Return a function of the user's traced, with marks on the derivatives that it takes."""
+    """Return the traced function, with marks on the derivatives that it takes."""
     traced = _traced(primal, arguments)
     if any(map(jax_compat.is_unmarked, eqns_in(jax_compat.open_jaxpr(traced.jaxpr)))):
         # A jitted function that was traced before, such as one that has run, has no marks.
@@ -335,7 +297,6 @@ def _marked(primal: _Primal, arguments: Arguments) -> TracedFunction:
 
 
 def _operands(arguments: Arguments) -> tuple[list[Any], list[Any]]:
-    """Return the differentiated leaves and the other traced ones."""
     leaves = arguments.leaves
     diff, rest = arguments.having("differentiated"), arguments.having("traced")
     return [leaves[i] for i in diff], [leaves[i] for i in rest]
@@ -379,8 +340,6 @@ def retrace(traced: Trace, primal: ClosedJaxpr, arguments: Arguments | None = No
     No user code runs.
 
     Args:
-      traced: the trace before.
-      primal: the rewritten closed jaxpr, with the inputs and outputs that `traced.primal()` has.
       arguments: the arguments of a jaxpr that has only some of the inputs.
     """
     written = TraceWithoutRefs(primal, traced.primal().out_info)
@@ -388,7 +347,7 @@ def retrace(traced: Trace, primal: ClosedJaxpr, arguments: Arguments | None = No
 
 
 def _as_evaluation(written: TracedFunction) -> _Primal:
-    """Return a traced function as one that can be traced; no user code runs."""
+    """Return a traced function as one to trace; no user code runs."""
     jax = jax_compat.import_jax()
     treedef = jax.tree.structure(written.out_info)
     evaluate = jax_compat.as_function(written.jaxpr)
@@ -400,10 +359,7 @@ def _as_evaluation(written: TracedFunction) -> _Primal:
 
 
 def _passes(primal: _Primal, arguments: Arguments, frames: Frames) -> Trace:
-    """Trace the passes of a function of the differentiated and the other traced leaves.
-
-    The function returns its output and auxiliary arrays.
-    """
+    """Trace the passes of a function that returns its output and auxiliary arrays."""
     with jax_compat.in_mesh(arguments.context):
         return _passes_here(primal, arguments, frames)
 
@@ -458,7 +414,6 @@ def _traced(primal: _Primal, arguments: Arguments) -> TracedFunction:
 
 
 def _without_refs(traced: TracedFunction, arguments: Arguments) -> TracedFunction:
-    """Return the `TraceWithoutRefs` of a traced function with Refs; one without as it is."""
     closed = traced.jaxpr
     reached = jax_compat.held_refs(closed)
     if not reached and not arguments.refs:
@@ -513,10 +468,7 @@ _UNFOUND = (
 def _check_closed(traced: TracedFunction, operands: tuple[list[Any], list[Any]]) -> None:
     """Check that a function depends on its arguments alone.
 
-    JAX makes an operand, ahead of them, of each tracer of another trace that it comes upon.
-
-    Raises:
-      InputsError: it depends on such a tracer.
+    JAX makes an operand, ahead of them, of each tracer of another trace.
     """
     foreign = _foreign(traced, operands)
     if not foreign:
@@ -532,7 +484,6 @@ def _check_closed(traced: TracedFunction, operands: tuple[list[Any], list[Any]])
 
 
 def _foreign(traced: TracedFunction, operands: tuple[list[Any], list[Any]]) -> list[Any]:
-    """Return the invars of a traced function that are none of its operands."""
     invars = jax_compat.open_jaxpr(traced.jaxpr).invars
     return list(invars[: len(invars) - sum(map(len, operands))])
 

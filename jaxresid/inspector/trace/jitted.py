@@ -73,7 +73,6 @@ def _struct(aval: Aval) -> Any:
 
 
 def with_sharding(leaf: Any, sharding: Any) -> Any:
-    """Return an operand with a sharding."""
     jax = jax_compat.import_jax()
     weak = bool(getattr(leaf, "weak_type", False))
     return jax.ShapeDtypeStruct(

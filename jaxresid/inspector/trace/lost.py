@@ -42,10 +42,7 @@ def lost_gradients(step: StepTrace) -> tuple[LostGradients, ...]:
 def _lost_in_level(
     levels: Levels, passes: Passes, level: Level, live: set[Var], names: Mapping[Var, str]
 ) -> Iterator[LostGradients]:
-    """Yield the lost backward passes of a level and of what is inside it.
-
-    `live` are the outvars that are used, `names` are the paths of invars.
-    """
+    """`live` are the outvars that are used, `names` the paths of invars."""
     eqns = level.jaxpr.eqns
     used, alive = set(live), [False] * len(eqns)
     for at in reversed(range(len(eqns))):
@@ -93,10 +90,7 @@ def _is_used(eqn: Eqn, result: int | None, used: set[Var]) -> bool:
 
 
 def _gradients(eqns: Sequence[Eqn], phases: list[str]) -> list[list[int]]:
-    """Return the eqns of forward and backward passes, by index, grouped by what belongs together.
-
-    A group is the eqns of one gradient, or of several of which one reads what another makes.
-    """
+    """Return the eqns of each gradient, or of several of which one reads another, by index."""
     first = list(range(len(eqns)))
 
     def root(at: int) -> int:

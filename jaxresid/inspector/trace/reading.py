@@ -22,7 +22,6 @@ class Reading:
     """What a target is taken for.
 
     Attributes:
-      is_loss: whether it is differentiated; else it is a program as it is.
       has_aux: whether a loss returns auxiliary data beside its scalar.
     """
 
@@ -67,7 +66,7 @@ def reading(primal: TracedFunction, arguments: Arguments) -> Reading:
 
 
 def _returns_first_argument(primal: TracedFunction, arguments: Arguments, flows: Flows) -> bool:
-    """Return whether the first argument comes back: alike, and most of its arrays updated."""
+    """It comes back where it is alike and most of its arrays are updated."""
     jaxpr = jax_compat.open_jaxpr(primal.jaxpr)
     first = arguments.names[0]
     paths = [arguments.paths[i] for i in arguments.dynamic]

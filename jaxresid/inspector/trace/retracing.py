@@ -25,9 +25,6 @@ _LOOKUPS = ("__getattr__", "getattr")
 def retracing(what: str) -> Iterator[None]:
     """Return the context to trace or to differentiate a program in again.
 
-    Args:
-      what: what it is traced with, for the log: `the rewrite`.
-
     Raises:
       RetraceError: the user's code raised something, or JAX did for it.
       Exception: an error of our own code, as it is.

@@ -67,17 +67,14 @@ class StepTrace(Traced):
 
     @property
     def sharding(self) -> Sharding | None:
-        """The split of the step over the arguments' mesh; None without one."""
         return self.arguments.sharding(self.jaxpr.invars, {})
 
     @property
     def jaxpr(self) -> Jaxpr:
-        """The open jaxpr."""
         return jax_compat.open_jaxpr(self.closed)
 
     @functools.cached_property
     def inputs(self) -> tuple[str | None, ...]:
-        """The path of each invar; None for one that is no argument (a constant in front)."""
         return self._paths_of(self.jaxpr)
 
     @property
@@ -92,19 +89,16 @@ class StepTrace(Traced):
 
     @functools.cached_property
     def tops(self) -> tuple[Level]:
-        """The top level of the jaxpr."""
         return (Level(self.jaxpr, inputs=self.inputs),)
 
     @functools.cached_property
     def trips(self) -> WhileTrips:
-        """The trips of its while loops."""
         found = WhileTrips(self.arguments.trips)
         found.add(self.jaxpr)
         return found
 
     @functools.cached_property
     def holds_gradient(self) -> bool:
-        """Whether it takes a gradient anywhere."""
         return BACKWARD in self.passes.within(self.jaxpr)
 
     @functools.cached_property
@@ -140,35 +134,26 @@ class StepTrace(Traced):
 
     @property
     def written(self) -> Jaxpr:
-        """The open jaxpr itself, whose backward passes hold the checkpoints."""
         return self.jaxpr
 
     @property
     def first(self) -> Jaxpr:
-        """The open jaxpr itself."""
         return self.jaxpr
 
     @functools.cached_property
     def has_checkpoints(self) -> bool:
-        """Whether the step may hold checkpoints."""
         return may_hold_checkpoints(self.jaxpr, self.frames)
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """What the parameters of the lowered program are called."""
         return tuple(path or "a constant" for path in self.inputs)
 
     def runnable(self) -> Callable[[Sequence[Any]], list[Any]]:
-        """Return the outputs as a function of the dynamic leaves; see `Traced.runnable`."""
         step = jax_compat.as_function(self.closed)
         return lambda leaves: list(step(*leaves))
 
     def lowerable(self) -> Lowerable:
-        """Return the training step as it was jitted.
-
-        It gives away what it was jitted to give away, and its shardings and memory kinds are those
-        that it was jitted with.
-        """
+        """Return the step, which gives away, splits and places what it was jitted to."""
         if self.to_compile is not None:
             return self.to_compile().lowerable()
         closed = as_jitted(self.closed)
@@ -183,7 +168,6 @@ class StepTrace(Traced):
         return Lowerable(lambda values: run(*values), given, outputs, donated)
 
     def run_again(self, fun: Callable[..., Any]) -> None:
-        """Run the step once more while JAX traces it; see `Traced.run_again`."""
         step_primal(fun, self.arguments)
 
 
@@ -202,10 +186,7 @@ def step_primal(fun: Callable[..., Any], arguments: Arguments) -> TracedFunction
 def step_trace_with_changes(
     fun: Callable[..., Any], arguments: Arguments
 ) -> tuple[TracedFunction, Arguments]:
-    """Return what `step_primal` does, and the arguments that the function turns out to have.
-
-    See `changes.trace_with_changes`.
-    """
+    """Return what `step_primal` and `changes.trace_with_changes` do."""
     return trace_with_changes(_returning_arrays(fun), arguments)
 
 
@@ -230,18 +211,11 @@ def is_jitted(fun: Callable[..., Any]) -> bool:
 
 
 def holds_gradient(jaxpr: Jaxpr) -> bool:
-    """Return whether an open jaxpr holds the backward pass of some gradient, at any depth."""
     return BACKWARD in Passes().within(jaxpr)
 
 
 def step_trace(primal: TracedFunction, arguments: Arguments, frames: Frames) -> StepTrace:
-    """Return the trace of the step that was traced as `primal`; nothing is traced again.
-
-    Args:
-      primal: the traced function, see `step_primal`.
-      arguments: the arguments that it was traced with.
-      frames: reads the tracebacks of its eqns.
-    """
+    """Return the trace of the step that was traced as `primal`; nothing is traced again."""
     jaxpr = jax_compat.open_jaxpr(primal.jaxpr)
     returned = paths_of(primal.out_info[0])
     made = changes(primal, arguments)
@@ -268,10 +242,7 @@ def step_trace(primal: TracedFunction, arguments: Arguments, frames: Frames) -> 
 
 
 def _donated(jaxpr: Jaxpr) -> set[Var]:
-    """Return the variables that a jitted function called in a jaxpr is given for good.
-
-    A variable that another eqn reads is not among them: it is kept.
-    """
+    """Return what a jitted function called in a jaxpr is given for good: no other eqn reads it."""
     given: dict[Var, int] = {}
     for eqn in jaxpr.eqns:
         marks = (

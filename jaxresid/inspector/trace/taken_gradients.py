@@ -28,13 +28,10 @@ class TakenGradient:
     """A gradient that a function takes, or several that are alike.
 
     Attributes:
-      derivative: the derivative that it is.
-      function: the name of what is differentiated.
       location: the line that takes it; where that is none of the user's, the first line of what is
         differentiated. None where neither is known.
       outermost: as `location` for the outermost derivative around it, which may be forward mode.
       kinds: what is taken, the outermost derivative first, forward mode too: `grad` or `jvp`.
-      trips: how often it is taken.
       path: the gradients around it, outermost first, and its own.
       is_behind: whether it is taken in the backward pass of one around it, by a rule of its own.
       inner: the gradients that what it differentiates takes itself.
@@ -55,11 +52,6 @@ def taken_gradients(jaxpr: Jaxpr, levels: Levels, trips: WhileTrips) -> tuple[Ta
     """Return the gradients that an open jaxpr takes, in program order.
 
     Those that a Python loop takes at one line, and that keep as much, are one.
-
-    Args:
-      jaxpr: the open jaxpr, which is not itself differentiated.
-      levels: the descent into its eqns.
-      trips: the trips of its while loops.
     """
     return _below((), _Counts(levels, trips).of(jaxpr), levels.frames)
 
@@ -95,7 +87,6 @@ def in_words(taken: Sequence[Derivative]) -> str:
 
 
 def with_inner(taken: Sequence[TakenGradient]) -> Iterator[TakenGradient]:
-    """Yield gradients, each followed by those inside of it."""
     for gradient in taken:
         yield gradient
         yield from with_inner(gradient.inner)
@@ -138,13 +129,7 @@ def _together(one: TakenGradient, other: TakenGradient) -> TakenGradient:
 
 
 def _location(derivative: jax_compat.Derivative, first: Eqn, frames: Frames) -> Location | None:
-    """Return the line that takes a derivative, see `TakenGradient.location`.
-
-    Args:
-      derivative: the derivative.
-      first: an eqn of it, or of one inside of it.
-      frames: reads tracebacks.
-    """
+    """Return the line that takes a derivative, of which `first` is an eqn; see `TakenGradient`."""
     running = []
     for code, lasti in derivative.frames:
         kind = frames.kind(code.co_filename, code.co_qualname)
@@ -157,13 +142,7 @@ def _location(derivative: jax_compat.Derivative, first: Eqn, frames: Frames) -> 
 
 
 class GradientPasses(Passes):
-    """The passes of the eqns of one gradient; `update` is all that is no part of it.
-
-    Args:
-      gradient: the gradient.
-      levels: the descent into eqns.
-      jaxpr: the open jaxpr of the program.
-    """
+    """The passes of the eqns of one gradient; `update` is all that is no part of it."""
 
     def __init__(self, gradient: TakenGradient, levels: Levels, jaxpr: Jaxpr) -> None:
         super().__init__()
@@ -177,7 +156,7 @@ class GradientPasses(Passes):
         return self._owned.get(id(eqn), UPDATE)
 
     def _enter(self, jaxpr: Jaxpr, matched: int) -> None:
-        """Tell the passes of the eqns of a jaxpr, inside so many of the derivatives of the path."""
+        """Tell the passes of a jaxpr's eqns, inside so many of the derivatives of the path."""
         if (id(jaxpr), matched) in self._seen:
             return
         self._seen.add((id(jaxpr), matched))
@@ -207,11 +186,8 @@ class _Count:
     """How often a gradient is taken.
 
     Attributes:
-      number: how often.
-      is_transposed: whether its backward pass is there.
       is_behind: whether it is only in the backward pass of one around it.
       whole: the derivatives around and inside of it, and its own, forward mode too.
-      first: its first eqn.
     """
 
     number: int
@@ -238,8 +214,6 @@ class _Count:
 
 
 class _Counts:
-    """How often gradients are taken in jaxprs, by the derivatives around them."""
-
     def __init__(self, levels: Levels, trips: WhileTrips) -> None:
         self._levels = levels
         self._trips = trips
@@ -307,5 +281,4 @@ def _add(counts: dict[_Path, _Count], path: _Path, count: _Count) -> None:
 
 
 def _gradients(eqn: Eqn) -> list[tuple[jax_compat.Derivative, bool]]:
-    """Return the derivatives of an eqn that have a backward pass, see `jax_compat.derivatives`."""
     return [found for found in jax_compat.derivatives(eqn) if found[0].is_transposed]

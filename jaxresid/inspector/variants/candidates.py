@@ -27,9 +27,6 @@ def candidates(names: Sequence[str]) -> tuple[PolicyCandidate, ...]:
 
     These are JAX's policies without parameters, then for the names in a function those that save
     some of them, those that save names and dots, and those that offload.
-
-    Args:
-      names: the checkpoint_names that occur, each once.
     """
     found = [PolicyCandidate(name, policy) for name, policy in builtins().items()]
     found += [saving(chosen) for chosen in _subsets(names)]
@@ -40,7 +37,6 @@ def candidates(names: Sequence[str]) -> tuple[PolicyCandidate, ...]:
 
 
 def saving(names: Sequence[str]) -> PolicyCandidate:
-    """Return `save_only_these_names` of some names."""
     policies = jax_compat.import_jax().checkpoint_policies
     listed = ", ".join(map(repr, names))
     return PolicyCandidate(

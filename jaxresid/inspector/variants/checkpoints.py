@@ -66,11 +66,6 @@ class _Loop:
 class CheckpointVariants:
     """The variants of a program; see `choices.Variants`.
 
-    Args:
-      holes: what the program differentiates.
-      profile: the profile of the compiler.
-      name: the name of the program.
-
     Raises:
       JaxresidError: what it differentiates cannot be told.
     """
@@ -131,11 +126,9 @@ class CheckpointVariants:
         return tuple(found)
 
     def unchangeable(self) -> tuple[str, ...]:
-        """Return the checkpoints that are no places; see `choices.Variants`."""
         return tuple(str(site) for site in self._sites() if not site.is_as_written)
 
     def _loops(self) -> list[_Loop]:
-        """Return the outermost scans of what is differentiated."""
         return [loop for hole in self.holes.holes for loop in self._scans(hole.level, hole.trips)]
 
     def _loop_places(self, kind: str, found: Sequence[_Loop]) -> list[CheckpointPlace]:
@@ -172,7 +165,6 @@ class CheckpointVariants:
         return (*found, *self._groups())
 
     def _groups(self) -> Iterator[Nest]:
-        """Yield the Python loops whose iterations may be grouped, those of one line as one."""
         for hole in self.holes.holes:
             for place in groups_places(self._regions(hole).loops):
                 loops: tuple[Region, ...] = place.handle
@@ -220,7 +212,6 @@ class CheckpointVariants:
         return found
 
     def body(self, place: CheckpointPlace) -> Jaxpr:
-        """Return the open jaxpr that the first call of a place runs; see `choices.Variants`."""
         found = self._bodies.get(place)
         if found is None:
             found = self._bodies[place] = _without_checkpoints(self._body(place))
@@ -242,7 +233,6 @@ class CheckpointVariants:
         return found
 
     def overlaps(self) -> tuple[tuple[CheckpointPlace, CheckpointPlace], ...]:
-        """Return the pairs of places that overlap; see `choices.Variants`."""
         places = self.places()
         own, inside = {}, {}
         for place in places:
@@ -250,7 +240,6 @@ class CheckpointVariants:
         return tuple((a, b) for a in places for b in places if a is not b and inside[a] & own[b])
 
     def variant(self, choices: Choices) -> Variant:
-        """Apply choices, differentiate again, and measure; see `choices.Variants`."""
         return self._of_few_layers(choices) or self.measured(self.trace(choices))
 
     def _of_few_layers(self, choices: Choices) -> Variant | None:
@@ -293,15 +282,10 @@ class CheckpointVariants:
         return made
 
     def losses(self, choices: Choices) -> tuple[Loss, ...]:
-        """Return what the program differentiates, with choices made.
-
-        Raises:
-          JaxresidError: as `trace`.
-        """
+        """Return what the program differentiates, with choices made; fails as `trace` does."""
         return self.holes.losses(self._rewritten(choices))
 
     def measured(self, traced: Traced) -> Variant:
-        """Return a trace with its figures."""
         program = self.program(traced)
         lowered = lower(program, self._profile)
         return Variant(
@@ -313,16 +297,9 @@ class CheckpointVariants:
         )
 
     def program(self, traced: Traced) -> Program:
-        """Return the whole program of a trace with choices made."""
         return self.holes.program(traced)
 
     def details(self, traced: Traced, program: Program | None = None) -> Details:
-        """Return the details of a trace.
-
-        Args:
-          traced: the trace.
-          program: its program, where that is known.
-        """
         known = program or self.program(traced)
         return Details(
             known,
@@ -346,7 +323,6 @@ class CheckpointVariants:
         return replace(short, jaxpr=self._remake.wrapped(short.jaxpr, whole, prevent_cse=True))
 
     def _shortened_flat(self, choices: Choices) -> Shortened | None:
-        """Return the primal jaxpr with choices made, without calls and with layers left out."""
         key = tuple((place, tuple(c and _key(c) for c in made)) for place, made in choices.items())
         if key not in self._flat:
             (jaxpr,) = self._rewritten(choices).values()
@@ -355,11 +331,7 @@ class CheckpointVariants:
         return self._flat[key][1]
 
     def _rewritten(self, choices: Choices) -> dict[int, Jaxpr]:
-        """Return what is differentiated with choices made, by the numbers of the holes.
-
-        Raises:
-          InputsError: a policy fails or gives no answer.
-        """
+        """Return what is differentiated with choices made, by the numbers of the holes."""
         for place, made in choices.items():
             for policy in {id(c.policy): c.policy for c in made if c is not None}.values():
                 self._check_policy(place, policy)
@@ -455,11 +427,7 @@ class CheckpointVariants:
 
 @contextlib.contextmanager
 def _explaining() -> Iterator[None]:
-    """Turn what differentiating a rewritten jaxpr raises into errors for users.
-
-    Raises:
-      JaxresidError: JAX cannot differentiate it, or a policy fails.
-    """
+    """Turn what differentiating a rewritten jaxpr raises into errors for users."""
     try:
         yield
     except JaxresidError:
@@ -470,7 +438,7 @@ def _explaining() -> Iterator[None]:
 
 
 def _key(choice: Choice) -> Hashable:
-    """Return a key that equal choices share; a policy may be an object that has no hash."""
+    """Policies may have no hash."""
     return id(choice.policy), choice.names, choice.segments
 
 
@@ -492,7 +460,6 @@ class Checkpointing:
     Equal choices are one object, bodies that are one object stay one, and those alike become one.
 
     Args:
-      frames: reads the tracebacks of eqns.
       shares: whether the bodies of checkpoints that are there become one, too. Layers of a loss are
         left out instead.
     """
@@ -504,16 +471,12 @@ class Checkpointing:
         self._replaces: dict[Hashable, Replace] = {}
 
     def remat(self, choice: Choice) -> Replace:
-        """Return a function from a remat eqn to the same eqn under another choice."""
         return self._replaces.setdefault(("remat", _key(choice)), self._remat(choice))
 
     def loop(self, choice: Choice) -> Replace:
-        """Return a function from a scan to the same scan with its body checkpointed."""
         return self._replaces.setdefault(("loop", _key(choice)), self._loop(choice))
 
     def nest(self, choice: Choice) -> Replace:
-        """Return a function from a scan to the same scan in segments."""
-
         def replace(eqn: Eqn) -> Eqn:
             held = jax_compat.params(eqn)["jaxpr"]
             body = self.named(jax_compat.open_jaxpr(held), choice)
@@ -564,7 +527,6 @@ class Checkpointing:
         return replace
 
     def wrapped(self, jaxpr: Jaxpr, choice: Choice, *, prevent_cse: bool) -> Jaxpr:
-        """Return an open jaxpr with all of its eqns in one checkpoint."""
         return jaxpr.replace(
             eqns=list(self.around(jaxpr, 0, len(jaxpr.eqns), jaxpr.eqns, choice, prevent_cse))
         )
@@ -578,7 +540,6 @@ class Checkpointing:
         choice: Choice,
         prevent_cse: bool = True,
     ) -> Sequence[Eqn]:
-        """Return some eqns of a jaxpr, as rewritten, in one checkpoint."""
         if not eqns:
             return ()
         own = cut(jaxpr, start, stop, eqns)
@@ -592,7 +553,6 @@ class Checkpointing:
         )
 
     def named(self, body: Jaxpr, choice: Choice) -> Jaxpr:
-        """Return an open jaxpr with the values named that a choice names."""
         if not choice.names:
             return body
         return self._cached(
@@ -631,7 +591,6 @@ def regroup(jaxpr: Jaxpr, cuts: Sequence[Stretched], remake: Checkpointing) -> R
 
 
 def groups_places(loops: Iterable[Region]) -> list[CheckpointPlace]:
-    """Return the places of Python loops whose iterations may be grouped, those alike as one."""
     alike: dict[Hashable, list[Region]] = {}
     for loop in loops:
         eqns = (e for run in loop.runs for e in run.jaxpr.eqns[run.start : run.stop])
@@ -651,7 +610,6 @@ def groups_places(loops: Iterable[Region]) -> list[CheckpointPlace]:
 
 
 def bounds_of(loop: Region) -> list[tuple[int, int]]:
-    """Return the first eqn of each iteration of a loop, and that after its last."""
     return [(run.start, run.stop) for run in loop.runs]
 
 
@@ -660,7 +618,7 @@ def _cut_out(run: EqnRun) -> Jaxpr:
 
 
 def _extent(place: CheckpointPlace) -> tuple[set[int], set[int]]:
-    """Return the ids of the eqns that a place consists of, and the ids of the eqns inside it."""
+    """Return the ids of the eqns that a place consists of, and of the eqns inside it."""
     match place.kind:
         case "checkpoint":
             eqns = [call.eqn for call in place.handle.calls]
@@ -677,7 +635,6 @@ def _extent(place: CheckpointPlace) -> tuple[set[int], set[int]]:
 
 
 def _ids_in(hole: Hole) -> frozenset[int]:
-    """Return the ids of the eqns and of the jaxprs in a hole, at any depth."""
     jaxprs = [hole.jaxpr, *(n.jaxpr for e in eqns_in(hole.jaxpr) for n in nests(e))]
     return frozenset([*map(id, eqns_in(hole.jaxpr)), *map(id, jaxprs)])
 

@@ -54,12 +54,6 @@ def is_layer(frame: Frame) -> bool:
 def layer_name(frames: Sequence[Frame], start: int, stop: int, scopes: Sequence[str]) -> str | None:
     """Return the name of the layer whose method is called, which no other of its model has.
 
-    Args:
-      frames: those of an operation of the call, outermost first.
-      start: the number of the caller's frame.
-      stop: the number of the method's frame.
-      scopes: the name scopes of the operation, outermost first.
-
     Returns:
       The name; None where it is no layer of a framework that names its scopes by them.
     """

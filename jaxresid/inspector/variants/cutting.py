@@ -12,12 +12,6 @@ def cut(jaxpr: Jaxpr, start: int, stop: int, eqns: Sequence[Eqn]) -> Jaxpr:
     """Return eqns [start, stop) of an open jaxpr as a jaxpr of their own.
 
     What they read from outside are its inputs, what is read after them its outputs.
-
-    Args:
-      jaxpr: the open jaxpr.
-      start: the index of the first of the eqns.
-      stop: the index after the last of them.
-      eqns: these eqns, perhaps rewritten.
     """
     made = {v for eqn in eqns for v in eqn.outvars}
     free = dict.fromkeys(

@@ -39,8 +39,6 @@ class Nameable:
       name: the checkpoint_name that it has already; None without one.
       expression: the expression that makes it; None for one with a name that has no line.
       jaxpr: the open jaxpr that holds it, which may be called several times.
-      eqn: the eqn that makes it.
-      index: which of the eqn's results it is.
       is_view: whether it is another one's reshape, cast or the like of no fewer bytes.
     """
 
@@ -53,7 +51,6 @@ class Nameable:
 
     @property
     def var(self) -> Var:
-        """The variable of the value."""
         return self.eqn.outvars[self.index]
 
 
@@ -61,10 +58,6 @@ def nameable(body: Jaxpr, frames: Frames) -> tuple[Nameable, ...]:
     """Return the values of a checkpoint's body that have or can be given a name, in program order.
 
     Views are left out: saving the values that they are views of has the same effect.
-
-    Args:
-      body: an open jaxpr.
-      frames: reads the eqns' tracebacks.
     """
     return tuple(value for value in expressed(body, frames) if not value.is_view)
 
@@ -73,8 +66,6 @@ def expressed(body: Jaxpr, frames: Frames, *, loops: bool = False) -> tuple[Name
     """Return all values that a name around an expression would name, in program order.
 
     Args:
-      body: an open jaxpr.
-      frames: reads the eqns' tracebacks.
       loops: whether to include those in loops and branches, which a policy for the body does not
         see.
     """
@@ -88,12 +79,7 @@ def named(
 ) -> Jaxpr:
     """Return the open jaxpr with the values of these expressions named.
 
-    It has the inputs and outputs of the one that is given.
-
     Args:
-      body: an open jaxpr.
-      names: the expressions, each with the name that its values get.
-      frames: reads the eqns' tracebacks.
       loops: whether to name also values in loops and branches, as in `expressed`.
     """
     wanted: Mapping[Expression | None, str] = dict(names)
@@ -141,7 +127,6 @@ def _levels(
 
 
 def _nameable_at(levels: Levels, level: Level) -> Iterator[Nameable]:
-    """Yield the nameable values of one level."""
     jaxpr = level.jaxpr
     last_read: dict[Var, int] = {}
     names: dict[Var, str] = {}
@@ -248,10 +233,7 @@ def _down_to_user(frames: tuple[Frame, ...]) -> tuple[Frame, ...] | None:
 
 
 def _expression(path: tuple[Frame, ...], frames: Frames) -> Expression | None:
-    """Return the expression that the innermost of these frames was at.
-
-    None where it is not an expression: `x += y` is a statement.
-    """
+    """A statement such as `x += y` is no expression."""
     return _expression_of(path[-1], frames)
 
 

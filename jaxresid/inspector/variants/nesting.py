@@ -38,11 +38,8 @@ def nested_scan(
     """Return a function of a scan's operands that runs it in segments.
 
     Args:
-      scan: the primitive.
-      params: what it is bound with.
       sizes: how many iterations a segment has, by level, the outermost first; each is a multiple of
         the next. What is left of the loop runs after the segments, as it is.
-      policy: the policy of the segments' checkpoints.
     """
     jax = jax_compat.import_jax()
     first, count = jax_compat.scan_counts(params)

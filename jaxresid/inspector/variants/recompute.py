@@ -32,7 +32,6 @@ class Saveable:
 
     Attributes:
       name: the name that the values have already; None for those of an expression.
-      expression: the expression that makes them; None for those that have a name.
       nbytes: the bytes of all of them together, once through the body.
     """
 
@@ -46,8 +45,6 @@ class Step:
     """An eqn of the differentiated body.
 
     Attributes:
-      eqn: the eqn.
-      cost: the cost of running it.
       operands: the steps that make what it reads; inputs of the body are left out.
       saveable: which of the body's saveable values it names; None for most.
       nbytes: the bytes of what it makes.
@@ -65,7 +62,6 @@ class Graph:
     """The forward pass of a differentiated body, flat.
 
     Attributes:
-      saveables: the values of the body that can be saved.
       steps: the eqns, in an order in which each comes after its operands.
       needed: the steps whose results the backward pass reads.
       forward: for each step whether the forward pass runs it even if nothing is kept.
@@ -94,8 +90,6 @@ def graph(body: Jaxpr, frames: Frames, cost: Callable[[Eqn], float], enough: int
     """Return the graph of a checkpoint's body.
 
     Args:
-      body: an open jaxpr without checkpoints.
-      frames: reads the eqns' tracebacks.
       cost: returns the cost of running one eqn, in any unit.
       enough: the least bytes of an expression's values that can be given a name.
 
@@ -129,10 +123,7 @@ def graph(body: Jaxpr, frames: Frames, cost: Callable[[Eqn], float], enough: int
 
 
 def _differentiated(body: Jaxpr) -> tuple[Jaxpr, int]:
-    """Return the open forward jaxpr of a body, and how many outputs the body has.
-
-    The jaxpr's outputs are those of the body, then its residuals.
-    """
+    """Return the open forward jaxpr of a body, with residuals after its outputs; their number."""
     jax = jax_compat.import_jax()
     evaluate = jax_compat.as_function(jax_compat.as_jit_jaxpr(_without_constants(body)))
     structs = [
@@ -156,7 +147,6 @@ def _differentiated(body: Jaxpr) -> tuple[Jaxpr, int]:
 
 
 def _without_constants(body: Jaxpr) -> Jaxpr:
-    """Return an open jaxpr with its constants as inputs in front of the others."""
     if not body.constvars:
         return body
     return body.replace(constvars=[], invars=[*body.constvars, *body.invars])

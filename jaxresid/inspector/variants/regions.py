@@ -76,9 +76,6 @@ class Region:
     """The calls of one function from one line, in program order.
 
     Attributes:
-      function: the qualified name of the function.
-      location: the line; None for the target.
-      runs: the calls.
       defined: where a library's module is defined; None for a function of the user's.
       kind: `call`, or `block` for the iterations of a Python loop, those of all its runs; `groups`
         for those of one run, which may be grouped.
@@ -100,7 +97,6 @@ class Found:
     """What a jaxpr shows of the user's code.
 
     Attributes:
-      calls: the calls that checkpoints could be put around.
       loops: the Python loops whose iterations could be grouped, for each time that one runs.
     """
 
@@ -119,10 +115,6 @@ def regions(jaxpr: Jaxpr, levels: Levels) -> Found:
     or all of the program, of modules of a library that are linear, those whose results nobody
     reads, and those of a framework's own that hand out state of theirs as well.
     The loops are those in whatever was looked into.
-
-    Args:
-      jaxpr: the primal jaxpr, open.
-      levels: descends into the eqns.
     """
     search = _CallSearch(levels, jaxpr)
     groups: dict[Hashable, list[_Call]] = defaultdict(list)
@@ -160,10 +152,8 @@ class _Call:
     """One call of a function.
 
     Attributes:
-      code: the code of the function.
       chain: the frames that it was called from: its caller's and those of comprehensions and
         generators in between. Empty for the target.
-      run: the eqns that it left in the jaxpr of its caller.
       body: the same eqns, or those in the jit eqn that it left.
       loop: where the loop begins that this is an iteration of, in the function; None for a call.
       layer: the name of the layer whose call it is; None where it has none.
@@ -196,8 +186,6 @@ class _Weight:
     Attributes:
       nbytes: the bytes of all results, each trip's.
       looped: the part of these bytes that loops make.
-      operations: the number of eqns, each loop's body once.
-      remat: whether a checkpoint is among them.
     """
 
     nbytes: int = 0
@@ -245,7 +233,6 @@ class _CallSearch:
         return Region(function, location, runs, defined, "call", layers, first.is_by_graph)
 
     def line(self, call: _Call) -> Hashable:
-        """Return the key that calls of one function from one line share."""
         if call.loop is not None:
             return call.code, call.loop.lasti
         if not call.chain:
@@ -311,7 +298,6 @@ class _CallSearch:
                 yield calls
 
     def _may_be_grouped(self, iterations: Sequence[_Call]) -> bool:
-        """Return whether groups of a loop's iterations may be worth a checkpoint each."""
         if len(iterations) < FEWEST or any(eqn.effects for c in iterations for eqn in c.eqns):
             return False
         return self.made(iterations).nbytes >= GROUPED * self.total
@@ -384,10 +370,7 @@ class _CallSearch:
         return bool(last)
 
     def _last_reads(self, jaxpr: Jaxpr) -> dict[Var, int]:
-        """Return for each variable the index of the last eqn that reads it.
-
-        For outputs it is the index after the last eqn.
-        """
+        """For outputs it is the index after the last eqn."""
         known = self._reads.get(id(jaxpr))
         if known is None:
             readers = [*(eqn.invars for eqn in jaxpr.eqns), jaxpr.outvars]
@@ -398,12 +381,10 @@ class _CallSearch:
         return known[1]
 
     def _is_recursive(self, call: _Call) -> bool:
-        """Return whether the function is on the stack already."""
         path = self._path(call.body.level)[call.body.start]
         return call.code in (path.frames[at].code for at in path.users[: call.body.depth])
 
     def _calls(self, span: _Span) -> list[_Call]:
-        """Return the calls that the function of a span makes, in program order."""
         level, jaxpr = span.level, span.level.jaxpr
         made: list[_Call] = []
         stretch: list[int] = []
@@ -446,7 +427,6 @@ class _CallSearch:
         return chain, code, callee, path.layer(callee)
 
     def _jitted(self, level: Level, i: int, depth: int) -> _Call | None:
-        """Return the call of a jitted function that an eqn is."""
         eqn = level.jaxpr.eqns[i]
         if (
             jax_compat.primitive_name(eqn) != "jit"
@@ -523,7 +503,6 @@ def _shape(call: _Call) -> Hashable:
 
 
 def _names(eqn: Eqn) -> frozenset[str]:
-    """Return the names of the values that an eqn names, at any depth."""
     inner = itertools.chain.from_iterable(eqns_in(nest.jaxpr) for nest in nests(eqn))
     named = (each for each in (eqn, *inner) if jax_compat.primitive_name(each) == "name")
     return frozenset(str(jax_compat.params(each)["name"]) for each in named)
@@ -544,7 +523,6 @@ def _name(code: CodeType) -> str:
 
 
 def _is_module(code: CodeType) -> bool:
-    """Return whether code is what runs when a module of a library is called."""
     return (
         code.co_name == "__call__"
         and code.co_varnames[:1] == ("self",)
@@ -594,7 +572,7 @@ class _Path:
     def callee(self, depth: int) -> int | None:
         """Return the number of the user frame of the function that the one at `depth` called.
 
-        Bodies of comprehensions and generators belong to their caller. None without such a frame.
+        Bodies of comprehensions and generators belong to their caller.
         """
         for at in range(depth + 1, len(self.users)):
             code = self.frames[self.users[at]].code
@@ -603,7 +581,6 @@ class _Path:
         return None
 
     def layer(self, at: int) -> str | None:
-        """Return the name of the layer whose method the user frame at `at` is of."""
         caller = self.users[at - 1] if at else -1
         return layer_name(self.frames, caller, self.users[at], self.scopes)
 

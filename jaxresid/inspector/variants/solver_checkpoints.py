@@ -32,7 +32,6 @@ class CheckpointedLoop:
 
     Attributes:
       checkpoints: how many carries it keeps.
-      nbytes: the bytes of all of them.
       steps: the steps that are counted; None: not known.
       is_of_diffrax: whether diffrax runs it over the steps of a solver.
     """
@@ -49,14 +48,12 @@ class CheckpointedLoop:
         return f"equinox.internal.while_loop(..., checkpoints={checkpoints})"
 
     def runs(self, checkpoints: int) -> int | None:
-        """Return how often its backward pass runs the body; None where that is not known."""
         if self.steps is None or self.steps > MOST_STEPS:
             return None
         return iterations(self.steps, checkpoints)
 
 
 def biggest_loop(traced: Traced) -> CheckpointedLoop | None:
-    """Return the checkpointed loop that keeps most; None without one."""
     found = []
     for eqn in itertools.chain.from_iterable(eqns_in(top.jaxpr) for top in traced.tops):
         loop = None
@@ -78,11 +75,7 @@ def has_loops() -> bool:
 
 @contextlib.contextmanager
 def keeping(now: int, wanted: int) -> Iterator[None]:
-    """Trace loops that keep so many carries as if another number of them was asked for.
-
-    Args:
-      now: how many the loops keep.
-      wanted: how many they are to keep.
+    """Trace loops that keep `now` carries as if `wanted` were asked for.
 
     Raises:
       JaxresidError: this equinox has no such loops.
@@ -134,10 +127,7 @@ def _checkpoints_by(chosen: Callable[[int | None], int | None]) -> Iterator[None
 
 
 def _kept(checkpoints: int | None, max_steps: int | None) -> int | None:
-    """Return how many carries a loop keeps.
-
-    By default equinox keeps the fewest with which its algorithm is optimal for `max_steps`.
-    """
+    """By default equinox keeps the fewest with which its algorithm is optimal for `max_steps`."""
     if checkpoints is None and max_steps is not None:
         enough = (c for c in itertools.count() if (c + 1) * (c + 2) > 2 * max_steps)
         checkpoints = next(enough)

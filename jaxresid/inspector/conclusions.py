@@ -20,7 +20,7 @@ def concluded(inspection: Inspection, words: tuple[str, ...]) -> Inspection:
     What XLA says is in its report, if it was asked.
     """
     subject, report = inspection.subject, inspection.report
-    found: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()
     if not subject.is_dead:
         crashes: list[Crash] = []
         code = collected(about_code(subject, report), crashes)
@@ -29,8 +29,8 @@ def concluded(inspection: Inspection, words: tuple[str, ...]) -> Inspection:
             proposals = tuple(collected(proposing(subject, report), crashes))
         others = collected(about_arguments(subject, report, inspection.donating), crashes)
         inspection = replace(inspection, proposals=proposals).with_crashes(crashes)
-        found = (*code, *(each.finding for each in proposals), *others)
-    report = replace(inspection.report, findings=(*inspection.host_findings, *found))
+        findings = (*code, *(proposal.finding for proposal in proposals), *others)
+    report = replace(inspection.report, findings=(*inspection.host_findings, *findings))
     following = next_step(
         report,
         words,

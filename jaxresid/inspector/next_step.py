@@ -62,8 +62,8 @@ def next_step(
       is_dead: whether it is a training step that does nothing with its gradients.
       why_uncompiled: returns why the compiler of the place is not here; None if it is.
     """
-    found = _chosen(report, proposals, is_dead, why_uncompiled)
-    return dataclasses.replace(found, words=words)
+    step = _chosen(report, proposals, is_dead, why_uncompiled)
+    return dataclasses.replace(step, words=words)
 
 
 def ask_compiler(
@@ -181,7 +181,7 @@ def _dispensable(report: Report) -> NextStep | None:
         return None
     if _compiled(report) is None and report.peak is not None and report.peak.interval is not None:
         wider = report.peak.interval.high_nbytes / report.peak.nbytes
-    found = [
+    dispensable = [
         (c.recompute_fraction, c.peak_without_nbytes, c)
         for c in report.checkpoints
         if c.recompute_fraction is not None
@@ -189,9 +189,9 @@ def _dispensable(report: Report) -> NextStep | None:
         and c.peak_without_nbytes is not None
         and c.peak_without_nbytes * wider <= capacity
     ]
-    if not found:
+    if not dispensable:
         return None
-    share, nbytes, c = max(found, key=lambda each: each[0])
+    share, nbytes, c = max(dispensable, key=lambda entry: entry[0])
     message = (
         f"the checkpoint of {c.function} adds {share:.1%} FLOPs; without it the peak of"
         f" {format_bytes(nbytes)} fits as well"
@@ -256,7 +256,7 @@ def _best_change(
     peak, if that is at least half of what is too much; else None. It is followed by `others`.
     """
     capacity = _capacity(report)
-    effects = [each for each in map(ChangeEffect.of, proposals) if each is not None]
+    effects = [effect for effect in map(ChangeEffect.of, proposals) if effect is not None]
     if not effects or capacity is None:
         return None
     best = min(effects, key=lambda e: (max(e.after_nbytes - capacity, 0), e.flops_fraction))

@@ -75,12 +75,12 @@ def inspection(question: Question, *, cache: CompileCache | None = None) -> Insp
     if question.lifetimes:
         check_lifetimes(choose(question.on))
     with gc_paused():
-        found = _traced_subject(question)
-        with found.tracing():
-            made = _inspected(found, cache)
+        traced = _traced_subject(question)
+        with traced.tracing():
+            inspected = _inspected(traced, cache)
             if question.lifetimes:
-                made = with_lifetimes(made)
-            return concluded(made, question.words)
+                inspected = with_lifetimes(inspected)
+            return concluded(inspected, question.words)
 
 
 def subject(question: Question) -> Subject:
@@ -128,20 +128,20 @@ def _traced_here(question: Question) -> Subject:
     frames = Frames(own=own_code(fun))
     call = arguments(question, meshes.as_mesh(question.mesh))
     leaves = jax.tree.leaves((tuple(question.args), dict(question.kwargs)))
-    read = _read(question, call, frames)
-    call = read.trace.arguments
+    target = _read(question, call, frames)
+    call = target.trace.arguments
     # The primal jaxpr of a loss is another trace.
-    remark = meshes.unused_mesh_warning(call, leaves, lambda: read.trace.written, question.words)
+    remark = meshes.unused_mesh_warning(call, leaves, lambda: target.trace.written, question.words)
     if remark := remark or meshes.unsharded_warning(call, leaves):
         warnings = (*warnings, remark)
-    found = Subject(fun, name, read.on_own_mesh(), place, (*warnings, *read.warnings))
-    if found.is_dead:
+    traced = Subject(fun, name, target.on_own_mesh(), place, (*warnings, *target.warnings))
+    if traced.is_dead:
         more: tuple[str, ...] = (dead_gradients(name),)
-    elif found.step is not None:
-        more = tuple(_partly_dead(name, each) for each in lost_gradients(found.step))
+    elif traced.step is not None:
+        more = tuple(_partly_dead(name, lost) for lost in lost_gradients(traced.step))
     else:
-        more = _taken_for_a_loss(question, found)
-    return replace(found, warnings=(*found.warnings, *more))
+        more = _taken_for_a_loss(question, traced)
+    return replace(traced, warnings=(*traced.warnings, *more))
 
 
 def _taken_for_a_loss(question: Question, loss: Subject) -> tuple[str, ...]:
@@ -209,22 +209,22 @@ def _read(question: Question, call: Arguments, frames: Frames) -> _Read:
         call = as_program
     if call.is_mutable or (is_open and (is_jitted or not call.having("differentiated"))):
         try:
-            found = _as_it_is(fun, as_program, name, frames)
+            plain = _as_it_is(fun, as_program, name, frames)
         except JaxresidError:
             if not call.having("differentiated"):
                 raise
         else:
             how = (
-                reading(found.primal, found.call)
+                reading(plain.primal, plain.call)
                 if reads_aux
                 else Reading(is_loss=True, has_aux=has_aux)
             )
             if is_open and not how.is_loss:
-                return found.program(fun, name, frames)
-            call = found.call if is_jitted else found.call.with_numbers("static")
+                return plain.program(fun, name, frames)
+            call = plain.call if is_jitted else plain.call.with_numbers("static")
             if call.is_mutable:
                 # What is changed in place, such as running means, is no parameter of a function.
-                changed = changes_by_function(changes(found.primal, call))
+                changed = changes_by_function(changes(plain.primal, call))
                 call = without_changed(call, [c.path for c in changed])
     if call.changing is None:
         call = replace(call, changing=frozenset())
@@ -250,14 +250,14 @@ def _read(question: Question, call: Arguments, frames: Frames) -> _Read:
         # Of many a program no derivative can be taken, of integers or through a kernel of its own.
         failed = e
     try:
-        found = _as_it_is(fun, as_program, name, frames)
+        plain = _as_it_is(fun, as_program, name, frames)
     except JaxresidError:
         if failed is not None:
             raise failed from failed.__cause__
         raise
-    how = reading(found.primal, found.call)
+    how = reading(plain.primal, plain.call)
     if is_open and not how.is_loss:
-        return found.program(fun, name, frames)
+        return plain.program(fun, name, frames)
     if failed is not None:
         raise _or_as_it_is(failed) from failed.__cause__
     return differentiated or _loss(fun, call, how.has_aux, name, frames)
@@ -295,10 +295,10 @@ _EARLY_REMAT3 = (
 )
 
 
-def _partly_dead(name: str, found: LostGradients) -> str:
-    what = f"gradients of {', '.join(found.inputs[:5])}" if found.inputs else "gradients"
-    more = f" and {len(found.inputs) - 5} more" if len(found.inputs) > 5 else ""
-    line = found.location
+def _partly_dead(name: str, lost: LostGradients) -> str:
+    what = f"gradients of {', '.join(lost.inputs[:5])}" if lost.inputs else "gradients"
+    more = f" and {len(lost.inputs) - 5} more" if len(lost.inputs) > 5 else ""
+    line = lost.location
     where = f" (of the code that begins at {line.file}:{line.line})" if line else ""
     return (
         f"{name} computes {what}{more}{where} that nothing it returns or changes depends on;"
@@ -317,28 +317,28 @@ def _untold(gradient: Gradient) -> str:
 
 def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
     subject = subject.split_by_compiler(cache)
-    program, found, estimate = subject.program, subject.residuals, subject.peak
+    program, residuals, estimate = subject.program, subject.residuals, subject.peak
     inputs, outputs = subject.arrays
     evaluated = subject.evaluate_checkpoints()
     places = OpSources(subject.trace)
     nbytes = None if estimate is None else estimate.nbytes
     crashes: list[Crash] = []
-    searches = host_searches(found, program, evaluated.offers, places, nbytes)
-    said = tuple(collected(searches, crashes))
+    searches = host_searches(residuals, program, evaluated.offers, places, nbytes)
+    offload_findings = tuple(collected(searches, crashes))
     report = Report(
         target=subject.target,
         jax=subject.jax,
         place=subject.place_info,
-        residuals=found,
+        residuals=residuals,
         cost=evaluated.cost,
         peak=estimate,
-        checkpoints=tuple(each.checkpoint for each in evaluated.judged),
+        checkpoints=tuple(judged.checkpoint for judged in evaluated.judged),
         warnings=(
             *subject.warnings,
             *map(_untold, subject.gradients.untold),
             *(untraced(program) if estimate is not None and estimate.uncounted else ()),
         ),
-        offloading=_offloading(found, evaluated, program, said),
+        offloading=_offloading(residuals, evaluated, program, offload_findings),
         mesh=subject.mesh,
         arguments=inputs,
         outputs=outputs,
@@ -349,7 +349,7 @@ def _inspected(subject: Subject, cache: CompileCache | None) -> Inspection:
         modules=modules(report, program, subject.live),
         beyond_peak=kept_beyond_peak(report),
     )
-    return Inspection(subject, report, evaluated.judged, said).with_crashes(crashes)
+    return Inspection(subject, report, evaluated.judged, offload_findings).with_crashes(crashes)
 
 
 def _as_it_is(fun: Callable[..., Any], call: Arguments, name: str, frames: Frames) -> _AsItIs:
@@ -407,16 +407,16 @@ def _holding_numbers(
 
 
 def _offloading(
-    found: tuple[Residual, ...],
+    residuals: tuple[Residual, ...],
     evaluated: EvaluatedCheckpoints,
     program: Program,
-    said: Sequence[Finding],
+    findings: Sequence[Finding],
 ) -> Offloading | None:
     """Return where the residuals are; None where nothing is in host memory, nor meant to be."""
-    kept, plain = kept_of(found), evaluated.plain
+    kept, plain = kept_of(residuals), evaluated.plain
     if not evaluated.is_known:
         return None
-    without_effect = any(finding.name == WITHOUT_EFFECT for finding in said)
+    without_effect = any(finding.name == WITHOUT_EFFECT for finding in findings)
     return offloading(program, lambda: kept, plain or (lambda: kept), without_effect=without_effect)
 
 
@@ -432,15 +432,15 @@ def _loss(
     def traced(call: Arguments) -> Trace:
         return trace(fun, call, has_aux, frames, stops_at=stops_at)
 
-    found, warnings = _holding_numbers(
+    loss_trace, warnings = _holding_numbers(
         traced,
         call,
         name,
         frames,
         blame=lambda: _blame_policy(fun, call, has_aux, frames),
     )
-    dead = (dead_gradients(name),) if steps.ignores_gradients(fun, found) else ()
-    return _Read(LossHole(found), (*warnings, *dead))
+    dead = (dead_gradients(name),) if steps.ignores_gradients(fun, loss_trace) else ()
+    return _Read(LossHole(loss_trace), (*warnings, *dead))
 
 
 def _blame_policy(fun: Callable[..., Any], call: Arguments, has_aux: bool, frames: Frames) -> None:

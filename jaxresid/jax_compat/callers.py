@@ -67,8 +67,10 @@ def whole_tracebacks() -> Iterator[None]:
 def _no_callers() -> Any:
     from jax._src.lib import xla_client
 
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(xla_client.Traceback.get_traceback()))
+    tracebacks: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: tracebacks.append(xla_client.Traceback.get_traceback())
+    )
     thread.start()
     thread.join()
-    return found[0]
+    return tracebacks[0]

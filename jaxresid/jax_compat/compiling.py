@@ -68,14 +68,14 @@ def compiled(code: bytes, devices: Sequence[Any], flags: Mapping[str, Any]) -> A
         if b"mhlo.sharding" in code and hasattr(build, "use_shardy_partitioner"):
             build.use_shardy_partitioner = False  # nor did what lowered it
         options.parameter_is_tupled_arguments = client.platform == "tpu" and len(inputs) > 2000
-        given = {
+        keywords = {
             "executable_devices": xla_client.DeviceList(tuple(devices)),
             "compile_options": options,
         }
         try:
-            return compile(module, **given)
+            return compile(module, **keywords)
         except TypeError:  # 0.7 takes the bytes themselves
-            return compile(code, **given)
+            return compile(code, **keywords)
 
 
 def numbers_frames() -> bool:
@@ -92,8 +92,8 @@ def _unspecified(module: Any, attributes: str) -> list[bool]:
     if attributes not in main.attributes:  # of none anything is said
         types = main.attributes["function_type"].value
         return [True] * len(types.inputs if attributes == "arg_attrs" else types.results)
-    found = []
-    for each in main.attributes[attributes]:
-        given = [str(each[n]) for n in ("sdy.sharding", "mhlo.sharding") if n in each]
-        found.append(not given or "?" in given[0])  # a dimension left open
-    return found
+    unspecified = []
+    for attribute in main.attributes[attributes]:
+        shardings = [str(attribute[n]) for n in ("sdy.sharding", "mhlo.sharding") if n in attribute]
+        unspecified.append(not shardings or "?" in shardings[0])  # a dimension left open
+    return unspecified

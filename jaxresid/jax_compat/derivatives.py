@@ -84,9 +84,9 @@ def marking_derivatives() -> Iterator[None]:
         # Since 0.12 structured residuals stand between the others and what is auxiliary.
         stop = len(result) - bool(options.get("has_aux"))
         leaves = import_jax().tree.leaves(result[3:stop])
-        traced = [each for leaf in leaves for each in _traced(leaf)]
-        derivative.kept_nbytes = sum(_made_nbytes(each, derivative) for each in traced)
-        variables: Iterator[Any] = (getattr(each, "val", None) for each in traced)
+        traced = [tracer for leaf in leaves for tracer in _traced(leaf)]
+        derivative.kept_nbytes = sum(_made_nbytes(tracer, derivative) for tracer in traced)
+        variables: Iterator[Any] = (getattr(tracer, "val", None) for tracer in traced)
         derivative.kept = frozenset(v for v in variables if type(v).__name__ == "Var")
         return result
 
@@ -117,18 +117,18 @@ def derivatives(eqn: Eqn) -> list[tuple[Derivative, bool]]:
     of checkpoints, with jax_remat3, are part of what the checkpoints are differentiated for.
     """
     elements = eqn.source_info.name_stack.stack
-    found: dict[Derivative, bool] = {}
+    transposed: dict[Derivative, bool] = {}
     is_transposed = False
     for element in elements:
         if type(element) is _Mark:
             if not element.derivative.is_of_checkpoint:
                 # With forward mode around it, a transposed shard_map has the mark twice.
-                was_transposed = found.get(element.derivative, False)
-                found[element.derivative] = was_transposed or is_transposed
+                was_transposed = transposed.get(element.derivative, False)
+                transposed[element.derivative] = was_transposed or is_transposed
             is_transposed = False
         elif element.name == "transpose" and not isinstance(element, _scope()):
             is_transposed = not is_transposed
-    return list(found.items())
+    return list(transposed.items())
 
 
 def nested_derivatives(eqns: Iterable[Eqn]) -> tuple[int, bool]:
@@ -136,18 +136,18 @@ def nested_derivatives(eqns: Iterable[Eqn]) -> tuple[int, bool]:
 
     The eqns before it are those that it is nested in, outermost first.
     """
-    found: set[Derivative] = set()
+    around: set[Derivative] = set()
     is_batched = has_batched = False
     for eqn in eqns:
         for element in eqn.source_info.name_stack.stack:
             if type(element) is _Mark:
                 # A checkpoint under `vmap` repeats the mark of the derivative around both.
-                if not element.derivative.is_of_checkpoint and element.derivative not in found:
-                    found.add(element.derivative)
+                if not element.derivative.is_of_checkpoint and element.derivative not in around:
+                    around.add(element.derivative)
                     has_batched |= is_batched
             else:
                 is_batched |= element.name == "vmap" and not isinstance(element, _scope())
-    return len(found), has_batched
+    return len(around), has_batched
 
 
 def is_unmarked(eqn: Eqn) -> bool:
@@ -170,7 +170,7 @@ def name_stack(eqn: Eqn) -> str:
     """
     stack = eqn.source_info.name_stack
     marked = [e.derivative for e in stack.stack if type(e) is _Mark]
-    if all(each.is_transposed for each in marked):
+    if all(derivative.is_transposed for derivative in marked):
         return str(stack)
     last = {e.derivative: i for i, e in enumerate(stack.stack) if type(e) is _Mark}
     kept: list[Any] = []

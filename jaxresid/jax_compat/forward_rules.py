@@ -21,8 +21,8 @@ def forward_rule(eqn: Eqn) -> Jaxpr:
     Raises:
       Exception: whatever the rule raises while JAX traces it.
     """
-    made: tuple[Jaxpr, Any] = params(eqn)[_RULE].call_wrapped(*[True] * len(eqn.invars))
-    return made[0]
+    rule: tuple[Jaxpr, Any] = params(eqn)[_RULE].call_wrapped(*[True] * len(eqn.invars))
+    return rule[0]
 
 
 def with_forward_rule(eqn: Eqn, change: Callable[[Jaxpr], Jaxpr]) -> Eqn:

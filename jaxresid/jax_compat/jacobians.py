@@ -56,8 +56,8 @@ class JacobianCall:
         return _size(self._outputs())
 
     def _outputs(self) -> Any:
-        found = import_jax().eval_shape(self.function, *self.primals)
-        return found[0] if self.has_aux else found
+        outputs = import_jax().eval_shape(self.function, *self.primals)
+        return outputs[0] if self.has_aux else outputs
 
     def by_other_mode(self, _: Any) -> Any:
         return self._by_columns() if self.transform == "jacrev" else self._by_rows()
@@ -124,14 +124,14 @@ def replacing_jacobian_calls(
     def vmap(fun: Any, *args: Any, **options: Any) -> Any:
         frame = sys._getframe(1)
         transform = _JACOBIANS.get(frame.f_code.co_qualname)
-        made = plain(fun, *args, **options)
+        mapped = plain(fun, *args, **options)
         if transform is None or threading.get_ident() != thread:
-            return made
-        known = frame.f_locals
-        function = known["f_partial"]
+            return mapped
+        variables = frame.f_locals
+        function = variables["f_partial"]
         function = getattr(function, "call_wrapped", function)  # until 0.9
-        primals, has_aux = tuple(known["dyn_args"]), bool(known["has_aux"])
-        return new(JacobianCall(transform, function, primals, has_aux, plain, made))
+        primals, has_aux = tuple(variables["dyn_args"]), bool(variables["has_aux"])
+        return new(JacobianCall(transform, function, primals, has_aux, plain, mapped))
 
     with patched({(api, "vmap"): vmap}):
         yield

@@ -31,11 +31,11 @@ def with_jaxpr(closed: ClosedJaxpr, jaxpr: Jaxpr) -> ClosedJaxpr:
 def with_outvars(closed: ClosedJaxpr, outvars: Sequence[Var]) -> ClosedJaxpr:
     """Return a closed jaxpr with other outputs, chosen from those that it has."""
     jaxpr = open_jaxpr(closed)
-    known = {v: i for i, v in enumerate(jaxpr.outvars) if not is_literal(v)}
+    numbers = {v: i for i, v in enumerate(jaxpr.outvars) if not is_literal(v)}
     info = jaxpr.debug_info
     paths = getattr(info, "result_paths", None)
     if paths is not None and len(paths) == len(jaxpr.outvars):
-        kept = [paths[known[v]] if not is_literal(v) else "" for v in outvars]
+        kept = [paths[numbers[v]] if not is_literal(v) else "" for v in outvars]
         info = info._replace(result_paths=tuple(kept))
     return with_jaxpr(closed, jaxpr.replace(outvars=list(outvars), debug_info=info))
 
@@ -59,8 +59,8 @@ def implementation(eqn: Eqn) -> ClosedJaxpr | None:
 
 @calls_user_code
 def _trace_implementation(implemented: Callable[..., Any], inputs: Sequence[Any]) -> ClosedJaxpr:
-    made: ClosedJaxpr = import_jax().make_jaxpr(implemented)(*inputs)
-    return made
+    traced: ClosedJaxpr = import_jax().make_jaxpr(implemented)(*inputs)
+    return traced
 
 
 def as_function(closed: ClosedJaxpr) -> Callable[..., Sequence[Any]]:
@@ -96,8 +96,8 @@ def with_constants_as_inputs(closed: ClosedJaxpr) -> ClosedJaxpr:
     info = jaxpr.debug_info._replace(arg_names=("",) * len(invars))
     changed = {"constvars": [], "invars": invars, "debug_info": info}
     if jaxpr is closed:
-        made: ClosedJaxpr = jaxpr.replace(consts=[], **changed)
-        return made
+        lifted: ClosedJaxpr = jaxpr.replace(consts=[], **changed)
+        return lifted
     new: Callable[..., ClosedJaxpr] = type(closed)
     return new(jaxpr.replace(**changed), [])
 
@@ -108,8 +108,8 @@ def with_inputs_as_constants(jaxpr: Jaxpr, closed: ClosedJaxpr) -> ClosedJaxpr:
     invars = list(jaxpr.invars)
     changed = {"constvars": invars[:count], "invars": invars[count:], "debug_info": info}
     if open_jaxpr(closed) is closed:
-        made: ClosedJaxpr = jaxpr.replace(consts=list(closed.consts), **changed)
-        return made
+        closed_over: ClosedJaxpr = jaxpr.replace(consts=list(closed.consts), **changed)
+        return closed_over
     new: Callable[..., ClosedJaxpr] = type(closed)
     return new(jaxpr.replace(**changed), closed.consts)
 
@@ -119,8 +119,8 @@ def bind_call(closed: ClosedJaxpr, name: str, operands: Sequence[Any]) -> list[A
     jaxpr = open_jaxpr(closed)
     template = _jit_eqn(len(jaxpr.invars), len(jaxpr.outvars))
     primitive: Any = template.primitive
-    made = primitive.bind(*operands, **{**template.params, "jaxpr": closed, "name": name})
-    return list(made)
+    results = primitive.bind(*operands, **{**template.params, "jaxpr": closed, "name": name})
+    return list(results)
 
 
 def with_traceback(eqn: Eqn, like: Eqn) -> Eqn:
@@ -135,8 +135,8 @@ def new_var_like(var: Var, dtype: Any = None) -> Var:
     aval: Any = var.aval
     if dtype is not None:
         aval = aval.update(dtype=dtype, weak_type=False)
-    made: Var = jax.extend.core.Var(aval)
-    return made
+    new: Var = jax.extend.core.Var(aval)
+    return new
 
 
 def as_jit_jaxpr(jaxpr: Jaxpr) -> ClosedJaxpr:
@@ -158,8 +158,8 @@ def part_of(
     for names, count in (("arg_names", len(invars)), ("result_paths", len(outvars))):
         if hasattr(info, names):
             info = info._replace(**{names: ("",) * count})
-    made = jaxpr.replace(invars=list(invars), outvars=list(outvars), debug_info=info)
-    return as_jit_jaxpr(with_other_eqns(made, eqns))
+    part = jaxpr.replace(invars=list(invars), outvars=list(outvars), debug_info=info)
+    return as_jit_jaxpr(with_other_eqns(part, eqns))
 
 
 @functools.cache
@@ -177,8 +177,8 @@ def as_remat(body: Jaxpr, inputs: Sequence[Var], outputs: Sequence[Var], like: E
     """Return a remat eqn of an open jaxpr, without a policy."""
     template = _remat_eqn()
     held = with_jaxpr(params(template)["jaxpr"], body)
-    made = with_params(template, {"jaxpr": held, "policy": None})
-    return made.replace(
+    remat = with_params(template, {"jaxpr": held, "policy": None})
+    return remat.replace(
         invars=list(inputs),
         outvars=list(outputs),
         source_info=like.source_info,
@@ -228,8 +228,8 @@ def with_eqns(jaxpr: Jaxpr, invars: Sequence[Var], eqns: Sequence[Eqn]) -> Jaxpr
     info = jaxpr.debug_info
     names = getattr(info, "arg_names", None)
     if names is not None and len(names) == len(jaxpr.invars):
-        known = dict(zip(jaxpr.invars, names, strict=True))
-        info = info._replace(arg_names=tuple(known[v] for v in invars))
+        name_of = dict(zip(jaxpr.invars, names, strict=True))
+        info = info._replace(arg_names=tuple(name_of[v] for v in invars))
     return jaxpr.replace(invars=list(invars), eqns=list(eqns), debug_info=info)
 
 
@@ -246,7 +246,7 @@ def with_other_eqns(jaxpr: Jaxpr, eqns: Sequence[Eqn]) -> Jaxpr:
 def _is_high(eqn: Eqn) -> bool:
     inner = (open_jaxpr(value) for value in eqn.params.values() if is_jaxpr(value))
     return eqn.primitive.name == "call_hi_primitive" or any(
-        getattr(each, "is_high", False) for each in inner
+        getattr(item, "is_high", False) for item in inner
     )
 
 

@@ -146,13 +146,13 @@ def mesh_that_says(mesh: Any, platform: str) -> Any:
             return int(self._devices.size)
 
         def __getitem__(self, key: Any) -> Any:
-            found = self._devices.flat[key]
-            return found if isinstance(found, np.ndarray) else Device(found)
+            device = self._devices.flat[key]
+            return device if isinstance(device, np.ndarray) else Device(device)
 
     class Devices(np.ndarray):
         def __getitem__(self, key: Any) -> Any:
-            found = super().__getitem__(key)
-            return found if isinstance(found, np.ndarray) else Device(found)
+            device = super().__getitem__(key)
+            return device if isinstance(device, np.ndarray) else Device(device)
 
         @property
         def flat(self) -> Any:
@@ -160,6 +160,6 @@ def mesh_that_says(mesh: Any, platform: str) -> Any:
 
     mesh.abstract_mesh  # noqa: B018  # computed from the devices, and kept
     # A Mesh of the same devices is the same object, which others hold.
-    made = object.__new__(type(mesh))
-    vars(made).update(vars(mesh), devices=mesh.devices.view(Devices))
-    return made
+    stand_in = object.__new__(type(mesh))
+    vars(stand_in).update(vars(mesh), devices=mesh.devices.view(Devices))
+    return stand_in

@@ -8,11 +8,11 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def patched(made: Mapping[tuple[Any, str], Any]) -> Iterator[None]:
+def patched(values: Mapping[tuple[Any, str], Any]) -> Iterator[None]:
     """Set attributes, given as object and name, for as long as the context lasts."""
-    before = {key: getattr(*key) for key in made}
+    before = {key: getattr(*key) for key in values}
     try:
-        for (module, name), new in made.items():
+        for (module, name), new in values.items():
             setattr(module, name, new)
         yield
     finally:

@@ -38,8 +38,8 @@ def replacing_differentiated(
         if not isinstance(fun, linear_util.WrappedFun):
             return plain(new(fun, has_aux), *primals, **options)
         # Until 0.9.
-        made = linear_util.wrap_init(new(fun.call_wrapped, has_aux), debug_info=fun.debug_info)
-        return plain(made, *primals, **options)
+        wrapped = linear_util.wrap_init(new(fun.call_wrapped, has_aux), debug_info=fun.debug_info)
+        return plain(wrapped, *primals, **options)
 
     with patched({(ad, "linearize"): linearize}):
         yield
@@ -89,8 +89,8 @@ def checkpointed_function(frame: types.FrameType) -> Callable[..., Sequence[Any]
     @calls_user_code
     def call(*operands: Any) -> Sequence[Any]:
         args, kwargs = jax.tree.unflatten(tree, operands[len(operands) - tree.num_leaves :])
-        found: Sequence[Any] = jax.tree.leaves(fun(*args, **kwargs))
-        return found
+        leaves: Sequence[Any] = jax.tree.leaves(fun(*args, **kwargs))
+        return leaves
 
     return call
 
@@ -100,9 +100,9 @@ def static_arguments(fun: Callable[..., Any]) -> tuple[frozenset[int], frozenset
 
     The positions are those in a call of the function. Both are empty for what JAX does not jit.
     """
-    given = 0
+    bound = 0
     while isinstance(fun, functools.partial):
-        given += len(fun.args)
+        bound += len(fun.args)
         fun = fun.func
     try:
         info = getattr(fun, "_jit_info", None)
@@ -110,7 +110,7 @@ def static_arguments(fun: Callable[..., Any]) -> tuple[frozenset[int], frozenset
         info = None
     positions = getattr(info, "static_argnums", None) or ()
     names = getattr(info, "static_argnames", None) or ()
-    return frozenset(n - given for n in positions if n >= given), frozenset(names)
+    return frozenset(n - bound for n in positions if n >= bound), frozenset(names)
 
 
 def is_live_tracer(value: Any) -> bool:

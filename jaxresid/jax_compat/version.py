@@ -84,10 +84,10 @@ def jaxlib_version() -> str:
 
 
 def compilers() -> dict[str, str]:
-    found = {"jaxlib": jaxlib_version()}
+    versions = {"jaxlib": jaxlib_version()}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        found["libtpu"] = importlib.metadata.version("libtpu")
-    return found
+        versions["libtpu"] = importlib.metadata.version("libtpu")
+    return versions
 
 
 def version_numbers(version: str) -> tuple[int, ...]:

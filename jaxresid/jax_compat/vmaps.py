@@ -71,15 +71,17 @@ class VmapCall:
         asked: list[int | None] = []
         tail: list[Any] = []
 
-        def first(found: Sequence[Any]) -> list[Any]:
-            if not all(axis is None or isinstance(axis, int) for axis in found):
+        def first(result_axes: Sequence[Any]) -> list[Any]:
+            if not all(axis is None or isinstance(axis, int) for axis in result_axes):
                 raise RetraceError("a vmap has results without a mapped axis of their own")
-            asked[:] = found
-            return [None if axis is None else 0 for axis in found]
+            asked[:] = result_axes
+            return [None if axis is None else 0 for axis in result_axes]
 
         def part(size: int, items: Sequence[Any]) -> Any:
-            given = dict(zip(mapped, items, strict=True))
-            return self.batch(size, axes, first)(*(given.get(i, v) for i, v in enumerate(operands)))
+            by_number = dict(zip(mapped, items, strict=True))
+            return self.batch(size, axes, first)(
+                *(by_number.get(i, v) for i, v in enumerate(operands))
+            )
 
         @calls_user_code
         def body(carry: Any, items: Sequence[Any]) -> tuple[Any, list[Any]]:
@@ -142,7 +144,7 @@ def replacing_vmap_calls(new: Callable[[VmapCall, Sequence[Any]], Any]) -> Itera
             return plain(fun, part, list(axes), wanted, *args, **options).call_wrapped
 
         axes = tuple(in_dims)
-        is_plain = all(each is None or isinstance(each, int) for each in axes)
+        is_plain = all(mapped is None or isinstance(mapped, int) for mapped in axes)
         call = VmapCall(
             int(axis.size),
             _caller(frame),

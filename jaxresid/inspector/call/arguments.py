@@ -122,8 +122,8 @@ class Arguments:
         """Return how a jaxpr is split, also variables of `known` shapes; None without a mesh."""
         if self.mesh is None:
             return None
-        given = zip(reversed(invars), reversed(self.dynamic), strict=False)
-        splits = {var: _split_of(self.leaves[i]) for var, i in given}
+        pairs = zip(reversed(invars), reversed(self.dynamic), strict=False)
+        splits = {var: _split_of(self.leaves[i]) for var, i in pairs}
         return Sharding(jax_compat.axes_of(self.mesh), splits, known)
 
 
@@ -164,7 +164,7 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
     positions = question.positions(names)
     around = outside(question.fun)
     tree = (tuple(args), dict(kwargs))
-    flat = flattened(tree, [each for _, each in around.variables])
+    flat = flattened(tree, [variable for _, variable in around.variables])
     is_wanted = _is_wanted(flat)
     fixed = _static_leaves(question.fun, flat)
     modules = _equinox_modules(tree)
@@ -191,7 +191,7 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
     for name, leaf in zip(paths, leaves, strict=True):
         if is_array(leaf):
             _check_even(name, leaf)
-    found = Arguments(
+    call = Arguments(
         paths=tuple(paths),
         leaves=tuple(leaves),
         roles=tuple(roles),
@@ -206,15 +206,15 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
         trips=question.trips,
         numbers=frozenset(numbers),
     )
-    passed = {id(each) for each in flat.layout.outside}
+    passed = {id(variable) for variable in flat.layout.outside}
     places = [(v, value_of(v), path) for path, v in around.variables if id(v) not in passed]
-    given = {id(leaf) for leaf in flat.leaves}
-    places += [(None, ref, path) for path, ref in around.refs if id(ref) not in given]
-    found = with_reached(found, places)
+    passed_leaves = {id(leaf) for leaf in flat.leaves}
+    places += [(None, ref, path) for path, ref in around.refs if id(ref) not in passed_leaves]
+    call = with_reached(call, places)
     # A program may have no float argument at all.
-    if question.is_loss and not found.is_mutable and not found.having("differentiated"):
-        raise InputsError(_nothing_to_differentiate(found, positions, names))
-    return found
+    if question.is_loss and not call.is_mutable and not call.having("differentiated"):
+        raise InputsError(_nothing_to_differentiate(call, positions, names))
+    return call
 
 
 def with_reached(call: Arguments, places: Sequence[tuple[Any, Any, str]]) -> Arguments:
@@ -225,7 +225,7 @@ def with_reached(call: Arguments, places: Sequence[tuple[Any, Any, str]]) -> Arg
     """
     jax = jax_compat.import_jax()
     count = call.treedef.num_leaves
-    paths, leaves, roles = (list(each[:count]) for each in (call.paths, call.leaves, call.roles))
+    paths, leaves, roles = (list(items[:count]) for items in (call.paths, call.leaves, call.roles))
     refs = {i: ref for i, ref in call.refs.items() if i < count}
     reached = []
     for owner, key, path in places:
@@ -264,20 +264,20 @@ def without_changed(call: Arguments, paths: Sequence[str]) -> Arguments:
     """
     changed = frozenset(paths)
     kept = [
-        (each.owner, each.key, each.path)
-        for each in call.reached
-        if not changed.isdisjoint(call.paths[each.start : each.stop])
-        or any(i in call.refs for i in range(each.start, each.stop))
+        (reached.owner, reached.key, reached.path)
+        for reached in call.reached
+        if not changed.isdisjoint(call.paths[reached.start : reached.stop])
+        or any(i in call.refs for i in range(reached.start, reached.stop))
     ]
-    found = with_reached(call, kept)
+    kept_call = with_reached(call, kept)
     roles = [
         "traced" if role == "differentiated" and path in changed else role
-        for path, role in zip(found.paths, found.roles, strict=True)
+        for path, role in zip(kept_call.paths, kept_call.roles, strict=True)
     ]
-    found = replace(found, roles=tuple(roles), changing=changed)
-    if not found.having("differentiated"):
-        raise InputsError(_nothing_to_differentiate(found, None, []))
-    return found
+    kept_call = replace(kept_call, roles=tuple(roles), changing=changed)
+    if not kept_call.having("differentiated"):
+        raise InputsError(_nothing_to_differentiate(kept_call, None, []))
+    return kept_call
 
 
 def signature_of(fun: Callable[..., Any]) -> inspect.Signature | None:
@@ -299,11 +299,11 @@ def bind(fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     try:
         signature.bind(*args, **kwargs)
     except TypeError as e:
-        given = ", ".join(
+        passed = ", ".join(
             [f"{len(args)} positional"] * bool(args or not kwargs) + [f"{k}=" for k in kwargs]
         )
         raise InputsError(
-            f"the inputs do not fit: {e} (given: {given})\n"
+            f"the inputs do not fit: {e} (given: {passed})\n"
             f"  {getattr(fun, '__name__', 'the target')}{signature}"
         ) from None
 
@@ -389,19 +389,19 @@ def _role(leaf: Any, chosen: bool, mesh: Any) -> tuple[Any, str]:
 
 
 def _nothing_to_differentiate(
-    found: Arguments, argnums: frozenset[int] | None, names: list[str]
+    call: Arguments, argnums: frozenset[int] | None, names: list[str]
 ) -> str:
     def describe(i: int) -> str:
-        leaf = found.leaves[i]
-        what = str(leaf.dtype) if found.roles[i] == "traced" else f"static {leaf!r:.40}"
-        return f"{found.paths[i]} ({what})"
+        leaf = call.leaves[i]
+        what = str(leaf.dtype) if call.roles[i] == "traced" else f"static {leaf!r:.40}"
+        return f"{call.paths[i]} ({what})"
 
     if argnums is not None:
         chosen = ", ".join(names[i] for i in sorted(argnums))
         which = f"argnums selects {chosen}, which holds no float or complex array"
     else:
         which = "no argument is a float or complex array, so there is nothing to differentiate"
-    listed = ", ".join(describe(i) for i in range(min(len(found.paths), 6)))
-    more = len(found.paths) - 6
+    listed = ", ".join(describe(i) for i in range(min(len(call.paths), 6)))
+    more = len(call.paths) - 6
     which += (f": {listed}" if listed else "") + (f" and {more} more" if more > 0 else "")
     return which if argnums is not None else f"{which}; mode program takes it as it is"

@@ -44,20 +44,20 @@ def from_function(make: Callable[[], Any], name: str) -> Inputs:
         layouts.append(flat.layout)
         carried.clear()
         refs.clear()
-        found = []
+        traced = []
         for leaf in flat.leaves:
             if isinstance(leaf, jax.core.Tracer) and jax_compat.is_ref(leaf):
                 carried.append(None)
-                found.append(leaf[...])
+                traced.append(leaf[...])
                 refs.append(len(carried) - 1)
             elif is_array(leaf) and not (
                 isinstance(leaf, jax.ShapeDtypeStruct) or jax_compat.is_ref(leaf)
             ):
                 carried.append(None)
-                found.append(leaf)
+                traced.append(leaf)
             else:
                 carried.append((leaf,))
-        return found
+        return traced
 
     try:
         shapes = iter(jax.eval_shape(arrays))
@@ -72,7 +72,7 @@ def from_function(make: Callable[[], Any], name: str) -> Inputs:
     leaves = [next(shapes) if kept is None else kept[0] for kept in carried]
     for i in refs:
         leaves[i] = jax_compat.abstract_ref(leaves[i])
-    args, kwargs = layouts[-1].made(leaves)
+    args, kwargs = layouts[-1].tree_of(leaves)
     return Inputs(args, kwargs)
 
 

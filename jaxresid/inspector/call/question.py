@@ -68,9 +68,9 @@ class Question:
         if self.trips is not None and (not isinstance(self.trips, int) or self.trips < 1):
             raise InputsError(f"trips must be a whole number of at least 1, not {self.trips!r}")
         if self.mode == "program" and (self.has_aux or self.argnums is not None):
-            given = "has_aux" if self.has_aux else "argnums"
+            option = "has_aux" if self.has_aux else "argnums"
             raise InputsError(
-                f"a program is taken as it is, not differentiated: {given} is for mode loss only"
+                f"a program is taken as it is, not differentiated: {option} is for mode loss only"
             )
 
     @property
@@ -130,13 +130,13 @@ def in_two_calls(function: Callable[P, Callable[..., R]]) -> Callable[P, Callabl
     of `fun`; and what belongs in the second call is refused in the first, in one line.
     """
     name = f"jaxresid.{function.__name__}"
-    known = inspect.signature(function).parameters
+    parameters = inspect.signature(function).parameters
 
     @functools.wraps(function)
     def first(*args: P.args, **options: P.kwargs) -> Callable[..., R]:
-        foreign = [option for option in options if option not in known]
-        if len(args) > 1 or (foreign and not (near := did_you_mean(foreign[0], known))):
-            kept = ["fun", *(f"{option}=..." for option in options if option in known)]
+        foreign = [option for option in options if option not in parameters]
+        if len(args) > 1 or (foreign and not (near := did_you_mean(foreign[0], parameters))):
+            kept = ["fun", *(f"{option}=..." for option in options if option in parameters)]
             raise InputsError(
                 f"{name} takes a function and options; pass the function's arguments in a second"
                 f" call: {name}({', '.join(kept)})(*args, **kwargs)"
@@ -162,8 +162,8 @@ def _named_after(second: Callable[..., R], by: str, fun: Any) -> Callable[..., R
         signature = inspect.signature(fun)
     except Exception:  # a callable's own __getattr__ or __signature__ may raise anything
         return second
-    said = second.__annotations__.get("return", signature.empty)
-    second.__signature__ = signature.replace(return_annotation=said)  # type: ignore[attr-defined]
+    returned = second.__annotations__.get("return", signature.empty)
+    second.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
     return second
 
 
@@ -188,10 +188,10 @@ def size_name(makes: Callable[..., Any]) -> str:
     return "batch" if first == "batch_size" else first
 
 
-def _check_word(option: str, given: Any, known: Sequence[str]) -> None:
-    if given not in known:
-        near = did_you_mean(given, known) if isinstance(given, str) else ""
-        raise InputsError(f"{option} must be one of {', '.join(known)}, not {given!r}{near}")
+def _check_word(option: str, word: Any, words: Sequence[str]) -> None:
+    if word not in words:
+        near = did_you_mean(word, words) if isinstance(word, str) else ""
+        raise InputsError(f"{option} must be one of {', '.join(words)}, not {word!r}{near}")
 
 
 def _normalised(argnums: Any) -> tuple[int, ...] | None:
@@ -199,22 +199,22 @@ def _normalised(argnums: Any) -> tuple[int, ...] | None:
         return None
     several = isinstance(argnums, Iterable) and not isinstance(argnums, str | bytes)
     try:
-        each = tuple(argnums) if several else (argnums,)
+        listed = tuple(argnums) if several else (argnums,)
     except TypeError:  # an array without dimensions is iterable by its type alone
-        each = (argnums,)
+        listed = (argnums,)
     try:
-        if any(isinstance(n, bool) for n in each):
+        if any(isinstance(n, bool) for n in listed):
             raise TypeError
-        found = tuple(map(operator.index, each))
+        numbers = tuple(map(operator.index, listed))
     except TypeError:
         raise InputsError(
             f"argnums must be one position or several, such as 0 or (0, 2), not {argnums!r:.60}"
         ) from None
-    if not found:
+    if not numbers:
         raise InputsError(
             "argnums selects no arguments; leave it out to differentiate all, or write e.g. 0"
         )
-    return found
+    return numbers
 
 
 def _type_name(value: Any) -> str:

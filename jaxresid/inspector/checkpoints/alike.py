@@ -134,12 +134,12 @@ class _Surroundings:
         if name != "remat":
             return name, frozenset(eqn.effects), _params(params.items())
         body = jax_compat.open_jaxpr(params["jaxpr"])
-        known = self._bodies.get(id(body))
-        if known is None:
-            known = self._bodies[id(body)] = body, self._number(structural_key.key(body))
+        entry = self._bodies.get(id(body))
+        if entry is None:
+            entry = self._bodies[id(body)] = body, self._number(structural_key.key(body))
         policy = description(params.get("policy"))
         others = _params((k, v) for k, v in params.items() if k not in ("jaxpr", "policy"))
-        return name, known[1], policy, others
+        return name, entry[1], policy, others
 
     def _number(self, key: Hashable) -> int:
         return self._numbers.setdefault(key, len(self._numbers))

@@ -111,14 +111,14 @@ def batched_matmuls(
 
 
 def _of_parameters(levels: Levels, placed: Iterable[tuple[Level, Call]]) -> list[Eqn]:
-    found = {
+    matmuls = {
         id(eqn): eqn
         for level, call in placed
         for inner, eqn in _below(levels, levels.enter(level, call.eqn, 0))
         if jax_compat.primitive_name(eqn) == "dot_general"
         and any(_is_input(levels, inner, v) for v in eqn.invars)
     }
-    return list(found.values())
+    return list(matmuls.values())
 
 
 def saving_as_well(policy: Any, matmuls: Iterable[Eqn]) -> Callable[..., Any]:
@@ -170,10 +170,10 @@ def _is_input(levels: Levels, level: Level, var: Var) -> bool:
                 return False
             var, level = level.eqn.invars[level.nest.operands[number]], level.parent
             continue
-        made = levels.producer(level, var)
-        if made is None:
+        maker = levels.producer(level, var)
+        if maker is None:
             return False
-        eqn, which = made
+        eqn, which = maker
         name = jax_compat.primitive_name(eqn)
         if name in CALLS and levels.nests(eqn):
             level = levels.enter(level, eqn, 0)
@@ -186,7 +186,7 @@ def _is_input(levels: Levels, level: Level, var: Var) -> bool:
 
 
 def _written(frames: Frames, run_again: Callable[[], object]) -> _Written:
-    found: set[tuple[str | None, tuple[Frame, ...]]] = set()
+    written: set[tuple[str | None, tuple[Frame, ...]]] = set()
 
     def note(params: Mapping[str, Any], _: FrameType) -> Mapping[str, Any]:
         held = jax_compat.bound_params(params)
@@ -194,12 +194,12 @@ def _written(frames: Frames, run_again: Callable[[], object]) -> _Written:
         for eqn in eqns_in(jax_compat.open_jaxpr(held["jaxpr"])):
             is_matmul = jax_compat.primitive_name(eqn) == "dot_general"
             if is_matmul and answers(held["policy"], [eqn], "").saves:
-                found.add((policy, frames.of(eqn).frames))
+                written.add((policy, frames.of(eqn).frames))
         return params
 
     with retracing("the function"), intercept_bind({checkpoint_binding(): note}):
         run_again()
-    return frozenset(found)
+    return frozenset(written)
 
 
 def _vmap_line(frames: Frames, call: Call) -> Location | None:
@@ -211,6 +211,6 @@ def _vmap_line(frames: Frames, call: Call) -> Location | None:
         if _VMAP not in names:
             continue
         outside = list(zip(codes, lastis, strict=True))[names.index(_VMAP) :]
-        made = [Frame(c, i, frames.kind(c.co_filename, c.co_qualname)) for c, i in outside]
-        return frames.innermost_user(f for f in reversed(made) if f.kind in ("user", "library"))
+        callers = [Frame(c, i, frames.kind(c.co_filename, c.co_qualname)) for c, i in outside]
+        return frames.innermost_user(f for f in reversed(callers) if f.kind in ("user", "library"))
     return None

@@ -70,9 +70,9 @@ def evaluate_checkpoints(
             raise TraceError(why_unknown)
         removed = Removed(holes)
     except JaxresidError as e:
-        found = sites(traced.levels, traced.tops[-1], backward=True)
+        shown = sites(traced.levels, traced.tops[-1], backward=True)
         figures = figures_of(cost, residuals, estimate)
-        judged = tuple(JudgedCheckpoint(unjudged(site, figures, str(e))) for site in found)
+        judged = tuple(JudgedCheckpoint(unjudged(site, figures, str(e))) for site in shown)
         phases = _with_recompute(holes.phases_by_tags(program_as_written), TAGGED)
         return EvaluatedCheckpoints(judged, phases, is_known=False)
     checkpoint_sites = removed.sites
@@ -100,11 +100,11 @@ def evaluate_checkpoints(
     def few_without(gone: frozenset[CheckpointSite]) -> Figures | None:
         return removed.few_without(gone, profile)
 
-    def told(site: CheckpointSite) -> ProgramFigures | None:
-        found = few_without(frozenset((site,)))
-        if found is None:
+    def figures_without(site: CheckpointSite) -> ProgramFigures | None:
+        figures = few_without(frozenset((site,)))
+        if figures is None:
             return None
-        return ProgramFigures(found.kept_nbytes, found.peak_nbytes, sum(found.passes, Cost()))
+        return ProgramFigures(figures.kept_nbytes, figures.peak_nbytes, sum(figures.passes, Cost()))
 
     @functools.cache
     def whole() -> tuple[Program, OpSources]:
@@ -118,7 +118,7 @@ def evaluate_checkpoints(
         named=shown_in,
         whole=whole,
         alike=alike_checkpoints(holes, checkpoint_sites),
-        told=told,
+        figures_without=figures_without,
     )
     judged, offered = judge_all(case, residuals, program_as_written, estimate, profile)
     few = few_without(frozenset(checkpoint_sites))

@@ -99,11 +99,13 @@ def _with_named_results(rule: Jaxpr, body: Jaxpr, seen: set[str]) -> Jaxpr:
                 wanted[result] = name
     eqns = list[Eqn]()
     for eqn in rule.eqns:
-        made = {v: jax_compat.new_var_like(v) for v in eqn.outvars if v in wanted}
-        eqns.append(eqn.replace(outvars=[made.get(v, v) for v in eqn.outvars]) if made else eqn)
-        for var, inner in made.items():
-            given = jax_compat.as_name(var, wanted[var])
-            eqns.append(given.replace(invars=[inner], outvars=[var]))
+        renamed = {v: jax_compat.new_var_like(v) for v in eqn.outvars if v in wanted}
+        eqns.append(
+            eqn.replace(outvars=[renamed.get(v, v) for v in eqn.outvars]) if renamed else eqn
+        )
+        for var, inner in renamed.items():
+            label = jax_compat.as_name(var, wanted[var])
+            eqns.append(label.replace(invars=[inner], outvars=[var]))
     return jax_compat.with_other_eqns(rule, eqns)
 
 

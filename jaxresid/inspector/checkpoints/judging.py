@@ -100,7 +100,7 @@ class Case:
       shape: tells how a checkpoint is placed, see `placement.shape`.
       named: makes the program that shows a checkpoint, with checkpoint_names as written.
       whole: makes the whole program of the eqns that `named` has, and finds their places.
-      told: tells the figures of the program without a checkpoint, where they can be told without
+      figures_without: returns the figures without a checkpoint where these are known without
         making that program; else None.
     """
 
@@ -111,7 +111,7 @@ class Case:
     named: Callable[[CheckpointSite], Program]
     whole: Callable[[], tuple[Program, OpSources]]
     alike: Sequence[Sequence[PlacedCheckpoint]] = ()
-    told: Callable[[CheckpointSite], ProgramFigures | None] = lambda site: None
+    figures_without: Callable[[CheckpointSite], ProgramFigures | None] = lambda site: None
 
 
 def judge_all(
@@ -134,7 +134,12 @@ def judge_all(
         return findings(facts, residuals, case.whole, named)
 
     counterfactuals = Counterfactuals(
-        case.without, case.told, written, profile, case.alike, has_peaks=estimate is not None
+        case.without,
+        case.figures_without,
+        written,
+        profile,
+        case.alike,
+        has_peaks=estimate is not None,
     )
     for site in case.sites:
         try:
@@ -164,8 +169,8 @@ def figures_of(
     return ProgramFigures(totals_of(residuals).computed_nbytes, nbytes, cost)
 
 
-def _around(site: CheckpointSite, found: Sequence[CheckpointSite]) -> CheckpointSite | None:
+def _around(site: CheckpointSite, sites: Sequence[CheckpointSite]) -> CheckpointSite | None:
     if not site.is_nested:
         return None
     outer = id(site.calls[0].around[0])
-    return next((other for other in found if outer in other.eqns), None)
+    return next((other for other in sites if outer in other.eqns), None)

@@ -58,10 +58,10 @@ def description(policy: Any) -> str | None:
 
 def wanted_names(policy: Any) -> frozenset[str]:
     """Return the names that a policy was made to save or offload, where they can be told."""
-    found = set(_names_of(policy)) if _factory(policy) in _WANT else set()
+    names = set(_names_of(policy)) if _factory(policy) in _WANT else set()
     for inner in _closure_values(policy, callable):
-        found |= wanted_names(inner)
-    return frozenset(found)
+        names |= wanted_names(inner)
+    return frozenset(names)
 
 
 def means_nothing(policy: Any) -> bool:
@@ -148,19 +148,19 @@ def builtins() -> dict[str, Any]:
 
 @functools.cache
 def _builtins() -> dict[Any, str]:
-    found: dict[Any, str] = {}
+    names: dict[Any, str] = {}
     policies = jax_compat.import_jax().checkpoint_policies
     for name in dir(policies):
         value = getattr(policies, name)
         is_policy = callable(value) and not isinstance(value, type)  # 0.11 has classes there
         if not name.startswith("_") and is_policy and name not in _factories():
-            found.setdefault(_identity(value), name)
+            names.setdefault(_identity(value), name)
     # Of two names for one policy the one that says what it does.
     for name in ("dots_saveable", "dots_with_no_batch_dims_saveable"):
         value = getattr(policies, name, None)
         if value is not None:
-            found[_identity(value)] = name
-    return found
+            names[_identity(value)] = name
+    return names
 
 
 @functools.cache
@@ -178,8 +178,8 @@ def _factory(policy: Any) -> str | None:
     outer, inside, _ = getattr(policy, "__qualname__", "").partition(".")
     if inside and outer in _factories():
         return outer
-    made = "".join(f"_{c.lower()}" if c.isupper() else c for c in type(policy).__name__).lstrip("_")
-    return made if made in _factories() else None
+    name = "".join(f"_{c.lower()}" if c.isupper() else c for c in type(policy).__name__).lstrip("_")
+    return name if name in _factories() else None
 
 
 def _closure_values(policy: Any, is_wanted: Callable[[Any], bool]) -> list[Any]:
@@ -191,9 +191,9 @@ def _closure_values(policy: Any, is_wanted: Callable[[Any], bool]) -> list[Any]:
 
 
 def _names_of(policy: Any) -> Set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for value in _closure_values(policy, lambda v: isinstance(v, str | tuple | list | Set)):
         if isinstance(value, str):
             continue  # memory kinds
-        found |= {v for v in value if isinstance(v, str)}
-    return found
+        names |= {v for v in value if isinstance(v, str)}
+    return names

@@ -84,13 +84,13 @@ class Removal:
 
         try:
             with intercept_bind({binding: number}):
-                made = self._holes.again()
+                holes = self._holes.again()
                 self._count = len(bound)
-                made.holes  # noqa: B018 - of a loss they are traced when they are asked for
+                holes.holes  # noqa: B018 - of a loss they are traced when they are asked for
         except Exception as e:
             raise TraceError(f"it cannot be traced again: {summary(e)}") from e
         self._bound = bound
-        return made
+        return holes
 
     def bound(self) -> Sequence[CheckpointBinding]:
         """Return the bindings of `jax.checkpoint`, in order, including those made for the holes."""
@@ -114,10 +114,10 @@ class Removal:
 
     def outermost(self) -> dict[int, int]:
         """Map the number of each nested checkpoint to that of the outermost one around it."""
-        found: dict[int, int] = {}
+        outer: dict[int, int] = {}
         for number in range(len(self.bound())):  # a body is bound before what it stands in
-            found.update(dict.fromkeys(self._inside(number), number))
-        return found
+            outer.update(dict.fromkeys(self._inside(number), number))
+        return outer
 
     def _inside(self, number: int) -> set[int]:
         eqns = eqns_in(self.bound()[number].body)
@@ -132,7 +132,7 @@ class Removal:
         They are the numbers of the eqns in which the site shows, and of what the same line binds
         besides, for example for the rules of `lax.custom_root`.
         """
-        keys = [made.key for made in self.bound()]
+        keys = [binding.key for binding in self.bound()]
         first, again = keys[: self._count], keys[self._count :]
         own: dict[CheckpointSite, set[int]] = {}
         makers: dict[_Key, set[CheckpointSite]] = defaultdict(set)
@@ -143,20 +143,20 @@ class Removal:
                 own[site] |= {n - self._count for n in shown if n >= self._count}
             for number in shown:
                 makers[keys[number]].add(site)
-        known = {number for found in own.values() for number in found}
+        shown_numbers = {number for owners in own.values() for number in owners}
         for number, key in enumerate(first):
-            if number in known:
+            if number in shown_numbers:
                 continue
             # By the line; or, where rules hold it that JAX calls from elsewhere, without.
             same = makers[key] or {
-                s for k, found in makers.items() if _is_same_checkpoint(k, key) for s in found
+                s for k, owners in makers.items() if _is_same_checkpoint(k, key) for s in owners
             }
             if len(same) == 1:
                 own[next(iter(same))].add(number)
-        return {site: frozenset(found) for site, found in own.items()}
+        return {site: frozenset(owners) for site, owners in own.items()}
 
     def hidden_sites(
-        self, found: Mapping[CheckpointSite, frozenset[int]]
+        self, shown_sites: Mapping[CheckpointSite, frozenset[int]]
     ) -> dict[CheckpointSite, frozenset[int]]:
         """Return the checkpoints that no jaxpr shows, with their numbers.
 
@@ -164,12 +164,14 @@ class Removal:
         takes itself has already taken them apart.
         """
         bound = self.bound()[: self._count]
-        known = {number for own in found.values() for number in own}
-        shown = [bound[number].key for number in known if number < len(bound)]
+        visible = {number for own in shown_sites.values() for number in own}
+        shown = [bound[number].key for number in visible if number < len(bound)]
         groups: dict[_Key, list[int]] = defaultdict(list)
-        for number, made in enumerate(bound):
-            if number not in known and not any(_is_same_checkpoint(made.key, key) for key in shown):
-                groups[made.key].append(number)
+        for number, binding in enumerate(bound):
+            if number not in visible and not any(
+                _is_same_checkpoint(binding.key, key) for key in shown
+            ):
+                groups[binding.key].append(number)
         sites = {}
         for numbers in groups.values():
             first = bound[numbers[0]]
@@ -195,7 +197,7 @@ class Removal:
         numbers = frozenset(gone)
         if not numbers:
             raise TraceError("it is not found when the function is traced again")
-        return self.leaving_out(numbers, self._holes.again, lambda made: made.passes)
+        return self.leaving_out(numbers, self._holes.again, lambda holes: holes.passes)
 
     def leaving_out(
         self,
@@ -208,25 +210,25 @@ class Removal:
         Raises:
           TraceError: as `without`.
         """
-        found, again = list[_Key](), list[int]()
-        expected = [made.key for made in self.bound()[: self._count]]
+        keys, again = list[_Key](), list[int]()
+        expected = [binding.key for binding in self.bound()[: self._count]]
 
         def leave_out(
             params: Mapping[str, Any], frame: FrameType
         ) -> Mapping[str, Any] | Callable[..., Any]:
-            made = self._made(params)
+            binding = self._made(params)
             if again:
                 number = again.pop(0)
             else:
-                number = len(found)
-                found.append(made.key)
+                number = len(keys)
+                keys.append(binding.key)
             if number not in numbers:
                 return params
-            if not (jax_compat.is_in_shard_map() or _holds_shard_map(made.body)):
-                return jax_compat.as_function(jax_compat.as_jit_jaxpr(made.body))
+            if not (jax_compat.is_in_shard_map() or _holds_shard_map(binding.body)):
+                return jax_compat.as_function(jax_compat.as_jit_jaxpr(binding.body))
             function = jax_compat.checkpointed_function(frame)
             if function is None:
-                return jax_compat.as_function(jax_compat.as_jit_jaxpr(made.body))
+                return jax_compat.as_function(jax_compat.as_jit_jaxpr(binding.body))
             return functools.partial(called, function, number)
 
         def called(function: Callable[..., Any], number: int, *args: Any) -> Any:
@@ -240,17 +242,17 @@ class Removal:
 
         try:
             with intercept_bind({checkpoint_binding(): leave_out}):
-                made = trace()
+                binding = trace()
         except Exception as e:
             cause = e.__cause__ if type(e).__name__ == "BackwardError" else e
             raise TraceError(
                 f"JAX cannot differentiate the program without it: {summary(cause or e)}"
             ) from e
-        if found != expected:
+        if keys != expected:
             raise TraceError(_DIFFERS)
-        for jaxpr in jaxprs(made):
+        for jaxpr in jaxprs(binding):
             strip_trace_context(jaxpr)
-        return made
+        return binding
 
     def _made(self, params: Mapping[str, Any]) -> CheckpointBinding:
         held = jax_compat.bound_params(params)
@@ -286,14 +288,14 @@ def with_bodies(
         outer = eqns.get(outermost.get(numbers.get(id(call.eqn), -1), -1))
         return call if outer is None or call.around else replace(call, around=(outer,))
 
-    found = []
+    completed = []
     for site in sites:
         own = sorted({numbers[id(c.eqn)] for c in site.calls if id(c.eqn) in numbers})
         bodies = tuple(bound[number].body for number in own)
-        found.append(
+        completed.append(
             replace(site, bodies=bodies or site.bodies, calls=tuple(map(placed, site.calls)))
         )
-    return tuple(found)
+    return tuple(completed)
 
 
 def _is_same_checkpoint(one: _Key, other: _Key) -> bool:
@@ -302,8 +304,8 @@ def _is_same_checkpoint(one: _Key, other: _Key) -> bool:
 
 def _number(eqn: Eqn) -> int | None:
     """Return the number of the innermost checkpoint that an eqn belongs to."""
-    found = _NUMBER.findall(jax_compat.name_stack(eqn))
-    return int(found[-1]) if found else None
+    numbers = _NUMBER.findall(jax_compat.name_stack(eqn))
+    return int(numbers[-1]) if numbers else None
 
 
 def _source(eqn: Eqn) -> tuple[str | None, str | None]:

@@ -118,18 +118,18 @@ class Removed:
                 )
             )
 
-        made: Traced = removal.without(own).traced_with(around)
-        return made
+        trace: Traced = removal.without(own).traced_with(around)
+        return trace
 
     def _rewritten(self, eqns: set[int]) -> Traced:
-        made: Traced = self._holes.trace(
+        traced: Traced = self._holes.trace(
             {
                 hole.number: without(hole.jaxpr, eqns & self._ids(hole))
                 for hole in self._holes.holes
                 if not eqns.isdisjoint(self._ids(hole))
             }
         )
-        return made
+        return traced
 
     def _find_faithful(self) -> bool:
         """JAX keeps the same for the jaxprs as for the functions that they are of.
@@ -145,7 +145,9 @@ class Removed:
     def _find_near_shard_maps(self) -> frozenset[CheckpointSite]:
         eqns = [eqn for hole in self._holes.holes for eqn in eqns_in(hole.jaxpr)]
         maps = [e for e in eqns if jax_compat.primitive_name(e) == "shard_map"]
-        inside = {id(e) for found in maps for nest in nests(found) for e in eqns_in(nest.jaxpr)}
+        inside = {
+            id(e) for shard_map in maps for nest in nests(shard_map) for e in eqns_in(nest.jaxpr)
+        }
         own = {id(e) for e in maps}
         return frozenset(
             site
@@ -165,21 +167,21 @@ class Removed:
             if same is None:
                 raise JaxresidError("the program takes other gradients when it is traced again")
             numbers |= removal.numbers(hole.jaxpr, same.jaxpr)
-        found = removal.numbers_of(self._shown, numbers)
-        found = {_called(site, own, removal): own for site, own in found.items()}
-        known = {number for own in found.values() for number in own}
+        numbers_of = removal.numbers_of(self._shown, numbers)
+        numbers_of = {_called(site, own, removal): own for site, own in numbers_of.items()}
+        with_site = {number for own in numbers_of.values() for number in own}
         backward = numbered.passes[-1]
         marks = removal.numbers(backward, backward)
         for site in sites(Levels(frames), Level(backward), backward=True):
-            calls = [c for c in site.calls if marks.get(id(c.eqn), -1) not in known]
+            calls = [c for c in site.calls if marks.get(id(c.eqn), -1) not in with_site]
             if calls and all(id(c.eqn) in marks for c in calls):
                 (hidden,) = with_bodies([replace(site, calls=tuple(calls))], marks, removal)
                 own = frozenset(marks[id(c.eqn)] for c in calls)
                 # What JAX's rules bind again has the line that they are called at.
                 where = removal.bound()[min(own)].location or hidden.location
                 source = replace(hidden.source, location=where)
-                found[replace(hidden, source=source)] = own
-        return removal, found | removal.hidden_sites(found)
+                numbers_of[replace(hidden, source=source)] = own
+        return removal, numbers_of | removal.hidden_sites(numbers_of)
 
 
 def _remats(jaxpr: Jaxpr) -> list[Eqn]:
@@ -196,9 +198,9 @@ def _called(site: CheckpointSite, numbers: frozenset[int], removal: Removal) -> 
     In a derivative that the function takes, JAX may give its eqn the traceback of what is around
     it.
     """
-    made = [removal.bound()[number].location for number in sorted(numbers)]
-    lines = {where and (where.file, where.line) for where in made}
-    where, shown = made[0] if len(lines) == 1 else None, site.location
+    locations = [removal.bound()[number].location for number in sorted(numbers)]
+    lines = {where and (where.file, where.line) for where in locations}
+    where, shown = locations[0] if len(lines) == 1 else None, site.location
     if where is None or (shown and (shown.file, shown.line) in lines):
         return site
     return replace(site, source=replace(site.source, location=where))

@@ -153,17 +153,17 @@ def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Checkp
 
 
 def sites_in(holes: Holes[Any]) -> tuple[CheckpointSite, ...]:
-    found = (calls(holes.levels, h.level, h.trips, h.loops) for h in holes.holes)
-    return sites_of(holes.levels, itertools.chain.from_iterable(found))
+    placed = (calls(holes.levels, h.level, h.trips, h.loops) for h in holes.holes)
+    return sites_of(holes.levels, itertools.chain.from_iterable(placed))
 
 
 def sites_of(
-    levels: Levels, found: Iterable[tuple[Level, Call]], *, backward: bool = False
+    levels: Levels, remats: Iterable[tuple[Level, Call]], *, backward: bool = False
 ) -> tuple[CheckpointSite, ...]:
     """Return the checkpoints that some remat eqns are of; see `sites`."""
     groups: dict[Hashable, list[tuple[Call, Source]]] = {}
     heads: dict[Hashable, tuple[Body, Any, bool]] = {}
-    for level, call in found:
+    for level, call in remats:
         params = jax_compat.params(call.eqn)
         if backward and not _recomputes(call.eqn):
             continue  # one that still stands in the forward pass
@@ -171,7 +171,7 @@ def sites_of(
         is_prevented = prevents_cse(params)
         place = levels.place(level, call.eqn)
         is_stamped = _is_stamped(call.eqn, levels.frames)
-        made = body(call.jaxpr, levels.frames, place.frames, is_stamped=is_stamped)
+        wrapped = body(call.jaxpr, levels.frames, place.frames, is_stamped=is_stamped)
         inner = _common_scope(call.jaxpr)
         scope = "/".join(part for part in (place.scope, inner) if part)
         # Of what libraries do on the way from the user's line the calls that say something.
@@ -180,22 +180,22 @@ def sites_of(
         placed = replace(place, frames=called, scope=scope, module=module)
         source = source_of(levels.frames, placed)
         if source.location is None or is_stamped:  # nobody but us calls it, or who is not known
-            source = replace(source, location=made.defined)
+            source = replace(source, location=wrapped.defined)
         line = source.location and (source.location.file, source.location.line)
-        key = (made, line, description(policy), is_prevented)
-        heads.setdefault(key, (made, policy, is_prevented))
+        key = (wrapped, line, description(policy), is_prevented)
+        heads.setdefault(key, (wrapped, policy, is_prevented))
         groups.setdefault(key, []).append((call, source))
     return tuple(
         CheckpointSite(
-            made,
-            replace(each[0][1], scope=folded_scopes(source.scope for _, source in each)),
+            wrapped,
+            replace(group[0][1], scope=folded_scopes(source.scope for _, source in group)),
             policy,
             is_prevented,
-            tuple(call for call, _ in each),
-            tuple({id(call.jaxpr): call.jaxpr for call, _ in each}.values()),
+            tuple(call for call, _ in group),
+            tuple({id(call.jaxpr): call.jaxpr for call, _ in group}.values()),
         )
-        for key, each in groups.items()
-        for made, policy, is_prevented in [heads[key]]
+        for key, group in groups.items()
+        for wrapped, policy, is_prevented in [heads[key]]
     )
 
 
@@ -217,7 +217,7 @@ def calls(
     levels: Levels, top: Level, trips: int = 1, loops: tuple[Eqn, ...] = ()
 ) -> Iterator[tuple[Level, Call]]:
     """Yield the remat eqns of a jaxpr, each with its level, in program order."""
-    known: dict[int, tuple[Jaxpr, bool]] = {}
+    holding: dict[int, tuple[Jaxpr, bool]] = {}
 
     def walk(
         level: Level,
@@ -228,16 +228,16 @@ def calls(
     ) -> Iterator[tuple[Level, Call]]:
         makers = {v: eqn for eqn in level.jaxpr.eqns for v in eqn.outvars}
         for eqn in level.jaxpr.eqns:
-            found = levels.nests(eqn)
-            if not found:
+            nests = levels.nests(eqn)
+            if not nests:
                 continue
             inside = around
             if jax_compat.primitive_name(eqn) == "remat":
-                jaxpr = found[0].jaxpr
+                jaxpr = nests[0].jaxpr
                 yield level, Call(eqn, jaxpr, trips, around, loops, makers, enclosing)
                 inside = (*around, eqn)
-            for which, nest in enumerate(found):
-                if not _holds(nest.jaxpr, known):
+            for which, nest in enumerate(nests):
+                if not _holds(nest.jaxpr, holding):
                     continue
                 is_loop = nest.kind in ("scan", "while")
                 more = trips * (nest.length or 1) if is_loop else trips
@@ -259,16 +259,16 @@ def _recomputes(eqn: Eqn) -> bool:
     return bool(differentiated)
 
 
-def _holds(jaxpr: Jaxpr, known: dict[int, tuple[Jaxpr, bool]]) -> bool:
-    found = known.get(id(jaxpr))
-    if found is None:
+def _holds(jaxpr: Jaxpr, holding: dict[int, tuple[Jaxpr, bool]]) -> bool:
+    entry = holding.get(id(jaxpr))
+    if entry is None:
         holds = any(
             jax_compat.primitive_name(eqn) == "remat"
-            or any(_holds(n.jaxpr, known) for n in nests(eqn))
+            or any(_holds(n.jaxpr, holding) for n in nests(eqn))
             for eqn in jaxpr.eqns
         )
-        found = known[id(jaxpr)] = jaxpr, holds
-    return found[1]
+        entry = holding[id(jaxpr)] = jaxpr, holds
+    return entry[1]
 
 
 def _is_stamped(eqn: Eqn, frames: Frames) -> bool:
@@ -296,13 +296,13 @@ def body(
       is_stamped: whether its eqns may have the traceback of something else.
     """
     chain = [] if is_stamped else _shared(jaxpr, frames, above)
-    own = [each for each in chain if each.frame.kind == "user"]
-    others = [each.frame.code for each in chain if each.frame.kind != "user"]
-    found = next((each.frame.code for each in own if not each.passes_on), None)
-    found = found or (own[-1].frame.code if own else None)
-    found = found or next((code for code in others if not is_wrapper(code)), None)
-    if found is not None:
-        return Body(name_of(found), definition(found, frames))
+    own = [passed for passed in chain if passed.frame.kind == "user"]
+    others = [passed.frame.code for passed in chain if passed.frame.kind != "user"]
+    wrapped = next((passed.frame.code for passed in own if not passed.passes_on), None)
+    wrapped = wrapped or (own[-1].frame.code if own else None)
+    wrapped = wrapped or next((code for code in others if not is_wrapper(code)), None)
+    if wrapped is not None:
+        return Body(name_of(wrapped), definition(wrapped, frames))
     if len(jaxpr.eqns) == 1 and jax_compat.primitive_name(jaxpr.eqns[0]) in CALLS:
         (nest,) = nests(jaxpr.eqns[0])  # what it wraps is jitted
         inner = body(nest.jaxpr, frames)

@@ -67,16 +67,16 @@ def judge(facts: VerdictFacts, findings: Sequence[Finding] = ()) -> Checkpoint:
     verdict, reason = _verdict(facts)
     added = facts.figures.cost - without.cost
     recompute = max(added.flops, 0)
-    made = unjudged(facts.site, facts.figures, reason)
+    plain = unjudged(facts.site, facts.figures, reason)
     return replace(
-        made,
+        plain,
         kept_without_nbytes=without.kept_nbytes,
         recompute_flops=recompute,
         recompute_fraction=recompute / without.cost.flops if without.cost.flops else 0.0,
         peak_without_nbytes=without.peak_nbytes,
         ratio=_ratio(facts),
         verdict=verdict,
-        shape=facts.shape or made.shape,
+        shape=facts.shape or plain.shape,
         findings=tuple(findings),
         uncosted=added.uncosted,
     )
@@ -148,9 +148,9 @@ def _ratio(facts: VerdictFacts) -> float | None:
 
 def _verdict(facts: VerdictFacts) -> tuple[Verdict, str]:
     for rule in _BY_POLICY if facts.peaks is None else (*_BY_POLICY, *_BY_PEAK):
-        found = rule(facts)
-        if found is not None:
-            return found
+        verdict = rule(facts)
+        if verdict is not None:
+            return verdict
     if facts.peaks is None:
         return Verdict.NOT_JUDGED, UNKNOWN_PEAK
     dropped, saved = _dropped(facts), _saved(facts)
@@ -192,13 +192,13 @@ def _matched_nothing(facts: VerdictFacts) -> tuple[Verdict, str] | None:
 def _similar_names(facts: VerdictFacts, names: Sequence[str] | frozenset[str]) -> str:
     from jaxresid.text.nearest import nearest
 
-    known = sorted(facts.answers.names)
-    if not known:
+    present = sorted(facts.answers.names)
+    if not present:
         return " (none has a name)"
-    close = {n for name in names if (n := nearest(name, known)) is not None}
+    close = {n for name in names if (n := nearest(name, present)) is not None}
     if close:
         return f" (closest: {', '.join(repr(n) for n in sorted(close))})"
-    listed = ", ".join(repr(n) for n in known[:5]) + (", ..." if len(known) > 5 else "")
+    listed = ", ".join(repr(n) for n in present[:5]) + (", ..." if len(present) > 5 else "")
     return f" (known names: {listed})"
 
 

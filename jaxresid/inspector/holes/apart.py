@@ -63,13 +63,13 @@ def trips_of(jaxpr: Jaxpr) -> dict[int, tuple[int, tuple[Eqn, ...]]]:
     By its number. One that is linearized and never transposed has no backward pass, and is not
     among them.
     """
-    found: dict[int, tuple[int, tuple[Eqn, ...]]] = {}
+    runs_of: dict[int, tuple[int, tuple[Eqn, ...]]] = {}
     transposed: set[int] = set()
-    known: dict[int, frozenset[int]] = {}
+    marks_in: dict[int, frozenset[int]] = {}
 
     def inside(jaxpr: Jaxpr) -> frozenset[int]:
-        made = known.get(id(jaxpr))
-        if made is None:
+        held = marks_in.get(id(jaxpr))
+        if held is None:
             marks: set[int] = set()
             for eqn in jaxpr.eqns:
                 own = _marks(eqn)
@@ -78,22 +78,22 @@ def trips_of(jaxpr: Jaxpr) -> dict[int, tuple[int, tuple[Eqn, ...]]]:
                     transposed.update(own)
                 for nest in nests(eqn):
                     marks |= inside(nest.jaxpr)
-            made = known[id(jaxpr)] = frozenset(marks)
-        return made
+            held = marks_in[id(jaxpr)] = frozenset(marks)
+        return held
 
     def enter(jaxpr: Jaxpr, trips: int, loops: tuple[Eqn, ...]) -> None:
         for eqn in jaxpr.eqns:
             for number in _marks(eqn):
-                if number not in found or found[number][0] < trips:
-                    found[number] = trips, loops
+                if number not in runs_of or runs_of[number][0] < trips:
+                    runs_of[number] = trips, loops
             for nest in nests(eqn):
-                if not inside(nest.jaxpr) <= found.keys():
+                if not inside(nest.jaxpr) <= runs_of.keys():
                     around = (*loops, eqn) if nest.kind in ("scan", "while") else loops
                     enter(nest.jaxpr, trips * (nest.length or 1), around)
 
     inside(jaxpr)
     enter(jaxpr, 1, ())
-    return {number: runs for number, runs in found.items() if number in transposed}
+    return {number: runs for number, runs in runs_of.items() if number in transposed}
 
 
 def _marks(eqn: Eqn) -> set[int]:
@@ -129,7 +129,7 @@ def tracing_losses(
       replacement: makes what is differentiated in place of a changed loss; None: it is.
       marked: whether the losses are to be found again by `trips_of`.
     """
-    found: list[Loss] = []
+    losses: list[Loss] = []
     is_busy = False
 
     def new(fun: Callable[..., Any], has_aux: bool) -> Callable[..., Any]:
@@ -142,13 +142,13 @@ def tracing_losses(
             is_busy = True
             try:
                 closed, values, leaves, restored = traced_apart(fun, args, kwargs, has_aux)
-                number = len(found)
+                number = len(losses)
                 loss = Loss(closed, callers_of(frames), values)
-                found.append(loss)
-                made = closed if change is None else change(number, closed)
-                run = jax_compat.as_function(made)
+                losses.append(loss)
+                changed = closed if change is None else change(number, closed)
+                run = jax_compat.as_function(changed)
                 if replacement is not None:
-                    run = replacement(number, replace(loss, closed=made))
+                    run = replacement(number, replace(loss, closed=changed))
                 scope = jax_compat.import_jax().named_scope(f"{_SCOPE}{number}")
                 with scope if marked else contextlib.nullcontext():
                     return restored(run(*leaves))
@@ -158,7 +158,7 @@ def tracing_losses(
         return traced
 
     with jax_compat.replacing_differentiated(new):
-        yield found
+        yield losses
 
 
 def traced_apart(
@@ -190,8 +190,8 @@ def traced_apart(
     def restored(results: Sequence[Any]) -> Any:
         out_tree, is_array, others, _ = returned
         arrays = iter(results)
-        made = [next(arrays) if a else o for a, o in zip(is_array, others, strict=True)]
-        return jax.tree.unflatten(out_tree, made)
+        leaves = [next(arrays) if a else o for a, o in zip(is_array, others, strict=True)]
+        return jax.tree.unflatten(out_tree, leaves)
 
     return closed, returned[-1], leaves, restored
 
@@ -202,13 +202,13 @@ def _is_array(leaf: Any) -> bool:
 
 def callers_of(frames: Frames) -> frozenset[CodeType]:
     """Return the code of the user's frames that are running."""
-    found: set[CodeType] = set()
+    codes: set[CodeType] = set()
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         kind = frames.kind(frame.f_code.co_filename, frame.f_code.co_qualname)
         if kind == "root":
             break
         if kind == "user":
-            found.add(frame.f_code)
+            codes.add(frame.f_code)
         frame = frame.f_back
-    return frozenset(found)
+    return frozenset(codes)

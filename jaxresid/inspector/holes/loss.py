@@ -120,8 +120,8 @@ class LossHole(Holes[Trace]):
         again = self.traced.again
         if again is None:
             raise TraceError("the function cannot be traced again")
-        made = again(replace(self.traced.arguments, leaves=tuple(leaves)))
-        return LossHole(replace(made, again=again, has_aux=self.traced.has_aux))
+        trace = again(replace(self.traced.arguments, leaves=tuple(leaves)))
+        return LossHole(replace(trace, again=again, has_aux=self.traced.has_aux))
 
     def target(self, name: str) -> Target:
         call = self.traced.arguments

@@ -58,17 +58,17 @@ class Deferred:
         if self._gradients.is_partial:
             raise UnjoinableError
         self._left = step_trace(primal, step.arguments, step.frames)
-        for jaxpr in (self._left.jaxpr, *(each.jaxpr for each in self._gradients.found)):
+        for jaxpr in (self._left.jaxpr, *(gradient.jaxpr for gradient in self._gradients.left_out)):
             strip_trace_context(jaxpr)
         self.levels = self._left.levels
-        found: dict[int, Hole] = {}
+        holes: dict[int, Hole] = {}
         for number, level, trips, loops in gradients_in(self.levels, self._left.tops[0]):
-            hole = found.setdefault(
-                number, Hole(number, level, self._gradients.found[number].leaves, 0, loops)
+            hole = holes.setdefault(
+                number, Hole(number, level, self._gradients.left_out[number].leaves, 0, loops)
             )
-            found[number] = replace(hole, trips=hole.trips + trips)
-        self.holes = tuple(found.values())
-        self.losses = [each.loss for each in self._gradients.found]
+            holes[number] = replace(hole, trips=hole.trips + trips)
+        self.holes = tuple(holes.values())
+        self.losses = [gradient.loss for gradient in self._gradients.left_out]
         self.whole = self.trace({})
 
     def trace(self, changed: Mapping[int, Jaxpr]) -> StepTrace:
@@ -95,13 +95,13 @@ class TracedAgain:
         self.losses = losses
         for loss in losses:
             strip_trace_context(loss.jaxpr)
-        found = []
+        holes = []
         for number in sorted(runs):
             loss = losses[number]
             jaxpr = jax_compat.open_jaxpr(loss.lifted)
             leaves = tuple(jaxpr.invars[len(loss.closed.consts) :])
-            found.append(Hole(number, Level(jaxpr), leaves, *runs[number]))
-        self.holes = tuple(found)
+            holes.append(Hole(number, Level(jaxpr), leaves, *runs[number]))
+        self.holes = tuple(holes)
         self.whole = self.trace({})
 
     def trace(self, changed: Mapping[int, Jaxpr]) -> StepTrace:
@@ -114,16 +114,16 @@ class TracedAgain:
             return jax_compat.with_inputs_as_constants(jaxpr, closed)
 
         with intercept_bind({}), tracing_losses(self._step.frames, change) as losses:
-            made = self._traced()
+            traced = self._traced()
         if len(losses) != len(self.losses):
             raise TraceError(_CHANGES)
-        return made
+        return traced
 
     def _traced(self) -> StepTrace:
         step = self._step
-        made = step_trace(step_primal(self._fun, step.arguments), step.arguments, step.frames)
-        strip_trace_context(made.jaxpr)
-        return made
+        traced = step_trace(step_primal(self._fun, step.arguments), step.arguments, step.frames)
+        strip_trace_context(traced.jaxpr)
+        return traced
 
 
 def opened(fun: Callable[..., Any], step: StepTrace) -> OpenProgram:
@@ -132,14 +132,14 @@ def opened(fun: Callable[..., Any], step: StepTrace) -> OpenProgram:
     Raises:
       RetraceError: neither can be done.
     """
-    found: OpenProgram
+    program: OpenProgram
     try:
         with retracing("the program without its gradients"):
-            found = Deferred(fun, step)
+            program = Deferred(fun, step)
     except RetraceError:
         try:
             with retracing("the program with its losses apart"):
-                found = TracedAgain(fun, step)
+                program = TracedAgain(fun, step)
         except RetraceError as e:
             reason = str(e).partition("\n")[0]
             if "leaked" in reason:
@@ -147,9 +147,9 @@ def opened(fun: Callable[..., Any], step: StepTrace) -> OpenProgram:
             raise RetraceError(
                 f"what the program differentiates cannot be told from the rest: {reason}"
             ) from e
-    if _checkpoints(found.whole.jaxpr) != _checkpoints(step.jaxpr):
+    if _checkpoints(program.whole.jaxpr) != _checkpoints(step.jaxpr):
         raise RetraceError("the program makes other checkpoints each time it is traced")
-    return found
+    return program
 
 
 def _checkpoints(jaxpr: Jaxpr) -> Counter[str | None]:

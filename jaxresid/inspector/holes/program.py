@@ -72,10 +72,10 @@ class ProgramHoles(Holes[StepTrace]):
         return replace(self._open.trace(changed), to_compile=to_compile)
 
     def again(self) -> ProgramHoles:
-        made = ProgramHoles(self._fun, self.traced)
+        holes = ProgramHoles(self._fun, self.traced)
         way = Deferred if self.is_deferred else TracedAgain
-        made._open = way(self._fun, self.traced)
-        return made
+        holes._open = way(self._fun, self.traced)
+        return holes
 
     def traced_with(self, around: Around) -> StepTrace:
         return self._open.whole
@@ -157,7 +157,7 @@ class ProgramHoles(Holes[StepTrace]):
         parameters = tuple(r.path or "" for r in inputs if r.kind == PARAMETERS)
         own = lines_of_gradients(step.taken_gradients)
         if not own:
-            found = Target(name, parameters, "program")
-            return replace(found, other_mode="loss") if step.is_differentiable else found
+            target = Target(name, parameters, "program")
+            return replace(target, other_mode="loss") if step.is_differentiable else target
         is_step = not step.is_dead and is_training_step(step, inputs)
         return Target(name, parameters, "program", own, is_step)

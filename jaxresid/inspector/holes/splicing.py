@@ -64,12 +64,12 @@ class Gradients:
     """The gradients that are left out of a step while it is traced in `leaving_out`.
 
     Attributes:
-      found: the gradients, in the order in which they are taken.
+      left_out: the gradients, in the order in which they are taken.
       is_partial: whether some were taken in a way in which they cannot be left out.
     """
 
     frames: Frames
-    found: list[_Gradient] = field(default_factory=list)
+    left_out: list[_Gradient] = field(default_factory=list)
     is_inside: bool = False
     is_partial: bool = False
 
@@ -98,11 +98,11 @@ class Gradients:
         lifted = loss.lifted
         if jax_compat.open_jaxpr(lifted).effects:
             raise UnjoinableError
-        number, operands = len(self.found), [*closed.consts, *leaves]
+        number, operands = len(self.left_out), [*closed.consts, *leaves]
         result = restored(jax_compat.bind_call(lifted, f"{_FORWARD}{number}", operands))
         out, *aux = result if has_aux else (result,)
         out_leaves, tree = jax.tree.flatten(out)
-        self.found.append(_Gradient(loss, lifted))
+        self.left_out.append(_Gradient(loss, lifted))
 
         def backward(_: Sequence[Any], __: Sequence[Any]) -> list[Any]:
             return [jax.lax.full(x.shape, 0, x.dtype) for x in map(_typed, leaves) if is_inexact(x)]
@@ -111,13 +111,15 @@ class Gradients:
         pulled = jax.jit(backward)
 
         def pull(cotangents: Any) -> Any:
-            given, given_tree = jax.tree.flatten(cotangents)
+            cotangent_leaves, given_tree = jax.tree.flatten(cotangents)
             if given_tree != tree:
                 raise UnjoinableError
-            pairs = zip(given, out_leaves, strict=True)
-            made = iter(pulled(operands, [ct for ct, x in pairs if is_inexact(_typed(x))]))
-            each = [next(made) if is_inexact(_typed(x)) else float0(_typed(x)) for x in leaves]
-            return jax.tree.unflatten(jax.tree.structure(primals), each)
+            pairs = zip(cotangent_leaves, out_leaves, strict=True)
+            inexact = iter(pulled(operands, [ct for ct, x in pairs if is_inexact(_typed(x))]))
+            gradients = [
+                next(inexact) if is_inexact(_typed(x)) else float0(_typed(x)) for x in leaves
+            ]
+            return jax.tree.unflatten(jax.tree.structure(primals), gradients)
 
         return out, pull, *aux
 
@@ -140,15 +142,15 @@ def gradients_in(levels: Levels, top: Level) -> Iterator[tuple[int, Level, int, 
     That is its number, the level of what is differentiated, how often it runs, and the loop eqns
     around it, outermost first.
     """
-    known: dict[int, tuple[Jaxpr, bool]] = {}
+    holding: dict[int, tuple[Jaxpr, bool]] = {}
 
     def holds(jaxpr: Jaxpr) -> bool:
-        found = known.get(id(jaxpr))
-        if found is None:
+        entry = holding.get(id(jaxpr))
+        if entry is None:
             inner = (nest.jaxpr for eqn in jaxpr.eqns for nest in levels.nests(eqn))
             is_held = any(_pass_of(e) is not None for e in jaxpr.eqns) or any(map(holds, inner))
-            found = known[id(jaxpr)] = jaxpr, is_held
-        return found[1]
+            entry = holding[id(jaxpr)] = jaxpr, is_held
+        return entry[1]
 
     def walk(
         level: Level, trips: int, loops: tuple[Eqn, ...]
@@ -178,10 +180,10 @@ def joined(step: StepTrace, gradients: Gradients, change: Change) -> StepTrace:
       Exception: JAX cannot differentiate it, or a policy fails.
     """
     with jax_compat.in_mesh(step.arguments.context):
-        made = _Joining(gradients, change).jaxpr(step.jaxpr)
-    if any(_pass_of(eqn) is not None for eqn in eqns_in(made)):
+        whole = _Joining(gradients, change).jaxpr(step.jaxpr)
+    if any(_pass_of(eqn) is not None for eqn in eqns_in(whole)):
         raise UnjoinableError
-    return replace(step, closed=jax_compat.with_jaxpr(step.closed, made))
+    return replace(step, closed=jax_compat.with_jaxpr(step.closed, whole))
 
 
 class _Joining:
@@ -194,19 +196,19 @@ class _Joining:
     def __init__(self, gradients: Gradients, change: Change) -> None:
         self._gradients = gradients
         self._change = functools.cache(
-            lambda n: change(n, gradients.found[n].closed)  # several trace one loss once
+            lambda n: change(n, gradients.left_out[n].closed)  # several trace one loss once
         )
         self._made: dict[int, tuple[Jaxpr, Jaxpr]] = {}
 
     def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
-        found = self._made.get(id(jaxpr))
-        if found is None:
-            found = self._made[id(jaxpr)] = jaxpr, self._jaxpr(jaxpr)
-        return found[1]
+        entry = self._made.get(id(jaxpr))
+        if entry is None:
+            entry = self._made[id(jaxpr)] = jaxpr, self._jaxpr(jaxpr)
+        return entry[1]
 
     def _jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
         calls = {id(eqn): of for eqn in jaxpr.eqns if (of := _pass_of(eqn)) is not None}
-        forwards, backwards = (_numbered(jaxpr, calls, each) for each in (_FORWARD, _BACKWARD))
+        forwards, backwards = (_numbered(jaxpr, calls, which) for which in (_FORWARD, _BACKWARD))
         if forwards.keys() != backwards.keys():
             raise UnjoinableError
         substitutes: dict[Var, Var] = {}
@@ -220,8 +222,8 @@ class _Joining:
                 continue
             prefix, number = call
             if prefix == _FORWARD:
-                made = passes[number] = self._passes(number, plain, backwards[number])
-                eqns += made.forward(plain, substitutes)
+                pair = passes[number] = self._passes(number, plain, backwards[number])
+                eqns += pair.forward(plain, substitutes)
             elif number not in passes:
                 raise UnjoinableError
             else:
@@ -231,7 +233,7 @@ class _Joining:
         return jaxpr.replace(eqns=eqns, outvars=substituted(jaxpr.outvars, substitutes))
 
     def _passes(self, number: int, forward: Eqn, backward: Eqn) -> _Passes:
-        gradient = self._gradients.found[number]
+        gradient = self._gradients.left_out[number]
         if jax_compat.open_jaxpr(jax_compat.params(forward)["jaxpr"]) is not gradient.jaxpr:
             raise UnjoinableError
         return _differentiated(gradient, self._change(number), forward, backward)
@@ -260,27 +262,27 @@ class _Passes:
         substitutes |= zip(self.jaxpr.invars[: len(operands)], operands, strict=True)
         eqns = self._eqns(0, self.between, call, substitutes)
         results = self.jaxpr.outvars[: self.num_forward]
-        made = substituted(results, substitutes)
-        substitutes |= zip(call.outvars, made, strict=True)
+        outputs = substituted(results, substitutes)
+        substitutes |= zip(call.outvars, outputs, strict=True)
         return eqns
 
     def backward(self, call: Eqn, substitutes: dict[Var, Var]) -> list[Eqn]:
-        given = call.invars[self.num_operands :]
-        cotangents = [v for v in given if not jax_compat.is_literal(v)]
+        operands = call.invars[self.num_operands :]
+        cotangents = [v for v in operands if not jax_compat.is_literal(v)]
         inputs = self.jaxpr.invars[len(self.jaxpr.invars) - len(cotangents) :]
         substitutes |= zip(inputs, cotangents, strict=True)
         eqns = self._eqns(self.between + 1, len(self.jaxpr.eqns), call, substitutes)
-        made = substituted(self.jaxpr.outvars[self.num_forward :], substitutes)
-        substitutes |= zip(call.outvars, made, strict=True)
+        outputs = substituted(self.jaxpr.outvars[self.num_forward :], substitutes)
+        substitutes |= zip(call.outvars, outputs, strict=True)
         return eqns
 
     def _eqns(self, start: int, stop: int, call: Eqn, substitutes: Mapping[Var, Var]) -> list[Eqn]:
-        made = (with_substitutes(eqn, substitutes) for eqn in self.jaxpr.eqns[start:stop])
+        eqns = (with_substitutes(eqn, substitutes) for eqn in self.jaxpr.eqns[start:stop])
         return [
             eqn
             if id(jax_compat.traceback(eqn)) in self.own
             else jax_compat.with_traceback(eqn, call)
-            for eqn in made
+            for eqn in eqns
         ]
 
 
@@ -290,13 +292,13 @@ def _differentiated(
     """Return the passes of a gradient of a closed jaxpr in place of what it was of."""
     jax = jax_compat.import_jax()
     run = jax_compat.as_function(closed)
-    given = [*forward.invars, *backward.invars[len(forward.invars) :]]
+    inputs = [*forward.invars, *backward.invars[len(forward.invars) :]]
 
     def passes(*values: Any) -> list[Any]:
         at = iter(values)
         # A number is one here too, or JAX would make eqns of it that the step has not.
-        each = [v.val if jax_compat.is_literal(v) else next(at) for v in given]
-        operands, cotangents = each[: len(forward.invars)], iter(each[len(forward.invars) :])
+        actual = [v.val if jax_compat.is_literal(v) else next(at) for v in inputs]
+        operands, cotangents = actual[: len(forward.invars)], iter(actual[len(forward.invars) :])
         consts = operands[: gradient.num_consts]
 
         def differentiated(*leaves: Any) -> tuple[list[Any], list[Any]]:
@@ -307,17 +309,19 @@ def _differentiated(
         with _scope(forward):
             out, pull, aux = jax.vjp(differentiated, *leaves, has_aux=True)
         jax_compat.bind_call(_nothing(), _BETWEEN, ())
-        each = [next(cotangents) if is_inexact(_typed(x)) else float0(_typed(x)) for x in out]
+        actual = [next(cotangents) if is_inexact(_typed(x)) else float0(_typed(x)) for x in out]
         with _scope(backward):
-            gradients = pull(each)
+            gradients = pull(actual)
         pairs = zip(gradients, leaves, strict=True)
         return [*out, *aux, *(g for g, x in pairs if is_inexact(_typed(x)))]
 
-    made = jax.make_jaxpr(passes)(*(v.aval for v in given if not jax_compat.is_literal(v)))
-    jaxpr = jax_compat.open_jaxpr(made)
+    closed_passes = jax.make_jaxpr(passes)(
+        *(v.aval for v in inputs if not jax_compat.is_literal(v))
+    )
+    jaxpr = jax_compat.open_jaxpr(closed_passes)
     between = [i for i, eqn in enumerate(jaxpr.eqns) if _is_between(eqn)]
     results = [*forward.outvars, *backward.outvars]
-    if made.consts or len(between) != 1 or len(results) != len(jaxpr.outvars):
+    if closed_passes.consts or len(between) != 1 or len(results) != len(jaxpr.outvars):
         raise UnjoinableError
     if any(_type(a) != _type(b) for a, b in zip(results, jaxpr.outvars, strict=True)):
         raise UnjoinableError
@@ -327,7 +331,7 @@ def _differentiated(
         between[0],
         len(forward.outvars),
         len(forward.invars),
-        frozenset(id(each) for each in own),
+        frozenset(id(tb) for tb in own),
     )
 
 
@@ -341,8 +345,8 @@ def _scope(call: Eqn) -> contextlib.AbstractContextManager[Any]:
 
 @functools.cache
 def _nothing() -> ClosedJaxpr:
-    made: ClosedJaxpr = jax_compat.import_jax().make_jaxpr(lambda: [])()
-    return made
+    empty: ClosedJaxpr = jax_compat.import_jax().make_jaxpr(lambda: [])()
+    return empty
 
 
 def _is_between(eqn: Eqn) -> bool:
@@ -356,10 +360,10 @@ def _numbered(jaxpr: Jaxpr, calls: Mapping[int, tuple[str, int]], prefix: str) -
       UnjoinableError: one occurs twice.
     """
     own = [eqn for eqn in jaxpr.eqns if calls.get(id(eqn), ("", 0))[0] == prefix]
-    found = {calls[id(eqn)][1]: eqn for eqn in own}
-    if len(found) != len(own):
+    numbered = {calls[id(eqn)][1]: eqn for eqn in own}
+    if len(numbered) != len(own):
         raise UnjoinableError
-    return found
+    return numbered
 
 
 def _pass_of(eqn: Eqn) -> tuple[str, int] | None:
@@ -370,7 +374,7 @@ def _pass_of(eqn: Eqn) -> tuple[str, int] | None:
     if jax_compat.primitive_name(eqn) != "jit":
         return None
     name = str(jax_compat.params(eqn).get("name"))
-    prefix = next((each for each in (_FORWARD, _BACKWARD) if name.startswith(each)), None)
+    prefix = next((start for start in (_FORWARD, _BACKWARD) if name.startswith(start)), None)
     return None if prefix is None else (prefix, int(name.rpartition("_")[2]))
 
 

@@ -146,10 +146,10 @@ class Subject:
     @property
     def mesh(self) -> Mesh | None:
         """The mesh that it is split over, and whether a compiler said how; None without one."""
-        found, loss = meshes.mesh_for_report(self.trace.arguments.mesh), self.holes.alone
-        if found is None or loss is None or loss.pieces is None:
-            return found
-        return replace(found, source="compiler")
+        mesh, loss = meshes.mesh_for_report(self.trace.arguments.mesh), self.holes.alone
+        if mesh is None or loss is None or loss.pieces is None:
+            return mesh
+        return replace(mesh, source="compiler")
 
     @functools.cached_property
     def jax(self) -> JaxInfo:
@@ -178,11 +178,11 @@ class Subject:
         """The estimated peak, with what is live there; None where peaks are not estimated."""
         if not has_estimate(self.place):
             return None
-        found = self._estimated.peak
-        around = self.interval(found.nbytes, self.program)
+        estimate = self._estimated.peak
+        around = self.interval(estimate.nbytes, self.program)
         if around is None:
-            return found
-        return replace(found, low_nbytes=around.low_nbytes, high_nbytes=around.high_nbytes)
+            return estimate
+        return replace(estimate, low_nbytes=around.low_nbytes, high_nbytes=around.high_nbytes)
 
     @property
     def live(self) -> tuple[LiveValue, ...]:
@@ -231,9 +231,9 @@ class Subject:
 
         def primal_in_context(primal: Callable[[], Any]) -> Callable[[], Any]:
             def traced() -> Any:
-                made = primal()
-                strip_trace_context(jax_compat.open_jaxpr(made.jaxpr))
-                return made
+                closed = primal()
+                strip_trace_context(jax_compat.open_jaxpr(closed.jaxpr))
+                return closed
 
             return in_context(traced)
 
@@ -263,11 +263,11 @@ class Subject:
 
     def lifetimes_of(self, program: Program, trace: Traced, name: str = "") -> Lifetimes:
         """Return the lifetimes of the values of a variant, as they are estimated."""
-        found = lifetimes(lower(program, self.profile), OpSources(trace), name=name)
-        around = self.interval(found.nbytes, program)
+        values = lifetimes(lower(program, self.profile), OpSources(trace), name=name)
+        around = self.interval(values.nbytes, program)
         if around is None:
-            return found
-        return replace(found, low_nbytes=around.low_nbytes, high_nbytes=around.high_nbytes)
+            return values
+        return replace(values, low_nbytes=around.low_nbytes, high_nbytes=around.high_nbytes)
 
     @functools.cached_property
     def program(self) -> Program:

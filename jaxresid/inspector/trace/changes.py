@@ -47,14 +47,14 @@ def changes(primal: TracedFunction, arguments: Arguments) -> tuple[Change, ...]:
     paths = [arguments.paths[i] for i in arguments.dynamic]
     inputs = [*[None] * (len(jaxpr.invars) - len(paths)), *paths]
     flows = Flows(jaxpr).outputs
-    found = []
+    changed = []
     # As the leaves of a dict are: sorted.
     for at, path in enumerate((*sorted(held), *sorted(loose)), start):
         origin = passed_through(jaxpr, jaxpr.outvars[at])
         if origin is None or inputs[origin] != path:
             is_after = flows[at].is_after or flows[at].is_steered
-            found.append(Change(path, at, path in held, is_after))
-    return tuple(found)
+            changed.append(Change(path, at, path in held, is_after))
+    return tuple(changed)
 
 
 def trace_with_changes(
@@ -74,18 +74,18 @@ def trace_with_changes(
         return primal, arguments
     _, (_, (held, _, moved)) = primal.out_info
     jaxpr = jax_compat.open_jaxpr(primal.jaxpr)
-    read = {v for eqn in jaxpr.eqns for v in eqn.invars if not jax_compat.is_literal(v)}
-    read |= {v for v in jaxpr.outvars if not jax_compat.is_literal(v)}
+    used_vars = {v for eqn in jaxpr.eqns for v in eqn.invars if not jax_compat.is_literal(v)}
+    used_vars |= {v for v in jaxpr.outvars if not jax_compat.is_literal(v)}
     inputs = [arguments.paths[i] for i in arguments.dynamic]
     used = {
         path
         for path, v in zip(reversed(inputs), reversed(jaxpr.invars), strict=False)
-        if v in read or path in held
+        if v in used_vars or path in held
     }
     kept = [
-        (each.owner, each.key, each.path)
-        for each in arguments.reached
-        if not used.isdisjoint(arguments.paths[each.start : each.stop])
+        (reached.owner, reached.key, reached.path)
+        for reached in arguments.reached
+        if not used.isdisjoint(arguments.paths[reached.start : reached.stop])
     ]
     added = [
         (owner, key, at)
@@ -96,23 +96,23 @@ def trace_with_changes(
     added += [(None, ref, f"Ref {i}") for i, ref in enumerate(unknown, 1)]
     if len(kept) == len(arguments.reached) and not added:
         return primal, arguments
-    found = with_reached(arguments, [*kept, *added])
-    return primal_trace(fun, found, False), found
+    extended = with_reached(arguments, [*kept, *added])
+    return primal_trace(fun, extended, False), extended
 
 
-def changes_by_step(found: Sequence[Change]) -> tuple[Change, ...]:
+def changes_by_step(changed: Sequence[Change]) -> tuple[Change, ...]:
     """Return those changes that a training step makes for others to see.
 
     Those of arguments that are dicts or lists are among them if a gradient is part of any change of
     the argument; else they are the function's own notes.
     """
-    argument = {c.path: c.path.partition(".")[0].partition("[")[0] for c in found}
-    updated = {argument[c.path] for c in found if c.is_after}
-    return tuple(c for c in found if c.is_held or argument[c.path] in updated)
+    argument = {c.path: c.path.partition(".")[0].partition("[")[0] for c in changed}
+    updated = {argument[c.path] for c in changed if c.is_after}
+    return tuple(c for c in changed if c.is_held or argument[c.path] in updated)
 
 
-def changes_by_function(found: Sequence[Change]) -> tuple[Change, ...]:
-    return tuple(c for c in found if c.is_held)
+def changes_by_function(changed: Sequence[Change]) -> tuple[Change, ...]:
+    return tuple(c for c in changed if c.is_held)
 
 
 def drops_gradients(jaxpr: Jaxpr) -> bool:
@@ -143,10 +143,10 @@ def passed_through(jaxpr: Jaxpr, var: Var) -> int | None:
             if nest.carries and nest.carries.get(inner, at) != at:
                 return None
             operands.add(nest.operands[inner])
-        found = [eqn.invars[i] for i in operands]
-        if any(jax_compat.is_literal(v) or v is not found[0] for v in found):
+        sources = [eqn.invars[i] for i in operands]
+        if any(jax_compat.is_literal(v) or v is not sources[0] for v in sources):
             return None
-        var = found[0]
+        var = sources[0]
     return None
 
 
@@ -154,10 +154,10 @@ def paths_of(tree: Any) -> tuple[str, ...]:
     """Return the paths of a tree's leaves; the value of an NNX Variable has the Variable's."""
     jax = jax_compat.import_jax()
     with_paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_variable)
-    found: list[str] = []
+    paths: list[str] = []
     for path, leaf in with_paths:
         inner = jax.tree_util.tree_flatten_with_path(leaf)[0] if is_variable(leaf) else [((), leaf)]
-        found += [
+        paths += [
             jax.tree_util.keystr(path if len(inner) == 1 else (*path, *key[1:])) for key, _ in inner
         ]
-    return tuple(found)
+    return tuple(paths)

@@ -97,33 +97,33 @@ def user_lines(error: BaseException, frames: Frames | None = None) -> list[str]:
 
 
 def _at_lines(locations: list[Location | None]) -> list[str]:
-    found = dict.fromkeys(loc for loc in locations if loc is not None)
-    return [f"  at {loc.file}:{loc.line} in {loc.function}: {loc.code}" for loc in found]
+    unique = dict.fromkeys(loc for loc in locations if loc is not None)
+    return [f"  at {loc.file}:{loc.line} in {loc.function}: {loc.code}" for loc in unique]
 
 
 def _user_line(error: BaseException, frames: Frames) -> Location | None:
     raw = from_exception(error.__traceback__)
-    found: list[Frame] = []
+    running: list[Frame] = []
     for code, lasti in raw:
         kind = frames.kind(code.co_filename, code.co_qualname)
         if kind == "root":
-            found.clear()  # what lies above is whoever called us
+            running.clear()  # what lies above is whoever called us
         elif kind in ("user", "library", "jax"):
-            found.append(Frame(code, lasti, kind))
-    return frames.innermost_user(found)
+            running.append(Frame(code, lasti, kind))
+    return frames.innermost_user(running)
 
 
 def _while_loops(forward: Jaxpr, frames: Frames) -> list[Location | None]:
     levels = Levels(frames)
-    found = []
+    locations = []
     todo = [Level(forward)]
     while todo:
         level = todo.pop()
         for eqn in level.jaxpr.eqns:
             if jax_compat.primitive_name(eqn) == "while":
-                found.append(levels.location(level, eqn))
+                locations.append(levels.location(level, eqn))
             todo += [levels.enter(level, eqn, i) for i in range(len(levels.nests(eqn)))]
-    return found
+    return locations
 
 
 def _hint(error: Exception, arguments: Arguments) -> list[str]:

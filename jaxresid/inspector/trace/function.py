@@ -71,12 +71,12 @@ class Trace(Traced):
     @property
     def backward_inputs(self) -> tuple[str | None, ...]:
         paths = dict(zip(self.forward.invars, self.inputs, strict=True))
-        known = {
-            read: paths.get(kept)
-            for kept, read in zip(self.kept, self.read, strict=True)
+        path_of = {
+            residual: paths.get(kept)
+            for kept, residual in zip(self.kept, self.read, strict=True)
             if not jax_compat.is_literal(kept)
         }
-        return tuple(known.get(var) for var in self.backward.invars)
+        return tuple(path_of.get(var) for var in self.backward.invars)
 
     @property
     def kept(self) -> list[Var]:
@@ -104,10 +104,10 @@ class Trace(Traced):
     @property
     def sharding(self) -> Sharding | None:
         pairs = zip(self.kept, self.pieces or (), strict=False)
-        known = {
+        pieces = {
             v: piece for v, piece in pairs if piece is not None and not jax_compat.is_literal(v)
         }
-        return self.arguments.sharding(self.forward.invars, known)
+        return self.arguments.sharding(self.forward.invars, pieces)
 
     @functools.cached_property
     def tops(self) -> tuple[Level, Level]:
@@ -127,11 +127,11 @@ class Trace(Traced):
 
     @functools.cached_property
     def trips(self) -> WhileTrips:
-        found = WhileTrips(self.arguments.trips)
+        trips = WhileTrips(self.arguments.trips)
         lead = len(self.backward.invars) - self.num_cotangents - self.num_residuals
         handed = {lead + i: self.num_outputs + i for i in range(self.num_residuals)}
-        found.add(self.forward, self.backward, handed)
-        return found
+        trips.add(self.forward, self.backward, handed)
+        return trips
 
     @property
     def written(self) -> Jaxpr:
@@ -148,8 +148,8 @@ class Trace(Traced):
         Eqns of the forward pass are then tagged as a backward pass.
         """
         for eqn in eqns_in(self.forward):
-            _, found, inside = jax_compat.name_stack(eqn).partition("transpose(")
-            if found and "jvp(" in inside:
+            _, tag, inside = jax_compat.name_stack(eqn).partition("transpose(")
+            if tag and "jvp(" in inside:
                 return True
         return False
 
@@ -384,8 +384,8 @@ def _passes_here(primal: _Primal, arguments: Arguments, frames: Frames) -> Trace
     _check_differentiable(y)
 
     def backward(vjp: Any, cotangents: Sequence[Any]) -> Any:
-        found = iter(cotangents)
-        return vjp(jax.tree.map(lambda s: next(found) if is_inexact(s) else float0(s), y))
+        values = iter(cotangents)
+        return vjp(jax.tree.map(lambda s: next(values) if is_inexact(s) else float0(s), y))
 
     cotangents = [struct(leaf) for leaf in jax.tree.leaves(y) if is_inexact(leaf)]
     try:
@@ -424,11 +424,11 @@ def _without_refs(traced: TracedFunction, arguments: Arguments) -> TracedFunctio
     inputs, outvars = list(jaxpr.invars), list(jaxpr.outvars)
     paths = [arguments.paths[i] for i in arguments.dynamic]
     refs = arguments.refs
-    known = {id(refs[i]): n for n, i in enumerate(arguments.dynamic) if i in refs}
+    places = {id(refs[i]): n for n, i in enumerate(arguments.dynamic) if i in refs}
     unknown = []
     for var, ref in reached.items():
-        if id(ref) in known:
-            inputs[known[id(ref)]] = var
+        if id(ref) in places:
+            inputs[places[id(ref)]] = var
         else:
             unknown.append((var, ref))
     front = [var for var, _ in unknown]
@@ -441,17 +441,17 @@ def _without_refs(traced: TracedFunction, arguments: Arguments) -> TracedFunctio
         if i >= len(front) and var is not jaxpr.invars[i]
     }
     wanted = arguments.changing
-    ends = [len(jax.tree.leaves(each)) for each in ((result, aux), held)]
+    ends = [len(jax.tree.leaves(tree)) for tree in ((result, aux), held)]
     first, second = ends[0], sum(ends)
     outvars = list(jaxpr.outvars[: len(outvars)])
-    made = dict(zip(sorted(held), outvars[first:second], strict=True))
-    made |= {
+    outputs = dict(zip(sorted(held), outvars[first:second], strict=True))
+    outputs |= {
         path: var
         for path, var in in_the_end.items()
         if path not in held and (wanted is None or path in wanted)
     }
-    shapes = {path: jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for path, v in made.items()}
-    outvars[first:second] = [made[path] for path in sorted(made)]
+    shapes = {path: jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for path, v in outputs.items()}
+    outvars[first:second] = [outputs[path] for path in sorted(outputs)]
     return TraceWithoutRefs(
         jax_compat.with_outvars(closed, outvars),
         (result, (aux, (shapes, loose, moved))),

@@ -58,10 +58,14 @@ def _lost_in_level(
         inside = {v for at in backward for v in eqns[at].invars if not jax_compat.is_literal(v)}
         if not inside:
             continue  # zeros, in place of the cotangent of a result that nobody read
-        made = {shape_and_dtype(v) for at in backward for v in eqns[at].outvars if v not in inside}
+        results = {
+            shape_and_dtype(v) for at in backward for v in eqns[at].outvars if v not in inside
+        }
         forward = [at for at in group if phases[at] == FORWARD]
-        read = {v for at in forward for v in eqns[at].invars if not jax_compat.is_literal(v)}
-        inputs = [path for v, path in names.items() if v in read and shape_and_dtype(v) in made]
+        operands = {v for at in forward for v in eqns[at].invars if not jax_compat.is_literal(v)}
+        inputs = [
+            path for v, path in names.items() if v in operands and shape_and_dtype(v) in results
+        ]
         location = levels.location(level, eqns[forward[0]]) if forward else None
         yield LostGradients(tuple(inputs), location)
     for eqn, phase in zip(eqns, phases, strict=True):
@@ -79,10 +83,10 @@ def _lost_in_level(
             outer = {
                 v: eqn.invars[i] for v, i in zip(nest.jaxpr.invars, nest.operands, strict=True)
             }
-            known = {
+            paths = {
                 v: names[o] for v, o in outer.items() if not jax_compat.is_literal(o) and o in names
             }
-            yield from _lost_in_level(levels, passes, levels.enter(level, eqn, which), inner, known)
+            yield from _lost_in_level(levels, passes, levels.enter(level, eqn, which), inner, paths)
 
 
 def _is_used(eqn: Eqn, result: int | None, used: set[Var]) -> bool:
@@ -106,8 +110,8 @@ def _gradients(eqns: Sequence[Eqn], phases: list[str]) -> list[list[int]]:
             if not jax_compat.is_literal(v) and v in makers:
                 first[root(makers[v])] = root(at)
         makers.update(dict.fromkeys(eqn.outvars, at))
-    found: dict[int, list[int]] = {}
+    groups: dict[int, list[int]] = {}
     for at, phase in enumerate(phases):
         if phase in (FORWARD, BACKWARD):
-            found.setdefault(root(at), []).append(at)
-    return list(found.values())
+            groups.setdefault(root(at), []).append(at)
+    return list(groups.values())

@@ -41,7 +41,7 @@ def lowered_forward(traced: Trace, platform: str) -> LoweredModule:
     leaves = [traced.arguments.leaves[i] for i in traced.arguments.dynamic]
     run = jax_compat.as_function(held)
     what = Lowerable(
-        lambda given: run(*given), operands(forward, leaves), [None] * len(forward.outvars)
+        lambda values: run(*values), operands(forward, leaves), [None] * len(forward.outvars)
     )
     return _module(what, platform, traced.arguments.context)
 

@@ -202,10 +202,10 @@ def split_by_compiler(traced: Trace, cache: CompileCache | None) -> tuple[Trace,
         job = Job(lowered_forward(traced, "cpu"), parse_place("cpu"), label="the forward pass")
     except JaxresidError as e:
         return traced, _unsplit(e)
-    ((_, found),) = compile_jobs([job], cache=cache)
-    shards = found.output_shards
-    if found.error is not None or shards is None:
-        return traced, _unsplit(found.error or "the compiler does not report it")
+    ((_, result),) = compile_jobs([job], cache=cache)
+    shards = result.output_shards
+    if result.error is not None or shards is None:
+        return traced, _unsplit(result.error or "the compiler does not report it")
     kept = zip(traced.kept, shards[traced.num_outputs :], strict=False)
     # To the compiler a PRNG key is an array of integers, with a dim more than its aval.
     pieces = tuple(piece and piece[: len(getattr(v.aval, "shape", ()))] for v, piece in kept)

@@ -40,9 +40,9 @@ def retracing(what: str) -> Iterator[None]:
         cause = _cause(e)
         if not isinstance(cause, JaxresidError) and is_own(cause):
             raise cause  # noqa: B904 - it is what `e` tells of
-        said = str(e) if isinstance(e, JaxresidError) else summary(cause)
-        _log.warning("%s cannot be traced: %s", what, said)
-        raise RetraceError(said) from e
+        reason = str(e) if isinstance(e, JaxresidError) else summary(cause)
+        _log.warning("%s cannot be traced: %s", what, reason)
+        raise RetraceError(reason) from e
 
 
 def is_own(error: BaseException) -> bool:

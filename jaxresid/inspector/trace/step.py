@@ -93,9 +93,9 @@ class StepTrace(Traced):
 
     @functools.cached_property
     def trips(self) -> WhileTrips:
-        found = WhileTrips(self.arguments.trips)
-        found.add(self.jaxpr)
-        return found
+        trips = WhileTrips(self.arguments.trips)
+        trips.add(self.jaxpr)
+        return trips
 
     @functools.cached_property
     def holds_gradient(self) -> bool:
@@ -160,12 +160,12 @@ class StepTrace(Traced):
         jaxpr, run = jax_compat.open_jaxpr(closed), jax_compat.as_function(closed)
         leaves = [self.arguments.leaves[i] for i in self.arguments.dynamic]
         inputs, outputs = jitted_with(jaxpr)
-        given = [
+        placed = [
             leaf if asked is None else with_sharding(leaf, asked)
             for leaf, asked in zip(operands(jaxpr, leaves), inputs, strict=True)
         ]
         donated = [i for i, is_given in enumerate(self.donated) if is_given]
-        return Lowerable(lambda values: run(*values), given, outputs, donated)
+        return Lowerable(lambda values: run(*values), placed, outputs, donated)
 
     def run_again(self, fun: Callable[..., Any]) -> None:
         step_primal(fun, self.arguments)
@@ -218,24 +218,26 @@ def step_trace(primal: TracedFunction, arguments: Arguments, frames: Frames) -> 
     """Return the trace of the step that was traced as `primal`; nothing is traced again."""
     jaxpr = jax_compat.open_jaxpr(primal.jaxpr)
     returned = paths_of(primal.out_info[0])
-    made = changes(primal, arguments)
+    changed_leaves = changes(primal, arguments)
     order = {arguments.paths[i]: n for n, i in enumerate(arguments.dynamic)}
-    changed = sorted(changes_by_step(made), key=lambda c: order.get(c.path, len(order)))
+    changed = sorted(changes_by_step(changed_leaves), key=lambda c: order.get(c.path, len(order)))
     outvars = [*jaxpr.outvars[: len(returned)], *(jaxpr.outvars[c.output] for c in changed)]
     closed = primal.jaxpr
     if outvars != list(jaxpr.outvars):
         closed = jax_compat.with_outvars(closed, outvars)
         jaxpr = jax_compat.open_jaxpr(closed)
-    given = _donated(jaxpr)
+    donated = _donated(jaxpr)
     # A Ref is written where it stands.
     refs = {arguments.paths[i] for i in arguments.refs} & {c.path for c in changed}
     paths = [arguments.paths[i] for i in arguments.dynamic]
-    given |= {v for v, p in zip(reversed(jaxpr.invars), reversed(paths), strict=False) if p in refs}
+    donated |= {
+        v for v, p in zip(reversed(jaxpr.invars), reversed(paths), strict=False) if p in refs
+    }
     return StepTrace(
         arguments=replace(arguments, changing=frozenset(c.path for c in changed)),
         frames=frames,
         closed=closed,
-        donated=tuple(v in given for v in jaxpr.invars),
+        donated=tuple(v in donated for v in jaxpr.invars),
         outputs=(*returned, *(c.path for c in changed)),
         num_returned=len(returned),
     )
@@ -243,7 +245,7 @@ def step_trace(primal: TracedFunction, arguments: Arguments, frames: Frames) -> 
 
 def _donated(jaxpr: Jaxpr) -> set[Var]:
     """Return what a jitted function called in a jaxpr is given for good: no other eqn reads it."""
-    given: dict[Var, int] = {}
+    reads: dict[Var, int] = {}
     for eqn in jaxpr.eqns:
         marks = (
             eqn.params.get("donated_invars", ()) if jax_compat.primitive_name(eqn) == "jit" else ()
@@ -252,13 +254,13 @@ def _donated(jaxpr: Jaxpr) -> set[Var]:
         if marks and not any(marks) and len(jaxpr.eqns) == 1:
             # A jitted function around the one that donates.
             body = jax_compat.open_jaxpr(eqn.params["jaxpr"])
-            found = _donated(body)
-            inner = {i for i, v in enumerate(body.invars) if v in found}
+            donated = _donated(body)
+            inner = {i for i, v in enumerate(body.invars) if v in donated}
         for i, v in enumerate(eqn.invars):
             if not jax_compat.is_literal(v):
                 is_given = i in inner or (i < len(marks) and marks[i])
-                given[v] = given.get(v, 0) + (1 if is_given else 2)
-    return {v for v, uses in given.items() if uses == 1}
+                reads[v] = reads.get(v, 0) + (1 if is_given else 2)
+    return {v for v, uses in reads.items() if uses == 1}
 
 
 def _returning_arrays(fun: Callable[..., Any]) -> Callable[..., Any]:

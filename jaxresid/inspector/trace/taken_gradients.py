@@ -65,7 +65,7 @@ def lines_of_gradients(taken: Sequence[TakenGradient]) -> tuple[Derivative, ...]
     of_lines: dict[Location | None, list[tuple[str, ...]]] = {}
     for gradient in taken:
         kinds = of_lines.setdefault(gradient.outermost, [])
-        kinds += (each.kinds for each in with_inner((gradient,)))
+        kinds += (inner.kinds for inner in with_inner((gradient,)))
     return tuple(
         Derivative(" of ".join(_at_depths(kinds)), line) for line, kinds in of_lines.items()
     )
@@ -79,8 +79,10 @@ def _at_depths(taken: Sequence[tuple[str, ...]]) -> Iterator[str]:
 def in_words(taken: Sequence[Derivative]) -> str:
     """Return which gradients are taken where: `grad at train.py:12`."""
     listed = [
-        f"{each.kind} at {each.location.file}:{each.location.line}" if each.location else each.kind
-        for each in taken
+        f"{gradient.kind} at {gradient.location.file}:{gradient.location.line}"
+        if gradient.location
+        else gradient.kind
+        for gradient in taken
     ]
     more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
     return ", ".join(listed[:3]) + more
@@ -106,15 +108,15 @@ def _below(
             derivative.function,
             _location(derivative, count.first, frames),
             _location(count.whole[0], count.first, frames),
-            tuple("grad" if each.is_transposed else "jvp" for each in count.whole),
+            tuple("grad" if part.is_transposed else "jvp" for part in count.whole),
             max(count.number, 1),
             path,
             count.is_behind,
             _below(path, counts, frames),
         )
         key = _key(gradient)
-        known = alike.get(key)
-        alike[key] = gradient if known is None else _together(known, gradient)
+        same = alike.get(key)
+        alike[key] = gradient if same is None else _together(same, gradient)
     return tuple(alike.values())
 
 
@@ -197,15 +199,15 @@ class _Count:
     first: Eqn
 
     def __add__(self, other: _Count) -> _Count:
-        made = replace(
+        both = replace(
             self,
             is_transposed=self.is_transposed or other.is_transposed,
             whole=max(self.whole, other.whole, key=len),
         )
         if self.is_behind == other.is_behind:
-            return replace(made, number=self.number + other.number)
+            return replace(both, number=self.number + other.number)
         ahead = other if self.is_behind else self
-        return replace(made, number=ahead.number, is_behind=ahead.is_behind)
+        return replace(both, number=ahead.number, is_behind=ahead.is_behind)
 
     def or_most(self, other: _Count) -> _Count:
         """Return the count of two branches, one of which runs."""
@@ -221,20 +223,20 @@ class _Counts:
 
     def of(self, jaxpr: Jaxpr) -> dict[_Path, _Count]:
         """Return how often each is taken in a jaxpr; 0 where only its backward pass is there."""
-        known = self._of.get(id(jaxpr))
-        if known is None:
-            known = self._of[id(jaxpr)] = self._found(jaxpr)
-        return known
+        counts = self._of.get(id(jaxpr))
+        if counts is None:
+            counts = self._of[id(jaxpr)] = self._found(jaxpr)
+        return counts
 
     def _found(self, jaxpr: Jaxpr) -> dict[_Path, _Count]:
         counts: dict[_Path, _Count] = {}
         begun: set[_Path] = set()
         # A backward pass makes constants of its own that are tagged as the forward pass is.
-        given: set[Var] = {*jaxpr.constvars, *jaxpr.invars}
+        depends: set[Var] = {*jaxpr.constvars, *jaxpr.invars}
         for eqn in jaxpr.eqns:
-            reads = any(not jax_compat.is_literal(v) and v in given for v in eqn.invars)
+            reads = any(not jax_compat.is_literal(v) and v in depends for v in eqn.invars)
             if reads:
-                given.update(eqn.outvars)
+                depends.update(eqn.outvars)
             path: _Path = ()
             whole: _Path = ()
             is_behind = False
@@ -253,7 +255,7 @@ class _Counts:
                 _add(counts, path, _Count(int(begins), is_transposed, is_behind, whole, eqn))
                 is_behind = is_behind or is_transposed
             for inner, count in self._inside(eqn, path).items():
-                around = (*whole, *(each for each in count.whole if each not in whole))
+                around = (*whole, *(part for part in count.whole if part not in whole))
                 is_inner = is_behind or count.is_behind
                 _add(counts, inner, replace(count, is_behind=is_inner, whole=around))
         return counts
@@ -281,4 +283,4 @@ def _add(counts: dict[_Path, _Count], path: _Path, count: _Count) -> None:
 
 
 def _gradients(eqn: Eqn) -> list[tuple[jax_compat.Derivative, bool]]:
-    return [found for found in jax_compat.derivatives(eqn) if found[0].is_transposed]
+    return [pair for pair in jax_compat.derivatives(eqn) if pair[0].is_transposed]

@@ -93,9 +93,9 @@ class CheckpointVariants:
 
     def _places(self) -> tuple[CheckpointPlace, ...]:
         holes = self.holes.holes
-        found = [_checkpoint(site) for site in self._sites() if site.is_as_written]
-        found += self._loop_places("scan", self._loops())
-        found += [
+        places = [_checkpoint(site) for site in self._sites() if site.is_as_written]
+        places += self._loop_places("scan", self._loops())
+        places += [
             CheckpointPlace(
                 r.kind,
                 r.function,
@@ -118,12 +118,12 @@ class CheckpointVariants:
             function = self.holes.function_of(hole, self._name)
             if function is not None:
                 name, defined = function
-                found.append(
+                places.append(
                     CheckpointPlace(
                         "whole", name, None, 1, hole.trips, handle=hole, defined=defined
                     )
                 )
-        return tuple(found)
+        return tuple(places)
 
     def unchangeable(self) -> tuple[str, ...]:
         return tuple(str(site) for site in self._sites() if not site.is_as_written)
@@ -131,9 +131,9 @@ class CheckpointVariants:
     def _loops(self) -> list[_Loop]:
         return [loop for hole in self.holes.holes for loop in self._scans(hole.level, hole.trips)]
 
-    def _loop_places(self, kind: str, found: Sequence[_Loop]) -> list[CheckpointPlace]:
+    def _loop_places(self, kind: str, scans: Sequence[_Loop]) -> list[CheckpointPlace]:
         groups: dict[Hashable, list[_Loop]] = {}
-        for loop in found:
+        for loop in scans:
             key = (loop.function, loop.location and (loop.location.file, loop.location.line))
             groups.setdefault(key, []).append(loop)
         return [
@@ -155,14 +155,14 @@ class CheckpointVariants:
             for loop in self._loops()
             if carries(jax_compat.params(loop.eqn)) and not loop.jaxpr.effects
         ]
-        found = []
+        nests = []
         for place in self._loop_places("segments", loops):
             lengths = {loop.length for loop in place.handle}
             sizes = [sizes_of(jax_compat.params(loop.eqn)) for loop in place.handle]
             if len(lengths) == 1:
-                carry, xs = (sum(each) for each in zip(*sizes, strict=True))
-                found.append(Nest(place, self._inside(place), lengths.pop(), carry, xs))
-        return (*found, *self._groups())
+                carry, xs = (sum(parts) for parts in zip(*sizes, strict=True))
+                nests.append(Nest(place, self._inside(place), lengths.pop(), carry, xs))
+        return (*nests, *self._groups())
 
     def _groups(self) -> Iterator[Nest]:
         for hole in self.holes.holes:
@@ -188,7 +188,7 @@ class CheckpointVariants:
         return tuple(p for p in scans if _extent(p)[0] == own)
 
     def _scans(self, level: Level, trips: int) -> list[_Loop]:
-        found = []
+        loops = []
         for eqn in level.jaxpr.eqns:
             if phase_of(jax_compat.name_stack(eqn)) != UPDATE:
                 # What a derivative that the function takes itself made of a loop: a checkpoint in
@@ -204,33 +204,33 @@ class CheckpointVariants:
                     function = (jax_compat.traced_function(body) or "body").partition(" at ")[0]
                     where = self.holes.levels.location(level, eqn)
                     name = function.rpartition(".")[2]
-                    found.append(_Loop(eqn, body, name, where, length, length * trips))
+                    loops.append(_Loop(eqn, body, name, where, length, length * trips))
                 continue
             for which, nest in enumerate(nests):
                 if nest.kind == "call" and not has_rule(eqn):
-                    found += self._scans(self.holes.levels.enter(level, eqn, which), trips)
-        return found
+                    loops += self._scans(self.holes.levels.enter(level, eqn, which), trips)
+        return loops
 
     def body(self, place: CheckpointPlace) -> Jaxpr:
-        found = self._bodies.get(place)
-        if found is None:
-            found = self._bodies[place] = _without_checkpoints(self._body(place))
-        return found
+        body = self._bodies.get(place)
+        if body is None:
+            body = self._bodies[place] = _without_checkpoints(self._body(place))
+        return body
 
     def _body(self, place: CheckpointPlace) -> Jaxpr:
-        found: Jaxpr
+        body: Jaxpr
         match place.kind:
             case "checkpoint":
-                found = place.handle.calls[0].jaxpr
+                body = place.handle.calls[0].jaxpr
             case "scan" | "segments":
-                found = place.handle[0].jaxpr
+                body = place.handle[0].jaxpr
             case "call" | "block":
-                found = _cut_out(place.handle.runs[0])
+                body = _cut_out(place.handle.runs[0])
             case "groups":
-                found = _cut_out(place.handle[0].runs[0])
+                body = _cut_out(place.handle[0].runs[0])
             case _:
-                found = place.handle.jaxpr
-        return found
+                body = place.handle.jaxpr
+        return body
 
     def overlaps(self) -> tuple[tuple[CheckpointPlace, CheckpointPlace], ...]:
         places = self.places()
@@ -274,12 +274,12 @@ class CheckpointVariants:
         Raises:
           JaxresidError: JAX cannot differentiate it, or a policy fails.
         """
-        made: Traced = self.holes.traced
+        traced: Traced = self.holes.traced
         if choices:
             changed = self._rewritten(choices)
             with _explaining():
-                made = self.holes.trace(changed)
-        return made
+                traced = self.holes.trace(changed)
+        return traced
 
     def losses(self, choices: Choices) -> tuple[Loss, ...]:
         """Return what the program differentiates, with choices made; fails as `trace` does."""
@@ -300,30 +300,32 @@ class CheckpointVariants:
         return self.holes.program(traced)
 
     def details(self, traced: Traced, program: Program | None = None) -> Details:
-        known = program or self.program(traced)
+        whole = program or self.program(traced)
         return Details(
-            known,
+            whole,
             traced,
-            functools.cache(lambda: self.holes.residuals(traced, known)),
-            lambda: self.holes.kept(traced, known),
+            functools.cache(lambda: self.holes.residuals(traced, whole)),
+            lambda: self.holes.kept(traced, whole),
         )
 
     def _shortened(self, choices: Choices) -> Shortened | None:
         """Return the only jaxpr with choices made and with layers left out; None without any."""
-        whole = next((made[0] for p, made in choices.items() if p.kind == "whole"), None)
+        whole = next((chosen[0] for p, chosen in choices.items() if p.kind == "whole"), None)
         if whole is None:
             (jaxpr,) = self._rewritten(choices).values()
             return shortened(jaxpr)
         if whole.names:
             return None
-        inside = {p: made for p, made in choices.items() if p.kind != "whole"}
+        inside = {p: chosen for p, chosen in choices.items() if p.kind != "whole"}
         short = self._shortened_flat(inside)
         if short is None:
             return None
         return replace(short, jaxpr=self._remake.wrapped(short.jaxpr, whole, prevent_cse=True))
 
     def _shortened_flat(self, choices: Choices) -> Shortened | None:
-        key = tuple((place, tuple(c and _key(c) for c in made)) for place, made in choices.items())
+        key = tuple(
+            (place, tuple(c and _key(c) for c in chosen)) for place, chosen in choices.items()
+        )
         if key not in self._flat:
             (jaxpr,) = self._rewritten(choices).values()
             flat = flattened(jaxpr, everywhere=True)
@@ -332,8 +334,8 @@ class CheckpointVariants:
 
     def _rewritten(self, choices: Choices) -> dict[int, Jaxpr]:
         """Return what is differentiated with choices made, by the numbers of the holes."""
-        for place, made in choices.items():
-            for policy in {id(c.policy): c.policy for c in made if c is not None}.values():
+        for place, chosen in choices.items():
+            for policy in {id(c.policy): c.policy for c in chosen if c is not None}.values():
                 self._check_policy(place, policy)
         eqns: dict[int, Replace] = {}
         jaxprs: dict[int, Jaxpr] = {}
@@ -345,30 +347,30 @@ class CheckpointVariants:
         wholes: dict[int, Choice | None] = {}
         cuts: dict[int, list[Stretched]] = {}
         nests: dict[int, Replace] = {}
-        for place, made in choices.items():
+        for place, chosen in choices.items():
             if place.kind == "whole":
-                wholes[place.handle.number] = made[0]
+                wholes[place.handle.number] = chosen[0]
             elif place.kind in ("call", "block"):
-                for run, choice in zip(place.handle.runs, made, strict=True):
+                for run, choice in zip(place.handle.runs, chosen, strict=True):
                     if choice is not None:
                         jaxprs[id(run.jaxpr)] = run.jaxpr
                         cuts.setdefault(id(run.jaxpr), []).append((run.start, run.stop, choice))
             elif place.kind == "groups":
-                for loop, choice in zip(place.handle, made, strict=True):
+                for loop, choice in zip(place.handle, chosen, strict=True):
                     if choice is not None:
                         jaxpr = loop.runs[0].jaxpr
                         jaxprs[id(jaxpr)] = jaxpr
                         cuts.setdefault(id(jaxpr), []).extend(groups_of(bounds_of(loop), choice))
             elif place.kind == "scan":
-                for loop, choice in zip(place.handle, made, strict=True):
+                for loop, choice in zip(place.handle, chosen, strict=True):
                     if choice is not None:
                         _put(eqns, loop.eqn, remake.loop(choice), place)
             elif place.kind == "segments":
-                for loop, choice in zip(place.handle, made, strict=True):
+                for loop, choice in zip(place.handle, chosen, strict=True):
                     if choice is not None:
                         _put(nests, loop.eqn, remake.nest(choice), place)
             else:
-                for call, choice in zip(place.handle.calls, made, strict=True):
+                for call, choice in zip(place.handle.calls, chosen, strict=True):
                     what = inline if choice is None else remake.remat(choice)
                     _put(eqns, call.eqn, what, place)
         regroups = {key: regroup(jaxpr, cuts[key], remake) for key, jaxpr in jaxprs.items()}
@@ -378,17 +380,17 @@ class CheckpointVariants:
         changed: dict[int, Jaxpr] = {}
         for hole in self.holes.holes:
             own = self._ids(hole)
-            done = rewritten(
+            remade = rewritten(
                 hole.jaxpr,
                 {key: eqn for key, eqn in eqns.items() if key in own},
-                {key: made for key, made in regroups.items() if key in own},
+                {key: chosen for key, chosen in regroups.items() if key in own},
             )
             whole = wholes.get(hole.number)
             if whole is not None:
-                done = remake.wrapped(done, whole, prevent_cse=True)
+                remade = remake.wrapped(remade, whole, prevent_cse=True)
             if elsewhere:
-                done = named(done, elsewhere, self._frames, loops=True)
-            changed[hole.number] = flattened(done, everywhere=bool(nests))
+                remade = named(remade, elsewhere, self._frames, loops=True)
+            changed[hole.number] = flattened(remade, everywhere=bool(nests))
         return changed
 
     def _check_policy(self, place: CheckpointPlace, policy: Any) -> None:
@@ -403,12 +405,12 @@ class CheckpointVariants:
         """
         names: dict[Expression, str] = {}
         inside: dict[Expression, set[int]] = {}
-        for place, made in choices.items():
-            each = [dict(choice.names) if choice is not None else {} for choice in made]
-            names |= {e: name for found in each for e, name in found.items()}
-            extent = _extent(place)[1] if any(each) else set()
-            for expression in each[0]:
-                if all(expression in found for found in each):
+        for place, chosen in choices.items():
+            named_by = [dict(choice.names) if choice is not None else {} for choice in chosen]
+            names |= {e: name for labels in named_by for e, name in labels.items()}
+            extent = _extent(place)[1] if any(named_by) else set()
+            for expression in named_by[0]:
+                if all(expression in labels for labels in named_by):
                     inside.setdefault(expression, set()).update(extent)
         return tuple(
             (expression, name)
@@ -417,12 +419,12 @@ class CheckpointVariants:
         )
 
     def _find_made_by(self) -> Mapping[Expression, set[int]]:
-        found: dict[Expression, set[int]] = defaultdict(set)
+        makers: dict[Expression, set[int]] = defaultdict(set)
         for hole in self.holes.holes:
             for value in expressed(hole.jaxpr, self._frames, loops=True):
                 if value.expression is not None and value.name is None:
-                    found[value.expression].add(id(value.eqn))
-        return found
+                    makers[value.expression].add(id(value.eqn))
+        return makers
 
 
 @contextlib.contextmanager
@@ -447,8 +449,8 @@ def _after(first: Replace, then: Replace) -> Replace:
 
 
 def _put(eqns: dict[int, Replace], eqn: Eqn, what: Replace, place: CheckpointPlace) -> None:
-    known = eqns.setdefault(id(eqn), what)
-    if known is not what:
+    present = eqns.setdefault(id(eqn), what)
+    if present is not what:
         raise InputsError(
             f"the calls at {place} go through one jitted function, so they cannot be told apart"
         )
@@ -480,18 +482,18 @@ class Checkpointing:
         def replace(eqn: Eqn) -> Eqn:
             held = jax_compat.params(eqn)["jaxpr"]
             body = self.named(jax_compat.open_jaxpr(held), choice)
-            made = jax_compat.with_params(eqn, {"jaxpr": jax_compat.with_jaxpr(held, body)})
-            return nested_eqn(made, choice.segments, choice.policy)
+            nested = jax_compat.with_params(eqn, {"jaxpr": jax_compat.with_jaxpr(held, body)})
+            return nested_eqn(nested, choice.segments, choice.policy)
 
         return self._replaces.setdefault(("nest", _key(choice)), replace)
 
     def _remat(self, choice: Choice) -> Replace:
         def replace(eqn: Eqn) -> Eqn:
-            made = self.shared(eqn)
-            held = jax_compat.params(made)["jaxpr"]
+            remat = self.shared(eqn)
+            held = jax_compat.params(remat)["jaxpr"]
             body = self.named(jax_compat.open_jaxpr(held), choice)
             return jax_compat.with_params(
-                made, {"policy": choice.policy, "jaxpr": jax_compat.with_jaxpr(held, body)}
+                remat, {"policy": choice.policy, "jaxpr": jax_compat.with_jaxpr(held, body)}
             )
 
         return replace
@@ -545,11 +547,11 @@ class Checkpointing:
         own = cut(jaxpr, start, stop, eqns)
         inside, numbers = with_folded_numbers_as_inputs(own)
         body = self._bodies.setdefault(alike.key(inside), inside)
-        made = jax_compat.as_remat(
+        remat = jax_compat.as_remat(
             self.named(body, choice), [*own.invars, *numbers], own.outvars, eqns[0]
         )
         return (
-            jax_compat.with_params(made, {"policy": choice.policy, "prevent_cse": prevent_cse}),
+            jax_compat.with_params(remat, {"policy": choice.policy, "prevent_cse": prevent_cse}),
         )
 
     def named(self, body: Jaxpr, choice: Choice) -> Jaxpr:
@@ -560,10 +562,10 @@ class Checkpointing:
         )
 
     def _cached(self, key: Hashable, body: Jaxpr, make: Callable[[Jaxpr], Jaxpr]) -> Jaxpr:
-        found = self._made.get((key, id(body)))
-        if found is None:
-            found = self._made[key, id(body)] = body, make(body)
-        return found[1]
+        jaxpr = self._made.get((key, id(body)))
+        if jaxpr is None:
+            jaxpr = self._made[key, id(body)] = body, make(body)
+        return jaxpr[1]
 
 
 def regroup(jaxpr: Jaxpr, cuts: Sequence[Stretched], remake: Checkpointing) -> Regroup:
@@ -575,16 +577,16 @@ def regroup(jaxpr: Jaxpr, cuts: Sequence[Stretched], remake: Checkpointing) -> R
     def around(
         eqns: Sequence[Eqn], start: int, stop: int, within: Sequence[Stretched]
     ) -> list[Eqn]:
-        made: list[Eqn] = []
+        grouped: list[Eqn] = []
         at, left = start, list(within)
         while left:
             first, last, choice = left.pop(0)
-            inner = [each for each in left if each[1] <= last]
+            inner = [stretch for stretch in left if stretch[1] <= last]
             left = left[len(inner) :]
-            made += eqns[at:first]
-            made += remake.around(jaxpr, first, last, around(eqns, first, last, inner), choice)
+            grouped += eqns[at:first]
+            grouped += remake.around(jaxpr, first, last, around(eqns, first, last, inner), choice)
             at = last
-        return [*made, *eqns[at:stop]]
+        return [*grouped, *eqns[at:stop]]
 
     in_order = sorted(cuts, key=lambda each: (each[0], -each[1]))
     return lambda eqns: around(eqns, 0, len(eqns), in_order)
@@ -599,13 +601,13 @@ def groups_places(loops: Iterable[Region]) -> list[CheckpointPlace]:
     return [
         CheckpointPlace(
             "groups",
-            each[0].function,
-            each[0].location,
-            len(each),
-            len(each) * len(each[0].runs),
-            handle=tuple(each),
+            same_line[0].function,
+            same_line[0].location,
+            len(same_line),
+            len(same_line) * len(same_line[0].runs),
+            handle=tuple(same_line),
         )
-        for each in alike.values()
+        for same_line in alike.values()
     ]
 
 

@@ -220,24 +220,25 @@ def same_places(
     Raises:
       JaxresidError: the traces have different places on their lines.
     """
-    known, others = (
-        _by_line([*each.places(), *(nest.place for nest in each.nests())]) for each in (one, other)
+    places, others = (
+        _by_line([*variants.places(), *(nest.place for nest in variants.nests())])
+        for variants in (one, other)
     )
-    found = {}
+    pairs = {}
     for place in wanted:
         key = _line_of(place)
-        own, same = known.get(key, []), others.get(key, [])
+        own, same = places.get(key, []), others.get(key, [])
         if len(own) != len(same):
             raise JaxresidError("with the change there are other places")
-        found[place] = same[own.index(place)]
-    return found
+        pairs[place] = same[own.index(place)]
+    return pairs
 
 
 def _by_line(places: Iterable[CheckpointPlace]) -> dict[Hashable, list[CheckpointPlace]]:
-    found: dict[Hashable, list[CheckpointPlace]] = {}
+    groups: dict[Hashable, list[CheckpointPlace]] = {}
     for place in places:
-        found.setdefault(_line_of(place), []).append(place)
-    return found
+        groups.setdefault(_line_of(place), []).append(place)
+    return groups
 
 
 def _line_of(place: CheckpointPlace) -> Hashable:

@@ -29,7 +29,7 @@ _OPERATIONS = os.path.join(os.sep, "keras", "src", "ops", "")
 
 def is_container(code: CodeType) -> bool:
     """Return whether code calls the layers of a model by the framework's own structure."""
-    return is_graph(code) or any(_is(code, *each) for each in _SEQUENCES)
+    return is_graph(code) or any(_is(code, *sequence) for sequence in _SEQUENCES)
 
 
 def is_graph(code: CodeType) -> bool:

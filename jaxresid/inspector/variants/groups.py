@@ -43,4 +43,4 @@ def carried_nbytes(jaxpr: Jaxpr, bounds: Sequence[tuple[int, int]]) -> int:
         for v in itertools.chain.from_iterable(eqn.invars for eqn in jaxpr.eqns[start:stop]):
             if not jax_compat.is_literal(v) and made_in.get(v, number) < number:
                 handed.setdefault(made_in[v], set()).add(v)
-    return max((sum(aval_of(v).nbytes for v in each) for each in handed.values()), default=0)
+    return max((sum(aval_of(v).nbytes for v in values) for values in handed.values()), default=0)

@@ -93,6 +93,6 @@ def nested_eqn(eqn: Eqn, sizes: Sequence[int], policy: Any) -> Eqn:
     """Return a call that stands for a scan in segments; `flattened` puts its eqns in its place."""
     jax = jax_compat.import_jax()
     run = nested_scan(eqn.primitive, jax_compat.params(eqn), sizes, policy)
-    made = jax_compat.open_jaxpr(jax.make_jaxpr(run)(*(v.aval for v in eqn.invars)))
-    eqns = [each.replace(source_info=eqn.source_info, ctx=eqn.ctx) for each in made.eqns]
-    return jax_compat.as_removed_checkpoint(eqn, jax_compat.as_jit_jaxpr(made.replace(eqns=eqns)))
+    nested = jax_compat.open_jaxpr(jax.make_jaxpr(run)(*(v.aval for v in eqn.invars)))
+    eqns = [inner.replace(source_info=eqn.source_info, ctx=eqn.ctx) for inner in nested.eqns]
+    return jax_compat.as_removed_checkpoint(eqn, jax_compat.as_jit_jaxpr(nested.replace(eqns=eqns)))

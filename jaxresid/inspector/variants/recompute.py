@@ -112,8 +112,8 @@ def graph(body: Jaxpr, frames: Frames, cost: Callable[[Eqn], float], enough: int
     forward, count = _differentiated(labelled)
     flat = _Flat(cost, index)
     outputs = flat.outputs(forward)
-    made, kept = outputs[:count], outputs[count:]
-    ran = _ancestors(flat.steps, [i for i in made if i is not None])
+    makers, kept = outputs[:count], outputs[count:]
+    ran = _ancestors(flat.steps, [i for i in makers if i is not None])
     return Graph(
         saveables,
         tuple(flat.steps),
@@ -137,8 +137,8 @@ def _differentiated(body: Jaxpr) -> tuple[Jaxpr, int]:
 
     def forward(diff: Sequence[Any], others: Sequence[Any]) -> Any:
         def call(diff: Sequence[Any]) -> Any:
-            given = dict(zip([*chosen, *rest], [*diff, *others], strict=True))
-            return evaluate(*(given[i] for i in range(len(structs))))
+            leaves = dict(zip([*chosen, *rest], [*diff, *others], strict=True))
+            return evaluate(*(leaves[i] for i in range(len(structs))))
 
         return jax.vjp(call, diff)
 
@@ -165,15 +165,15 @@ class _Flat:
         """Return for each output the step that makes it; None for an input or a constant."""
         return self._inline(jaxpr, [None] * len(jaxpr.invars))
 
-    def _inline(self, jaxpr: Jaxpr, given: Sequence[int | None]) -> list[int | None]:
-        made: dict[Var, int | None] = dict(zip(jaxpr.invars, given, strict=True))
+    def _inline(self, jaxpr: Jaxpr, inputs: Sequence[int | None]) -> list[int | None]:
+        makers: dict[Var, int | None] = dict(zip(jaxpr.invars, inputs, strict=True))
         for eqn in jaxpr.eqns:
-            operands = [None if jax_compat.is_literal(v) else made.get(v) for v in eqn.invars]
+            operands = [None if jax_compat.is_literal(v) else makers.get(v) for v in eqn.invars]
             name = jax_compat.primitive_name(eqn)
             if name in CALLS or name == "custom_jvp_call":
                 (nest,) = nests(eqn)
                 results = self._inline(nest.jaxpr, [operands[i] for i in nest.operands])
-                made |= zip(eqn.outvars, results, strict=True)
+                makers |= zip(eqn.outvars, results, strict=True)
                 continue
             label = str(jax_compat.params(eqn)["name"]) if name == "name" else ""
             step = Step(
@@ -183,15 +183,15 @@ class _Flat:
                 self._index.get(label),
                 sum(aval_of(v).nbytes for v in eqn.outvars),
             )
-            made |= dict.fromkeys(eqn.outvars, len(self.steps))
+            makers |= dict.fromkeys(eqn.outvars, len(self.steps))
             self.steps.append(step)
-        return [None if jax_compat.is_literal(v) else made.get(v) for v in jaxpr.outvars]
+        return [None if jax_compat.is_literal(v) else makers.get(v) for v in jaxpr.outvars]
 
     def _cost_of(self, eqn: Eqn) -> float:
-        found = self._costs.get(id(eqn))
-        if found is None:
-            found = self._costs[id(eqn)] = eqn, self._cost(eqn)
-        return found[1]
+        cost = self._costs.get(id(eqn))
+        if cost is None:
+            cost = self._costs[id(eqn)] = eqn, self._cost(eqn)
+        return cost[1]
 
 
 def _ancestors(steps: Sequence[Step], last: Iterable[int]) -> set[int]:

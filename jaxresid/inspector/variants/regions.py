@@ -120,7 +120,7 @@ def regions(jaxpr: Jaxpr, levels: Levels) -> Found:
     groups: dict[Hashable, list[_Call]] = defaultdict(list)
     for call in search.within(_Span(Level(jaxpr), 0, len(jaxpr.eqns), -1)):
         groups[search.line(call)].append(call)
-    sizes = {key: search.made(calls).nbytes for key, calls in groups.items()}
+    sizes = {key: search.weight_of(calls).nbytes for key, calls in groups.items()}
     biggest = sorted(sizes, key=lambda key: -sizes[key])[:MOST_REGIONS]
     kept = (
         search.region(calls)
@@ -248,14 +248,14 @@ class _CallSearch:
         Iterations of its Python loops, alike, take the place of the calls in them that make little
         of what these make.
         """
-        found = list(self._within(span))
+        calls = list(self._within(span))
         for block in self._blocks(span):
-            inside = [call for call in found if _is_inside(call, block)]
-            if self.made(inside).nbytes < ENOUGH * self.made(block).nbytes:
-                at = found.index(inside[0]) if inside else sum(_is_before(c, block) for c in found)
-                found[at:at] = block
-                found = [call for call in found if call not in inside]
-        yield from found
+            inside = [call for call in calls if _is_inside(call, block)]
+            if self.weight_of(inside).nbytes < ENOUGH * self.weight_of(block).nbytes:
+                at = calls.index(inside[0]) if inside else sum(_is_before(c, block) for c in calls)
+                calls[at:at] = block
+                calls = [call for call in calls if call not in inside]
+        yield from calls
 
     def _blocks(self, span: _Span) -> Iterator[list[_Call]]:
         """Yield the iterations of the Python loops of a span, where there are some alike in a row.
@@ -278,12 +278,12 @@ class _CallSearch:
             return
         if any(phase_of(jax_compat.name_stack(eqn)) != UPDATE for eqn in span.eqns):
             return
-        for each in iterations(marks):
+        for rounds in iterations(marks):
             runs = [
                 EqnRun(jaxpr, span.start + a, span.start + b)
-                for a, b in itertools.pairwise(each.cuts)
+                for a, b in itertools.pairwise(rounds.cuts)
             ]
-            loop = Frame(first.code, each.start, first.kind)
+            loop = Frame(first.code, rounds.start, first.kind)
             calls = [
                 _Call(first.code, (), run, _Span(level, run.start, run.stop, span.depth), loop)
                 for run in runs
@@ -291,7 +291,7 @@ class _CallSearch:
             if self._may_be_grouped(calls):
                 self.loops.append(calls)
             if (
-                not each.is_one_call
+                not rounds.is_one_call
                 and _alike_in_a_row(calls)
                 and all(self._is_place(call) for call in calls)
             ):
@@ -300,41 +300,41 @@ class _CallSearch:
     def _may_be_grouped(self, iterations: Sequence[_Call]) -> bool:
         if len(iterations) < FEWEST or any(eqn.effects for c in iterations for eqn in c.eqns):
             return False
-        return self.made(iterations).nbytes >= GROUPED * self.total
+        return self.weight_of(iterations).nbytes >= GROUPED * self.total
 
     def _within(self, span: _Span) -> Iterator[_Call]:
         calls = self._calls(span)
         times = Counter(self.line(call) for call in calls)
         total = self._sum(span.eqns).nbytes
         for call in calls:
-            made = self.made([call])
+            weight = self.weight_of([call])
             is_shared = self._held[id(call.body.level.jaxpr)] > 1
             is_entered = not call.chain or self._is_recursive(call)
-            is_most = times[self.line(call)] == 1 and made.nbytes >= MOST * total
+            is_most = times[self.line(call)] == 1 and weight.nbytes >= MOST * total
             looks_inside = (is_entered or is_most) and not is_shared
             inside = list(self.within(call.body)) if looks_inside else []
-            is_enough = self.made(inside).nbytes >= ENOUGH * (made.nbytes - made.looped)
+            is_enough = self.weight_of(inside).nbytes >= ENOUGH * (weight.nbytes - weight.looped)
             if is_entered or (inside and is_enough) or not self._is_place(call):
                 yield from inside
             else:
                 yield call
 
-    def made(self, calls: Sequence[_Call]) -> _Weight:
+    def weight_of(self, calls: Sequence[_Call]) -> _Weight:
         return self._sum(eqn for call in calls for eqn in call.eqns)
 
     def _sum(self, eqns: Iterable[Eqn]) -> _Weight:
         return sum((self._weight(eqn) for eqn in eqns), _Weight())
 
     def _weight(self, eqn: Eqn) -> _Weight:
-        found = self._levels.nests(eqn)
-        if not found:
-            made = (v for v in eqn.outvars if not jax_compat.is_dropped(v))
-            return _Weight(sum(aval_of(v).nbytes for v in made), 0, 1)
-        inner = max((self._inner(nest.jaxpr) for nest in found), key=lambda w: w.nbytes)
-        trips = max(nest.length or 1 for nest in found)
+        nests = self._levels.nests(eqn)
+        if not nests:
+            results = (v for v in eqn.outvars if not jax_compat.is_dropped(v))
+            return _Weight(sum(aval_of(v).nbytes for v in results), 0, 1)
+        inner = max((self._inner(nest.jaxpr) for nest in nests), key=lambda w: w.nbytes)
+        trips = max(nest.length or 1 for nest in nests)
         nbytes = inner.nbytes * trips
-        is_loop = any(nest.kind in ("scan", "while") for nest in found)
-        holds = any(self._inner(nest.jaxpr).remat for nest in found)
+        is_loop = any(nest.kind in ("scan", "while") for nest in nests)
+        holds = any(self._inner(nest.jaxpr).remat for nest in nests)
         return _Weight(
             nbytes,
             nbytes if is_loop else inner.looped,
@@ -343,16 +343,16 @@ class _CallSearch:
         )
 
     def _inner(self, jaxpr: Jaxpr) -> _Weight:
-        known = self._weights.get(id(jaxpr))
-        if known is None:
-            known = self._weights[id(jaxpr)] = jaxpr, self._sum(jaxpr.eqns)
-        return known[1]
+        weight = self._weights.get(id(jaxpr))
+        if weight is None:
+            weight = self._weights[id(jaxpr)] = jaxpr, self._sum(jaxpr.eqns)
+        return weight[1]
 
     def _is_place(self, call: _Call) -> bool:
-        made = self.made([call])
-        if made.remat or made.operations < 2:
+        weight = self.weight_of([call])
+        if weight.remat or weight.operations < 2:
             return False
-        if made.nbytes >= NEARLY_ALL * self.total or made.looped >= LOOPED * made.nbytes:
+        if weight.nbytes >= NEARLY_ALL * self.total or weight.looped >= LOOPED * weight.nbytes:
             return False
         is_module = _is_module(call.code) or call.is_by_graph
         if is_module and all(_is_linear(eqn) for eqn in call.eqns):
@@ -371,14 +371,14 @@ class _CallSearch:
 
     def _last_reads(self, jaxpr: Jaxpr) -> dict[Var, int]:
         """For outputs it is the index after the last eqn."""
-        known = self._reads.get(id(jaxpr))
-        if known is None:
+        last_reads = self._reads.get(id(jaxpr))
+        if last_reads is None:
             readers = [*(eqn.invars for eqn in jaxpr.eqns), jaxpr.outvars]
             reads = {
                 v: i for i, vs in enumerate(readers) for v in vs if not jax_compat.is_literal(v)
             }
-            known = self._reads[id(jaxpr)] = jaxpr, reads
-        return known[1]
+            last_reads = self._reads[id(jaxpr)] = jaxpr, reads
+        return last_reads[1]
 
     def _is_recursive(self, call: _Call) -> bool:
         path = self._path(call.body.level)[call.body.start]
@@ -386,7 +386,7 @@ class _CallSearch:
 
     def _calls(self, span: _Span) -> list[_Call]:
         level, jaxpr = span.level, span.level.jaxpr
-        made: list[_Call] = []
+        calls: list[_Call] = []
         stretch: list[int] = []
         previous: tuple[Any, ...] | None = None
 
@@ -395,7 +395,7 @@ class _CallSearch:
                 chain, code, depth, layer = previous
                 for start, stop in self._runs(level, stretch, depth):
                     run, body = EqnRun(jaxpr, start, stop), _Span(level, start, stop, depth)
-                    made.append(self._through_lambda(_Call(code, chain, run, body, layer=layer)))
+                    calls.append(self._through_lambda(_Call(code, chain, run, body, layer=layer)))
                 stretch.clear()
 
         for i in range(span.start, span.stop):
@@ -406,9 +406,9 @@ class _CallSearch:
             if entry is not None:
                 stretch.append(i)
             elif (call := self._jitted(level, i, span.depth)) is not None:
-                made.append(call)
+                calls.append(call)
         close()
-        return made
+        return calls
 
     def _entry(
         self, level: Level, i: int, depth: int
@@ -471,13 +471,13 @@ class _CallSearch:
         return list(zip(cuts, [*cuts[1:], stretch[-1] + 1], strict=True))
 
     def _path(self, level: Level) -> list[_Path]:
-        found = self._paths.get(level)
-        if found is None:
-            found = self._paths[level] = [
+        paths = self._paths.get(level)
+        if paths is None:
+            paths = self._paths[level] = [
                 _Path.of(place.frames, place.scope)
                 for place in (self._levels.place(level, eqn) for eqn in level.jaxpr.eqns)
             ]
-        return found
+        return paths
 
 
 def _alike_in_a_row(calls: Sequence[_Call]) -> bool:
@@ -504,8 +504,8 @@ def _shape(call: _Call) -> Hashable:
 
 def _names(eqn: Eqn) -> frozenset[str]:
     inner = itertools.chain.from_iterable(eqns_in(nest.jaxpr) for nest in nests(eqn))
-    named = (each for each in (eqn, *inner) if jax_compat.primitive_name(each) == "name")
-    return frozenset(str(jax_compat.params(each)["name"]) for each in named)
+    named = (inside for inside in (eqn, *inner) if jax_compat.primitive_name(inside) == "name")
+    return frozenset(str(jax_compat.params(inside)["name"]) for inside in named)
 
 
 def _is_inside(call: _Call, block: Sequence[_Call]) -> bool:
@@ -538,8 +538,8 @@ def _is_layer_of(caller: Frame | None, frame: Frame) -> bool:
 
 
 def _is_linear(eqn: Eqn) -> bool:
-    inner = [each for nest in nests(eqn) for each in eqns_in(nest.jaxpr)]
-    return all(jax_compat.primitive_name(each) in _LINEAR for each in (eqn, *inner))
+    inner = [inside for nest in nests(eqn) for inside in eqns_in(nest.jaxpr)]
+    return all(jax_compat.primitive_name(inside) in _LINEAR for inside in (eqn, *inner))
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class CheckpointedLoop:
 
 
 def biggest_loop(traced: Traced) -> CheckpointedLoop | None:
-    found = []
+    loops = []
     for eqn in itertools.chain.from_iterable(eqns_in(top.jaxpr) for top in traced.tops):
         loop = None
         if jax_compat.primitive_name(eqn) == "while":
@@ -64,8 +64,8 @@ def biggest_loop(traced: Traced) -> CheckpointedLoop | None:
         trips = traced.trips.of(eqn)
         steps = None if trips is None else trips.branches[loop.branches][1]
         is_of_diffrax = _OF_DIFFRAX in jax_compat.name_stack(eqn)
-        found.append(CheckpointedLoop(loop.checkpoints, loop.nbytes, steps, is_of_diffrax))
-    return max(found, key=lambda loop: loop.nbytes, default=None)
+        loops.append(CheckpointedLoop(loop.checkpoints, loop.nbytes, steps, is_of_diffrax))
+    return max(loops, key=lambda loop: loop.nbytes, default=None)
 
 
 def has_loops() -> bool:

@@ -63,12 +63,12 @@ class SolverVariants(OtherVariants):
             return self.plain.variant(others)
         with self.keeping(count):
             variants, same = self._with(count)
-            made = variants.variant({same[place]: each for place, each in others.items()})
+            variant = variants.variant({same[place]: choice for place, choice in others.items()})
         # What is traced when it is asked for runs the function as well.
         return replace(
-            made,
-            kept_in=self._within(count, made.kept_in),
-            details=self._within(count, lambda: _stripped_details(made)),
+            variant,
+            kept_in=self._within(count, variant.kept_in),
+            details=self._within(count, lambda: _stripped_details(variant)),
         )
 
     def trace(self, choices: Choices) -> Traced:
@@ -77,12 +77,16 @@ class SolverVariants(OtherVariants):
             return self.plain.trace(others)
         with self.keeping(count):
             variants, same = self._with(count)
-            return _stripped(variants.trace({same[place]: each for place, each in others.items()}))
+            return _stripped(
+                variants.trace({same[place]: choice for place, choice in others.items()})
+            )
 
     def divided(self, choices: Choices) -> tuple[int | None, Choices]:
-        made = choices.get(self.solver.place, (None,))[0]
-        others = {place: each for place, each in choices.items() if place is not self.solver.place}
-        return None if made is None else made.checkpoints, others
+        own = choices.get(self.solver.place, (None,))[0]
+        others = {
+            place: choice for place, choice in choices.items() if place is not self.solver.place
+        }
+        return None if own is None else own.checkpoints, others
 
     def keeping(self, count: int | None) -> contextlib.AbstractContextManager[None]:
         if count is None:
@@ -143,11 +147,11 @@ _NAMES = {True: "diffeqsolve", False: "while_loop"}
 
 
 def _only_line(loop: CheckpointedLoop, traced: Traced, fun: Callable[..., Any]) -> Location | None:
-    found: dict[Location | None, None] = {}
+    lines: dict[Location | None, None] = {}
 
     def seen() -> None:
-        found[user_line(traced.frames)] = None
+        lines[user_line(traced.frames)] = None
 
     with contextlib.suppress(Exception), watching(loop.checkpoints, seen):
         traced.run_again(fun)
-    return next(iter(found)) if len(found) == 1 else None
+    return next(iter(lines)) if len(lines) == 1 else None

@@ -8,7 +8,12 @@ module that holds them moves between versions.
 
 from __future__ import annotations
 
+from jaxresid.jax_compat.binding import BindSite as BindSite
+from jaxresid.jax_compat.binding import checkpoint_binding as checkpoint_binding
+from jaxresid.jax_compat.binding import intercept_bind as intercept_bind
+from jaxresid.jax_compat.binding import without_trace_context as without_trace_context
 from jaxresid.jax_compat.callers import keeping_callers as keeping_callers
+from jaxresid.jax_compat.callers import running_code as running_code
 from jaxresid.jax_compat.callers import untagged as untagged
 from jaxresid.jax_compat.callers import whole_tracebacks as whole_tracebacks
 from jaxresid.jax_compat.callers import without_callers as without_callers
@@ -73,6 +78,7 @@ from jaxresid.jax_compat.meshes import open_dims as open_dims
 from jaxresid.jax_compat.meshes import spec_split as spec_split
 from jaxresid.jax_compat.meshes import split_of as split_of
 from jaxresid.jax_compat.meshes import typed_split as typed_split
+from jaxresid.jax_compat.patches import patched as patched
 from jaxresid.jax_compat.pmap import mapping_over_absent_devices as mapping_over_absent_devices
 from jaxresid.jax_compat.reading import as_policies_see as as_policies_see
 from jaxresid.jax_compat.reading import bound_params as bound_params

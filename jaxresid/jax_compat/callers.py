@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
 from collections.abc import Iterator
+from types import CodeType, FrameType
 from typing import Any
 
 from jaxresid.jax_compat.patches import patched
@@ -61,6 +63,17 @@ def whole_tracebacks() -> Iterator[None]:
         yield
     finally:
         config.update("jax_traceback_filtering", before)
+
+
+def running_code(above: int = 0) -> Iterator[tuple[CodeType, int]]:
+    """Yield the code of the frames that run, with the offset that each is at, innermost first.
+
+    They begin so many frames above the one that asks for the first of them.
+    """
+    frame: FrameType | None = sys._getframe(above + 1)
+    while frame is not None:
+        yield frame.f_code, frame.f_lasti
+        frame = frame.f_back
 
 
 @functools.cache

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
-import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 from jaxresid.errors import calls_user_code
-from jaxresid.jax_compat.patches import patched
+from jaxresid.jax_compat.callers import running_code
+from jaxresid.jax_compat.patches import in_this_thread, patched
 from jaxresid.jax_compat.version import import_jax
 from jaxresid.jaxpr_types import Eqn, Var
 
@@ -70,14 +70,10 @@ def marking_derivatives() -> Iterator[None]:
     from jax._src import api
     from jax._src.interpreters import ad
 
-    thread = threading.get_ident()
     linearized: Callable[..., Any] = ad.linearize
     pushed: Callable[..., Any] = api._jvp
 
-    @functools.wraps(linearized)
     def linearize(fun: Any, *primals: Any, **options: Any) -> Any:
-        if threading.get_ident() != thread:
-            return linearized(fun, *primals, **options)
         derivative = _derivative(fun)
         derivative.is_transposed = derivative.is_of_checkpoint
         result = linearized(_marked(fun, derivative), *primals, **options)
@@ -90,13 +86,14 @@ def marking_derivatives() -> Iterator[None]:
         derivative.kept = frozenset(v for v in variables if type(v).__name__ == "Var")
         return result
 
-    @functools.wraps(pushed)
     def jvp(fun: Any, *operands: Any, **options: Any) -> Any:
-        if threading.get_ident() != thread:
-            return pushed(fun, *operands, **options)
         return pushed(_marked(fun, _derivative(fun)), *operands, **options)
 
-    with patched({(ad, "linearize"): linearize, (api, "_jvp"): jvp}):
+    marking = {
+        (ad, "linearize"): in_this_thread(linearized, linearize),
+        (api, "_jvp"): in_this_thread(pushed, jvp),
+    }
+    with patched(marking):
         yield
 
 
@@ -236,17 +233,9 @@ def _called(fun: Any) -> str:
     return name.rpartition("<locals>.")[2] if isinstance(name, str) else type(fun).__name__
 
 
-def _running() -> tuple[tuple[CodeType, int], ...]:
-    running: list[tuple[CodeType, int]] = []
-    frame: FrameType | None = sys._getframe(3)
-    while frame is not None and len(running) < _FRAMES:
-        running.append((frame.f_code, frame.f_lasti))
-        frame = frame.f_back
-    return tuple(running)
-
-
 def _derivative(fun: Any) -> Derivative:
-    running = _running()
+    # Above this, what takes the derivative in the place of JAX, and what calls that.
+    running = tuple(itertools.islice(running_code(3), _FRAMES))
     files = (code.co_filename for code, _ in running)
     caller = next((file for file in files if not file.endswith(_ENTRIES)), "")
     is_of_checkpoint = caller.endswith("ad_checkpoint.py")

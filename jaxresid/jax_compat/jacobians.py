@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import math
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 from jaxresid.errors import calls_user_code
-from jaxresid.jax_compat.patches import patched
+from jaxresid.jax_compat.patches import in_this_thread, patched
 from jaxresid.jax_compat.version import import_jax
 
 Transform = Literal["jacfwd", "jacrev"]
@@ -118,14 +116,13 @@ def replacing_jacobian_calls(
     import_jax()
     from jax._src import api
 
-    thread, plain = threading.get_ident(), api.vmap
+    plain = api.vmap
 
-    @functools.wraps(plain)
     def vmap(fun: Any, *args: Any, **options: Any) -> Any:
-        frame = sys._getframe(1)
+        frame = sys._getframe(2)
         transform = _JACOBIANS.get(frame.f_code.co_qualname)
         mapped = plain(fun, *args, **options)
-        if transform is None or threading.get_ident() != thread:
+        if transform is None:
             return mapped
         variables = frame.f_locals
         function = variables["f_partial"]
@@ -133,5 +130,5 @@ def replacing_jacobian_calls(
         primals, has_aux = tuple(variables["dyn_args"]), bool(variables["has_aux"])
         return new(JacobianCall(transform, function, primals, has_aux, plain, mapped))
 
-    with patched({(api, "vmap"): vmap}):
+    with patched({(api, "vmap"): in_this_thread(plain, vmap)}):
         yield

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jaxresid.errors import calls_user_code
-from jaxresid.jax_compat.patches import patched
+from jaxresid.jax_compat.patches import in_this_thread, patched
 from jaxresid.jax_compat.version import import_jax
 
 
@@ -27,13 +26,9 @@ def replacing_differentiated(
     from jax._src import linear_util
     from jax._src.interpreters import ad
 
-    thread = threading.get_ident()
     plain: Callable[..., Any] = ad.linearize
 
-    @functools.wraps(plain)
     def linearize(fun: Any, *primals: Any, **options: Any) -> Any:
-        if threading.get_ident() != thread:
-            return plain(fun, *primals, **options)
         has_aux = bool(options.get("has_aux"))
         if not isinstance(fun, linear_util.WrappedFun):
             return plain(new(fun, has_aux), *primals, **options)
@@ -41,7 +36,7 @@ def replacing_differentiated(
         wrapped = linear_util.wrap_init(new(fun.call_wrapped, has_aux), debug_info=fun.debug_info)
         return plain(wrapped, *primals, **options)
 
-    with patched({(ad, "linearize"): linearize}):
+    with patched({(ad, "linearize"): in_this_thread(plain, linearize)}):
         yield
 
 
@@ -59,19 +54,17 @@ def replacing_vjp(new: Callable[..., Any]) -> Iterator[None]:
     jax = import_jax()
     from jax._src import api
 
-    thread = threading.get_ident()
     inner = getattr(api, "_vjp", None)  # all go through it until 0.9
     plain: Callable[..., Any] = inner or api.vjp
 
-    @functools.wraps(plain)
     def vjp(fun: Any, *primals: Any, has_aux: bool = False, **options: Any) -> Any:
         as_it_is = functools.partial(plain, fun, *primals, has_aux=has_aux, **options)
-        if threading.get_ident() != thread or options:
+        if options:
             return as_it_is()
         return new(as_it_is, fun if inner is None else fun.call_wrapped, primals, has_aux)
 
     names = [(api, "_vjp")] if inner else [(api, "vjp"), (jax, "vjp")]
-    with patched(dict.fromkeys(names, vjp)):
+    with patched(dict.fromkeys(names, in_this_thread(plain, vjp))):
         yield
 
 

@@ -7,13 +7,12 @@ import dataclasses
 import functools
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 from jaxresid.errors import RetraceError, calls_user_code
-from jaxresid.jax_compat.patches import patched
+from jaxresid.jax_compat.patches import in_this_thread, patched
 from jaxresid.jax_compat.version import import_jax
 
 # The function of JAX that calls what `jax.vmap` was given, the same in 0.7 to 0.12.
@@ -126,13 +125,12 @@ def replacing_vmap_calls(new: Callable[[VmapCall, Sequence[Any]], Any]) -> Itera
     from jax._src import core
     from jax._src.interpreters import batching
 
-    thread, plain = threading.get_ident(), batching.batch
+    plain = batching.batch
 
-    @functools.wraps(plain)
     def batch(fun: Any, axis: Any, in_dims: Any, out_dims: Any, *args: Any, **options: Any) -> Any:
-        frame = sys._getframe(1)
+        frame = sys._getframe(2)
         as_it_is = functools.partial(plain, fun, axis, in_dims, out_dims, *args, **options)
-        if threading.get_ident() != thread or frame.f_code.co_qualname != _VMAP:
+        if frame.f_code.co_qualname != _VMAP:
             return as_it_is()
 
         def again(size: int, axes: Sequence[int | None], results: Any) -> Any:
@@ -158,7 +156,7 @@ def replacing_vmap_calls(new: Callable[[VmapCall, Sequence[Any]], Any]) -> Itera
         )
         return _Replaced(lambda *operands: new(call, operands))
 
-    with patched({(batching, "batch"): batch}):
+    with patched({(batching, "batch"): in_this_thread(plain, batch)}):
         yield
 
 

@@ -34,9 +34,9 @@ from jaxresid.advice.plan.verification import in_process_check
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.errors import JaxresidError
 from jaxresid.inspector.call.question import Question
-from jaxresid.inspector.jaxpr.bindings import intercept_bind
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import gc_paused
+from jaxresid.jax_compat import intercept_bind
 from jaxresid.model import Plan
 from jaxresid.text.units import format_bytes
 from jaxresid.xla.places import parse_place, why_unavailable

@@ -15,7 +15,6 @@ from jaxresid import jax_compat
 from jaxresid.errors import calls_user_code
 from jaxresid.inspector.checkpoints.policies import answers, description, means_nothing
 from jaxresid.inspector.checkpoints.sites import Call, CheckpointSite, calls, sites
-from jaxresid.inspector.jaxpr.bindings import checkpoint_binding, intercept_bind
 from jaxresid.inspector.jaxpr.frames import Frame, Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
@@ -197,7 +196,10 @@ def _written(frames: Frames, run_again: Callable[[], object]) -> _Written:
                 written.add((policy, frames.of(eqn).frames))
         return params
 
-    with retracing("the function"), intercept_bind({checkpoint_binding(): note}):
+    with (
+        retracing("the function"),
+        jax_compat.intercept_bind({jax_compat.checkpoint_binding(): note}),
+    ):
         run_again()
     return frozenset(written)
 

@@ -2,7 +2,7 @@
 
 This takes a checkpoint away where no jaxpr holds it as it was written: in a training step, inside
 an inner derivative, inside what JAX differentiates by a rule of its own (`lax.custom_root`). What
-`jax.checkpoint` binds is intercepted while the function is traced, see `bindings`; a removed
+`jax.checkpoint` binds is intercepted while the function is traced, see `jax_compat`; a removed
 checkpoint binds the eqns of its body instead.
 """
 
@@ -21,12 +21,7 @@ from jaxresid.errors import TraceError, summary
 from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.checkpoints.sites import Call, CheckpointSite, body, calls, prevents_cse
 from jaxresid.inspector.holes.holes import Holes
-from jaxresid.inspector.jaxpr.bindings import (
-    checkpoint_binding,
-    intercept_bind,
-    strip_trace_context,
-    user_line,
-)
+from jaxresid.inspector.jaxpr.bindings import strip_trace_context, user_line
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import MARK, Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
@@ -70,7 +65,7 @@ class Removal:
     def _numbered(self) -> Holes[Any]:
         """Return the program in which the name stacks of a checkpoint's eqns tell its number."""
         bound: list[CheckpointBinding] = []
-        binding = checkpoint_binding()
+        binding = jax_compat.checkpoint_binding()
 
         def number(params: Mapping[str, Any], _: FrameType) -> Callable[..., Any]:
             bound.append(self._made(params))
@@ -83,7 +78,7 @@ class Removal:
             return bind
 
         try:
-            with intercept_bind({binding: number}):
+            with jax_compat.intercept_bind({binding: number}):
                 holes = self._holes.again()
                 self._count = len(bound)
                 holes.holes  # noqa: B018 - of a loss they are traced when they are asked for
@@ -241,7 +236,7 @@ class Removal:
             return result
 
         try:
-            with intercept_bind({checkpoint_binding(): leave_out}):
+            with jax_compat.intercept_bind({jax_compat.checkpoint_binding(): leave_out}):
                 binding = trace()
         except Exception as e:
             cause = e.__cause__ if type(e).__name__ == "BackwardError" else e

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 from jaxresid import jax_compat
@@ -203,12 +202,10 @@ def _is_array(leaf: Any) -> bool:
 def callers_of(frames: Frames) -> frozenset[CodeType]:
     """Return the code of the user's frames that are running."""
     codes: set[CodeType] = set()
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        kind = frames.kind(frame.f_code.co_filename, frame.f_code.co_qualname)
+    for code, _ in jax_compat.running_code():
+        kind = frames.kind(code.co_filename, code.co_qualname)
         if kind == "root":
             break
         if kind == "user":
-            codes.add(frame.f_code)
-        frame = frame.f_back
+            codes.add(code)
     return frozenset(codes)

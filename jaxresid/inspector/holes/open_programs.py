@@ -18,7 +18,7 @@ from jaxresid.inspector.holes.splicing import (
     joined,
     leaving_out,
 )
-from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
+from jaxresid.inspector.jaxpr.bindings import strip_trace_context
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
@@ -53,7 +53,7 @@ class Deferred:
     def __init__(self, fun: Callable[..., Any], step: StepTrace) -> None:
         self._gradients = Gradients(step.frames)
         # In a context of its own, or a program that is jitted would not be traced again.
-        with intercept_bind({}), leaving_out(self._gradients):
+        with jax_compat.intercept_bind({}), leaving_out(self._gradients):
             primal = step_primal(fun, step.arguments)
         if self._gradients.is_partial:
             raise UnjoinableError
@@ -89,7 +89,7 @@ class TracedAgain:
     def __init__(self, fun: Callable[..., Any], step: StepTrace) -> None:
         self._fun, self._step = fun, step
         self.levels = Levels(step.frames)
-        with intercept_bind({}), tracing_losses(step.frames, marked=True) as losses:
+        with jax_compat.intercept_bind({}), tracing_losses(step.frames, marked=True) as losses:
             marked = self._traced()
         runs = trips_of(marked.jaxpr)
         self.losses = losses
@@ -113,7 +113,7 @@ class TracedAgain:
                 raise TraceError(_CHANGES)
             return jax_compat.with_inputs_as_constants(jaxpr, closed)
 
-        with intercept_bind({}), tracing_losses(self._step.frames, change) as losses:
+        with jax_compat.intercept_bind({}), tracing_losses(self._step.frames, change) as losses:
             traced = self._traced()
         if len(losses) != len(self.losses):
             raise TraceError(_CHANGES)

@@ -16,7 +16,7 @@ from jaxresid.inspector.checkpoints.evaluate import evaluate_checkpoints
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints, JudgedCheckpoint
 from jaxresid.inspector.findings.proposals import WORTH_SAYING, Proposal
 from jaxresid.inspector.holes.holes import Holes
-from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
+from jaxresid.inspector.jaxpr.bindings import strip_trace_context
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.compilers import has_estimate, place_info, profile_of
 from jaxresid.inspector.memory.intervals import interval_of_program, kind_of
@@ -224,7 +224,7 @@ class Subject:
             @functools.cache
             def traced() -> T:
                 # In a context of its own, or a function that is jitted would not be traced again.
-                with retracing("a changed program"), intercept_bind({}), changing():
+                with retracing("a changed program"), jax_compat.intercept_bind({}), changing():
                     return trace()
 
             return traced

@@ -20,7 +20,7 @@ from jaxresid.inspector.call.arguments import CONCRETE, Arguments
 from jaxresid.inspector.call.calling import called_with_changes
 from jaxresid.inspector.call.leaves import float0, is_inexact, split_over_devices, struct
 from jaxresid.inspector.call.sharding import Sharding
-from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
+from jaxresid.inspector.jaxpr.bindings import strip_trace_context
 from jaxresid.inspector.jaxpr.callsites import contains_remat, may_hold_checkpoints
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import flattened
@@ -290,7 +290,7 @@ def _marked(primal: _Primal, arguments: Arguments) -> TracedFunction:
     traced = _traced(primal, arguments)
     if any(map(jax_compat.is_unmarked, eqns_in(jax_compat.open_jaxpr(traced.jaxpr)))):
         # A jitted function that was traced before, such as one that has run, has no marks.
-        with intercept_bind({}):
+        with jax_compat.intercept_bind({}):
             traced = _traced(primal, arguments)
         strip_trace_context(jax_compat.open_jaxpr(traced.jaxpr))
     return traced

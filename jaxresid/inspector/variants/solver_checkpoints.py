@@ -15,7 +15,6 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.errors import JaxresidError, calls_user_code
-from jaxresid.inspector.jaxpr.bindings import intercept_bind
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.while_loops.checkpointed_loops import backward_of
 from jaxresid.inspector.jaxpr.while_loops.online_checkpoints import MOST_STEPS, iterations
@@ -118,12 +117,8 @@ def _checkpoints_by(chosen: Callable[[int | None], int | None]) -> Iterator[None
         return plain(*args, checkpoints=checkpoints, max_steps=max_steps, **options)
 
     # In a context of its own, or what is jitted would not be traced again.
-    with intercept_bind({}):
-        setattr(module, _FUNCTION, changed)
-        try:
-            yield
-        finally:
-            setattr(module, _FUNCTION, plain)
+    with jax_compat.intercept_bind({}), jax_compat.patched({(module, _FUNCTION): changed}):
+        yield
 
 
 def _kept(checkpoints: int | None, max_steps: int | None) -> int | None:

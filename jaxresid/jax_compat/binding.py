@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
+from jaxresid.jax_compat.jaxpr_types import Eqn
 from jaxresid.jax_compat.patches import in_this_thread, patched
 from jaxresid.jax_compat.reading import open_jaxpr
 from jaxresid.jax_compat.version import import_jax
-from jaxresid.jaxpr_types import Eqn
 
 # The params that are bound, and the frame that binds them -> those to bind in their place, or a
 # function to call instead.

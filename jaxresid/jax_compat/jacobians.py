@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
-from jaxresid.errors import calls_user_code
+from jaxresid.base.errors import calls_user_code
 from jaxresid.jax_compat.patches import in_this_thread, patched
 from jaxresid.jax_compat.version import import_jax
 

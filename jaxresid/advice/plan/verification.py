@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid import jax_compat
 from jaxresid.advice.plan.live_patch import UnpatchableError, patched
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.holes.splicing import Gradients, leaving_out
 from jaxresid.inspector.report import subject

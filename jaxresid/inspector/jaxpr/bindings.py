@@ -5,8 +5,8 @@ from __future__ import annotations
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.frames import Frame, Frames
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.jaxpr_types import Jaxpr
-from jaxresid.model import Location
+from jaxresid.jax_compat.jaxpr_types import Jaxpr
+from jaxresid.results import Location
 
 
 def strip_trace_context(jaxpr: Jaxpr) -> None:

@@ -237,7 +237,7 @@ def _read(question: Question, call: Arguments, frames: Frames) -> _Read:
         return _loss(fun, call, has_aux, name, frames)
     differentiated: _Read | None = None
     failed: JaxresidError | None = None
-    stops_at = _is_no_scalar if is_open else is_scalar_with_aux
+    stops_at = (lambda result: not is_real_scalar(result)) if is_open else is_scalar_with_aux
     try:
         differentiated = _loss(fun, call, has_aux, name, frames, stops_at=stops_at)
         if not is_open or not differentiated.may_be_program:
@@ -267,10 +267,6 @@ def _or_as_it_is(error: JaxresidError) -> JaxresidError:
     if not isinstance(error, TraceError) or AS_PROGRAM in str(error):
         return error
     return TraceError(f"{error}\n{AS_PROGRAM}")
-
-
-def _is_no_scalar(result: Any) -> bool:
-    return not is_real_scalar(result)
 
 
 @dataclass(frozen=True, slots=True)

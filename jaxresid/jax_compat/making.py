@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxresid.base.errors import calls_user_code
 from jaxresid.jax_compat.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from jaxresid.jax_compat.reading import (
     is_jaxpr,
@@ -53,14 +52,8 @@ def implementation(eqn: Eqn) -> ClosedJaxpr | None:
         return None
     jax = import_jax()
     inputs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
-    traced = _trace_implementation(functools.partial(implemented, **eqn.params), inputs)
+    traced: ClosedJaxpr = jax.make_jaxpr(functools.partial(implemented, **eqn.params))(*inputs)
     return traced if len(open_jaxpr(traced).outvars) == len(eqn.outvars) else None
-
-
-@calls_user_code
-def _trace_implementation(implemented: Callable[..., Any], inputs: Sequence[Any]) -> ClosedJaxpr:
-    traced: ClosedJaxpr = import_jax().make_jaxpr(implemented)(*inputs)
-    return traced
 
 
 def as_function(closed: ClosedJaxpr) -> Callable[..., Sequence[Any]]:
@@ -175,7 +168,8 @@ def _jit_eqn(inputs: int, outputs: int) -> Eqn:
 
 def as_remat(body: Jaxpr, inputs: Sequence[Var], outputs: Sequence[Var], like: Eqn) -> Eqn:
     """Return a remat eqn of an open jaxpr, without a policy."""
-    template = _remat_eqn()
+    jax = import_jax()
+    template = open_jaxpr(jax.make_jaxpr(jax.checkpoint(lambda x: x + x))(1.0)).eqns[0]
     held = with_jaxpr(params(template)["jaxpr"], body)
     remat = with_params(template, {"jaxpr": held, "policy": None})
     return remat.replace(
@@ -185,12 +179,6 @@ def as_remat(body: Jaxpr, inputs: Sequence[Var], outputs: Sequence[Var], like: E
         ctx=like.ctx,
         effects=body.effects,
     )
-
-
-@functools.cache
-def _remat_eqn() -> Eqn:
-    jax = import_jax()
-    return open_jaxpr(jax.make_jaxpr(jax.checkpoint(lambda x: x + x))(1.0)).eqns[0]
 
 
 def as_name(var: Var, name: str) -> Eqn:

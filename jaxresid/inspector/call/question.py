@@ -59,9 +59,11 @@ class Question:
     def __post_init__(self) -> None:
         if not callable(self.fun):
             raise InputsError(
-                f"the target must be a function, not a value of type {_type_name(self.fun)}"
+                f"the target must be a function, not a value of type {type(self.fun).__name__}"
             )
-        _check_word("mode", self.mode, get_args(Mode))
+        if self.mode not in (modes := get_args(Mode)):
+            near = did_you_mean(self.mode, modes) if isinstance(self.mode, str) else ""
+            raise InputsError(f"mode must be one of {', '.join(modes)}, not {self.mode!r}{near}")
         if self.on is not None:
             object.__setattr__(self, "on", choose(self.on))
         object.__setattr__(self, "argnums", _normalised(self.argnums))
@@ -188,12 +190,6 @@ def size_name(makes: Callable[..., Any]) -> str:
     return "batch" if first == "batch_size" else first
 
 
-def _check_word(option: str, word: Any, words: Sequence[str]) -> None:
-    if word not in words:
-        near = did_you_mean(word, words) if isinstance(word, str) else ""
-        raise InputsError(f"{option} must be one of {', '.join(words)}, not {word!r}{near}")
-
-
 def _normalised(argnums: Any) -> tuple[int, ...] | None:
     if argnums is None:
         return None
@@ -215,7 +211,3 @@ def _normalised(argnums: Any) -> tuple[int, ...] | None:
             "argnums selects no arguments; leave it out to differentiate all, or write e.g. 0"
         )
     return numbers
-
-
-def _type_name(value: Any) -> str:
-    return type(value).__name__

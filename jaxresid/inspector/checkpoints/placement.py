@@ -14,7 +14,6 @@ from jaxresid.inspector.checkpoints.sites import CheckpointSite
 from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import UNWRITTEN, Op, Value
-from jaxresid.jax_compat.jaxpr_types import Eqn
 
 WHOLE, LAST_STAGE, AROUND_LOOP = "whole", "last-stage", "around-loop"
 # Shares of the function's work.
@@ -78,9 +77,9 @@ def _is_loop(ops: Sequence[Op], depth: int) -> bool:
     if not loops or work < NEARLY_ALL * sum(_of(op, costs) for op in ops):
         return False
     return not any(
-        jax_compat.primitive_name(eqn) == "remat" for op in loops for eqn in _body_eqns(op, depth)
+        jax_compat.primitive_name(eqn) == "remat"
+        for op in loops
+        for body in op.bodies
+        for inner in body.ops
+        for eqn in inner.context.remats[depth:]
     )
-
-
-def _body_eqns(op: Op, depth: int) -> list[Eqn]:
-    return [eqn for body in op.bodies for inner in body.ops for eqn in inner.context.remats[depth:]]

@@ -112,16 +112,12 @@ def _ask(policy: Any, eqn: Eqn, site: str) -> Any:
         return False
     if case in ("OffloadableType", "Offloadable"):
         return "offload"
-    what = "returns None" if answer is None else f"returns {_described(answer)}"
+    what = f"returns {'a function' if callable(answer) else f'{answer!r:.40}'}"
     hint = _uncalled(policy) or ("; it makes a policy, so call it" if callable(answer) else "")
     raise InputsError(
         f"the policy {description(policy)} of the checkpoint at {site} {what}; it must return"
         f" True or False{hint}"
     )
-
-
-def _described(answer: Any) -> str:
-    return "a function" if callable(answer) else f"{answer!r:.40}"
 
 
 def _uncalled(policy: Any) -> str:

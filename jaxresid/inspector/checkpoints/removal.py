@@ -98,14 +98,14 @@ class Removal:
         Raises:
           TraceError: the two differ.
         """
-        eqns, marked = ([call.eqn for call in self._calls(j)] for j in (written, numbered))
+        eqns, marked = (
+            [call.eqn for _, call in calls(self._levels, Level(jaxpr))]
+            for jaxpr in (written, numbered)
+        )
         if [_source(eqn) for eqn in eqns] != [_source(eqn) for eqn in marked]:
             raise TraceError(_DIFFERS)
         pairs = ((id(eqn), _number(other)) for eqn, other in zip(eqns, marked, strict=True))
         return {key: number for key, number in pairs if number is not None}
-
-    def _calls(self, jaxpr: Jaxpr) -> list[Call]:
-        return [call for _, call in calls(self._levels, Level(jaxpr))]
 
     def outermost(self) -> dict[int, int]:
         """Map the number of each nested checkpoint to that of the outermost one around it."""
@@ -219,9 +219,10 @@ class Removal:
                 keys.append(binding.key)
             if number not in numbers:
                 return params
-            if not (jax_compat.is_in_shard_map() or _holds_shard_map(binding.body)):
-                return jax_compat.as_function(jax_compat.as_jit_jaxpr(binding.body))
-            function = jax_compat.checkpointed_function(frame)
+            names = map(jax_compat.primitive_name, eqns_in(binding.body))
+            function = None
+            if jax_compat.is_in_shard_map() or "shard_map" in names:
+                function = jax_compat.checkpointed_function(frame)
             if function is None:
                 return jax_compat.as_function(jax_compat.as_jit_jaxpr(binding.body))
             return functools.partial(called, function, number)
@@ -257,10 +258,6 @@ class Removal:
         policy, prevents = description(held["policy"]), prevents_cse(held)
         key = jax_compat.traced_function(body), line, policy, prevents
         return CheckpointBinding(body, key, where, held["policy"])
-
-
-def _holds_shard_map(body: Jaxpr) -> bool:
-    return any(jax_compat.primitive_name(eqn) == "shard_map" for eqn in eqns_in(body))
 
 
 _DIFFERS = (

@@ -33,7 +33,7 @@ from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.trace.function import TracedFunction
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
+from jaxresid.jax_compat.jaxpr_types import Jaxpr
 
 # What JAX differentiates by rules that may hold checkpoints which show nowhere else.
 _RULES = frozenset({"custom_jvp_call", "custom_vjp_call"})
@@ -57,7 +57,11 @@ class Removed:
         self._numbered = functools.cache(self._number)
         self._is_faithful = functools.cache(self._find_faithful)
         self._near_shard_maps = functools.cache(self._find_near_shard_maps)
-        self._ids = functools.cache(lambda hole: frozenset(map(id, _remats(hole.jaxpr))))
+        self._ids = functools.cache(
+            lambda hole: {
+                id(e) for e in eqns_in(hole.jaxpr) if jax_compat.primitive_name(e) == "remat"
+            }
+        )
         self._made: dict[frozenset[CheckpointSite], Traced] = {}
         self.sites = self._shown
         if any(_may_hide(hole.jaxpr, holes.levels.frames) for hole in holes.holes):
@@ -91,10 +95,7 @@ class Removed:
         return None
 
     def hole_of(self, site: CheckpointSite) -> Hole | None:
-        return next((hole for hole in self._holes.holes if self._is_in(site, hole)), None)
-
-    def _is_in(self, site: CheckpointSite, hole: Hole) -> bool:
-        return not site.eqns.isdisjoint(self._ids(hole))
+        return next((hole for hole in self._holes.holes if site.eqns & self._ids(hole)), None)
 
     def _without(self, gone: frozenset[CheckpointSite]) -> Traced:
         if all(site.is_as_written for site in gone):
@@ -184,10 +185,6 @@ class Removed:
         return removal, numbers_of | removal.hidden_sites(numbers_of)
 
 
-def _remats(jaxpr: Jaxpr) -> list[Eqn]:
-    return [eqn for eqn in eqns_in(jaxpr) if jax_compat.primitive_name(eqn) == "remat"]
-
-
 def _eqns(gone: Iterable[CheckpointSite]) -> set[int]:
     return {eqn for site in gone for eqn in site.eqns}
 
@@ -215,10 +212,7 @@ def _may_hide(jaxpr: Jaxpr, frames: Frames) -> bool:
         if name in _RULES:
             inner = [jax_compat.traced_function(nest.jaxpr) or "" for nest in nests(eqn)]
             files = [where.partition(" at ")[2].rpartition(":")[0] for where in inner]
-            if not all(_is_jaxs_own(file, frames) for file in files) or not files:
+            is_own = [not f.endswith(_OF_USERS) and frames.kind(f, "") == "jax" for f in files]
+            if not is_own or not all(is_own):
                 return True
     return False
-
-
-def _is_jaxs_own(file: str, frames: Frames) -> bool:
-    return not file.endswith(_OF_USERS) and frames.kind(file, "") == "jax"

@@ -73,7 +73,7 @@ def trips_of(jaxpr: Jaxpr) -> dict[int, tuple[int, tuple[Eqn, ...]]]:
             for eqn in jaxpr.eqns:
                 own = _marks(eqn)
                 marks |= own
-                if own and _is_transposed(eqn):
+                if own and "transpose(" in jax_compat.name_stack(eqn).partition(_SCOPE)[0]:
                     transposed.update(own)
                 for nest in nests(eqn):
                     marks |= inside(nest.jaxpr)
@@ -98,10 +98,6 @@ def trips_of(jaxpr: Jaxpr) -> dict[int, tuple[int, tuple[Eqn, ...]]]:
 def _marks(eqn: Eqn) -> set[int]:
     _, *after = jax_compat.name_stack(eqn).split(_SCOPE)
     return {int("".join(_digits(text))) for text in after}
-
-
-def _is_transposed(eqn: Eqn) -> bool:
-    return "transpose(" in jax_compat.name_stack(eqn).partition(_SCOPE)[0]
 
 
 def _digits(text: str) -> Iterator[str]:

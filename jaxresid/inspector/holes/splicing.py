@@ -291,7 +291,7 @@ def _differentiated(
 ) -> _Passes:
     """Return the passes of a gradient of a closed jaxpr in place of what it was of."""
     jax = jax_compat.import_jax()
-    run = jax_compat.as_function(closed)
+    run, nothing = jax_compat.as_function(closed), jax.make_jaxpr(lambda: [])()
     inputs = [*forward.invars, *backward.invars[len(forward.invars) :]]
 
     def passes(*values: Any) -> list[Any]:
@@ -308,7 +308,7 @@ def _differentiated(
         leaves = operands[gradient.num_consts :]
         with _scope(forward):
             out, pull, aux = jax.vjp(differentiated, *leaves, has_aux=True)
-        jax_compat.bind_call(_nothing(), _BETWEEN, ())
+        jax_compat.bind_call(nothing, _BETWEEN, ())
         actual = [next(cotangents) if is_inexact(_typed(x)) else float0(_typed(x)) for x in out]
         with _scope(backward):
             gradients = pull(actual)
@@ -319,7 +319,9 @@ def _differentiated(
         *(v.aval for v in inputs if not jax_compat.is_literal(v))
     )
     jaxpr = jax_compat.open_jaxpr(closed_passes)
-    between = [i for i, eqn in enumerate(jaxpr.eqns) if _is_between(eqn)]
+    between = [
+        i for i, eqn in enumerate(jaxpr.eqns) if jax_compat.params(eqn).get("name") == _BETWEEN
+    ]
     results = [*forward.outvars, *backward.outvars]
     if closed_passes.consts or len(between) != 1 or len(results) != len(jaxpr.outvars):
         raise UnjoinableError
@@ -341,16 +343,6 @@ def _scope(call: Eqn) -> contextlib.AbstractContextManager[Any]:
     if "(" in stack:
         raise UnjoinableError
     return jax_compat.import_jax().named_scope(stack) if stack else contextlib.nullcontext()
-
-
-@functools.cache
-def _nothing() -> ClosedJaxpr:
-    empty: ClosedJaxpr = jax_compat.import_jax().make_jaxpr(lambda: [])()
-    return empty
-
-
-def _is_between(eqn: Eqn) -> bool:
-    return jax_compat.params(eqn).get("name") == _BETWEEN
 
 
 def _numbered(jaxpr: Jaxpr, calls: Mapping[int, tuple[str, int]], prefix: str) -> dict[int, Eqn]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.jax_compat.jaxpr_types import Aval, ClosedJaxpr, Jaxpr
+from jaxresid.jax_compat.jaxpr_types import ClosedJaxpr, Jaxpr
 
 
 def as_jitted(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -65,11 +65,8 @@ def jitted_with(jaxpr: Jaxpr) -> tuple[list[Any], list[Any]]:
 def operands(jaxpr: Jaxpr, leaves: Sequence[Any]) -> list[Any]:
     """Return the inputs of a jaxpr: its arguments, and in front of them what it closed over."""
     front = jaxpr.invars[: len(jaxpr.invars) - len(leaves)]
-    return [*(_struct(var.aval) for var in front), *leaves]
-
-
-def _struct(aval: Aval) -> Any:
-    return jax_compat.import_jax().ShapeDtypeStruct(aval.shape, aval.dtype)
+    struct = jax_compat.import_jax().ShapeDtypeStruct
+    return [*(struct(var.aval.shape, var.aval.dtype) for var in front), *leaves]
 
 
 def with_sharding(leaf: Any, sharding: Any) -> Any:

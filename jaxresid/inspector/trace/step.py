@@ -80,12 +80,10 @@ class StepTrace(Traced):
     @property
     def updates(self) -> dict[int, int]:
         """The inputs that are changed in place: an invar -> the outvar that is its next value."""
-        changed = {path: self.num_returned + i for i, path in enumerate(self._changed)}
+        changed = {
+            path: self.num_returned + i for i, path in enumerate(self.outputs[self.num_returned :])
+        }
         return {i: changed[path] for i, path in enumerate(self.inputs) if path in changed}
-
-    @property
-    def _changed(self) -> tuple[str, ...]:
-        return self.outputs[self.num_returned :]
 
     @functools.cached_property
     def tops(self) -> tuple[Level]:

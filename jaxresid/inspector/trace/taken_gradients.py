@@ -170,8 +170,8 @@ class GradientPasses(Passes):
                     self._enter(nest.jaxpr, inside)
 
     def _read(self, eqn: Eqn, matched: int) -> tuple[str | None, int]:
-        for derivative, is_transposed in _gradients(eqn):
-            if derivative in self._path[:matched]:
+        for derivative, is_transposed in jax_compat.derivatives(eqn):
+            if not derivative.is_transposed or derivative in self._path[:matched]:
                 continue
             if derivative is not self._path[matched]:
                 return UPDATE, matched
@@ -280,7 +280,3 @@ class _Counts:
 
 def _add(counts: dict[_Path, _Count], path: _Path, count: _Count) -> None:
     counts[path] = counts[path] + count if path in counts else count
-
-
-def _gradients(eqn: Eqn) -> list[tuple[jax_compat.Derivative, bool]]:
-    return [pair for pair in jax_compat.derivatives(eqn) if pair[0].is_transposed]

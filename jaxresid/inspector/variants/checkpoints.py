@@ -46,7 +46,7 @@ from jaxresid.inspector.variants.cutting import cut, with_folded_numbers_as_inpu
 from jaxresid.inspector.variants.groups import Stretched, carried_nbytes, groups_of
 from jaxresid.inspector.variants.naming import expressed, named
 from jaxresid.inspector.variants.nesting import carries, nested_eqn, sizes_of
-from jaxresid.inspector.variants.regions import EqnRun, Found, Region, regions
+from jaxresid.inspector.variants.regions import EqnRun, Region, regions
 from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
 from jaxresid.results import Cost, Expression, Location
 
@@ -83,13 +83,10 @@ class CheckpointVariants:
         self._sites = functools.cache(lambda: Removed(holes).sites)
         self.places = functools.cache(self._places)
         self.nests = functools.cache(self._nests)
-        self._regions = functools.cache(self._find_regions)
+        self._regions = functools.cache(lambda hole: regions(hole.jaxpr, holes.levels))
         self._ids = functools.cache(_ids_in)
         # The ids of the eqns whose results each expression is.
         self._made_by = functools.cache(self._find_made_by)
-
-    def _find_regions(self, hole: Hole) -> Found:
-        return regions(hole.jaxpr, self.holes.levels)
 
     def _places(self) -> tuple[CheckpointPlace, ...]:
         holes = self.holes.holes
@@ -214,7 +211,9 @@ class CheckpointVariants:
     def body(self, place: CheckpointPlace) -> Jaxpr:
         body = self._bodies.get(place)
         if body is None:
-            body = self._bodies[place] = _without_checkpoints(self._body(place))
+            body = self._body(place)
+            remats = [id(e) for e in eqns_in(body) if jax_compat.primitive_name(e) == "remat"]
+            body = self._bodies[place] = without(body, remats) if remats else body
         return body
 
     def _body(self, place: CheckpointPlace) -> Jaxpr:
@@ -645,11 +644,6 @@ def _within(eqns: Iterable[Eqn]) -> Iterator[Eqn]:
     for eqn in eqns:
         for nest in nests(eqn):
             yield from eqns_in(nest.jaxpr)
-
-
-def _without_checkpoints(jaxpr: Jaxpr) -> Jaxpr:
-    removed = [id(eqn) for eqn in eqns_in(jaxpr) if jax_compat.primitive_name(eqn) == "remat"]
-    return without(jaxpr, removed) if removed else jaxpr
 
 
 def _checkpoint(site: CheckpointSite) -> CheckpointPlace:

@@ -57,14 +57,12 @@ def layer_name(frames: Sequence[Frame], start: int, stop: int, scopes: Sequence[
     Returns:
       The name; None where it is no layer of a framework that names its scopes by them.
     """
-    opening = [i for i, frame in enumerate(frames[:stop]) if _opens_scope(frame.code)]
+    opening = [
+        i for i, frame in enumerate(frames[:stop]) if _is(frame.code, _LAYER_FILE, _LAYER_FUNCTION)
+    ]
     if not opening or opening[-1] <= start or len(scopes) < len(opening):
         return None
     return scopes[len(opening) - 1]
-
-
-def _opens_scope(code: CodeType) -> bool:
-    return _is(code, _LAYER_FILE, _LAYER_FUNCTION)
 
 
 def _is(code: CodeType, file: str, function: str) -> bool:

@@ -125,7 +125,8 @@ def graph(body: Jaxpr, frames: Frames, cost: Callable[[Eqn], float], enough: int
 def _differentiated(body: Jaxpr) -> tuple[Jaxpr, int]:
     """Return the open forward jaxpr of a body, with residuals after its outputs; their number."""
     jax = jax_compat.import_jax()
-    evaluate = jax_compat.as_function(jax_compat.as_jit_jaxpr(_without_constants(body)))
+    plain = body.replace(constvars=[], invars=[*body.constvars, *body.invars])
+    evaluate = jax_compat.as_function(jax_compat.as_jit_jaxpr(plain))
     structs = [
         jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=bool(v.aval.weak_type))
         if hasattr(v.aval, "weak_type")
@@ -144,12 +145,6 @@ def _differentiated(body: Jaxpr) -> tuple[Jaxpr, int]:
 
     traced = jax.jit(forward).trace([structs[i] for i in chosen], [structs[i] for i in rest])
     return jax_compat.open_jaxpr(traced.jaxpr), len(body.outvars)
-
-
-def _without_constants(body: Jaxpr) -> Jaxpr:
-    if not body.constvars:
-        return body
-    return body.replace(constvars=[], invars=[*body.constvars, *body.invars])
 
 
 class _Flat:

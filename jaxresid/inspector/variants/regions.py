@@ -252,7 +252,12 @@ class _CallSearch:
         for block in self._blocks(span):
             inside = [call for call in calls if _is_inside(call, block)]
             if self.weight_of(inside).nbytes < ENOUGH * self.weight_of(block).nbytes:
-                at = calls.index(inside[0]) if inside else sum(_is_before(c, block) for c in calls)
+                first = block[0].run
+                at = (
+                    calls.index(inside[0])
+                    if inside
+                    else sum(c.run.stop <= first.start for c in calls if c.run.jaxpr is first.jaxpr)
+                )
                 calls[at:at] = block
                 calls = [call for call in calls if call not in inside]
         yield from calls
@@ -512,10 +517,6 @@ def _is_inside(call: _Call, block: Sequence[_Call]) -> bool:
     return call.run.jaxpr is block[0].run.jaxpr and any(
         b.run.start <= call.run.start and call.run.stop <= b.run.stop for b in block
     )
-
-
-def _is_before(call: _Call, block: Sequence[_Call]) -> bool:
-    return call.run.jaxpr is block[0].run.jaxpr and call.run.stop <= block[0].run.start
 
 
 def _name(code: CodeType) -> str:

@@ -37,9 +37,6 @@ def compiled(code: bytes, devices: Sequence[Any], flags: Mapping[str, Any]) -> A
 
     This is what `Lowered.compile` ends in; that one needs the function and, when it lowers, devices
     of the platform.
-
-    Raises:
-      Exception: what the compiler says against it.
     """
     import numpy as np
     from jax._src import compiler

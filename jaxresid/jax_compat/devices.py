@@ -122,9 +122,6 @@ def topology_devices(platform: str, topology: str, target_config: str = "") -> t
     Args:
       topology: `v5e:2x4` of a TPU, `1x1x8` of a GPU.
       target_config: the text that describes the GPU.
-
-    Raises:
-      Exception: what the compiler says against it.
     """
     from jax.experimental import topologies
 

@@ -17,9 +17,6 @@ def forward_rule(eqn: Eqn) -> Jaxpr:
     """Return the open jaxpr of the forward rule of a custom_vjp_call eqn.
 
     It returns residuals, those among them aside that are inputs, and then the results.
-
-    Raises:
-      Exception: whatever the rule raises while JAX traces it.
     """
     rule: tuple[Jaxpr, Any] = params(eqn)[_RULE].call_wrapped(*[True] * len(eqn.invars))
     return rule[0]
@@ -42,9 +39,6 @@ def params_with_rule(eqn: Eqn, *, is_differentiated: bool) -> Mapping[str, Any]:
 
     JAX has a rule of its own for each eqn. One that is told which tangents are zero, or that holds
     constants, stays as it is; without a derivative no rule is a param.
-
-    Raises:
-      Exception: whatever the rule raises while JAX traces it.
     """
     own = params(eqn)
     if primitive_name(eqn) != "custom_jvp_call" or own["symbolic_zeros"]:

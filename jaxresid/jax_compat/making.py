@@ -43,9 +43,6 @@ def implementation(eqn: Eqn) -> ClosedJaxpr | None:
     """Return what the primitive of an eqn does, of a library that implements it in Python.
 
     None for one that JAX hands to the compiler whole.
-
-    Raises:
-      Exception: whatever the library's Python raises while JAX traces it.
     """
     implemented = getattr(eqn.primitive, "impl", None)
     if implemented is None or isinstance(implemented, functools.partial):

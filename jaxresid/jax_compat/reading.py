@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
 from jaxresid.jax_compat.jaxpr_types import Aval, ClosedJaxpr, Eqn, Jaxpr, Literal, Primitive, Var
@@ -106,6 +106,11 @@ def as_policies_see(eqn: Eqn) -> tuple[Primitive, Mapping[str, Any]]:
 
 def is_literal(var: Var) -> TypeGuard[Literal]:
     return hasattr(var, "val")
+
+
+def variables(values: Iterable[Var]) -> Iterator[Var]:
+    """Return what of operands or outputs is no literal; literals have no hash."""
+    return (v for v in values if not is_literal(v))
 
 
 def literal_text(var: Literal) -> str:

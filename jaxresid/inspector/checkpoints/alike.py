@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -85,7 +86,7 @@ class _Surroundings:
     def __init__(self, jaxpr: Jaxpr, differentiated: Iterable[Var]) -> None:
         self._jaxpr = jaxpr
         self._numbers: dict[Hashable, int] = {}
-        self._bodies: dict[int, tuple[Jaxpr, Hashable]] = {}
+        self._body = functools.cache(lambda body: self._number(structural_key.key(body)))
         self._kinds = [self._number(self._kind(eqn)) for eqn in jaxpr.eqns]
         self._makers = {
             v: (i, j) for i, eqn in enumerate(jaxpr.eqns) for j, v in enumerate(eqn.outvars)
@@ -95,10 +96,10 @@ class _Surroundings:
             for v in eqn.invars:
                 if not jax_compat.is_literal(v):
                     self._readers.setdefault(v, []).append(i)
-        self._outputs = {v for v in jaxpr.outvars if not jax_compat.is_literal(v)}
+        self._outputs = set(jax_compat.variables(jaxpr.outvars))
         self._varying = set(differentiated)
         for eqn in jaxpr.eqns:
-            if any(not jax_compat.is_literal(v) and v in self._varying for v in eqn.invars):
+            if any(v in self._varying for v in jax_compat.variables(eqn.invars)):
                 self._varying.update(eqn.outvars)
 
     def of(self, middle: int) -> Hashable:
@@ -134,12 +135,9 @@ class _Surroundings:
         if name != "remat":
             return name, frozenset(eqn.effects), _params(params.items())
         body = jax_compat.open_jaxpr(params["jaxpr"])
-        entry = self._bodies.get(id(body))
-        if entry is None:
-            entry = self._bodies[id(body)] = body, self._number(structural_key.key(body))
         policy = description(params.get("policy"))
         others = _params((k, v) for k, v in params.items() if k not in ("jaxpr", "policy"))
-        return name, entry[1], policy, others
+        return name, self._body(body), policy, others
 
     def _number(self, key: Hashable) -> int:
         return self._numbers.setdefault(key, len(self._numbers))

@@ -39,7 +39,7 @@ from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program, ValueRole, program_of_jaxpr
 from jaxresid.inspector.residuals.offloading import KeptResidual
-from jaxresid.inspector.trace.function import TracedFunction
+from jaxresid.inspector.trace.primal import TracedFunction
 from jaxresid.results import Cost, Peak, Phases, Residual
 
 

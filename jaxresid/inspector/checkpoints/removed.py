@@ -31,7 +31,7 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.trace.function import TracedFunction
+from jaxresid.inspector.trace.primal import TracedFunction
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.jax_compat.jaxpr_types import Jaxpr
 
@@ -54,9 +54,6 @@ class Removed:
     def __init__(self, holes: Holes[Any]) -> None:
         self._holes = holes
         self._shown = sites_in(holes)
-        self._numbered = functools.cache(self._number)
-        self._is_faithful = functools.cache(self._find_faithful)
-        self._near_shard_maps = functools.cache(self._find_near_shard_maps)
         self._ids = functools.cache(
             lambda hole: {
                 id(e) for e in eqns_in(hole.jaxpr) if jax_compat.primitive_name(e) == "remat"
@@ -66,7 +63,7 @@ class Removed:
         self.sites = self._shown
         if any(_may_hide(hole.jaxpr, holes.levels.frames) for hole in holes.holes):
             with contextlib.suppress(JaxresidError):
-                self.sites = tuple(self._numbered()[1])
+                self.sites = tuple(self._numbered[1])
 
     def without(self, gone: Iterable[CheckpointSite]) -> Traced:
         """Return the trace without some sites."""
@@ -86,7 +83,7 @@ class Removed:
             return None
         if not all(site.is_as_written for site in own):
             return None
-        if not self._is_faithful() or own & self._near_shard_maps():
+        if not self._is_faithful or own & self._near_shard_maps:
             return None
         (hole,) = self._holes.holes
         with contextlib.suppress(Exception):  # whatever JAX raises where it cannot differentiate
@@ -99,7 +96,7 @@ class Removed:
 
     def _without(self, gone: frozenset[CheckpointSite]) -> Traced:
         if all(site.is_as_written for site in gone):
-            if not self._is_faithful() or gone & self._near_shard_maps():
+            if not self._is_faithful or gone & self._near_shard_maps:
                 with contextlib.suppress(JaxresidError):
                     return self._traced_without(gone)
             # What JAX cannot differentiate as rewritten, it may as the source has it.
@@ -108,7 +105,7 @@ class Removed:
         return self._traced_without(gone)
 
     def _traced_without(self, gone: frozenset[CheckpointSite]) -> Traced:
-        removal, numbers = self._numbered()
+        removal, numbers = self._numbered
         own = frozenset(number for site in gone for number in numbers[site])
 
         def around(primal: Callable[[], TracedFunction]) -> Callable[[], TracedFunction]:
@@ -132,7 +129,8 @@ class Removed:
         )
         return traced
 
-    def _find_faithful(self) -> bool:
+    @functools.cached_property
+    def _is_faithful(self) -> bool:
         """JAX keeps the same for the jaxprs as for the functions that they are of.
 
         Of a `shard_map` it keeps numbers that are literals in a jaxpr.
@@ -143,7 +141,8 @@ class Removed:
         same = self._holes.trace({hole.number: hole.jaxpr for hole in self._holes.holes})
         return self._holes.kept_nbytes(same) == self._holes.kept_nbytes(self._holes.traced)
 
-    def _find_near_shard_maps(self) -> frozenset[CheckpointSite]:
+    @functools.cached_property
+    def _near_shard_maps(self) -> frozenset[CheckpointSite]:
         eqns = [eqn for hole in self._holes.holes for eqn in eqns_in(hole.jaxpr)]
         maps = [e for e in eqns if jax_compat.primitive_name(e) == "shard_map"]
         inside = {
@@ -156,7 +155,8 @@ class Removed:
             if not site.eqns.isdisjoint(inside) or any(id(e) in own for e in site.held)
         )
 
-    def _number(self) -> tuple[Removal, dict[CheckpointSite, frozenset[int]]]:
+    @functools.cached_property
+    def _numbered(self) -> tuple[Removal, dict[CheckpointSite, frozenset[int]]]:
         """Trace the program again, numbered; with the sites that the backward pass alone shows."""
         frames = self._holes.levels.frames
         removal = Removal(self._holes)

@@ -7,6 +7,7 @@ user means: libraries wrap it in functions of their own before they checkpoint i
 
 from __future__ import annotations
 
+import functools
 import itertools
 import linecache
 import os
@@ -217,7 +218,13 @@ def calls(
     levels: Levels, top: Level, trips: int = 1, loops: tuple[Eqn, ...] = ()
 ) -> Iterator[tuple[Level, Call]]:
     """Yield the remat eqns of a jaxpr, each with its level, in program order."""
-    holding: dict[int, tuple[Jaxpr, bool]] = {}
+
+    @functools.cache
+    def holds(jaxpr: Jaxpr) -> bool:
+        return any(
+            jax_compat.primitive_name(eqn) == "remat" or any(holds(n.jaxpr) for n in nests(eqn))
+            for eqn in jaxpr.eqns
+        )
 
     def walk(
         level: Level,
@@ -228,16 +235,16 @@ def calls(
     ) -> Iterator[tuple[Level, Call]]:
         makers = {v: eqn for eqn in level.jaxpr.eqns for v in eqn.outvars}
         for eqn in level.jaxpr.eqns:
-            nests = levels.nests(eqn)
-            if not nests:
+            inner = levels.nests(eqn)
+            if not inner:
                 continue
             inside = around
             if jax_compat.primitive_name(eqn) == "remat":
-                jaxpr = nests[0].jaxpr
+                jaxpr = inner[0].jaxpr
                 yield level, Call(eqn, jaxpr, trips, around, loops, makers, enclosing)
                 inside = (*around, eqn)
-            for which, nest in enumerate(nests):
-                if not _holds(nest.jaxpr, holding):
+            for which, nest in enumerate(inner):
+                if not holds(nest.jaxpr):
                     continue
                 is_loop = nest.kind in ("scan", "while")
                 more = trips * (nest.length or 1) if is_loop else trips
@@ -257,18 +264,6 @@ def _recomputes(eqn: Eqn) -> bool:
     if differentiated is None:  # jax_remat3
         return "rematted_computation" in jax_compat.name_stack(eqn)
     return bool(differentiated)
-
-
-def _holds(jaxpr: Jaxpr, holding: dict[int, tuple[Jaxpr, bool]]) -> bool:
-    entry = holding.get(id(jaxpr))
-    if entry is None:
-        holds = any(
-            jax_compat.primitive_name(eqn) == "remat"
-            or any(_holds(n.jaxpr, holding) for n in nests(eqn))
-            for eqn in jaxpr.eqns
-        )
-        entry = holding[id(jaxpr)] = jaxpr, holds
-    return entry[1]
 
 
 def _is_stamped(eqn: Eqn, frames: Frames) -> bool:

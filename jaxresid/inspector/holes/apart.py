@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import CodeType
@@ -21,6 +22,7 @@ from jaxresid.jax_compat.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr
 
 # The scope that a loss is evaluated in, with its number.
 _SCOPE = "jaxresid_loss_"
+_NUMBERS = re.compile(_SCOPE + r"(\d+)")
 
 # A loss's number and its jaxpr -> what to differentiate in its place.
 Change = Callable[[int, ClosedJaxpr], ClosedJaxpr]
@@ -64,21 +66,18 @@ def trips_of(jaxpr: Jaxpr) -> dict[int, tuple[int, tuple[Eqn, ...]]]:
     """
     runs_of: dict[int, tuple[int, tuple[Eqn, ...]]] = {}
     transposed: set[int] = set()
-    marks_in: dict[int, frozenset[int]] = {}
 
+    @functools.cache
     def inside(jaxpr: Jaxpr) -> frozenset[int]:
-        held = marks_in.get(id(jaxpr))
-        if held is None:
-            marks: set[int] = set()
-            for eqn in jaxpr.eqns:
-                own = _marks(eqn)
-                marks |= own
-                if own and "transpose(" in jax_compat.name_stack(eqn).partition(_SCOPE)[0]:
-                    transposed.update(own)
-                for nest in nests(eqn):
-                    marks |= inside(nest.jaxpr)
-            held = marks_in[id(jaxpr)] = frozenset(marks)
-        return held
+        marks: set[int] = set()
+        for eqn in jaxpr.eqns:
+            own = _marks(eqn)
+            marks |= own
+            if own and "transpose(" in jax_compat.name_stack(eqn).partition(_SCOPE)[0]:
+                transposed.update(own)
+            for nest in nests(eqn):
+                marks |= inside(nest.jaxpr)
+        return frozenset(marks)
 
     def enter(jaxpr: Jaxpr, trips: int, loops: tuple[Eqn, ...]) -> None:
         for eqn in jaxpr.eqns:
@@ -96,15 +95,7 @@ def trips_of(jaxpr: Jaxpr) -> dict[int, tuple[int, tuple[Eqn, ...]]]:
 
 
 def _marks(eqn: Eqn) -> set[int]:
-    _, *after = jax_compat.name_stack(eqn).split(_SCOPE)
-    return {int("".join(_digits(text))) for text in after}
-
-
-def _digits(text: str) -> Iterator[str]:
-    for character in text:
-        if not character.isdigit():
-            return
-        yield character
+    return set(map(int, _NUMBERS.findall(jax_compat.name_stack(eqn))))
 
 
 @contextlib.contextmanager

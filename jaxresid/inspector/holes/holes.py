@@ -83,9 +83,6 @@ class Holes(ABC, Generic[T]):
 
         Args:
           changed: the others by the number of the hole, of the same inputs and outputs.
-
-        Raises:
-          Exception: JAX cannot differentiate one of them.
         """
 
     @abstractmethod
@@ -163,11 +160,7 @@ class Holes(ABC, Generic[T]):
 
     @abstractmethod
     def with_leaves(self, leaves: Sequence[Any]) -> Holes[T]:
-        """Return the holes of the program, traced with other leaves in the place of its arguments'.
-
-        Raises:
-          Exception: whatever the program raises while JAX traces it.
-        """
+        """Return the holes of the program, traced with other leaves of its arguments."""
 
     def as_step(self, traced: T) -> StepTrace | None:
         """Return a trace as that of a program as it is; None of a loss."""

@@ -142,15 +142,11 @@ def gradients_in(levels: Levels, top: Level) -> Iterator[tuple[int, Level, int, 
     That is its number, the level of what is differentiated, how often it runs, and the loop eqns
     around it, outermost first.
     """
-    holding: dict[int, tuple[Jaxpr, bool]] = {}
 
+    @functools.cache
     def holds(jaxpr: Jaxpr) -> bool:
-        entry = holding.get(id(jaxpr))
-        if entry is None:
-            inner = (nest.jaxpr for eqn in jaxpr.eqns for nest in levels.nests(eqn))
-            is_held = any(_pass_of(e) is not None for e in jaxpr.eqns) or any(map(holds, inner))
-            entry = holding[id(jaxpr)] = jaxpr, is_held
-        return entry[1]
+        inner = (nest.jaxpr for eqn in jaxpr.eqns for nest in levels.nests(eqn))
+        return any(_pass_of(e) is not None for e in jaxpr.eqns) or any(map(holds, inner))
 
     def walk(
         level: Level, trips: int, loops: tuple[Eqn, ...]
@@ -198,13 +194,7 @@ class _Joining:
         self._change = functools.cache(
             lambda n: change(n, gradients.left_out[n].closed)  # several trace one loss once
         )
-        self._made: dict[int, tuple[Jaxpr, Jaxpr]] = {}
-
-    def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
-        entry = self._made.get(id(jaxpr))
-        if entry is None:
-            entry = self._made[id(jaxpr)] = jaxpr, self._jaxpr(jaxpr)
-        return entry[1]
+        self.jaxpr = functools.cache(self._jaxpr)
 
     def _jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
         calls = {id(eqn): of for eqn in jaxpr.eqns if (of := _pass_of(eqn)) is not None}
@@ -258,7 +248,7 @@ class _Passes:
 
     def forward(self, call: Eqn, substitutes: dict[Var, Var]) -> list[Eqn]:
         """Return its eqns; `substitutes` gets what stands for inputs and results of the call."""
-        operands = [v for v in call.invars if not jax_compat.is_literal(v)]
+        operands = list(jax_compat.variables(call.invars))
         substitutes |= zip(self.jaxpr.invars[: len(operands)], operands, strict=True)
         eqns = self._eqns(0, self.between, call, substitutes)
         results = self.jaxpr.outvars[: self.num_forward]
@@ -268,7 +258,7 @@ class _Passes:
 
     def backward(self, call: Eqn, substitutes: dict[Var, Var]) -> list[Eqn]:
         operands = call.invars[self.num_operands :]
-        cotangents = [v for v in operands if not jax_compat.is_literal(v)]
+        cotangents = list(jax_compat.variables(operands))
         inputs = self.jaxpr.invars[len(self.jaxpr.invars) - len(cotangents) :]
         substitutes |= zip(inputs, cotangents, strict=True)
         eqns = self._eqns(self.between + 1, len(self.jaxpr.eqns), call, substitutes)
@@ -315,9 +305,7 @@ def _differentiated(
         pairs = zip(gradients, leaves, strict=True)
         return [*out, *aux, *(g for g, x in pairs if is_inexact(_typed(x)))]
 
-    closed_passes = jax.make_jaxpr(passes)(
-        *(v.aval for v in inputs if not jax_compat.is_literal(v))
-    )
+    closed_passes = jax.make_jaxpr(passes)(*(v.aval for v in jax_compat.variables(inputs)))
     jaxpr = jax_compat.open_jaxpr(closed_passes)
     between = [
         i for i, eqn in enumerate(jaxpr.eqns) if jax_compat.params(eqn).get("name") == _BETWEEN

@@ -16,7 +16,7 @@ from jaxresid.inspector.call.objects import entries, is_variable
 from jaxresid.inspector.call.outside import inner_path
 from jaxresid.inspector.jaxpr.flows import Flows
 from jaxresid.inspector.jaxpr.nesting import nests
-from jaxresid.inspector.trace.function import TracedFunction, primal_trace
+from jaxresid.inspector.trace.primal import TracedFunction, primal_trace
 from jaxresid.jax_compat.jaxpr_types import Jaxpr, Var
 
 
@@ -60,13 +60,10 @@ def changes(primal: TracedFunction, arguments: Arguments) -> tuple[Change, ...]:
 def trace_with_changes(
     fun: Callable[..., Any], arguments: Arguments
 ) -> tuple[TracedFunction, Arguments]:
-    """Return a traced function (see `function.primal_trace`) and its arguments.
+    """Return a traced function (see `primal.primal_trace`) and its arguments.
 
     Its arguments then include those things that it reaches by itself and either reads as Variables
     or replaces by something else.
-
-    Raises:
-      Exception: whatever the function raises while JAX traces it.
     """
     primal = primal_trace(fun, arguments, False)
     unknown = getattr(primal, "unknown", ())
@@ -74,8 +71,8 @@ def trace_with_changes(
         return primal, arguments
     _, (_, (held, _, moved)) = primal.out_info
     jaxpr = jax_compat.open_jaxpr(primal.jaxpr)
-    used_vars = {v for eqn in jaxpr.eqns for v in eqn.invars if not jax_compat.is_literal(v)}
-    used_vars |= {v for v in jaxpr.outvars if not jax_compat.is_literal(v)}
+    used_vars = {v for eqn in jaxpr.eqns for v in jax_compat.variables(eqn.invars)}
+    used_vars |= set(jax_compat.variables(jaxpr.outvars))
     inputs = [arguments.paths[i] for i in arguments.dynamic]
     used = {
         path

@@ -22,7 +22,7 @@ from jaxresid.results import Location
 
 _NEEDS_STATIC = re.compile(r"Concretization|TracerBool|TracerInteger|NonConcrete|TracerArrayConv")
 # How JAX names the arguments that a value depends on: as parameters of what it traces, see
-# `function.primal_trace`.
+# `primal.primal_trace`.
 _UNBOUND = re.compile(r"unbound axis name:? '?(\w+)")
 # What `jax.make_mesh` says where there are too few devices, and `jax.devices()` reshaped to a mesh.
 _TOO_FEW_DEVICES = re.compile(

@@ -19,7 +19,7 @@ def as_jitted(closed: ClosedJaxpr) -> ClosedJaxpr:
     if len(jaxpr.eqns) != 1 or jax_compat.primitive_name(jaxpr.eqns[0]) != "jit":
         return closed
     (eqn,) = jaxpr.eqns
-    returned = {v for v in jaxpr.outvars if not jax_compat.is_literal(v)}
+    returned = set(jax_compat.variables(jaxpr.outvars))
     results = [v if v in returned else jax_compat.new_var_like(v) for v in eqn.outvars]
     rest = [v for v in jaxpr.outvars if jax_compat.is_literal(v) or v not in results]
     outputs = [*results, *rest]

@@ -35,7 +35,7 @@ def lost_gradients(step: StepTrace) -> tuple[LostGradients, ...]:
     frozen layers, is not among them.
     """
     names = {v: p for v, p in zip(step.jaxpr.invars, step.inputs, strict=True) if p is not None}
-    live = {v for v in step.jaxpr.outvars if not jax_compat.is_literal(v)}
+    live = set(jax_compat.variables(step.jaxpr.outvars))
     return tuple(_lost_in_level(step.levels, step.passes, step.tops[0], live, names))
 
 
@@ -49,20 +49,20 @@ def _lost_in_level(
         eqn = eqns[at]
         if eqn.effects or any(v in used for v in eqn.outvars):
             alive[at] = True
-            used.update(v for v in eqn.invars if not jax_compat.is_literal(v))
+            used.update(jax_compat.variables(eqn.invars))
     phases = [passes.of(eqn) for eqn in eqns]
     for group in _gradients(eqns, phases):
         backward = [at for at in group if phases[at] == BACKWARD]
         if not backward or any(alive[at] for at in backward):
             continue
-        inside = {v for at in backward for v in eqns[at].invars if not jax_compat.is_literal(v)}
+        inside = {v for at in backward for v in jax_compat.variables(eqns[at].invars)}
         if not inside:
             continue  # zeros, in place of the cotangent of a result that nobody read
         results = {
             shape_and_dtype(v) for at in backward for v in eqns[at].outvars if v not in inside
         }
         forward = [at for at in group if phases[at] == FORWARD]
-        operands = {v for at in forward for v in eqns[at].invars if not jax_compat.is_literal(v)}
+        operands = {v for at in forward for v in jax_compat.variables(eqns[at].invars)}
         inputs = [
             path for v, path in names.items() if v in operands and shape_and_dtype(v) in results
         ]
@@ -79,7 +79,7 @@ def _lost_in_level(
                 and (at in nest.carries.values() or _is_used(eqn, nest.results[at], used))
             }
             if eqn.effects:
-                inner |= {v for v in nest.jaxpr.outvars if not jax_compat.is_literal(v)}
+                inner |= set(jax_compat.variables(nest.jaxpr.outvars))
             outer = {
                 v: eqn.invars[i] for v, i in zip(nest.jaxpr.invars, nest.operands, strict=True)
             }

@@ -9,11 +9,8 @@ from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.jaxpr.flows import Flows, is_inexact
 from jaxresid.inspector.jaxpr.smooth import smooth_outputs
 from jaxresid.inspector.trace.changes import changes, passed_through, paths_of
-from jaxresid.inspector.trace.function import (
-    TracedFunction,
-    is_real_scalar,
-    is_scalar_with_aux,
-)
+from jaxresid.inspector.trace.function import is_real_scalar, is_scalar_with_aux
+from jaxresid.inspector.trace.primal import TracedFunction
 from jaxresid.inspector.trace.step import holds_gradient
 
 

@@ -30,8 +30,9 @@ from jaxresid.inspector.trace.changes import (
     paths_of,
     trace_with_changes,
 )
-from jaxresid.inspector.trace.function import Trace, TracedFunction, traced_once
+from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.jitted import as_jitted, jitted_with, operands, with_sharding
+from jaxresid.inspector.trace.primal import TracedFunction, traced_once
 from jaxresid.inspector.trace.traced import Lowerable, Traced
 from jaxresid.jax_compat.jaxpr_types import ClosedJaxpr, Jaxpr, Var
 
@@ -119,7 +120,7 @@ class StepTrace(Traced):
         paths = {self.arguments.paths[i] for i in self.arguments.having("differentiated")}
         reached = {v for v, p in zip(self.jaxpr.invars, self.inputs, strict=True) if p in paths}
         for eqn in self.jaxpr.eqns:
-            if any(not jax_compat.is_literal(v) and v in reached for v in eqn.invars):
+            if any(v in reached for v in jax_compat.variables(eqn.invars)):
                 reached.update(v for v in eqn.outvars if is_inexact(v))
         returned = self.jaxpr.outvars[: self.num_returned]
         if not any(not jax_compat.is_literal(v) and v in reached for v in returned):
@@ -170,13 +171,10 @@ class StepTrace(Traced):
 
 
 def step_primal(fun: Callable[..., Any], arguments: Arguments) -> TracedFunction:
-    """Return the `jax.stages.Traced` of the function itself, as `function.primal_trace` does.
+    """Return the `jax.stages.Traced` of the function itself, as `primal.primal_trace` does.
 
     It is traced without has_aux, and once, also where derivatives have no marks. What it returns
     that is no array is left out: the modules that an Equinox step returns hold functions.
-
-    Raises:
-      Exception: whatever the function raises while JAX traces it.
     """
     return traced_once(_returning_arrays(fun), arguments)
 

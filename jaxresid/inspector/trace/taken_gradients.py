@@ -7,6 +7,7 @@ alone (`jax.jvp`, `jax.jacfwd`) makes none; around a gradient it makes more of i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -219,22 +220,16 @@ class _Counts:
     def __init__(self, levels: Levels, trips: WhileTrips) -> None:
         self._levels = levels
         self._trips = trips
-        self._of: dict[int, dict[_Path, _Count]] = {}
+        self.of = functools.cache(self._count)
 
-    def of(self, jaxpr: Jaxpr) -> dict[_Path, _Count]:
+    def _count(self, jaxpr: Jaxpr) -> dict[_Path, _Count]:
         """Return how often each is taken in a jaxpr; 0 where only its backward pass is there."""
-        counts = self._of.get(id(jaxpr))
-        if counts is None:
-            counts = self._of[id(jaxpr)] = self._found(jaxpr)
-        return counts
-
-    def _found(self, jaxpr: Jaxpr) -> dict[_Path, _Count]:
         counts: dict[_Path, _Count] = {}
         begun: set[_Path] = set()
         # A backward pass makes constants of its own that are tagged as the forward pass is.
         depends: set[Var] = {*jaxpr.constvars, *jaxpr.invars}
         for eqn in jaxpr.eqns:
-            reads = any(not jax_compat.is_literal(v) and v in depends for v in eqn.invars)
+            reads = any(v in depends for v in jax_compat.variables(eqn.invars))
             if reads:
                 depends.update(eqn.outvars)
             path: _Path = ()

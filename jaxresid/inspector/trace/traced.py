@@ -127,8 +127,4 @@ class Traced(ABC):
 
     @abstractmethod
     def run_again(self, fun: Callable[..., Any]) -> None:
-        """Run the function once more while JAX traces it, with the same arguments.
-
-        Raises:
-          Exception: whatever the function raises.
-        """
+        """Run the function once more while JAX traces it, with the same arguments."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,20 +20,19 @@ from jaxresid.inspector.checkpoints.sites import CheckpointSite, has_rule, is_de
 from jaxresid.inspector.few_layers import can_leave_out_layers, few_layers, whole_figures
 from jaxresid.inspector.holes.apart import Loss
 from jaxresid.inspector.holes.holes import Hole, Holes
-from jaxresid.inspector.jaxpr.alike import structural_key as alike
 from jaxresid.inspector.jaxpr.alike.repeats import Shortened, shortened
-from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.inline import Inlining, flattened, without
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.phases import UPDATE, phase_of
-from jaxresid.inspector.jaxpr.rewrite import Regroup, Replace, rewritten
+from jaxresid.inspector.jaxpr.rewrite import Replace, rewritten
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace.function import BackwardError
 from jaxresid.inspector.trace.traced import Traced
+from jaxresid.inspector.variants.checkpointing import Checkpointing, key_of, regroup
 from jaxresid.inspector.variants.choices import (
     CheckpointPlace,
     Choice,
@@ -42,10 +41,10 @@ from jaxresid.inspector.variants.choices import (
     Nest,
     Variant,
 )
-from jaxresid.inspector.variants.cutting import cut, with_folded_numbers_as_inputs
+from jaxresid.inspector.variants.cutting import cut
 from jaxresid.inspector.variants.groups import Stretched, carried_nbytes, groups_of
 from jaxresid.inspector.variants.naming import expressed, named
-from jaxresid.inspector.variants.nesting import carries, nested_eqn, sizes_of
+from jaxresid.inspector.variants.nesting import carries, sizes_of
 from jaxresid.inspector.variants.regions import EqnRun, Region, regions
 from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
 from jaxresid.results import Cost, Expression, Location
@@ -85,8 +84,6 @@ class CheckpointVariants:
         self.nests = functools.cache(self._nests)
         self._regions = functools.cache(lambda hole: regions(hole.jaxpr, holes.levels))
         self._ids = functools.cache(_ids_in)
-        # The ids of the eqns whose results each expression is.
-        self._made_by = functools.cache(self._find_made_by)
 
     def _places(self) -> tuple[CheckpointPlace, ...]:
         holes = self.holes.holes
@@ -323,7 +320,7 @@ class CheckpointVariants:
 
     def _shortened_flat(self, choices: Choices) -> Shortened | None:
         key = tuple(
-            (place, tuple(c and _key(c) for c in chosen)) for place, chosen in choices.items()
+            (place, tuple(c and key_of(c) for c in chosen)) for place, chosen in choices.items()
         )
         if key not in self._flat:
             (jaxpr,) = self._rewritten(choices).values()
@@ -414,10 +411,12 @@ class CheckpointVariants:
         return tuple(
             (expression, name)
             for expression, name in names.items()
-            if self._made_by()[expression] - inside.get(expression, set())
+            if self._made_by[expression] - inside.get(expression, set())
         )
 
-    def _find_made_by(self) -> Mapping[Expression, set[int]]:
+    @functools.cached_property
+    def _made_by(self) -> Mapping[Expression, set[int]]:
+        """The ids of the eqns whose results each expression is."""
         makers: dict[Expression, set[int]] = defaultdict(set)
         for hole in self.holes.holes:
             for value in expressed(hole.jaxpr, self._frames, loops=True):
@@ -438,11 +437,6 @@ def _explaining() -> Iterator[None]:
         raise InputsError(summary(cause or e)) from e
 
 
-def _key(choice: Choice) -> Hashable:
-    """Policies may have no hash."""
-    return id(choice.policy), choice.names, choice.segments
-
-
 def _after(first: Replace, then: Replace) -> Replace:
     return lambda eqn: then(first(eqn))
 
@@ -453,142 +447,6 @@ def _put(eqns: dict[int, Replace], eqn: Eqn, what: Replace, place: CheckpointPla
         raise InputsError(
             f"the calls at {place} go through one jitted function, so they cannot be told apart"
         )
-
-
-class Checkpointing:
-    """A maker of remat eqns.
-
-    Equal choices are one object, bodies that are one object stay one, and those alike become one.
-
-    Args:
-      shares: whether the bodies of checkpoints that are there become one, too. Layers of a loss are
-        left out instead.
-    """
-
-    def __init__(self, frames: Frames, *, shares: bool) -> None:
-        self._frames, self._shares = frames, shares
-        self._made: dict[Hashable, tuple[Jaxpr, Jaxpr]] = {}
-        self._bodies: dict[Hashable, Jaxpr] = {}
-        self._replaces: dict[Hashable, Replace] = {}
-
-    def remat(self, choice: Choice) -> Replace:
-        return self._replaces.setdefault(("remat", _key(choice)), self._remat(choice))
-
-    def loop(self, choice: Choice) -> Replace:
-        return self._replaces.setdefault(("loop", _key(choice)), self._loop(choice))
-
-    def nest(self, choice: Choice) -> Replace:
-        def replace(eqn: Eqn) -> Eqn:
-            held = jax_compat.params(eqn)["jaxpr"]
-            body = self.named(jax_compat.open_jaxpr(held), choice)
-            nested = jax_compat.with_params(eqn, {"jaxpr": jax_compat.with_jaxpr(held, body)})
-            return nested_eqn(nested, choice.segments, choice.policy)
-
-        return self._replaces.setdefault(("nest", _key(choice)), replace)
-
-    def _remat(self, choice: Choice) -> Replace:
-        def replace(eqn: Eqn) -> Eqn:
-            remat = self.shared(eqn)
-            held = jax_compat.params(remat)["jaxpr"]
-            body = self.named(jax_compat.open_jaxpr(held), choice)
-            return jax_compat.with_params(
-                remat, {"policy": choice.policy, "jaxpr": jax_compat.with_jaxpr(held, body)}
-            )
-
-        return replace
-
-    def shared(self, eqn: Eqn) -> Eqn:
-        """Return a remat eqn with the one object of all bodies alike, of which JAX derives once.
-
-        Numbers that are folded into random keys are inputs of it.
-        """
-        held = jax_compat.params(eqn)["jaxpr"]
-        body = jax_compat.open_jaxpr(held)
-        if not self._shares or body.constvars:
-            return eqn
-        invars = eqn.invars
-        if not jax_compat.flags().get("jax_remat3"):  # the primitive knows its inputs there
-            body, numbers = with_folded_numbers_as_inputs(body)
-            invars = [*invars, *numbers]
-        one = self._bodies.setdefault(alike.key(body), body)
-        return jax_compat.with_params(
-            eqn.replace(invars=invars), {"jaxpr": jax_compat.with_jaxpr(held, one)}
-        )
-
-    def _loop(self, choice: Choice) -> Replace:
-        def replace(eqn: Eqn) -> Eqn:
-            held = jax_compat.params(eqn)["jaxpr"]
-            body = self._cached(
-                ("loop", _key(choice)),
-                jax_compat.open_jaxpr(held),
-                lambda body: self.wrapped(body, choice, prevent_cse=False),
-            )
-            return jax_compat.with_params(eqn, {"jaxpr": jax_compat.with_jaxpr(held, body)})
-
-        return replace
-
-    def wrapped(self, jaxpr: Jaxpr, choice: Choice, *, prevent_cse: bool) -> Jaxpr:
-        return jaxpr.replace(
-            eqns=list(self.around(jaxpr, 0, len(jaxpr.eqns), jaxpr.eqns, choice, prevent_cse))
-        )
-
-    def around(
-        self,
-        jaxpr: Jaxpr,
-        start: int,
-        stop: int,
-        eqns: Sequence[Eqn],
-        choice: Choice,
-        prevent_cse: bool = True,
-    ) -> Sequence[Eqn]:
-        if not eqns:
-            return ()
-        own = cut(jaxpr, start, stop, eqns)
-        inside, numbers = with_folded_numbers_as_inputs(own)
-        body = self._bodies.setdefault(alike.key(inside), inside)
-        remat = jax_compat.as_remat(
-            self.named(body, choice), [*own.invars, *numbers], own.outvars, eqns[0]
-        )
-        return (
-            jax_compat.with_params(remat, {"policy": choice.policy, "prevent_cse": prevent_cse}),
-        )
-
-    def named(self, body: Jaxpr, choice: Choice) -> Jaxpr:
-        if not choice.names:
-            return body
-        return self._cached(
-            ("named", choice.names), body, lambda body: named(body, choice.names, self._frames)
-        )
-
-    def _cached(self, key: Hashable, body: Jaxpr, make: Callable[[Jaxpr], Jaxpr]) -> Jaxpr:
-        jaxpr = self._made.get((key, id(body)))
-        if jaxpr is None:
-            jaxpr = self._made[key, id(body)] = body, make(body)
-        return jaxpr[1]
-
-
-def regroup(jaxpr: Jaxpr, cuts: Sequence[Stretched], remake: Checkpointing) -> Regroup:
-    """Return a function that puts stretches of a jaxpr's eqns into checkpoints.
-
-    One stretch may be inside another.
-    """
-
-    def around(
-        eqns: Sequence[Eqn], start: int, stop: int, within: Sequence[Stretched]
-    ) -> list[Eqn]:
-        grouped: list[Eqn] = []
-        at, left = start, list(within)
-        while left:
-            first, last, choice = left.pop(0)
-            inner = [stretch for stretch in left if stretch[1] <= last]
-            left = left[len(inner) :]
-            grouped += eqns[at:first]
-            grouped += remake.around(jaxpr, first, last, around(eqns, first, last, inner), choice)
-            at = last
-        return [*grouped, *eqns[at:stop]]
-
-    in_order = sorted(cuts, key=lambda each: (each[0], -each[1]))
-    return lambda eqns: around(eqns, 0, len(eqns), in_order)
 
 
 def groups_places(loops: Iterable[Region]) -> list[CheckpointPlace]:

@@ -200,12 +200,25 @@ class OtherVariants:
     """Variants that have the places of others; see `Variants`."""
 
     def __init__(self, others: Variants) -> None:
-        self.places, self.nests, self.body = others.places, others.nests, others.body
-        self.unchangeable, self.overlaps = others.unchangeable, others.overlaps
-        self._program = others.program
+        self._others = others
+
+    def places(self) -> tuple[CheckpointPlace, ...]:
+        return self._others.places()
+
+    def nests(self) -> tuple[Nest, ...]:
+        return self._others.nests()
+
+    def unchangeable(self) -> tuple[str, ...]:
+        return self._others.unchangeable()
+
+    def body(self, place: CheckpointPlace) -> Jaxpr:
+        return self._others.body(place)
+
+    def overlaps(self) -> tuple[tuple[CheckpointPlace, CheckpointPlace], ...]:
+        return self._others.overlaps()
 
     def program(self, traced: Traced) -> Program:
-        return self._program(traced)
+        return self._others.program(traced)
 
 
 def everywhere(place: CheckpointPlace, choice: Choice | None) -> tuple[Choice | None, ...]:

@@ -15,10 +15,10 @@ def cut(jaxpr: Jaxpr, start: int, stop: int, eqns: Sequence[Eqn]) -> Jaxpr:
     """
     results = {v for eqn in eqns for v in eqn.outvars}
     free = dict.fromkeys(
-        v for eqn in eqns for v in eqn.invars if not jax_compat.is_literal(v) and v not in results
+        v for eqn in eqns for v in jax_compat.variables(eqn.invars) if v not in results
     )
-    later = {v for eqn in jaxpr.eqns[stop:] for v in eqn.invars if not jax_compat.is_literal(v)}
-    later |= {v for v in jaxpr.outvars if not jax_compat.is_literal(v)}
+    later = {v for eqn in jaxpr.eqns[stop:] for v in jax_compat.variables(eqn.invars)}
+    later |= set(jax_compat.variables(jaxpr.outvars))
     outputs = [v for eqn in eqns for v in eqn.outvars if v in later]
     return jaxpr.replace(invars=list(free), constvars=[], outvars=outputs, eqns=list(eqns))
 

@@ -7,6 +7,7 @@ saved values alone, need not be recomputed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,9 +93,6 @@ def graph(body: Jaxpr, frames: Frames, cost: Callable[[Eqn], float], enough: int
     Args:
       cost: returns the cost of running one eqn, in any unit.
       enough: the least bytes of an expression's values that can be given a name.
-
-    Raises:
-      Exception: whatever JAX raises while it differentiates the body.
     """
     sums: dict[str | Expression | None, int] = {}
     for value in nameable(body, frames):
@@ -152,9 +150,8 @@ class _Flat:
 
     def __init__(self, cost: Callable[[Eqn], float], index: dict[str, int]) -> None:
         self.steps: list[Step] = []
-        self._cost = cost
+        self._cost = functools.cache(cost)
         self._index = index
-        self._costs: dict[int, tuple[Eqn, float]] = {}
 
     def outputs(self, jaxpr: Jaxpr) -> list[int | None]:
         """Return for each output the step that makes it; None for an input or a constant."""
@@ -173,7 +170,7 @@ class _Flat:
             label = str(jax_compat.params(eqn)["name"]) if name == "name" else ""
             step = Step(
                 eqn,
-                self._cost_of(eqn),
+                self._cost(eqn),
                 tuple(dict.fromkeys(o for o in operands if o is not None)),
                 self._index.get(label),
                 sum(aval_of(v).nbytes for v in eqn.outvars),
@@ -181,12 +178,6 @@ class _Flat:
             makers |= dict.fromkeys(eqn.outvars, len(self.steps))
             self.steps.append(step)
         return [None if jax_compat.is_literal(v) else makers.get(v) for v in jaxpr.outvars]
-
-    def _cost_of(self, eqn: Eqn) -> float:
-        cost = self._costs.get(id(eqn))
-        if cost is None:
-            cost = self._costs[id(eqn)] = eqn, self._cost(eqn)
-        return cost[1]
 
 
 def _ancestors(steps: Sequence[Step], last: Iterable[int]) -> set[int]:

@@ -9,9 +9,8 @@ is split into calls where the position goes back without one.
 
 from __future__ import annotations
 
-import inspect
+import functools
 import itertools
-import os
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,8 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.phases import UPDATE, phase_of
 from jaxresid.inspector.program.avals import aval_of
-from jaxresid.inspector.variants.containers import is_container, is_graph, is_layer, layer_name
+from jaxresid.inspector.variants.call_paths import CallPath, is_module
+from jaxresid.inspector.variants.containers import is_container, is_graph
 from jaxresid.inspector.variants.nesting import FEWEST
 from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 from jaxresid.results import Location
@@ -44,11 +44,6 @@ LEAST = 0.01
 GROUPED = 0.1
 MOST_REGIONS = 16
 
-# The folders that libraries have their modules in: layers, which users call like functions.
-_MODULE_FOLDERS = tuple(
-    os.path.join(os.sep, *path.split("/"), "")
-    for path in ("equinox/nn", "flax/linen", "flax/nnx", "haiku")
-)
 # What is linear keeps nothing but what goes in, which is there with and without a checkpoint.
 _LINEAR = frozenset(
     {
@@ -57,9 +52,6 @@ _LINEAR = frozenset(
         *("jit", "slice", "concatenate", "pad", "rev", "expand_dims"),
     }
 )
-
-# Functions of their own until Python 3.12.
-_COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,10 +199,9 @@ class _CallSearch:
 
     def __init__(self, levels: Levels, jaxpr: Jaxpr) -> None:
         self._levels = levels
-        # By level and by jaxpr, which are kept or their ids could be reused.
-        self._paths: dict[Level, list[_Path]] = {}
-        self._weights: dict[int, tuple[Jaxpr, _Weight]] = {}
-        self._reads: dict[int, tuple[Jaxpr, dict[Var, int]]] = {}
+        self._path = functools.cache(self._find_path)
+        self._inner = functools.cache(self._sum_of)
+        self._last_reads = functools.cache(_last_reads)
         self.total = self._inner(jaxpr).nbytes
         # The iterations of each loop that was looked into and may be grouped.
         self.loops: list[Sequence[_Call]] = []
@@ -226,7 +217,7 @@ class _CallSearch:
         location = self._levels.frames.location(first.chain[-1]) if first.chain else None
         function = _name(first.code)
         defined = None
-        if _is_module(first.code) or first.is_by_container:
+        if is_module(first.code) or first.is_by_container:
             file, line = first.code.co_filename, first.code.co_firstlineno
             defined = Location(file, line, None, function)
         runs, layers = tuple(call.run for call in calls), tuple(call.layer for call in calls)
@@ -347,11 +338,8 @@ class _CallSearch:
             holds or jax_compat.primitive_name(eqn) == "remat",
         )
 
-    def _inner(self, jaxpr: Jaxpr) -> _Weight:
-        weight = self._weights.get(id(jaxpr))
-        if weight is None:
-            weight = self._weights[id(jaxpr)] = jaxpr, self._sum(jaxpr.eqns)
-        return weight[1]
+    def _sum_of(self, jaxpr: Jaxpr) -> _Weight:
+        return self._sum(jaxpr.eqns)
 
     def _is_place(self, call: _Call) -> bool:
         weight = self.weight_of([call])
@@ -359,8 +347,8 @@ class _CallSearch:
             return False
         if weight.nbytes >= NEARLY_ALL * self.total or weight.looped >= LOOPED * weight.nbytes:
             return False
-        is_module = _is_module(call.code) or call.is_by_graph
-        if is_module and all(_is_linear(eqn) for eqn in call.eqns):
+        is_library = is_module(call.code) or call.is_by_graph
+        if is_library and all(_is_linear(eqn) for eqn in call.eqns):
             return False
         reads, end = self._last_reads(call.run.jaxpr), len(call.run.jaxpr.eqns)
         last = [
@@ -373,17 +361,6 @@ class _CallSearch:
             # New state, such as running means: a framework cannot take it out of a checkpoint.
             return False
         return bool(last)
-
-    def _last_reads(self, jaxpr: Jaxpr) -> dict[Var, int]:
-        """For outputs it is the index after the last eqn."""
-        last_reads = self._reads.get(id(jaxpr))
-        if last_reads is None:
-            readers = [*(eqn.invars for eqn in jaxpr.eqns), jaxpr.outvars]
-            reads = {
-                v: i for i, vs in enumerate(readers) for v in vs if not jax_compat.is_literal(v)
-            }
-            last_reads = self._reads[id(jaxpr)] = jaxpr, reads
-        return last_reads[1]
 
     def _is_recursive(self, call: _Call) -> bool:
         path = self._path(call.body.level)[call.body.start]
@@ -475,14 +452,15 @@ class _CallSearch:
         cuts = [stretch[0] + at for at in call_starts(marks)]
         return list(zip(cuts, [*cuts[1:], stretch[-1] + 1], strict=True))
 
-    def _path(self, level: Level) -> list[_Path]:
-        paths = self._paths.get(level)
-        if paths is None:
-            paths = self._paths[level] = [
-                _Path.of(place.frames, place.scope)
-                for place in (self._levels.place(level, eqn) for eqn in level.jaxpr.eqns)
-            ]
-        return paths
+    def _find_path(self, level: Level) -> list[CallPath]:
+        places = (self._levels.place(level, eqn) for eqn in level.jaxpr.eqns)
+        return [CallPath.of(place.frames, place.scope) for place in places]
+
+
+def _last_reads(jaxpr: Jaxpr) -> dict[Var, int]:
+    """For outputs it is the index after the last eqn."""
+    readers = [*(eqn.invars for eqn in jaxpr.eqns), jaxpr.outvars]
+    return {v: i for i, vs in enumerate(readers) for v in vs if not jax_compat.is_literal(v)}
 
 
 def _alike_in_a_row(calls: Sequence[_Call]) -> bool:
@@ -523,67 +501,6 @@ def _name(code: CodeType) -> str:
     return code.co_qualname.rpartition("<locals>.")[2]
 
 
-def _is_module(code: CodeType) -> bool:
-    return (
-        code.co_name == "__call__"
-        and code.co_varnames[:1] == ("self",)
-        and "site-packages" in code.co_filename
-        and any(folder in code.co_filename for folder in _MODULE_FOLDERS)
-    )
-
-
-def _is_layer_of(caller: Frame | None, frame: Frame) -> bool:
-    if caller is None or not is_container(caller.code):
-        return False
-    return is_layer(frame) if is_graph(caller.code) else _is_module(frame.code)
-
-
 def _is_linear(eqn: Eqn) -> bool:
     inner = [inside for nest in nests(eqn) for inside in eqns_in(nest.jaxpr)]
     return all(jax_compat.primitive_name(inside) in _LINEAR for inside in (eqn, *inner))
-
-
-@dataclass(frozen=True, slots=True)
-class _Path:
-    """The frames and name scopes of an eqn, outermost first, and which frames are the user's.
-
-    Among these are the modules of libraries that the user's code calls; and where there is no such
-    code, what calls the layers of a model, and the layers.
-    """
-
-    frames: tuple[Frame, ...]
-    users: tuple[int, ...]
-    scopes: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, frames: tuple[Frame, ...], scope: str = "") -> _Path:
-        users: list[int] = []
-        for i, frame in enumerate(frames):
-            caller = frames[users[-1]] if users else None
-            by_user = caller is not None and caller.kind == "user"
-            if (
-                frame.kind == "user"
-                or (by_user and _is_module(frame.code))
-                or _is_layer_of(caller, frame)
-                or (not by_user and is_container(frame.code))
-            ):
-                users.append(i)
-        return cls(frames, tuple(users), tuple(filter(None, scope.split("/"))))
-
-    def callee(self, depth: int) -> int | None:
-        """Return the number of the user frame of the function that the one at `depth` called.
-
-        Bodies of comprehensions and generators belong to their caller.
-        """
-        for at in range(depth + 1, len(self.users)):
-            code = self.frames[self.users[at]].code
-            if code.co_name not in _COMPREHENSIONS and not code.co_flags & inspect.CO_GENERATOR:
-                return at
-        return None
-
-    def layer(self, at: int) -> str | None:
-        caller = self.users[at - 1] if at else -1
-        return layer_name(self.frames, caller, self.users[at], self.scopes)
-
-    def chain(self, depth: int, callee: int) -> tuple[Frame, ...]:
-        return tuple(self.frames[at] for at in self.users[max(depth, 0) : callee])

@@ -17,12 +17,10 @@ from jaxresid.xla.places import why_unavailable
 def concluded(inspection: Inspection, words: tuple[str, ...]) -> Inspection:
     """Return an inspection with the findings of its report, and the one thing to do next.
 
-    Args:
-      inspection: the inspection; what XLA says is in its report, if it was asked.
-      words: the words of the command line that ask about the function, as `NextStep` has them.
+    What XLA says is in its report, if it was asked.
     """
     subject, report = inspection.subject, inspection.report
-    found: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()
     if not subject.is_dead:
         crashes: list[Crash] = []
         code = collected(about_code(subject, report), crashes)
@@ -31,8 +29,8 @@ def concluded(inspection: Inspection, words: tuple[str, ...]) -> Inspection:
             proposals = tuple(collected(proposing(subject, report), crashes))
         others = collected(about_arguments(subject, report, inspection.donating), crashes)
         inspection = replace(inspection, proposals=proposals).with_crashes(crashes)
-        found = (*code, *(each.finding for each in proposals), *others)
-    report = replace(inspection.report, findings=(*inspection.host_findings, *found))
+        findings = (*code, *(proposal.finding for proposal in proposals), *others)
+    report = replace(inspection.report, findings=(*inspection.host_findings, *findings))
     following = next_step(
         report,
         words,
@@ -49,7 +47,6 @@ def rewrite_proposals(subject: Subject, crashes: list[Crash]) -> tuple[Proposal,
     What its checkpoints are worth, which takes long to tell, they do not read.
 
     Args:
-      subject: the subject.
       crashes: where findings that crash are recorded.
     """
     report = Report(

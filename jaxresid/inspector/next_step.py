@@ -58,14 +58,12 @@ def next_step(
     """Return the one thing to do next.
 
     Args:
-      report: the report, apart from this.
-      words: the words of the command line that ask about the same function, as `NextStep` has them.
       proposals: its findings whose worth is that of a rewrite.
       is_dead: whether it is a training step that does nothing with its gradients.
       why_uncompiled: returns why the compiler of the place is not here; None if it is.
     """
-    found = _chosen(report, proposals, is_dead, why_uncompiled)
-    return dataclasses.replace(found, words=words)
+    step = _chosen(report, proposals, is_dead, why_uncompiled)
+    return dataclasses.replace(step, words=words)
 
 
 def ask_compiler(
@@ -76,9 +74,7 @@ def ask_compiler(
     """Return the step where an estimate is too close to tell.
 
     Args:
-      action: the command that asks the compiler.
       why_not: why the compiler of the place is not here; None if it is.
-      reason: why the estimate does not tell, and that XLA can.
     """
     if why_not is None:
         return NextStep(action, reason, compiles=action != "compile")
@@ -142,15 +138,12 @@ def _without_gradient(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Donation:
-    """What a finding says of donating: in words, the bytes off the peak and those that are left."""
-
     text: str
     saved_nbytes: int
     after_nbytes: int
 
 
 def _donation(report: Report) -> _Donation | None:
-    """Return what donating does to the peak; None where no finding says so."""
     for finding in report.findings:
         if finding.name == MISSING:
             figures = finding.measured
@@ -183,13 +176,12 @@ def _most_at_peak(report: Report) -> str:
 
 
 def _dispensable(report: Report) -> NextStep | None:
-    """Return a step about the most expensive checkpoint without which it fits as well, if any."""
     capacity, wider = _capacity(report), 1.0
     if capacity is None:
         return None
     if _compiled(report) is None and report.peak is not None and report.peak.interval is not None:
         wider = report.peak.interval.high_nbytes / report.peak.nbytes
-    found = [
+    dispensable = [
         (c.recompute_fraction, c.peak_without_nbytes, c)
         for c in report.checkpoints
         if c.recompute_fraction is not None
@@ -197,9 +189,9 @@ def _dispensable(report: Report) -> NextStep | None:
         and c.peak_without_nbytes is not None
         and c.peak_without_nbytes * wider <= capacity
     ]
-    if not found:
+    if not dispensable:
         return None
-    share, nbytes, c = max(found, key=lambda each: each[0])
+    share, nbytes, c = max(dispensable, key=lambda entry: entry[0])
     message = (
         f"the checkpoint of {c.function} adds {share:.1%} FLOPs; without it the peak of"
         f" {format_bytes(nbytes)} fits as well"
@@ -264,7 +256,7 @@ def _best_change(
     peak, if that is at least half of what is too much; else None. It is followed by `others`.
     """
     capacity = _capacity(report)
-    effects = [each for each in map(ChangeEffect.of, proposals) if each is not None]
+    effects = [effect for effect in map(ChangeEffect.of, proposals) if effect is not None]
     if not effects or capacity is None:
         return None
     best = min(effects, key=lambda e: (max(e.after_nbytes - capacity, 0), e.flops_fraction))
@@ -293,7 +285,6 @@ def _culprit(report: Report) -> str:
 
 
 def _instead_of_residuals(report: Report) -> str | None:
-    """Return what is most of the peak, where residuals are little of it: `... are arguments`."""
     peak = report.peak
     if peak is None or not peak.breakdown or _kept(report) >= _LITTLE * peak.nbytes:
         return None

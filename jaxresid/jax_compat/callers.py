@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
 from collections.abc import Iterator
+from types import CodeType, FrameType
 from typing import Any
 
 from jaxresid.jax_compat.patches import patched
@@ -63,13 +65,25 @@ def whole_tracebacks() -> Iterator[None]:
         config.update("jax_traceback_filtering", before)
 
 
+def running_code(above: int = 0) -> Iterator[tuple[CodeType, int]]:
+    """Yield the code of the frames that run, with the offset that each is at, innermost first.
+
+    They begin so many frames above the one that asks for the first of them.
+    """
+    frame: FrameType | None = sys._getframe(above + 1)
+    while frame is not None:
+        yield frame.f_code, frame.f_lasti
+        frame = frame.f_back
+
+
 @functools.cache
 def _no_callers() -> Any:
-    """Return the traceback of a thread, which has no callers."""
     from jax._src.lib import xla_client
 
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(xla_client.Traceback.get_traceback()))
+    tracebacks: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: tracebacks.append(xla_client.Traceback.get_traceback())
+    )
     thread.start()
     thread.join()
-    return found[0]
+    return tracebacks[0]

@@ -37,14 +37,6 @@ def compiled(code: bytes, devices: Sequence[Any], flags: Mapping[str, Any]) -> A
 
     This is what `Lowered.compile` ends in; that one needs the function and, when it lowers, devices
     of the platform.
-
-    Args:
-      code: the StableHLO.
-      devices: the devices, of one client.
-      flags: options of the compiler by name.
-
-    Raises:
-      Exception: what the compiler says against it.
     """
     import numpy as np
     from jax._src import compiler
@@ -73,14 +65,14 @@ def compiled(code: bytes, devices: Sequence[Any], flags: Mapping[str, Any]) -> A
         if b"mhlo.sharding" in code and hasattr(build, "use_shardy_partitioner"):
             build.use_shardy_partitioner = False  # nor did what lowered it
         options.parameter_is_tupled_arguments = client.platform == "tpu" and len(inputs) > 2000
-        given = {
+        keywords = {
             "executable_devices": xla_client.DeviceList(tuple(devices)),
             "compile_options": options,
         }
         try:
-            return compile(module, **given)
+            return compile(module, **keywords)
         except TypeError:  # 0.7 takes the bytes themselves
-            return compile(code, **given)
+            return compile(code, **keywords)
 
 
 def numbers_frames() -> bool:
@@ -93,13 +85,12 @@ def numbers_frames() -> bool:
 
 
 def _unspecified(module: Any, attributes: str) -> list[bool]:
-    """Return for each parameter or result of a module whether the compiler chooses its sharding."""
     main = next(op for op in module.body.operations if str(op.attributes["sym_name"]) == '"main"')
     if attributes not in main.attributes:  # of none anything is said
         types = main.attributes["function_type"].value
         return [True] * len(types.inputs if attributes == "arg_attrs" else types.results)
-    found = []
-    for each in main.attributes[attributes]:
-        given = [str(each[n]) for n in ("sdy.sharding", "mhlo.sharding") if n in each]
-        found.append(not given or "?" in given[0])  # a dimension left open
-    return found
+    unspecified = []
+    for attribute in main.attributes[attributes]:
+        shardings = [str(attribute[n]) for n in ("sdy.sharding", "mhlo.sharding") if n in attribute]
+        unspecified.append(not shardings or "?" in shardings[0])  # a dimension left open
+    return unspecified

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
-import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 from jaxresid.base.errors import calls_user_code
+from jaxresid.jax_compat.callers import running_code
 from jaxresid.jax_compat.jaxpr_types import Eqn, Var
-from jaxresid.jax_compat.patches import patched
+from jaxresid.jax_compat.patches import in_this_thread, patched
 from jaxresid.jax_compat.version import import_jax
 
 _FRAMES = 400  # are looked through for who takes a derivative
@@ -33,7 +33,6 @@ class Derivative:
     """A derivative that was taken while a function was traced.
 
     Attributes:
-      function: the name of what it is of.
       frames: the code that runs where it was taken and the offset that it is at, innermost first.
       kept_nbytes: the bytes that JAX keeps of it for the backward pass, made by it alone; with
         `vmap` around those of all examples.
@@ -58,8 +57,7 @@ class _Mark:
     derivative: Derivative
     name: str = ""
 
-    def wrap(self, stack: list[str]) -> None:
-        """Add nothing to the text of the name stack."""
+    def wrap(self, stack: list[str]) -> None: ...
 
 
 @contextlib.contextmanager
@@ -72,41 +70,37 @@ def marking_derivatives() -> Iterator[None]:
     from jax._src import api
     from jax._src.interpreters import ad
 
-    thread = threading.get_ident()
     linearized: Callable[..., Any] = ad.linearize
     pushed: Callable[..., Any] = api._jvp
 
-    @functools.wraps(linearized)
     def linearize(fun: Any, *primals: Any, **options: Any) -> Any:
-        if threading.get_ident() != thread:
-            return linearized(fun, *primals, **options)
         derivative = _derivative(fun)
         derivative.is_transposed = derivative.is_of_checkpoint
         result = linearized(_marked(fun, derivative), *primals, **options)
         # Since 0.12 structured residuals stand between the others and what is auxiliary.
         stop = len(result) - bool(options.get("has_aux"))
         leaves = import_jax().tree.leaves(result[3:stop])
-        traced = [each for leaf in leaves for each in _traced(leaf)]
-        derivative.kept_nbytes = sum(_made_nbytes(each, derivative) for each in traced)
-        variables: Iterator[Any] = (getattr(each, "val", None) for each in traced)
+        traced = [tracer for leaf in leaves for tracer in _traced(leaf)]
+        derivative.kept_nbytes = sum(_made_nbytes(tracer, derivative) for tracer in traced)
+        variables: Iterator[Any] = (getattr(tracer, "val", None) for tracer in traced)
         derivative.kept = frozenset(v for v in variables if type(v).__name__ == "Var")
         return result
 
-    @functools.wraps(pushed)
     def jvp(fun: Any, *operands: Any, **options: Any) -> Any:
-        if threading.get_ident() != thread:
-            return pushed(fun, *operands, **options)
         return pushed(_marked(fun, _derivative(fun)), *operands, **options)
 
-    with patched({(ad, "linearize"): linearize, (api, "_jvp"): jvp}):
+    marking = {
+        (ad, "linearize"): in_this_thread(linearized, linearize),
+        (api, "_jvp"): in_this_thread(pushed, jvp),
+    }
+    with patched(marking):
         yield
 
 
 def settle_derivatives(eqns: Iterable[Eqn]) -> None:
     """Tell the derivatives that have a backward pass from forward mode.
 
-    Args:
-      eqns: the eqns of a jaxpr and of those inside of it, before their name stacks are read.
+    That is of the eqns of a jaxpr and of those inside of it, before their name stacks are read.
     """
     for eqn in eqns:
         for derivative, is_transposed in derivatives(eqn):
@@ -120,38 +114,37 @@ def derivatives(eqn: Eqn) -> list[tuple[Derivative, bool]]:
     of checkpoints, with jax_remat3, are part of what the checkpoints are differentiated for.
     """
     elements = eqn.source_info.name_stack.stack
-    found: dict[Derivative, bool] = {}
+    transposed: dict[Derivative, bool] = {}
     is_transposed = False
     for element in elements:
         if type(element) is _Mark:
             if not element.derivative.is_of_checkpoint:
                 # With forward mode around it, a transposed shard_map has the mark twice.
-                was_transposed = found.get(element.derivative, False)
-                found[element.derivative] = was_transposed or is_transposed
+                was_transposed = transposed.get(element.derivative, False)
+                transposed[element.derivative] = was_transposed or is_transposed
             is_transposed = False
         elif element.name == "transpose" and not isinstance(element, _scope()):
             is_transposed = not is_transposed
-    return list(found.items())
+    return list(transposed.items())
 
 
 def nested_derivatives(eqns: Iterable[Eqn]) -> tuple[int, bool]:
-    """Return how many derivatives are around an eqn, and whether `vmap` is around one of them.
+    """Return how many derivatives are around the last eqn, and whether `vmap` is around one.
 
-    Args:
-      eqns: the eqn, behind those that it is nested in, outermost first.
+    The eqns before it are those that it is nested in, outermost first.
     """
-    found: set[Derivative] = set()
+    around: set[Derivative] = set()
     is_batched = has_batched = False
     for eqn in eqns:
         for element in eqn.source_info.name_stack.stack:
             if type(element) is _Mark:
                 # A checkpoint under `vmap` repeats the mark of the derivative around both.
-                if not element.derivative.is_of_checkpoint and element.derivative not in found:
-                    found.add(element.derivative)
+                if not element.derivative.is_of_checkpoint and element.derivative not in around:
+                    around.add(element.derivative)
                     has_batched |= is_batched
             else:
                 is_batched |= element.name == "vmap" and not isinstance(element, _scope())
-    return len(found), has_batched
+    return len(around), has_batched
 
 
 def is_unmarked(eqn: Eqn) -> bool:
@@ -174,7 +167,7 @@ def name_stack(eqn: Eqn) -> str:
     """
     stack = eqn.source_info.name_stack
     marked = [e.derivative for e in stack.stack if type(e) is _Mark]
-    if all(each.is_transposed for each in marked):
+    if all(derivative.is_transposed for derivative in marked):
         return str(stack)
     last = {e.derivative: i for i, e in enumerate(stack.stack) if type(e) is _Mark}
     kept: list[Any] = []
@@ -189,7 +182,6 @@ def name_stack(eqn: Eqn) -> str:
 
 
 def whole_name_stack(eqn: Eqn) -> str:
-    """Return the eqn's name stack as text, with the tags of forward mode."""
     return str(eqn.source_info.name_stack)
 
 
@@ -206,7 +198,6 @@ def _scope() -> type[Any]:
 
 
 def _marked(fun: Any, derivative: Derivative) -> Any:
-    """Return a function, as JAX differentiates it, whose eqns are marked."""
     from jax._src import linear_util, source_info_util
 
     def marked(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -242,18 +233,9 @@ def _called(fun: Any) -> str:
     return name.rpartition("<locals>.")[2] if isinstance(name, str) else type(fun).__name__
 
 
-def _running() -> tuple[tuple[CodeType, int], ...]:
-    running: list[tuple[CodeType, int]] = []
-    frame: FrameType | None = sys._getframe(3)
-    while frame is not None and len(running) < _FRAMES:
-        running.append((frame.f_code, frame.f_lasti))
-        frame = frame.f_back
-    return tuple(running)
-
-
 def _derivative(fun: Any) -> Derivative:
-    """Return the derivative of a function that is taken where this is called."""
-    running = _running()
+    # Above this, what takes the derivative in the place of JAX, and what calls that.
+    running = tuple(itertools.islice(running_code(3), _FRAMES))
     files = (code.co_filename for code, _ in running)
     caller = next((file for file in files if not file.endswith(_ENTRIES)), "")
     is_of_checkpoint = caller.endswith("ad_checkpoint.py")

@@ -53,7 +53,7 @@ def assuming_gpu() -> Iterator[None]:
 
     What asks for devices of a platform that is there gets those.
     """
-    known = _device_queries()
+    queries = _device_queries()
     answers: dict[str, Callable[..., Any]] = {
         "check_cudnn_version": lambda: _CUDNN,
         "check_compute_capability": lambda capability: version_numbers(capability) <= _CAPABILITY,
@@ -66,30 +66,27 @@ def assuming_gpu() -> Iterator[None]:
     def devices(old: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(old)
         def answer(*args: Any, **kwargs: Any) -> Any:
-            given = kwargs.get("backend", args[-1] if args else None)
-            return [_Gpu()] if given in (None, "gpu", "cuda") else old(*args, **kwargs)
+            backend = kwargs.get("backend", args[-1] if args else None)
+            return [_Gpu()] if backend in (None, "gpu", "cuda") else old(*args, **kwargs)
 
         return answer
 
-    with patched({key: answers.get(key[1]) or devices(old) for key, old in known.items()}):
+    with patched({key: answers.get(key[1]) or devices(old) for key, old in queries.items()}):
         yield
 
 
 def _device_queries() -> dict[tuple[Any, str], Callable[..., Any]]:
-    """Return the functions that code asks about devices while it is traced, by module and name.
-
-    There are none where a GPU answers.
-    """
+    """None where a GPU answers."""
     jax = import_jax()
     if jax.default_backend() == "gpu":
         return {}
     from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
     names = ("check_cudnn_version", "check_compute_capability", "is_cuda_compute_capability_equal")
-    found = {(cudnn, name): getattr(cudnn, name, None) for name in names}
+    queries = {(cudnn, name): getattr(cudnn, name, None) for name in names}
     for name in ("default_backend", "devices", "local_devices"):
-        found[jax, name] = getattr(jax, name)
-    return {key: old for key, old in found.items() if old is not None}
+        queries[jax, name] = getattr(jax, name)
+    return {key: old for key, old in queries.items() if old is not None}
 
 
 def first_device() -> tuple[str, str, str] | None:
@@ -123,12 +120,8 @@ def topology_devices(platform: str, topology: str, target_config: str = "") -> t
     """Return the devices of a topology, none of which has to be there.
 
     Args:
-      platform: `tpu` or `cuda`.
       topology: `v5e:2x4` of a TPU, `1x1x8` of a GPU.
       target_config: the text that describes the GPU.
-
-    Raises:
-      Exception: what the compiler says against it.
     """
     from jax.experimental import topologies
 

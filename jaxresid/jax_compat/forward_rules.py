@@ -17,21 +17,12 @@ def forward_rule(eqn: Eqn) -> Jaxpr:
     """Return the open jaxpr of the forward rule of a custom_vjp_call eqn.
 
     It returns residuals, those among them aside that are inputs, and then the results.
-
-    Raises:
-      Exception: whatever the rule raises while JAX traces it.
     """
-    made: tuple[Jaxpr, Any] = params(eqn)[_RULE].call_wrapped(*[True] * len(eqn.invars))
-    return made[0]
+    rule: tuple[Jaxpr, Any] = params(eqn)[_RULE].call_wrapped(*[True] * len(eqn.invars))
+    return rule[0]
 
 
 def with_forward_rule(eqn: Eqn, change: Callable[[Jaxpr], Jaxpr]) -> Eqn:
-    """Return a custom_vjp_call eqn whose forward rule is a changed one.
-
-    Args:
-      eqn: the eqn.
-      change: returns an open jaxpr of the same inputs and outputs.
-    """
     from jax._src import linear_util
 
     rule = params(eqn)[_RULE]
@@ -47,14 +38,7 @@ def params_with_rule(eqn: Eqn, *, is_differentiated: bool) -> Mapping[str, Any]:
     """Return the params of an eqn, that of a custom_jvp_call with the open jaxpr of its rule.
 
     JAX has a rule of its own for each eqn. One that is told which tangents are zero, or that holds
-    constants, stays as it is.
-
-    Args:
-      eqn: the eqn.
-      is_differentiated: whether a derivative of it is taken; without, no rule is a param.
-
-    Raises:
-      Exception: whatever the rule raises while JAX traces it.
+    constants, stays as it is; without a derivative no rule is a param.
     """
     own = params(eqn)
     if primitive_name(eqn) != "custom_jvp_call" or own["symbolic_zeros"]:

@@ -34,13 +34,9 @@ def host_sharding() -> Any:
 
 
 def as_host_put(var: Var, like: Eqn) -> Eqn:
-    """Return the eqn that moves a value like a variable to host memory.
+    """Return the eqn that moves a value like a variable to host memory, between new variables.
 
-    Its input and its output are new variables.
-
-    Args:
-      var: the variable.
-      like: a jit eqn with a result in host memory, whose host sharding and source line it is given.
+    The jit eqn `like` has a result there; its host sharding and source line are taken.
     """
     jax = import_jax()
     host = next(

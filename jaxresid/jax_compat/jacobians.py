@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import math
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 from jaxresid.base.errors import calls_user_code
-from jaxresid.jax_compat.patches import patched
+from jaxresid.jax_compat.patches import in_this_thread, patched
 from jaxresid.jax_compat.version import import_jax
 
 Transform = Literal["jacfwd", "jacrev"]
@@ -29,10 +27,7 @@ class JacobianCall:
     """A call of a Jacobian.
 
     Attributes:
-      transform: what made it.
       function: the function of the differentiated arguments.
-      primals: these arguments.
-      has_aux: whether the function returns auxiliary data as well.
       plain: `jax.vmap`.
       mapped: what JAX maps over the basis, as it is.
     """
@@ -46,27 +41,23 @@ class JacobianCall:
 
     @property
     def is_real(self) -> bool:
-        """Whether it is of real numbers alone."""
         jax = import_jax()
         leaves = [*jax.tree.leaves(self.primals), *jax.tree.leaves(self._outputs())]
         return all(jax.numpy.issubdtype(v.dtype, jax.numpy.floating) for v in leaves)
 
     @property
     def num_inputs(self) -> int:
-        """The number of columns."""
         return _size(self.primals)
 
     @property
     def num_outputs(self) -> int:
-        """The number of rows."""
         return _size(self._outputs())
 
     def _outputs(self) -> Any:
-        found = import_jax().eval_shape(self.function, *self.primals)
-        return found[0] if self.has_aux else found
+        outputs = import_jax().eval_shape(self.function, *self.primals)
+        return outputs[0] if self.has_aux else outputs
 
     def by_other_mode(self, _: Any) -> Any:
-        """Return what `mapped` does of the basis, by the other mode."""
         return self._by_columns() if self.transform == "jacrev" else self._by_rows()
 
     @calls_user_code
@@ -125,20 +116,19 @@ def replacing_jacobian_calls(
     import_jax()
     from jax._src import api
 
-    thread, plain = threading.get_ident(), api.vmap
+    plain = api.vmap
 
-    @functools.wraps(plain)
     def vmap(fun: Any, *args: Any, **options: Any) -> Any:
-        frame = sys._getframe(1)
+        frame = sys._getframe(2)
         transform = _JACOBIANS.get(frame.f_code.co_qualname)
-        made = plain(fun, *args, **options)
-        if transform is None or threading.get_ident() != thread:
-            return made
-        known = frame.f_locals
-        function = known["f_partial"]
+        mapped = plain(fun, *args, **options)
+        if transform is None:
+            return mapped
+        variables = frame.f_locals
+        function = variables["f_partial"]
         function = getattr(function, "call_wrapped", function)  # until 0.9
-        primals, has_aux = tuple(known["dyn_args"]), bool(known["has_aux"])
-        return new(JacobianCall(transform, function, primals, has_aux, plain, made))
+        primals, has_aux = tuple(variables["dyn_args"]), bool(variables["has_aux"])
+        return new(JacobianCall(transform, function, primals, has_aux, plain, mapped))
 
-    with patched({(api, "vmap"): vmap}):
+    with patched({(api, "vmap"): in_this_thread(plain, vmap)}):
         yield

@@ -45,6 +45,9 @@ class Eqn(Protocol):
     source_info: Any
     ctx: Any
 
+    def __hash__(self) -> int:
+        """Eqns and jaxprs are equal by identity."""
+
     def replace(self, **changes: Any) -> Eqn:
         """Return the eqn with some of its attributes changed."""
 
@@ -67,6 +70,8 @@ class Jaxpr(ClosedJaxpr, Protocol):
     outvars: Sequence[Var]
     effects: Any
     debug_info: Any
+
+    def __hash__(self) -> int: ...
 
     def replace(self, **changes: Any) -> Jaxpr:
         """Return the jaxpr with some of its attributes changed."""

@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxresid.base.errors import calls_user_code
 from jaxresid.jax_compat.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from jaxresid.jax_compat.reading import (
     is_jaxpr,
@@ -24,21 +23,18 @@ _REMOVED = "removed checkpoint"
 
 
 def with_jaxpr(closed: ClosedJaxpr, jaxpr: Jaxpr) -> ClosedJaxpr:
-    """Return what holds a jaxpr, with another one of the same inputs and outputs in it.
-
-    See `open_jaxpr`.
-    """
+    """Return what holds a jaxpr, see `open_jaxpr`, with another of the same inputs and outputs."""
     return jaxpr if open_jaxpr(closed) is closed else closed.replace(jaxpr=jaxpr)
 
 
 def with_outvars(closed: ClosedJaxpr, outvars: Sequence[Var]) -> ClosedJaxpr:
     """Return a closed jaxpr with other outputs, chosen from those that it has."""
     jaxpr = open_jaxpr(closed)
-    known = {v: i for i, v in enumerate(jaxpr.outvars) if not is_literal(v)}
+    numbers = {v: i for i, v in enumerate(jaxpr.outvars) if not is_literal(v)}
     info = jaxpr.debug_info
     paths = getattr(info, "result_paths", None)
     if paths is not None and len(paths) == len(jaxpr.outvars):
-        kept = [paths[known[v]] if not is_literal(v) else "" for v in outvars]
+        kept = [paths[numbers[v]] if not is_literal(v) else "" for v in outvars]
         info = info._replace(result_paths=tuple(kept))
     return with_jaxpr(closed, jaxpr.replace(outvars=list(outvars), debug_info=info))
 
@@ -47,23 +43,14 @@ def implementation(eqn: Eqn) -> ClosedJaxpr | None:
     """Return what the primitive of an eqn does, of a library that implements it in Python.
 
     None for one that JAX hands to the compiler whole.
-
-    Raises:
-      Exception: whatever the library's Python raises while JAX traces it.
     """
     implemented = getattr(eqn.primitive, "impl", None)
     if implemented is None or isinstance(implemented, functools.partial):
         return None
     jax = import_jax()
     inputs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
-    traced = _trace_implementation(functools.partial(implemented, **eqn.params), inputs)
+    traced: ClosedJaxpr = jax.make_jaxpr(functools.partial(implemented, **eqn.params))(*inputs)
     return traced if len(open_jaxpr(traced).outvars) == len(eqn.outvars) else None
-
-
-@calls_user_code
-def _trace_implementation(implemented: Callable[..., Any], inputs: Sequence[Any]) -> ClosedJaxpr:
-    made: ClosedJaxpr = import_jax().make_jaxpr(implemented)(*inputs)
-    return made
 
 
 def as_function(closed: ClosedJaxpr) -> Callable[..., Sequence[Any]]:
@@ -77,21 +64,16 @@ def as_function(closed: ClosedJaxpr) -> Callable[..., Sequence[Any]]:
 
 
 def as_call(eqn: Eqn, closed: ClosedJaxpr) -> Eqn:
-    """Return the eqn as a plain jitted call of a closed jaxpr of its inputs and outputs.
-
-    See `as_jit_jaxpr` for the closed jaxpr.
-    """
+    """Return the eqn as a plain jitted call of a closed jaxpr, see `as_jit_jaxpr`."""
     template = _jit_eqn(len(eqn.invars), len(eqn.outvars))
     return eqn.replace(primitive=template.primitive, params={**template.params, "jaxpr": closed})
 
 
 def as_removed_checkpoint(eqn: Eqn, closed: ClosedJaxpr) -> Eqn:
-    """Return a remat eqn as a call (see `as_call`) that `is_removed_checkpoint` recognises."""
     return with_params(as_call(eqn, closed), {"name": _REMOVED})
 
 
 def is_removed_checkpoint(eqn: Eqn) -> bool:
-    """Return whether an eqn stands for a removed checkpoint."""
     return primitive_name(eqn) == "jit" and params(eqn).get("name") == _REMOVED
 
 
@@ -104,41 +86,34 @@ def with_constants_as_inputs(closed: ClosedJaxpr) -> ClosedJaxpr:
     info = jaxpr.debug_info._replace(arg_names=("",) * len(invars))
     changed = {"constvars": [], "invars": invars, "debug_info": info}
     if jaxpr is closed:
-        made: ClosedJaxpr = jaxpr.replace(consts=[], **changed)
-        return made
+        lifted: ClosedJaxpr = jaxpr.replace(consts=[], **changed)
+        return lifted
     new: Callable[..., ClosedJaxpr] = type(closed)
     return new(jaxpr.replace(**changed), [])
 
 
 def with_inputs_as_constants(jaxpr: Jaxpr, closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Return an open jaxpr closed over the constants of a closed one, which are its first inputs.
-
-    See `with_constants_as_inputs`.
-    """
+    """Return what `with_constants_as_inputs` does the inverse of."""
     count, info = len(closed.consts), open_jaxpr(closed).debug_info
     invars = list(jaxpr.invars)
     changed = {"constvars": invars[:count], "invars": invars[count:], "debug_info": info}
     if open_jaxpr(closed) is closed:
-        made: ClosedJaxpr = jaxpr.replace(consts=list(closed.consts), **changed)
-        return made
+        closed_over: ClosedJaxpr = jaxpr.replace(consts=list(closed.consts), **changed)
+        return closed_over
     new: Callable[..., ClosedJaxpr] = type(closed)
     return new(jaxpr.replace(**changed), closed.consts)
 
 
 def bind_call(closed: ClosedJaxpr, name: str, operands: Sequence[Any]) -> list[Any]:
-    """Call a closed jaxpr without constants, as one jit eqn of a name where JAX traces.
-
-    See `as_jit_jaxpr` for the closed jaxpr.
-    """
+    """Call a closed jaxpr without constants, see `as_jit_jaxpr`, as one jit eqn of a name."""
     jaxpr = open_jaxpr(closed)
     template = _jit_eqn(len(jaxpr.invars), len(jaxpr.outvars))
     primitive: Any = template.primitive
-    made = primitive.bind(*operands, **{**template.params, "jaxpr": closed, "name": name})
-    return list(made)
+    results = primitive.bind(*operands, **{**template.params, "jaxpr": closed, "name": name})
+    return list(results)
 
 
 def with_traceback(eqn: Eqn, like: Eqn) -> Eqn:
-    """Return the eqn with the traceback of another."""
     source = eqn.source_info.replace(traceback=traceback(like))
     return eqn.replace(source_info=source)
 
@@ -150,8 +125,8 @@ def new_var_like(var: Var, dtype: Any = None) -> Var:
     aval: Any = var.aval
     if dtype is not None:
         aval = aval.update(dtype=dtype, weak_type=False)
-    made: Var = jax.extend.core.Var(aval)
-    return made
+    new: Var = jax.extend.core.Var(aval)
+    return new
 
 
 def as_jit_jaxpr(jaxpr: Jaxpr) -> ClosedJaxpr:
@@ -173,8 +148,8 @@ def part_of(
     for names, count in (("arg_names", len(invars)), ("result_paths", len(outvars))):
         if hasattr(info, names):
             info = info._replace(**{names: ("",) * count})
-    made = jaxpr.replace(invars=list(invars), outvars=list(outvars), debug_info=info)
-    return as_jit_jaxpr(with_other_eqns(made, eqns))
+    part = jaxpr.replace(invars=list(invars), outvars=list(outvars), debug_info=info)
+    return as_jit_jaxpr(with_other_eqns(part, eqns))
 
 
 @functools.cache
@@ -189,18 +164,12 @@ def _jit_eqn(inputs: int, outputs: int) -> Eqn:
 
 
 def as_remat(body: Jaxpr, inputs: Sequence[Var], outputs: Sequence[Var], like: Eqn) -> Eqn:
-    """Return a remat eqn of an open jaxpr, without a policy.
-
-    Args:
-      body: the open jaxpr.
-      inputs: variables around it, one for each of the body's invars.
-      outputs: variables around it, one for each of the body's outvars.
-      like: an eqn whose source line it is given.
-    """
-    template = _remat_eqn()
+    """Return a remat eqn of an open jaxpr, without a policy."""
+    jax = import_jax()
+    template = open_jaxpr(jax.make_jaxpr(jax.checkpoint(lambda x: x + x))(1.0)).eqns[0]
     held = with_jaxpr(params(template)["jaxpr"], body)
-    made = with_params(template, {"jaxpr": held, "policy": None})
-    return made.replace(
+    remat = with_params(template, {"jaxpr": held, "policy": None})
+    return remat.replace(
         invars=list(inputs),
         outvars=list(outputs),
         source_info=like.source_info,
@@ -209,17 +178,8 @@ def as_remat(body: Jaxpr, inputs: Sequence[Var], outputs: Sequence[Var], like: E
     )
 
 
-@functools.cache
-def _remat_eqn() -> Eqn:
-    jax = import_jax()
-    return open_jaxpr(jax.make_jaxpr(jax.checkpoint(lambda x: x + x))(1.0)).eqns[0]
-
-
 def as_name(var: Var, name: str) -> Eqn:
-    """Return the eqn that gives a value a `checkpoint_name`.
-
-    Its input and its output are new variables.
-    """
+    """Return the eqn that gives a value a `checkpoint_name`, between new variables."""
     jax = import_jax()
     from jax.ad_checkpoint import checkpoint_name
 
@@ -236,7 +196,6 @@ def as_constraint(var: Var, mesh: Any, split: Sequence[tuple[str, ...]]) -> Eqn:
 
 
 def with_params(eqn: Eqn, changed: Mapping[str, Any]) -> Eqn:
-    """Return the eqn with some of its params (see `params`) changed."""
     if eqn.primitive.name != "call_hi_primitive":
         return eqn.replace(params={**eqn.params, **changed})
     return eqn.replace(params=with_bound_params(eqn.params, changed))
@@ -254,8 +213,8 @@ def with_eqns(jaxpr: Jaxpr, invars: Sequence[Var], eqns: Sequence[Eqn]) -> Jaxpr
     info = jaxpr.debug_info
     names = getattr(info, "arg_names", None)
     if names is not None and len(names) == len(jaxpr.invars):
-        known = dict(zip(jaxpr.invars, names, strict=True))
-        info = info._replace(arg_names=tuple(known[v] for v in invars))
+        name_of = dict(zip(jaxpr.invars, names, strict=True))
+        info = info._replace(arg_names=tuple(name_of[v] for v in invars))
     return jaxpr.replace(invars=list(invars), eqns=list(eqns), debug_info=info)
 
 
@@ -272,15 +231,12 @@ def with_other_eqns(jaxpr: Jaxpr, eqns: Sequence[Eqn]) -> Jaxpr:
 def _is_high(eqn: Eqn) -> bool:
     inner = (open_jaxpr(value) for value in eqn.params.values() if is_jaxpr(value))
     return eqn.primitive.name == "call_hi_primitive" or any(
-        getattr(each, "is_high", False) for each in inner
+        getattr(item, "is_high", False) for item in inner
     )
 
 
 def with_bound_params(bound: Mapping[str, Any], changed: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what remat or scan is bound with, with some of its params changed.
-
-    See `with_params`.
-    """
+    """Return what remat or scan is bound with, with some of its params changed."""
     prim = bound.get("_prim")
     if prim is None:
         return {**bound, **changed}

@@ -22,7 +22,6 @@ def is_in_shard_map() -> bool:
 
 
 def axes_of(mesh: Any) -> dict[str, int]:
-    """Return the axes of a Mesh or an AbstractMesh with their sizes, in order."""
     return {str(name): int(size) for name, size in mesh.shape.items()}
 
 
@@ -35,10 +34,6 @@ def new_mesh(axes: Mapping[str, int], *, explicit: bool) -> Any:
     """Return a mesh of as many CPU devices as its axes take.
 
     If there are too few and no backend has started yet, JAX is asked for more.
-
-    Args:
-      axes: the size of each axis.
-      explicit: whether the axes are explicit; else they are automatic.
 
     Raises:
       InputsError: there are too few.
@@ -151,13 +146,13 @@ def mesh_that_says(mesh: Any, platform: str) -> Any:
             return int(self._devices.size)
 
         def __getitem__(self, key: Any) -> Any:
-            found = self._devices.flat[key]
-            return found if isinstance(found, np.ndarray) else Device(found)
+            device = self._devices.flat[key]
+            return device if isinstance(device, np.ndarray) else Device(device)
 
     class Devices(np.ndarray):
         def __getitem__(self, key: Any) -> Any:
-            found = super().__getitem__(key)
-            return found if isinstance(found, np.ndarray) else Device(found)
+            device = super().__getitem__(key)
+            return device if isinstance(device, np.ndarray) else Device(device)
 
         @property
         def flat(self) -> Any:
@@ -165,6 +160,6 @@ def mesh_that_says(mesh: Any, platform: str) -> Any:
 
     mesh.abstract_mesh  # noqa: B018  # computed from the devices, and kept
     # A Mesh of the same devices is the same object, which others hold.
-    made = object.__new__(type(mesh))
-    vars(made).update(vars(mesh), devices=mesh.devices.view(Devices))
-    return made
+    stand_in = object.__new__(type(mesh))
+    vars(stand_in).update(vars(mesh), devices=mesh.devices.view(Devices))
+    return stand_in

@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+_ABSENT = object()
 
 
 @contextlib.contextmanager
-def patched(made: Mapping[tuple[Any, str], Any]) -> Iterator[None]:
+def patched(values: Mapping[tuple[Any, str], Any]) -> Iterator[None]:
     """Set attributes, given as object and name, for as long as the context lasts."""
-    before = {key: getattr(*key) for key in made}
+    # What an object has of its class, and not itself, it has of its class again.
+    before = {(owner, name): vars(owner).get(name, _ABSENT) for owner, name in values}
     try:
-        for (module, name), new in made.items():
-            setattr(module, name, new)
+        for (owner, name), new in values.items():
+            setattr(owner, name, new)
         yield
     finally:
-        for (module, name), old in before.items():
-            setattr(module, name, old)
+        for (owner, name), old in before.items():
+            if old is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, old)
+
+
+def in_this_thread(plain: Callable[..., Any], new: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what calls `new` in the thread that runs now, and `plain` in others."""
+    thread = threading.get_ident()
+
+    @functools.wraps(plain)
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        return (new if threading.get_ident() == thread else plain)(*args, **kwargs)
+
+    return chosen

@@ -96,9 +96,9 @@ def _of_shard_map() -> dict[tuple[Any, str], Any]:
 
         def all_devices(called: Any, backend: Any) -> Any:
             count = called.local_axis_size
-            found = plain(called, backend)
-            is_absent = called.devices is None and len(found) < count
-            return _AbsentDevices(range(count)) if is_absent else found
+            devices = plain(called, backend)
+            is_absent = called.devices is None and len(devices) < count
+            return _AbsentDevices(range(count)) if is_absent else devices
 
         return {(pmap, "_get_devices"): all_devices, (pmap, "Mesh"): mesh}
     sharding = import_jax().sharding
@@ -112,9 +112,11 @@ def _of_shard_map() -> dict[tuple[Any, str], Any]:
     def mesh_devices(
         devices: Any, backend: Any, local_size: int, size: int | None, *args: Any
     ) -> Any:
-        found = plain_devices(devices, backend, local_size, size, *args)
+        chosen = plain_devices(devices, backend, local_size, size, *args)
         count = size or local_size
-        return found if devices is not None or len(found) == count else _AbsentDevices(range(count))
+        return (
+            chosen if devices is not None or len(chosen) == count else _AbsentDevices(range(count))
+        )
 
     def made(*args: Any) -> Any:
         is_absent = any(isinstance(arg, _AbsentDevices) for arg in args)

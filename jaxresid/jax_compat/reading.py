@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
 from jaxresid.jax_compat.jaxpr_types import Aval, ClosedJaxpr, Eqn, Jaxpr, Literal, Primitive, Var
@@ -49,7 +49,6 @@ def _dce_rules() -> Mapping[Primitive, Any]:
 
 
 def is_jaxpr(value: object) -> TypeGuard[ClosedJaxpr]:
-    """Return whether a value is a jaxpr, open or closed."""
     return (hasattr(value, "eqns") and hasattr(value, "outvars")) or (
         hasattr(value, "jaxpr") and hasattr(value, "consts")
     )
@@ -106,8 +105,12 @@ def as_policies_see(eqn: Eqn) -> tuple[Primitive, Mapping[str, Any]]:
 
 
 def is_literal(var: Var) -> TypeGuard[Literal]:
-    """Return whether an operand is a literal."""
     return hasattr(var, "val")
+
+
+def variables(values: Iterable[Var]) -> Iterator[Var]:
+    """Return what of operands or outputs is no literal; literals have no hash."""
+    return (v for v in values if not is_literal(v))
 
 
 def literal_text(var: Literal) -> str:

@@ -22,7 +22,6 @@ def is_ref(value: Any) -> bool:
 
 
 def is_ref_type(aval: Any) -> bool:
-    """Return whether the type of a variable is that of a `jax.Ref`."""
     return type(aval).__name__ == "AbstractRef"
 
 
@@ -38,10 +37,10 @@ def abstract_ref(struct: Any) -> Any:
     from jax._src.state.types import AbstractRef
 
     jax = import_jax()
-    made = object.__new__(next(v for n in _REFS if (v := getattr(core, n, None)) is not None))
+    ref = object.__new__(next(v for n in _REFS if (v := getattr(core, n, None)) is not None))
     held = open_jaxpr(jax.make_jaxpr(lambda x: x)(struct)).invars[0].aval
-    vars(made).update(_aval=AbstractRef(held), _refs=None)
-    return made
+    vars(ref).update(_aval=AbstractRef(held), _refs=None)
+    return ref
 
 
 def held_refs(closed: ClosedJaxpr) -> dict[Var, Any]:
@@ -51,22 +50,19 @@ def held_refs(closed: ClosedJaxpr) -> dict[Var, Any]:
 
 
 def without_refs(closed: ClosedJaxpr, inputs: Sequence[Var]) -> tuple[ClosedJaxpr, tuple[int, ...]]:
-    """Return a closed jaxpr of Refs as one of what they hold.
-
-    After its outputs it also returns what the Refs hold in the end.
+    """Return a closed jaxpr of Refs as one of what they hold, which also returns the last values.
 
     Args:
-      closed: the closed jaxpr of Refs.
       inputs: the invars of what is made, Refs that it closes over among them.
 
     Returns:
-      that jaxpr, and the indices of the inputs that it returns.
+      That jaxpr, and the indices of the inputs that it returns.
     """
     from jax._src.state import discharge
 
-    known = inspect.signature(discharge.discharge_state).parameters
+    parameters = inspect.signature(discharge.discharge_state).parameters
     discharge_state = discharge.discharge_state
-    if "lower" in known:  # 0.9: else checkpoints of jax_remat3 become their bodies
+    if "lower" in parameters:  # 0.9: else checkpoints of jax_remat3 become their bodies
         discharge_state = functools.partial(discharge_state, lower=False)
     jaxpr, inside = open_jaxpr(closed), set(inputs)
     pairs = zip(jaxpr.constvars, closed.consts, strict=True)
@@ -80,9 +76,9 @@ def without_refs(closed: ClosedJaxpr, inputs: Sequence[Var]) -> tuple[ClosedJaxp
     new: Callable[..., Any] = type(closed)
     with patched({(discharge, "discharge_state"): discharge_state}):
         if open_jaxpr(closed) is closed:
-            made = discharge_state(jaxpr.replace(consts=consts, **changed))
-        elif "closed_jaxpr" in known:
-            made = discharge_state(new(jaxpr.replace(**changed), consts))
+            discharged = discharge_state(jaxpr.replace(consts=consts, **changed))
+        elif "closed_jaxpr" in parameters:
+            discharged = discharge_state(new(jaxpr.replace(**changed), consts))
         else:
-            made = new(*discharge_state(jaxpr.replace(**changed), consts))
-    return made, tuple(i for i, v in enumerate(inputs) if is_ref_type(v.aval))
+            discharged = new(*discharge_state(jaxpr.replace(**changed), consts))
+    return discharged, tuple(i for i, v in enumerate(inputs) if is_ref_type(v.aval))

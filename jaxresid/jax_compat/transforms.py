@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jaxresid.base.errors import calls_user_code
-from jaxresid.jax_compat.patches import patched
+from jaxresid.jax_compat.patches import in_this_thread, patched
 from jaxresid.jax_compat.version import import_jax
 
 
@@ -27,21 +26,17 @@ def replacing_differentiated(
     from jax._src import linear_util
     from jax._src.interpreters import ad
 
-    thread = threading.get_ident()
     plain: Callable[..., Any] = ad.linearize
 
-    @functools.wraps(plain)
     def linearize(fun: Any, *primals: Any, **options: Any) -> Any:
-        if threading.get_ident() != thread:
-            return plain(fun, *primals, **options)
         has_aux = bool(options.get("has_aux"))
         if not isinstance(fun, linear_util.WrappedFun):
             return plain(new(fun, has_aux), *primals, **options)
         # Until 0.9.
-        made = linear_util.wrap_init(new(fun.call_wrapped, has_aux), debug_info=fun.debug_info)
-        return plain(made, *primals, **options)
+        wrapped = linear_util.wrap_init(new(fun.call_wrapped, has_aux), debug_info=fun.debug_info)
+        return plain(wrapped, *primals, **options)
 
-    with patched({(ad, "linearize"): linearize}):
+    with patched({(ad, "linearize"): in_this_thread(plain, linearize)}):
         yield
 
 
@@ -59,29 +54,25 @@ def replacing_vjp(new: Callable[..., Any]) -> Iterator[None]:
     jax = import_jax()
     from jax._src import api
 
-    thread = threading.get_ident()
     inner = getattr(api, "_vjp", None)  # all go through it until 0.9
     plain: Callable[..., Any] = inner or api.vjp
 
-    @functools.wraps(plain)
     def vjp(fun: Any, *primals: Any, has_aux: bool = False, **options: Any) -> Any:
         as_it_is = functools.partial(plain, fun, *primals, has_aux=has_aux, **options)
-        if threading.get_ident() != thread or options:
+        if options:
             return as_it_is()
         return new(as_it_is, fun if inner is None else fun.call_wrapped, primals, has_aux)
 
     names = [(api, "_vjp")] if inner else [(api, "vjp"), (jax, "vjp")]
-    with patched(dict.fromkeys(names, vjp)):
+    with patched(dict.fromkeys(names, in_this_thread(plain, vjp))):
         yield
 
 
 def checkpointed_function(frame: types.FrameType) -> Callable[..., Sequence[Any]] | None:
     """Return the function that is checkpointed by a call of `jax.checkpoint`.
 
-    None where it is not known (jax_remat3).
-
-    Args:
-      frame: the frame of `jax.checkpoint` that binds it; its names are the same in 0.7.0 to 0.12.
+    None where it is not known (jax_remat3). `frame` is that of `jax.checkpoint` that binds it; its
+    names are the same in 0.7.0 to 0.12.
     """
     jax = import_jax()
     fun, tree = frame.f_locals.get("fun_"), frame.f_locals.get("in_tree")
@@ -91,8 +82,8 @@ def checkpointed_function(frame: types.FrameType) -> Callable[..., Sequence[Any]
     @calls_user_code
     def call(*operands: Any) -> Sequence[Any]:
         args, kwargs = jax.tree.unflatten(tree, operands[len(operands) - tree.num_leaves :])
-        found: Sequence[Any] = jax.tree.leaves(fun(*args, **kwargs))
-        return found
+        leaves: Sequence[Any] = jax.tree.leaves(fun(*args, **kwargs))
+        return leaves
 
     return call
 
@@ -102,9 +93,9 @@ def static_arguments(fun: Callable[..., Any]) -> tuple[frozenset[int], frozenset
 
     The positions are those in a call of the function. Both are empty for what JAX does not jit.
     """
-    given = 0
+    bound = 0
     while isinstance(fun, functools.partial):
-        given += len(fun.args)
+        bound += len(fun.args)
         fun = fun.func
     try:
         info = getattr(fun, "_jit_info", None)
@@ -112,7 +103,7 @@ def static_arguments(fun: Callable[..., Any]) -> tuple[frozenset[int], frozenset
         info = None
     positions = getattr(info, "static_argnums", None) or ()
     names = getattr(info, "static_argnames", None) or ()
-    return frozenset(n - given for n in positions if n >= given), frozenset(names)
+    return frozenset(n - bound for n in positions if n >= bound), frozenset(names)
 
 
 def is_live_tracer(value: Any) -> bool:

@@ -72,34 +72,29 @@ def _keep_logs_of_backends() -> None:
 
 
 def jax_version() -> str:
-    """Return the version of the installed jax."""
     import jax
 
     return getattr(jax, "__version__", None) or importlib.metadata.version("jax")
 
 
 def jaxlib_version() -> str:
-    """Return the version of the installed jaxlib."""
     import jaxlib
 
     return getattr(jaxlib, "__version__", None) or importlib.metadata.version("jaxlib")
 
 
 def compilers() -> dict[str, str]:
-    """Return the packages that compile, with their versions: jaxlib, and libtpu where installed."""
-    found = {"jaxlib": jaxlib_version()}
+    versions = {"jaxlib": jaxlib_version()}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        found["libtpu"] = importlib.metadata.version("libtpu")
-    return found
+        versions["libtpu"] = importlib.metadata.version("libtpu")
+    return versions
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version, as in "0.7.1"."""
     return tuple(int(n) for n in version.split("."))
 
 
 def flags() -> dict[str, bool]:
-    """Return the values of those flags that change residuals and exist in this version."""
     config = import_jax().config
     values = {name: getattr(config, name, None) for name in _FLAGS}
     return {name: bool(value) for name, value in values.items() if value is not None}

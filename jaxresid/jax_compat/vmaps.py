@@ -7,13 +7,12 @@ import dataclasses
 import functools
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 from jaxresid.base.errors import RetraceError, calls_user_code
-from jaxresid.jax_compat.patches import patched
+from jaxresid.jax_compat.patches import in_this_thread, patched
 from jaxresid.jax_compat.version import import_jax
 
 # The function of JAX that calls what `jax.vmap` was given, the same in 0.7 to 0.12.
@@ -33,10 +32,8 @@ class VmapCall:
     """A call of a vmapped function, with flat arguments.
 
     Attributes:
-      size: the size of the mapped axis.
       caller: `jacfwd` or `jacrev` where that maps over a basis, `map` where `jax.lax.map` maps a
         part; else `vmap`.
-      function: the name of the mapped function; '' where it has none.
       axes: the mapped axis of each argument; None for one that is not mapped.
       is_divisible: whether a part of the axis can be mapped alone: it has no name, and no mesh
         splits it.
@@ -56,16 +53,11 @@ class VmapCall:
         return self.batch(self.size, self.axes, None)(*operands)
 
     def labelled(self, label: str, operands: Sequence[Any]) -> Any:
-        """Return the results as they are, from eqns whose name stacks hold a label."""
         with import_jax().named_scope(label):
             return self.as_it_is(operands)
 
     def in_parts(self, count: int, operands: Sequence[Any]) -> Any:
         """Return the results for some items at a time, as `jax.lax.map` with a `batch_size` does.
-
-        Args:
-          count: how many items, of which there are more.
-          operands: the flat arguments.
 
         Raises:
           RetraceError: a result is mapped in another way than along an axis.
@@ -78,15 +70,17 @@ class VmapCall:
         asked: list[int | None] = []
         tail: list[Any] = []
 
-        def first(found: Sequence[Any]) -> list[Any]:
-            if not all(axis is None or isinstance(axis, int) for axis in found):
+        def first(result_axes: Sequence[Any]) -> list[Any]:
+            if not all(axis is None or isinstance(axis, int) for axis in result_axes):
                 raise RetraceError("a vmap has results without a mapped axis of their own")
-            asked[:] = found
-            return [None if axis is None else 0 for axis in found]
+            asked[:] = result_axes
+            return [None if axis is None else 0 for axis in result_axes]
 
         def part(size: int, items: Sequence[Any]) -> Any:
-            given = dict(zip(mapped, items, strict=True))
-            return self.batch(size, axes, first)(*(given.get(i, v) for i, v in enumerate(operands)))
+            by_number = dict(zip(mapped, items, strict=True))
+            return self.batch(size, axes, first)(
+                *(by_number.get(i, v) for i, v in enumerate(operands))
+            )
 
         @calls_user_code
         def body(carry: Any, items: Sequence[Any]) -> tuple[Any, list[Any]]:
@@ -131,13 +125,12 @@ def replacing_vmap_calls(new: Callable[[VmapCall, Sequence[Any]], Any]) -> Itera
     from jax._src import core
     from jax._src.interpreters import batching
 
-    thread, plain = threading.get_ident(), batching.batch
+    plain = batching.batch
 
-    @functools.wraps(plain)
     def batch(fun: Any, axis: Any, in_dims: Any, out_dims: Any, *args: Any, **options: Any) -> Any:
-        frame = sys._getframe(1)
+        frame = sys._getframe(2)
         as_it_is = functools.partial(plain, fun, axis, in_dims, out_dims, *args, **options)
-        if threading.get_ident() != thread or frame.f_code.co_qualname != _VMAP:
+        if frame.f_code.co_qualname != _VMAP:
             return as_it_is()
 
         def again(size: int, axes: Sequence[int | None], results: Any) -> Any:
@@ -149,7 +142,7 @@ def replacing_vmap_calls(new: Callable[[VmapCall, Sequence[Any]], Any]) -> Itera
             return plain(fun, part, list(axes), wanted, *args, **options).call_wrapped
 
         axes = tuple(in_dims)
-        is_plain = all(each is None or isinstance(each, int) for each in axes)
+        is_plain = all(mapped is None or isinstance(mapped, int) for mapped in axes)
         call = VmapCall(
             int(axis.size),
             _caller(frame),
@@ -163,14 +156,12 @@ def replacing_vmap_calls(new: Callable[[VmapCall, Sequence[Any]], Any]) -> Itera
         )
         return _Replaced(lambda *operands: new(call, operands))
 
-    with patched({(batching, "batch"): batch}):
+    with patched({(batching, "batch"): in_this_thread(plain, batch)}):
         yield
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Replaced:
-    """What stands for a function that JAX's `batch` returns."""
-
     call_wrapped: Callable[..., Any]
 
 

@@ -35,9 +35,9 @@ from jaxresid.advice.timing.chips import chip_of
 from jaxresid.base.errors import JaxresidError
 from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.call.question import Question
-from jaxresid.inspector.jaxpr.bindings import intercept_bind
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import gc_paused
+from jaxresid.jax_compat import intercept_bind
 from jaxresid.results import Plan
 from jaxresid.xla.places import parse_place, why_unavailable
 from jaxresid.xla.processes.cache import CompileCache, default_directory

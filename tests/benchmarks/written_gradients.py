@@ -27,8 +27,8 @@ from jaxresid.advice.plan.verification import in_process_check
 from jaxresid.base.errors import JaxresidError
 from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.call.question import Question
-from jaxresid.inspector.jaxpr.bindings import intercept_bind
 from jaxresid.inspector.report import subject
+from jaxresid.jax_compat import intercept_bind
 from jaxresid.xla.places import parse_place
 from tests.benchmarks.accuracy import corpus, estimates
 from tests.benchmarks.confirmed_plans import SHARES

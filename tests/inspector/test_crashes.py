@@ -232,7 +232,7 @@ def with_a_malformed_jaxpr(trace, primal):
         ((of_loss, "retrace"), without_vjp, "AttributeError"),
         ((of_loss, "retrace"), with_a_malformed_jaxpr, "KeyError"),
         ((effects, "with_shared_layers"), gone, "AttributeError"),
-        ((tracing, "_as_evaluation"), gone, "AttributeError"),
+        ((tracing, "as_evaluation"), gone, "AttributeError"),
     ],
 )
 def test_errors_of_ours_in_a_rewrite_are_told(where, instead, error, monkeypatch, told):

@@ -2,7 +2,7 @@
 
 Functions that are there already, closures and methods of objects among them, get the code that
 they would have; what a module defines otherwise is defined again in it. All of it is undone. What
-JAX has traced before is not found again: see `bindings.intercept_bind`.
+JAX has traced before is not found again: see `jax_compat.intercept_bind`.
 """
 
 from __future__ import annotations

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from jaxresid import jax_compat
 from jaxresid.advice.plan.live_patch import UnpatchableError, patched
 from jaxresid.base.errors import JaxresidError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.holes.splicing import Gradients, leaving_out
-from jaxresid.inspector.jaxpr.bindings import intercept_bind
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.variants.choices import Variant, Variants, everywhere
@@ -125,7 +125,7 @@ def in_process_check(
 
     def check(edits: Sequence[FileEdit], promised: PlanFigures) -> WrittenCode:
         try:
-            with patched(edits, question.fun) as fun, intercept_bind({}):
+            with patched(edits, question.fun) as fun, jax_compat.intercept_bind({}):
                 edited = subject(replace(question, fun=fun, mode=original.target.mode))
                 if made_of is not None:
                     edited = made_of(edited)
@@ -152,6 +152,6 @@ def retrace(subject: Subject) -> None:
     """
     for gradients in (leaving_out(Gradients(subject.frames)), contextlib.nullcontext()):
         # Strings among the auxiliary outputs cannot be returned.
-        with contextlib.suppress(Exception), intercept_bind({}), gradients:
+        with contextlib.suppress(Exception), jax_compat.intercept_bind({}), gradients:
             subject.trace.run_again(subject.fun)
             return

@@ -42,9 +42,6 @@ class ReachedObject:
     Attributes:
       owner, key: the place that it is in: the attribute of an object, the entry of a dict or a
         list. No owner (None): the key is a Ref, whatever reaches it.
-      path: what its leaves' paths begin with.
-      start, stop: the range of its leaves.
-      treedef: its tree structure.
     """
 
     owner: Any
@@ -66,12 +63,10 @@ class Arguments:
         occurs before it already.
       treedef: the structure of `(args, kwargs)`, whose leaves come first.
       layout: how objects that the function may change in place are made of the leaves.
-      names: what the positional arguments are called.
       reached: what is no argument; its leaves come last.
       owners: the objects, dicts and lists that the function reaches, with their paths: it may put
         something into them, and they are to stay as they are.
       refs: the leaves that are what a `jax.Ref` holds, each with the Ref.
-      is_mutable: whether it holds any object whose change in place its owner sees.
       changing: the paths whose leaves the function changes; None: not known yet.
       mesh: what the leaves are split over, a Mesh or an AbstractMesh; None: they are not.
       context: the mesh to trace in; None: that which the caller is in.
@@ -97,7 +92,6 @@ class Arguments:
     numbers: frozenset[int] = frozenset()
 
     def having(self, role: str) -> tuple[int, ...]:
-        """Return the indices of the leaves that have a role."""
         return tuple(i for i, r in enumerate(self.roles) if r == role)
 
     @property
@@ -111,11 +105,7 @@ class Arguments:
         return self if roles == self.roles else replace(self, roles=roles)
 
     def some(self, numbers: Iterable[int]) -> Arguments:
-        """Return the arguments with only some of the traced leaves.
-
-        Args:
-          numbers: the places in `dynamic` of those that stay.
-        """
+        """Return the arguments with only some of the traced leaves, by place in `dynamic`."""
         dynamic = self.dynamic
         left_out = set(dynamic).difference(dynamic[n] for n in numbers)
         kept = [i for i in range(len(self.leaves)) if i not in left_out]
@@ -129,16 +119,11 @@ class Arguments:
     def sharding(
         self, invars: Sequence[Var], known: Mapping[Var, tuple[int, ...]]
     ) -> Sharding | None:
-        """Return how a jaxpr is split; None without a mesh. See `Sharding`.
-
-        Args:
-          invars: the invars of the jaxpr, constants first.
-          known: the shapes that a device holds of other variables.
-        """
+        """Return how a jaxpr is split, also variables of `known` shapes; None without a mesh."""
         if self.mesh is None:
             return None
-        given = zip(reversed(invars), reversed(self.dynamic), strict=False)
-        splits = {var: _split_of(self.leaves[i]) for var, i in given}
+        pairs = zip(reversed(invars), reversed(self.dynamic), strict=False)
+        splits = {var: _split_of(self.leaves[i]) for var, i in pairs}
         return Sharding(jax_compat.axes_of(self.mesh), splits, known)
 
 
@@ -167,7 +152,6 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
     """Flatten a call and decide which leaves are differentiated.
 
     Args:
-      question: the function, its call and the options.
       mesh: a Mesh or AbstractMesh to trace in; arrays without a sharding are on all its devices.
         None: that of the arrays' own shardings, if they have any of several devices.
 
@@ -180,7 +164,7 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
     positions = question.positions(names)
     around = outside(question.fun)
     tree = (tuple(args), dict(kwargs))
-    flat = flattened(tree, [each for _, each in around.variables])
+    flat = flattened(tree, [variable for _, variable in around.variables])
     is_wanted = _is_wanted(flat)
     fixed = _static_leaves(question.fun, flat)
     modules = _equinox_modules(tree)
@@ -207,7 +191,7 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
     for name, leaf in zip(paths, leaves, strict=True):
         if is_array(leaf):
             _check_even(name, leaf)
-    found = Arguments(
+    call = Arguments(
         paths=tuple(paths),
         leaves=tuple(leaves),
         roles=tuple(roles),
@@ -222,29 +206,26 @@ def arguments(question: Question, mesh: Any = None) -> Arguments:
         trips=question.trips,
         numbers=frozenset(numbers),
     )
-    passed = {id(each) for each in flat.layout.outside}
+    passed = {id(variable) for variable in flat.layout.outside}
     places = [(v, value_of(v), path) for path, v in around.variables if id(v) not in passed]
-    given = {id(leaf) for leaf in flat.leaves}
-    places += [(None, ref, path) for path, ref in around.refs if id(ref) not in given]
-    found = with_reached(found, places)
+    passed_leaves = {id(leaf) for leaf in flat.leaves}
+    places += [(None, ref, path) for path, ref in around.refs if id(ref) not in passed_leaves]
+    call = with_reached(call, places)
     # A program may have no float argument at all.
-    if question.is_loss and not found.is_mutable and not found.having("differentiated"):
-        raise InputsError(_nothing_to_differentiate(found, positions, names))
-    return found
+    if question.is_loss and not call.is_mutable and not call.having("differentiated"):
+        raise InputsError(_nothing_to_differentiate(call, positions, names))
+    return call
 
 
 def with_reached(call: Arguments, places: Sequence[tuple[Any, Any, str]]) -> Arguments:
-    """Return the arguments with what is in some places as inputs.
-
-    These inputs replace those of the places that the arguments had.
+    """Return the arguments with places as inputs, which replace those that they had.
 
     Args:
-      call: the arguments.
       places: an owner, a key and a path each, see `ReachedObject`.
     """
     jax = jax_compat.import_jax()
     count = call.treedef.num_leaves
-    paths, leaves, roles = (list(each[:count]) for each in (call.paths, call.leaves, call.roles))
+    paths, leaves, roles = (list(items[:count]) for items in (call.paths, call.leaves, call.roles))
     refs = {i: ref for i, ref in call.refs.items() if i < count}
     reached = []
     for owner, key, path in places:
@@ -278,33 +259,28 @@ def without_changed(call: Arguments, paths: Sequence[str]) -> Arguments:
     It returns them beside its outputs, and they are not differentiated. What it reaches and leaves
     as it is are constants, except Refs.
 
-    Args:
-      call: the arguments as they were given.
-      paths: the paths of the leaves that it changes.
-
     Raises:
       InputsError: nothing is left to differentiate.
     """
     changed = frozenset(paths)
     kept = [
-        (each.owner, each.key, each.path)
-        for each in call.reached
-        if not changed.isdisjoint(call.paths[each.start : each.stop])
-        or any(i in call.refs for i in range(each.start, each.stop))
+        (reached.owner, reached.key, reached.path)
+        for reached in call.reached
+        if not changed.isdisjoint(call.paths[reached.start : reached.stop])
+        or any(i in call.refs for i in range(reached.start, reached.stop))
     ]
-    found = with_reached(call, kept)
+    kept_call = with_reached(call, kept)
     roles = [
         "traced" if role == "differentiated" and path in changed else role
-        for path, role in zip(found.paths, found.roles, strict=True)
+        for path, role in zip(kept_call.paths, kept_call.roles, strict=True)
     ]
-    found = replace(found, roles=tuple(roles), changing=changed)
-    if not found.having("differentiated"):
-        raise InputsError(_nothing_to_differentiate(found, None, []))
-    return found
+    kept_call = replace(kept_call, roles=tuple(roles), changing=changed)
+    if not kept_call.having("differentiated"):
+        raise InputsError(_nothing_to_differentiate(kept_call, None, []))
+    return kept_call
 
 
 def signature_of(fun: Callable[..., Any]) -> inspect.Signature | None:
-    """Return the signature of a function, None where Python cannot tell it."""
     try:
         return inspect.signature(fun)
     except Exception:  # TypeError, ValueError, or what the attributes of a callable object raise
@@ -323,11 +299,11 @@ def bind(fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     try:
         signature.bind(*args, **kwargs)
     except TypeError as e:
-        given = ", ".join(
+        passed = ", ".join(
             [f"{len(args)} positional"] * bool(args or not kwargs) + [f"{k}=" for k in kwargs]
         )
         raise InputsError(
-            f"the inputs do not fit: {e} (given: {given})\n"
+            f"the inputs do not fit: {e} (given: {passed})\n"
             f"  {getattr(fun, '__name__', 'the target')}{signature}"
         ) from None
 
@@ -347,7 +323,6 @@ def _argument_names(
 
 
 def _path(path: Sequence[Any], names: Sequence[str]) -> str:
-    """Return the path of a leaf of `(args, kwargs)`."""
     where, which = path[0].idx, path[1]
     return path_text(names[which.idx] if where == 0 else which.key, path[2:])
 
@@ -414,19 +389,19 @@ def _role(leaf: Any, chosen: bool, mesh: Any) -> tuple[Any, str]:
 
 
 def _nothing_to_differentiate(
-    found: Arguments, argnums: frozenset[int] | None, names: list[str]
+    call: Arguments, argnums: frozenset[int] | None, names: list[str]
 ) -> str:
     def describe(i: int) -> str:
-        leaf = found.leaves[i]
-        what = str(leaf.dtype) if found.roles[i] == "traced" else f"static {leaf!r:.40}"
-        return f"{found.paths[i]} ({what})"
+        leaf = call.leaves[i]
+        what = str(leaf.dtype) if call.roles[i] == "traced" else f"static {leaf!r:.40}"
+        return f"{call.paths[i]} ({what})"
 
     if argnums is not None:
         chosen = ", ".join(names[i] for i in sorted(argnums))
         which = f"argnums selects {chosen}, which holds no float or complex array"
     else:
         which = "no argument is a float or complex array, so there is nothing to differentiate"
-    listed = ", ".join(describe(i) for i in range(min(len(found.paths), 6)))
-    more = len(found.paths) - 6
+    listed = ", ".join(describe(i) for i in range(min(len(call.paths), 6)))
+    more = len(call.paths) - 6
     which += (f": {listed}" if listed else "") + (f" and {more} more" if more > 0 else "")
     return which if argnums is not None else f"{which}; mode program takes it as it is"

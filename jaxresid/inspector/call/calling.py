@@ -41,18 +41,18 @@ def called_with_changes(
     leaves = [leaf.value if isinstance(leaf, StaticNumber) else leaf for leaf in leaves]
     for i, ref in arguments.refs.items():
         leaves[i] = ref
-    found = [each for each in arguments.reached if each.owner is not None]
-    owners = {id(each.owner): ("", each.owner) for each in found}
-    owners |= {id(each): ("", each) for each in arguments.layout.outside}
+    owned = [reached for reached in arguments.reached if reached.owner is not None]
+    owners = {id(reached.owner): ("", reached.owner) for reached in owned}
+    owners |= {id(reached): ("", reached) for reached in arguments.layout.outside}
     owners |= {id(owner): (path, owner) for path, owner in arguments.owners}
     with restored([owner for _, owner in owners.values()]) as kept:
-        for each in found:
+        for reached in owned:
             put(
-                each.owner,
-                each.key,
-                jax.tree.unflatten(each.treedef, leaves[each.start : each.stop]),
+                reached.owner,
+                reached.key,
+                jax.tree.unflatten(reached.treedef, leaves[reached.start : reached.stop]),
             )
-        tree = arguments.layout.made(leaves)
+        tree = arguments.layout.tree_of(leaves)
         args, kwargs = tree
         try:
             with jax_compat.mapping_over_absent_devices():
@@ -84,9 +84,9 @@ def _added_leaves(
     loose: dict[str, Any] = {}
     if arguments.changing is not None and not arguments.changing:
         return held, loose
-    known = {id(owner) for _, owner in arguments.owners}
+    owned = {id(owner) for _, owner in arguments.owners}
     for (path, owner), before in zip(owners, kept, strict=True):
-        if id(owner) not in known:
+        if id(owner) not in owned:
             continue
         into = loose if type(owner) in (dict, list) else held
         for key, value in entries(owner).items():
@@ -104,33 +104,27 @@ def _added_leaves(
 def _leaves_that_moved(
     arguments: Arguments, owners: Sequence[tuple[str, Any]], kept: Sequence[Mapping[Any, Any]]
 ) -> dict[str, list[Any]]:
-    """Return the last of the dicts of `called_with_changes`.
-
-    `kept` is what was in the owners before.
-    """
+    """Return the last dict of `called_with_changes`; `kept` is what was in the owners before."""
     if arguments.changing is not None:
         return {}
     jax = jax_compat.import_jax()
-    known = {(id(each.owner), each.key) for each in arguments.reached}
-    found: dict[str, list[Any]] = {}
+    places = {(id(reached.owner), reached.key) for reached in arguments.reached}
+    moved: dict[str, list[Any]] = {}
     for (path, owner), before in zip(owners, kept, strict=True):
         for key, value in entries(owner).items():
-            if key not in before or before[key] is value or (id(owner), key) in known:
+            if key not in before or before[key] is value or (id(owner), key) in places:
                 continue
             leaves = [leaf for leaf in jax.tree.leaves(value) if jax_compat.is_live_tracer(leaf)]
             old = jax.tree.leaves(before[key], is_leaf=is_variable)
             if leaves and not any(is_variable(leaf) for leaf in old):
-                found[inner_path(path, owner, key)] = leaves
-    return found
+                moved[inner_path(path, owner, key)] = leaves
+    return moved
 
 
 def _changes(
     arguments: Arguments, tree: Any, leaves: Sequence[Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the first two dicts of `called_with_changes`.
-
-    `tree` was made of `leaves`, then handed to the function.
-    """
+    """Return the first two dicts of `called_with_changes`; `tree` was made of `leaves`."""
     jax = jax_compat.import_jax()
     held: dict[str, Any] = {}
     loose: dict[str, Any] = {}
@@ -145,12 +139,12 @@ def _changes(
         if arguments.changing is None or path in arguments.changing:
             into[path] = leaf[...] if jax_compat.is_ref(leaf) else leaf
 
-    for each in arguments.reached:
-        if each.owner is None:
+    for reached in arguments.reached:
+        if reached.owner is None:
             continue
-        now = entries(each.owner).get(each.key)
+        now = entries(reached.owner).get(reached.key)
         for keys, leaf in jax.tree_util.tree_flatten_with_path(now)[0]:
-            see(path_text(each.path, keys), leaf, held)
+            see(path_text(reached.path, keys), leaf, held)
     args, kwargs = tree
     parts = [(0, i, arg) for i, arg in enumerate(args)] + [(1, k, v) for k, v in kwargs.items()]
     for where, which, part in parts:

@@ -17,15 +17,7 @@ from jaxresid.targets.specs import ArraySpec
 def from_specs(
     args: Sequence[Any], kwargs: Mapping[str, Any], mesh: Any = None
 ) -> tuple[Inputs, list[str]]:
-    """Turn parsed SPECs into arguments and warnings.
-
-    Literals in them are static, numbers too.
-
-    Args:
-      args: the positional arguments.
-      kwargs: the keyword arguments.
-      mesh: the one whose axes the SPECs speak of.
-    """
+    """Turn parsed SPECs into arguments and warnings; numbers in them are static."""
     warnings: list[str] = []
     return Inputs(
         tuple(_structs(a, mesh, warnings) for a in args),
@@ -52,20 +44,20 @@ def from_function(make: Callable[[], Any], name: str) -> Inputs:
         layouts.append(flat.layout)
         carried.clear()
         refs.clear()
-        found = []
+        traced = []
         for leaf in flat.leaves:
             if isinstance(leaf, jax.core.Tracer) and jax_compat.is_ref(leaf):
                 carried.append(None)
-                found.append(leaf[...])
+                traced.append(leaf[...])
                 refs.append(len(carried) - 1)
             elif is_array(leaf) and not (
                 isinstance(leaf, jax.ShapeDtypeStruct) or jax_compat.is_ref(leaf)
             ):
                 carried.append(None)
-                found.append(leaf)
+                traced.append(leaf)
             else:
                 carried.append((leaf,))
-        return found
+        return traced
 
     try:
         shapes = iter(jax.eval_shape(arrays))
@@ -80,7 +72,7 @@ def from_function(make: Callable[[], Any], name: str) -> Inputs:
     leaves = [next(shapes) if kept is None else kept[0] for kept in carried]
     for i in refs:
         leaves[i] = jax_compat.abstract_ref(leaves[i])
-    args, kwargs = layouts[-1].made(leaves)
+    args, kwargs = layouts[-1].tree_of(leaves)
     return Inputs(args, kwargs)
 
 
@@ -117,11 +109,7 @@ def from_build(factory: Callable[[], Any], name: str) -> tuple[Callable[..., Any
 
 
 def _called(make: Callable[[], Any], name: str) -> Any:
-    """Return what a user's function returns.
-
-    Raises:
-      InputsError: it raises, whatever that is.
-    """
+    """Return what a user's function returns; whatever it raises is an InputsError."""
     try:
         return make()
     except SystemExit as e:
@@ -155,7 +143,6 @@ def _describe(value: Any) -> str:
 
 
 def _structs(value: Any, mesh: Any, warnings: list[str]) -> Any:
-    """Turn SPEC values into arguments; Python numbers become static by wrapping."""
     if isinstance(value, ArraySpec):
         return _struct(value, mesh, warnings)
     if isinstance(value, dict):

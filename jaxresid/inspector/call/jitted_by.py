@@ -21,7 +21,6 @@ class JittedFunction:
     """A function under its `functools.partial`s and bound methods.
 
     Attributes:
-      name: what it is called.
       by: what jits it; None: it is not jitted itself.
       is_bound: whether it has been given positional arguments already, so that its arguments have
         other numbers than those of the call.
@@ -34,23 +33,23 @@ class JittedFunction:
 
 def jitted_function(fun: Callable[..., Any]) -> JittedFunction:
     """Return what a callable calls, and what that is jitted by."""
-    found: Any = fun
+    inner: Any = fun
     is_bound = False
     while True:
-        if isinstance(found, functools.partial):
-            is_bound = is_bound or bool(found.args)
-            found = found.func
-        elif inspect.ismethod(found):
-            is_bound, found = True, found.__func__
-        elif type(found).__module__ == "equinox._module._prebuilt":  # a bound method of Equinox's
-            is_bound, found = True, found.func
+        if isinstance(inner, functools.partial):
+            is_bound = is_bound or bool(inner.args)
+            inner = inner.func
+        elif inspect.ismethod(inner):
+            is_bound, inner = True, inner.__func__
+        elif type(inner).__module__ == "equinox._module._prebuilt":  # a bound method of Equinox's
+            is_bound, inner = True, inner.func
         else:
             break
     try:
-        name = getattr(found, "__name__", None)
+        name = getattr(inner, "__name__", None)
     except Exception:  # a callable's own __getattr__ may raise anything
         name = None
-    return JittedFunction(str(name or type(found).__name__), _jitted_by(found), is_bound)
+    return JittedFunction(str(name or type(inner).__name__), _jitted_by(inner), is_bound)
 
 
 def _jitted_by(fun: Any) -> JittedBy | None:
@@ -72,18 +71,18 @@ def definition(target: Callable[..., Any]) -> Location | None:
     For a callable object this is where its class is defined, and for a loss or a training step that
     was made of a model where the model is.
     """
-    found: Any = target
-    while isinstance(found, functools.partial):
-        found = found.func
-    found = inspect.unwrap(found)
-    found = getattr(found, "__func__", found)
-    found = getattr(found, MODEL, found) if inspect.isfunction(found) else found
-    if not (inspect.isfunction(found) or inspect.isclass(found)):
-        found = type(found)
+    inner: Any = target
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    inner = inspect.unwrap(inner)
+    inner = getattr(inner, "__func__", inner)
+    inner = getattr(inner, MODEL, inner) if inspect.isfunction(inner) else inner
+    if not (inspect.isfunction(inner) or inspect.isclass(inner)):
+        inner = type(inner)
     try:
-        file = inspect.getsourcefile(found)
-        _, line = inspect.getsourcelines(found)
+        file = inspect.getsourcefile(inner)
+        _, line = inspect.getsourcelines(inner)
     except (TypeError, OSError):
         return None
-    name = found.__qualname__.replace(".<locals>", "")
+    name = inner.__qualname__.replace(".<locals>", "")
     return None if file is None else Location(os.path.abspath(file), line, None, name)

@@ -100,7 +100,6 @@ def split_over_devices(leaf: Any) -> Any | None:
 
 
 def like(leaf: Any, shape: Sequence[int], dtype: Any = None, sharding: Any = None) -> Any:
-    """Return an array's ShapeDtypeStruct with another shape, and another dtype or sharding."""
     jax = jax_compat.import_jax()
     return jax.ShapeDtypeStruct(
         tuple(shape),

@@ -32,9 +32,6 @@ class Slot:
 
     Attributes:
       start, stop: the range of the leaves that it is, or holds.
-      treedef: the structure of what a Variable holds, which it is made of again; None: a plain
-        leaf.
-      first: the number of the slot where the same object occurs before; None: it is the first.
       outside: the object itself, if the function reaches it by other ways as well.
     """
 
@@ -62,25 +59,25 @@ class Layout:
         """The Variables that the function reaches by other ways as well, which are not made."""
         return tuple(s.outside for s in self.slots if s.outside is not None and s.first is None)
 
-    def made(self, leaves: Sequence[Any]) -> Any:
+    def tree_of(self, leaves: Sequence[Any]) -> Any:
         """Return the tree of these leaves.
 
         Its Variables are new ones, except those outside, which are given the leaves.
         """
         jax = jax_compat.import_jax()
-        found: list[Any] = []
+        values: list[Any] = []
         for slot in self.slots:
             if slot.first is not None:
-                found.append(found[slot.first])
+                values.append(values[slot.first])
             elif slot.treedef is not None:
-                made = jax.tree.unflatten(slot.treedef, leaves[slot.start : slot.stop])
+                value = jax.tree.unflatten(slot.treedef, leaves[slot.start : slot.stop])
                 if slot.outside is not None:
-                    key = value_of(made)
-                    put(slot.outside, key, entries(made)[key])
-                found.append(made if slot.outside is None else slot.outside)
+                    key = value_of(value)
+                    put(slot.outside, key, entries(value)[key])
+                values.append(value if slot.outside is None else slot.outside)
             else:
-                found.append(leaves[slot.start])
-        return jax.tree.unflatten(self.outer, found)
+                values.append(leaves[slot.start])
+        return jax.tree.unflatten(self.outer, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +85,6 @@ class Flat:
     """A tree taken apart.
 
     Attributes:
-      layout: how the leaves make up the tree.
-      paths: for each leaf the keys on the way to it; a Variable's value has that of the Variable.
-      leaves: the leaves, those of a Variable that occurs twice once more.
       again: the leaves that occur once more: the leaf -> the first one.
       held: for each leaf whether it is in an object whose changes its owner sees.
       trainable: for each leaf whether the Variable that holds it is a Param; None: it is in none.
@@ -108,11 +102,10 @@ def flattened(tree: Any, outside: Sequence[Any] = ()) -> Flat:
     """Take a tree apart.
 
     Args:
-      tree: the tree.
       outside: objects that are used themselves, not made again.
     """
     jax = jax_compat.import_jax()
-    kept = {id(each) for each in outside}
+    kept = {id(owner) for owner in outside}
     with_paths, outer = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_variable)
     owners = _owners(tree)
     slots: list[Slot] = []
@@ -126,14 +119,14 @@ def flattened(tree: Any, outside: Sequence[Any] = ()) -> Flat:
         start = len(leaves)
         if not is_variable(leaf):
             is_ref = jax_compat.is_ref(leaf)
-            known = first.setdefault(id(leaf), number) if is_ref else number
-            if known != number:
-                again[start] = slots[known].start
+            earlier = first.setdefault(id(leaf), number) if is_ref else number
+            if earlier != number:
+                again[start] = slots[earlier].start
             paths.append(path)
             leaves.append(leaf)
             held.append(is_ref or any(path[:n] in owners for n in range(len(path) + 1)))
             trainable.append(None)
-            slots.append(Slot(start, start + 1, first=known if known != number else None))
+            slots.append(Slot(start, start + 1, first=earlier if earlier != number else None))
             continue
         inner, treedef = jax.tree_util.tree_flatten_with_path(leaf)
         # One value is the Variable's own; of several, the first key is its attribute.
@@ -141,15 +134,15 @@ def flattened(tree: Any, outside: Sequence[Any] = ()) -> Flat:
         leaves += [value for _, value in inner]
         held += [True] * len(inner)
         trainable += [is_trainable(leaf)] * len(inner)
-        known = first.setdefault(id(leaf), number)
-        if known != number:
-            again |= {start + i: slots[known].start + i for i in range(len(inner))}
+        earlier = first.setdefault(id(leaf), number)
+        if earlier != number:
+            again |= {start + i: slots[earlier].start + i for i in range(len(inner))}
         slots.append(
             Slot(
                 start,
                 len(leaves),
                 treedef,
-                known if known != number else None,
+                earlier if earlier != number else None,
                 leaf if id(leaf) in kept else None,
             )
         )
@@ -164,7 +157,6 @@ def flattened(tree: Any, outside: Sequence[Any] = ()) -> Flat:
 
 
 def is_variable(value: Any) -> bool:
-    """Return whether a value is an NNX Variable."""
     kind = _flax("Variable")
     return kind is not None and isinstance(value, kind)
 
@@ -179,10 +171,7 @@ def is_module(value: Any) -> bool:
 
 
 def is_trainable(variable: Any) -> bool:
-    """Return whether gradients are taken of a Variable.
-
-    `nnx.grad` takes those of Params, unless told otherwise.
-    """
+    """Return whether gradients are taken of a Variable."""
     kind = _flax("Param")
     return kind is not None and isinstance(variable, kind)
 
@@ -193,7 +182,6 @@ def _flax(name: str) -> Any:
 
 
 def _owners(tree: Any) -> set[tuple[Any, ...]]:
-    """Return the paths of a tree's outermost NNX modules."""
     jax = jax_compat.import_jax()
     if _flax("Variable") is None:
         return set()
@@ -222,9 +210,9 @@ def entries(owner: Any) -> dict[Any, Any]:
     if type(owner) in (list, tuple):
         return dict(enumerate(owner))
     names = [n for kind in type(owner).__mro__ for n in _slots(kind)]
-    found = {n: v for n in names if (v := _attribute(owner, n)) is not _MISSING}
+    held = {n: v for n in names if (v := _attribute(owner, n)) is not _MISSING}
     own = _attribute(owner, "__dict__")
-    return found | own if isinstance(own, dict) else found
+    return held | own if isinstance(own, dict) else held
 
 
 def put(owner: Any, key: Any, value: Any) -> None:
@@ -243,41 +231,40 @@ def restored(owners: Sequence[Any]) -> Iterator[list[dict[Any, Any]]]:
     that hold nothing traced. Until the end, the owners may be changed in the trace that is going
     on, as if they had been made in it.
     """
-    kept = [entries(each) for each in owners]
+    kept = [entries(owner) for owner in owners]
     try:
-        for each, found in zip(owners, kept, strict=True):
-            for name, value in _trace_state(each, found).items():
-                put(each, name, value)
+        for owner, before in zip(owners, kept, strict=True):
+            for name, value in _trace_state(owner, before).items():
+                put(owner, name, value)
         yield kept
     finally:
-        for each, found in zip(owners, kept, strict=True):
-            _restore(each, found)
+        for owner, before in zip(owners, kept, strict=True):
+            _restore(owner, before)
 
 
-def _restore(owner: Any, found: dict[Any, Any]) -> None:
+def _restore(owner: Any, before: dict[Any, Any]) -> None:
     now = entries(owner)
-    is_kept = found.keys() <= now.keys() and all(now[key] is found[key] for key in found)
-    if is_kept and now.keys() == found.keys():
+    is_kept = before.keys() <= now.keys() and all(now[key] is before[key] for key in before)
+    if is_kept and now.keys() == before.keys():
         return
     if is_kept and type(owner) in (dict, list):
-        added = [now[key] for key in now.keys() - found.keys()]
+        added = [now[key] for key in now.keys() - before.keys()]
         if all(isinstance(leaf, _PLAIN) for leaf in _leaves(added)):
             return
     if isinstance(owner, dict):
         owner.clear()
-        owner.update(found)
+        owner.update(before)
     elif isinstance(owner, list):
-        owner[:] = found.values()
+        owner[:] = before.values()
     else:
-        for name in now.keys() - found.keys():
+        for name in now.keys() - before.keys():
             object.__delattr__(owner, name)
-        for name, value in found.items():
+        for name, value in before.items():
             if now.get(name, _MISSING) is not value:
                 object.__setattr__(owner, name, value)
 
 
 def _leaves(value: Any) -> list[Any]:
-    """Return the leaves of a tree; if JAX cannot flatten it, the tree itself."""
     try:
         return list(jax_compat.import_jax().tree.leaves(value))
     except Exception:  # of keys that cannot be sorted, say
@@ -297,19 +284,19 @@ def _slots(kind: type) -> tuple[str, ...]:
     return tuple(n for n in names if n not in ("__dict__", "__weakref__"))
 
 
-def _trace_state(owner: Any, found: Mapping[Any, Any]) -> dict[str, Any]:
+def _trace_state(owner: Any, held: Mapping[Any, Any]) -> dict[str, Any]:
     """Return those attributes of a Flax object that say in which trace it was made.
 
     They are made anew, in this trace.
     """
     if type(owner) in (dict, list):
         return {}
-    made = {}
-    for name, value in found.items():
+    fresh = {}
+    for name, value in held.items():
         if name == "_trace_state":
-            made[name] = type(value)()
+            fresh[name] = type(value)()
         elif name in ("_pytree__state", "_object__state"):
-            made[name] = state = copy.copy(value)
+            fresh[name] = state = copy.copy(value)
             for inner, now in _trace_state(state, entries(state)).items():
                 object.__setattr__(state, inner, now)
-    return made
+    return fresh

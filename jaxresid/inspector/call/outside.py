@@ -75,8 +75,8 @@ class _ReachSearch:
             items = [(inner_path(path, value, key), v) for key, v in entries(value).items()]
         else:
             items = list(self._of_object(value, path))
-        for name, each in items:
-            self.look(each, name, depth + 1)
+        for name, item in items:
+            self.look(item, name, depth + 1)
 
     def _of_object(self, value: Any, path: str) -> Iterator[tuple[str, Any]]:
         if isinstance(value, type | types.ModuleType) or hasattr(type(value), "aval"):
@@ -126,17 +126,17 @@ def inner_path(path: str, owner: Any, key: Any) -> str:
 
 
 def _children(value: Any) -> Sequence[tuple[str, Any]]:
-    """Return what a registered pytree holds directly."""
     tree_util = jax_compat.import_jax().tree_util
     try:
-        found, _ = tree_util.tree_flatten_with_path(value, is_leaf=lambda each: each is not value)
+        children, _ = tree_util.tree_flatten_with_path(
+            value, is_leaf=lambda node: node is not value
+        )
     except Exception:  # a user's class, which may do as it likes
         return ()
-    return [(tree_util.keystr(path), child) for path, child in found if path]
+    return [(tree_util.keystr(path), child) for path, child in children if path]
 
 
 def _parameters(fun: Any, count: int) -> list[str]:
-    """Return the names of a function's first positional parameters."""
     try:
         names = list(inspect.signature(fun).parameters)
     except (TypeError, ValueError):
@@ -178,11 +178,12 @@ def _content(cell: Any) -> Any:
 
 @functools.cache
 def _names(code: types.CodeType) -> list[str]:
-    """Return the globals that code and the code inside it look up, each once."""
-    found = dict.fromkeys(
-        each.argval for each in dis.get_instructions(code) if each.opname in _GLOBALS
+    names = dict.fromkeys(
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in _GLOBALS
     )
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
-            found.update(dict.fromkeys(_names(const)))
-    return list(found)
+            names.update(dict.fromkeys(_names(const)))
+    return list(names)

@@ -35,9 +35,7 @@ class Question:
         accelerator that JAX sees, else `gpu:h100`.
       mesh: the mesh that it is split over, as a user gives it.
       name: the target as the user wrote it; None: the function's own name.
-      warnings: warnings that there are already.
       words: the words of the command line that ask this; empty from Python.
-      lifetimes: whether the report is to have the lifetimes of all values.
       trips: the trips of while loops whose number the program decides; None: not said.
 
     Raises:
@@ -61,40 +59,35 @@ class Question:
     def __post_init__(self) -> None:
         if not callable(self.fun):
             raise InputsError(
-                f"the target must be a function, not a value of type {_type_name(self.fun)}"
+                f"the target must be a function, not a value of type {type(self.fun).__name__}"
             )
-        _check_word("mode", self.mode, get_args(Mode))
+        if self.mode not in (modes := get_args(Mode)):
+            near = did_you_mean(self.mode, modes) if isinstance(self.mode, str) else ""
+            raise InputsError(f"mode must be one of {', '.join(modes)}, not {self.mode!r}{near}")
         if self.on is not None:
             object.__setattr__(self, "on", choose(self.on))
         object.__setattr__(self, "argnums", _normalised(self.argnums))
         if self.trips is not None and (not isinstance(self.trips, int) or self.trips < 1):
             raise InputsError(f"trips must be a whole number of at least 1, not {self.trips!r}")
         if self.mode == "program" and (self.has_aux or self.argnums is not None):
-            given = "has_aux" if self.has_aux else "argnums"
+            option = "has_aux" if self.has_aux else "argnums"
             raise InputsError(
-                f"a program is taken as it is, not differentiated: {given} is for mode loss only"
+                f"a program is taken as it is, not differentiated: {option} is for mode loss only"
             )
 
     @property
     def is_loss(self) -> bool:
-        """Whether the options say that `fun` is to be differentiated."""
         return self.mode == "loss" or self.has_aux or self.argnums is not None
 
     @property
     def called(self) -> str:
-        """The name of the function in a report."""
         return self.name or name_of(self.fun)
 
     def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Question:
-        """Return the question about another call."""
         return replace(self, args=args, kwargs=kwargs)
 
     def of_made(self, inputs: Any, kwargs: Mapping[str, Any]) -> Question:
-        """Return the question about arguments that a function made.
-
-        Args:
-          inputs: what that function returned.
-          kwargs: the keyword arguments that are the same however they are made.
+        """Return the question about arguments that a function returned.
 
         Raises:
           InputsError: it made something else, or an argument is given twice.
@@ -114,9 +107,6 @@ class Question:
 
     def positions(self, names: Sequence[str]) -> frozenset[int] | None:
         """Return the positional arguments to differentiate, counted from the first; None: all.
-
-        Args:
-          names: the names of the positional arguments.
 
         Raises:
           InputsError: the call has no such argument.
@@ -142,13 +132,13 @@ def in_two_calls(function: Callable[P, Callable[..., R]]) -> Callable[P, Callabl
     of `fun`; and what belongs in the second call is refused in the first, in one line.
     """
     name = f"jaxresid.{function.__name__}"
-    known = inspect.signature(function).parameters
+    parameters = inspect.signature(function).parameters
 
     @functools.wraps(function)
     def first(*args: P.args, **options: P.kwargs) -> Callable[..., R]:
-        foreign = [option for option in options if option not in known]
-        if len(args) > 1 or (foreign and not (near := did_you_mean(foreign[0], known))):
-            kept = ["fun", *(f"{option}=..." for option in options if option in known)]
+        foreign = [option for option in options if option not in parameters]
+        if len(args) > 1 or (foreign and not (near := did_you_mean(foreign[0], parameters))):
+            kept = ["fun", *(f"{option}=..." for option in options if option in parameters)]
             raise InputsError(
                 f"{name} takes a function and options; pass the function's arguments in a second"
                 f" call: {name}({', '.join(kept)})(*args, **kwargs)"
@@ -165,7 +155,6 @@ def in_two_calls(function: Callable[P, Callable[..., R]]) -> Callable[P, Callabl
 
 
 def _named_after(second: Callable[..., R], by: str, fun: Any) -> Callable[..., R]:
-    """Return the callable, named after the function that it is about and with its signature."""
     name = name_of(fun)
     second.__module__ = "jaxresid"
     second.__name__ = f"{by}({name.rpartition('.')[2]})"
@@ -175,8 +164,8 @@ def _named_after(second: Callable[..., R], by: str, fun: Any) -> Callable[..., R
         signature = inspect.signature(fun)
     except Exception:  # a callable's own __getattr__ or __signature__ may raise anything
         return second
-    said = second.__annotations__.get("return", signature.empty)
-    second.__signature__ = signature.replace(return_annotation=said)  # type: ignore[attr-defined]
+    returned = second.__annotations__.get("return", signature.empty)
+    second.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
     return second
 
 
@@ -201,35 +190,24 @@ def size_name(makes: Callable[..., Any]) -> str:
     return "batch" if first == "batch_size" else first
 
 
-def _check_word(option: str, given: Any, known: Sequence[str]) -> None:
-    if given not in known:
-        near = did_you_mean(given, known) if isinstance(given, str) else ""
-        raise InputsError(f"{option} must be one of {', '.join(known)}, not {given!r}{near}")
-
-
 def _normalised(argnums: Any) -> tuple[int, ...] | None:
-    """Return positions as Python's integers; numpy's will do."""
     if argnums is None:
         return None
     several = isinstance(argnums, Iterable) and not isinstance(argnums, str | bytes)
     try:
-        each = tuple(argnums) if several else (argnums,)
+        listed = tuple(argnums) if several else (argnums,)
     except TypeError:  # an array without dimensions is iterable by its type alone
-        each = (argnums,)
+        listed = (argnums,)
     try:
-        if any(isinstance(n, bool) for n in each):
+        if any(isinstance(n, bool) for n in listed):
             raise TypeError
-        found = tuple(map(operator.index, each))
+        numbers = tuple(map(operator.index, listed))
     except TypeError:
         raise InputsError(
             f"argnums must be one position or several, such as 0 or (0, 2), not {argnums!r:.60}"
         ) from None
-    if not found:
+    if not numbers:
         raise InputsError(
             "argnums selects no arguments; leave it out to differentiate all, or write e.g. 0"
         )
-    return found
-
-
-def _type_name(value: Any) -> str:
-    return type(value).__name__
+    return numbers

@@ -14,7 +14,6 @@ class Sharding:
     """The split of the variables of a trace over a mesh.
 
     Attributes:
-      sizes: the mesh's axes and their sizes.
       inputs: the splits of variables that are arguments.
       known: the shapes that a device holds of other variables, as the compiler says.
     """

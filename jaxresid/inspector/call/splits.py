@@ -31,8 +31,8 @@ def text(split: Split) -> str:
 def split_of_text(spec: str, rank: int) -> Split:
     """Return the split of an array of some rank that a text describes, as `text` makes it."""
     entries = re.findall(r"\(([^()]*+)\)|([^,()]+)", spec)
-    found = [tuple(several.split(",")) if several else (one,) for several, one in entries]
-    split = [() if axes == ("None",) else axes for axes in found]
+    dims = [tuple(several.split(",")) if several else (one,) for several, one in entries]
+    split = [() if axes == ("None",) else axes for axes in dims]
     return (*split, *[()] * (rank - len(split)))
 
 
@@ -52,7 +52,7 @@ def fitting(
     """
     if shard(shape, likely, sizes) == tuple(piece):
         return likely
-    found: list[tuple[str, ...]] = []
+    dims: list[tuple[str, ...]] = []
     free = [axis for axis in sizes if sizes[axis] > 1]
     for size, part in zip(shape, piece, strict=True):
         count = -(-size // part) if part else 1
@@ -60,12 +60,11 @@ def fitting(
         if chosen is None:
             return None
         free = [axis for axis in free if axis not in chosen]
-        found.append(chosen)
-    return tuple(found)
+        dims.append(chosen)
+    return tuple(dims)
 
 
 def _factored(count: int, free: Sequence[str], sizes: Mapping[str, int]) -> tuple[str, ...] | None:
-    """Return the first of the free axes that make so many pieces together."""
     if count == 1:
         return ()
     for i, axis in enumerate(free):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,6 @@ class PlacedCheckpoint:
     """A checkpoint that the function itself calls, once.
 
     Attributes:
-      site: the checkpoint.
       backward: the eqn of the backward pass that recomputes it.
     """
 
@@ -33,12 +33,7 @@ class PlacedCheckpoint:
 def alike_checkpoints(
     holes: Holes[Any], sites: Iterable[CheckpointSite]
 ) -> tuple[tuple[PlacedCheckpoint, ...], ...]:
-    """Return those of a program's checkpoints that are alike, in groups, in program order.
-
-    Args:
-      holes: what the program differentiates.
-      sites: its checkpoints.
-    """
+    """Return those of a program's checkpoints that are alike, in groups, in program order."""
     single = _called_once(site for site in sites if site.is_as_written)
     if len(single) < 2 or holes.traced.sharding is not None or len(holes.holes) != 1:
         return ()
@@ -85,14 +80,13 @@ class _Surroundings:
     """The eqns around each eqn of a jaxpr, in a form to compare.
 
     Args:
-      jaxpr: the jaxpr.
       differentiated: its inputs that a gradient is taken of, where it is still to be taken.
     """
 
     def __init__(self, jaxpr: Jaxpr, differentiated: Iterable[Var]) -> None:
         self._jaxpr = jaxpr
         self._numbers: dict[Hashable, int] = {}
-        self._bodies: dict[int, tuple[Jaxpr, Hashable]] = {}
+        self._body = functools.cache(lambda body: self._number(structural_key.key(body)))
         self._kinds = [self._number(self._kind(eqn)) for eqn in jaxpr.eqns]
         self._makers = {
             v: (i, j) for i, eqn in enumerate(jaxpr.eqns) for j, v in enumerate(eqn.outvars)
@@ -102,18 +96,14 @@ class _Surroundings:
             for v in eqn.invars:
                 if not jax_compat.is_literal(v):
                     self._readers.setdefault(v, []).append(i)
-        self._outputs = {v for v in jaxpr.outvars if not jax_compat.is_literal(v)}
+        self._outputs = set(jax_compat.variables(jaxpr.outvars))
         self._varying = set(differentiated)
         for eqn in jaxpr.eqns:
-            if any(not jax_compat.is_literal(v) and v in self._varying for v in eqn.invars):
+            if any(v in self._varying for v in jax_compat.variables(eqn.invars)):
                 self._varying.update(eqn.outvars)
 
     def of(self, middle: int) -> Hashable:
-        """Return a key that is equal for eqns with equal ones around them.
-
-        Args:
-          middle: the number of the eqn.
-        """
+        """Return a key that is equal for eqns with equal ones around them."""
         eqns = range(max(middle - _AROUND, 0), min(middle + _AROUND + 1, len(self._jaxpr.eqns)))
         outside: dict[Var, int] = {}
         return middle - eqns.start, tuple(
@@ -145,12 +135,9 @@ class _Surroundings:
         if name != "remat":
             return name, frozenset(eqn.effects), _params(params.items())
         body = jax_compat.open_jaxpr(params["jaxpr"])
-        known = self._bodies.get(id(body))
-        if known is None:
-            known = self._bodies[id(body)] = body, self._number(structural_key.key(body))
         policy = description(params.get("policy"))
         others = _params((k, v) for k, v in params.items() if k not in ("jaxpr", "policy"))
-        return name, known[1], policy, others
+        return name, self._body(body), policy, others
 
     def _number(self, key: Hashable) -> int:
         return self._numbers.setdefault(key, len(self._numbers))

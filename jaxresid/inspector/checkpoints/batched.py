@@ -15,7 +15,6 @@ from jaxresid import jax_compat
 from jaxresid.base.errors import calls_user_code
 from jaxresid.inspector.checkpoints.policies import answers, description, means_nothing
 from jaxresid.inspector.checkpoints.sites import Call, CheckpointSite, calls, sites
-from jaxresid.inspector.jaxpr.bindings import checkpoint_binding, intercept_bind
 from jaxresid.inspector.jaxpr.frames import Frame, Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
@@ -39,8 +38,6 @@ class BatchedMatmuls:
     """The matmuls of a checkpoint that its policy would save without the vmaps around it.
 
     Attributes:
-      site: the checkpoint.
-      matmuls: their eqns, each once.
       saved: how many matmuls of parameters the policy saves as it is.
       vmap: the line that calls the innermost vmap; None where it is not known.
     """
@@ -59,7 +56,6 @@ class BatchedMatmuls:
 
 
 def may_be_batched(jaxprs: Iterable[Jaxpr]) -> bool:
-    """Return whether any of some open jaxprs holds a checkpoint with a policy inside a vmap."""
     seen: set[tuple[int, bool]] = set()
     todo = [(jaxpr, False) for jaxpr in jaxprs]
     while todo:
@@ -84,8 +80,6 @@ def batched_matmuls(
     """Yield, for each checkpoint, the matmuls of parameters that vmaps hide from its policy.
 
     Args:
-      levels: the descent into the jaxpr.
-      jaxpr: an open jaxpr that is differentiated.
       run_again: runs the function that the jaxpr is of, while JAX traces it.
 
     Raises:
@@ -116,15 +110,14 @@ def batched_matmuls(
 
 
 def _of_parameters(levels: Levels, placed: Iterable[tuple[Level, Call]]) -> list[Eqn]:
-    """Return the matmuls with inputs of the program in some checkpoints, each once."""
-    found = {
+    matmuls = {
         id(eqn): eqn
         for level, call in placed
         for inner, eqn in _below(levels, levels.enter(level, call.eqn, 0))
         if jax_compat.primitive_name(eqn) == "dot_general"
         and any(_is_input(levels, inner, v) for v in eqn.invars)
     }
-    return list(found.values())
+    return list(matmuls.values())
 
 
 def saving_as_well(policy: Any, matmuls: Iterable[Eqn]) -> Callable[..., Any]:
@@ -152,7 +145,6 @@ def _is_mapped(eqn: Eqn) -> bool:
 
 
 def _batch_dims(eqn: Eqn) -> int:
-    """Return how many batch dimensions a matmul has; 0 for other eqns."""
     if jax_compat.primitive_name(eqn) != "dot_general":
         return 0
     _, (batch, _) = jax_compat.params(eqn)["dimension_numbers"]
@@ -160,7 +152,6 @@ def _batch_dims(eqn: Eqn) -> int:
 
 
 def _below(levels: Levels, level: Level) -> Iterator[tuple[Level, Eqn]]:
-    """Yield the eqns of a level and of those inside it, each with its level."""
     for eqn in level.jaxpr.eqns:
         yield level, eqn
         for which, _ in enumerate(levels.nests(eqn)):
@@ -178,10 +169,10 @@ def _is_input(levels: Levels, level: Level, var: Var) -> bool:
                 return False
             var, level = level.eqn.invars[level.nest.operands[number]], level.parent
             continue
-        made = levels.producer(level, var)
-        if made is None:
+        maker = levels.producer(level, var)
+        if maker is None:
             return False
-        eqn, which = made
+        eqn, which = maker
         name = jax_compat.primitive_name(eqn)
         if name in CALLS and levels.nests(eqn):
             level = levels.enter(level, eqn, 0)
@@ -194,8 +185,7 @@ def _is_input(levels: Levels, level: Level, var: Var) -> bool:
 
 
 def _written(frames: Frames, run_again: Callable[[], object]) -> _Written:
-    """Return which matmuls the policies of checkpoints save as they are written."""
-    found: set[tuple[str | None, tuple[Frame, ...]]] = set()
+    written: set[tuple[str | None, tuple[Frame, ...]]] = set()
 
     def note(params: Mapping[str, Any], _: FrameType) -> Mapping[str, Any]:
         held = jax_compat.bound_params(params)
@@ -203,19 +193,19 @@ def _written(frames: Frames, run_again: Callable[[], object]) -> _Written:
         for eqn in eqns_in(jax_compat.open_jaxpr(held["jaxpr"])):
             is_matmul = jax_compat.primitive_name(eqn) == "dot_general"
             if is_matmul and answers(held["policy"], [eqn], "").saves:
-                found.add((policy, frames.of(eqn).frames))
+                written.add((policy, frames.of(eqn).frames))
         return params
 
-    with retracing("the function"), intercept_bind({checkpoint_binding(): note}):
+    with (
+        retracing("the function"),
+        jax_compat.intercept_bind({jax_compat.checkpoint_binding(): note}),
+    ):
         run_again()
-    return frozenset(found)
+    return frozenset(written)
 
 
 def _vmap_line(frames: Frames, call: Call) -> Location | None:
-    """Return the user's line that calls the innermost vmap around a checkpoint.
-
-    That of a library, where the user's is not known.
-    """
+    """Return the user's line that calls the innermost vmap around a checkpoint."""
     for eqn in (call.eqn, *reversed(call.enclosing)):
         traceback = jax_compat.traceback(eqn)
         codes, lastis = ((), ()) if traceback is None else traceback.raw_frames()
@@ -223,6 +213,6 @@ def _vmap_line(frames: Frames, call: Call) -> Location | None:
         if _VMAP not in names:
             continue
         outside = list(zip(codes, lastis, strict=True))[names.index(_VMAP) :]
-        made = [Frame(c, i, frames.kind(c.co_filename, c.co_qualname)) for c, i in outside]
-        return frames.innermost_user(f for f in reversed(made) if f.kind in ("user", "library"))
+        callers = [Frame(c, i, frames.kind(c.co_filename, c.co_qualname)) for c, i in outside]
+        return frames.innermost_user(f for f in reversed(callers) if f.kind in ("user", "library"))
     return None

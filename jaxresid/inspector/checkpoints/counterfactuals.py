@@ -35,9 +35,6 @@ class Counterfactual:
 
     Attributes:
       kept_nbytes: bytes of computed residuals in device memory.
-      cost: what it costs.
-      program: the program itself.
-      trace: the trace that it was made from.
     """
 
     kept_nbytes: int
@@ -54,17 +51,13 @@ class Counterfactuals:
 
     Args:
       make: makes the program without a checkpoint; raises JaxresidError where that fails.
-      told: tells its figures where that is possible without making it; else None.
-      written: the program with all of them.
-      profile: the memory profile that peaks are estimated with.
-      has_peaks: whether peaks are estimated.
-      alike: groups of checkpoints that are alike, in program order.
+      figures_without: tells its figures where that is possible without making it; else None.
     """
 
     def __init__(
         self,
         make: Callable[[CheckpointSite], Counterfactual],
-        told: Callable[[CheckpointSite], ProgramFigures | None],
+        figures_without: Callable[[CheckpointSite], ProgramFigures | None],
         written: Program,
         profile: Profile,
         alike: Sequence[Sequence[PlacedCheckpoint]],
@@ -72,7 +65,7 @@ class Counterfactuals:
         has_peaks: bool,
     ) -> None:
         self.without = functools.cache(make)
-        self._told = told
+        self._figures_without = figures_without
         self._written, self._profile, self._has_peaks = written, profile, has_peaks
         self._figures: dict[CheckpointSite, ProgramFigures] = {}
         groups = [group for group in alike if len(group) >= _FEW]
@@ -83,7 +76,7 @@ class Counterfactuals:
                 for eqn in op.context.remats:
                     first.setdefault(id(eqn), i)
             for group in groups:
-                places = {each.site: first.get(id(each.backward)) for each in group}
+                places = {member.site: first.get(id(member.backward)) for member in group}
                 self._share(base, {s: at for s, at in places.items() if at is not None})
 
     def figures(self, site: CheckpointSite) -> ProgramFigures:
@@ -97,35 +90,34 @@ class Counterfactuals:
         return self._figures[site]
 
     def _found(self, site: CheckpointSite) -> ProgramFigures:
-        told = self._told(site)
-        if told is not None:
-            return told if self._has_peaks else replace(told, peak_nbytes=None)
+        figures = self._figures_without(site)
+        if figures is not None:
+            return figures if self._has_peaks else replace(figures, peak_nbytes=None)
         program = self.without(site).program
         return self._measured(site, lower(program, self._profile) if self._has_peaks else None)
 
     def _measured(self, site: CheckpointSite, lowered: Lowered | None) -> ProgramFigures:
-        found = self.without(site)
+        program = self.without(site)
         nbytes = peak_nbytes(lowered) if lowered is not None and self._has_peaks else None
-        return ProgramFigures(found.kept_nbytes, nbytes, found.cost)
+        return ProgramFigures(program.kept_nbytes, nbytes, program.cost)
 
     def _share(self, base: Kernels, places: Mapping[CheckpointSite, int]) -> None:
         """Find the figures of checkpoints by those of some of them, as far as these tell others'.
 
         Args:
-          base: the kernels of the program with all of them.
-          places: the checkpoints, with the number of the first kernel of each one's recomputation.
+          places: the number of the first kernel of each one's recomputation.
         """
         left = list(places)
         with contextlib.suppress(JaxresidError):
             while len(left) >= _FEW:
                 middle = left[len(left) // 2]
                 changed = self._lowered(middle)
-                found = difference(base, changed)
+                changes = difference(base, changed)
                 moved: dict[CheckpointSite, Kernels] = {}
                 for site in left:
                     made = None
-                    if found is not None and site is not middle:
-                        made = found.moved(places[middle], places[site])
+                    if changes is not None and site is not middle:
+                        made = changes.moved(places[middle], places[site])
                     if made is not None:
                         moved[site] = made
                 ends = list(moved)[:1] + list(moved)[1:][-1:]
@@ -149,6 +141,5 @@ class Counterfactuals:
         return replace(self._figures[other], peak_nbytes=nbytes)
 
     def _is_as_moved(self, site: CheckpointSite, moved: Kernels, other: CheckpointSite) -> bool:
-        """Return whether the program without a checkpoint is what another's kernels say it is."""
         block = self._lowered(site)
         return are_alike(block, moved) and self._figures[site] == self._moved(moved, other)

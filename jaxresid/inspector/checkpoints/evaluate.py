@@ -39,7 +39,7 @@ from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program, ValueRole, program_of_jaxpr
 from jaxresid.inspector.residuals.offloading import KeptResidual
-from jaxresid.inspector.trace.function import TracedFunction
+from jaxresid.inspector.trace.primal import TracedFunction
 from jaxresid.results import Cost, Peak, Phases, Residual
 
 
@@ -52,18 +52,11 @@ def evaluate_checkpoints(
     *,
     why_unknown: str = "",
 ) -> EvaluatedCheckpoints:
-    """Judge every checkpoint of a program.
+    """Judge every checkpoint of a program, and return the cost of its passes too.
 
     Args:
-      holes: what the program differentiates.
-      profile: the memory profile that peaks are estimated with.
-      residuals: its residuals.
-      program_as_written: the whole program; of a loss, of its value and gradients.
-      estimate: its estimated peak; None where peaks are not estimated.
+      estimate: None where peaks are not estimated.
       why_unknown: why no checkpoint can be judged; '' where they can.
-
-    Returns:
-      The checkpoints with their verdicts, and the cost of the passes.
 
     Raises:
       InputsError: a policy fails or gives no answer.
@@ -77,9 +70,9 @@ def evaluate_checkpoints(
             raise TraceError(why_unknown)
         removed = Removed(holes)
     except JaxresidError as e:
-        found = sites(traced.levels, traced.tops[-1], backward=True)
+        shown = sites(traced.levels, traced.tops[-1], backward=True)
         figures = figures_of(cost, residuals, estimate)
-        judged = tuple(JudgedCheckpoint(unjudged(site, figures, str(e))) for site in found)
+        judged = tuple(JudgedCheckpoint(unjudged(site, figures, str(e))) for site in shown)
         phases = _with_recompute(holes.phases_by_tags(program_as_written), TAGGED)
         return EvaluatedCheckpoints(judged, phases, is_known=False)
     checkpoint_sites = removed.sites
@@ -107,11 +100,11 @@ def evaluate_checkpoints(
     def few_without(gone: frozenset[CheckpointSite]) -> Figures | None:
         return removed.few_without(gone, profile)
 
-    def told(site: CheckpointSite) -> ProgramFigures | None:
-        found = few_without(frozenset((site,)))
-        if found is None:
+    def figures_without(site: CheckpointSite) -> ProgramFigures | None:
+        figures = few_without(frozenset((site,)))
+        if figures is None:
             return None
-        return ProgramFigures(found.kept_nbytes, found.peak_nbytes, sum(found.passes, Cost()))
+        return ProgramFigures(figures.kept_nbytes, figures.peak_nbytes, sum(figures.passes, Cost()))
 
     @functools.cache
     def whole() -> tuple[Program, OpSources]:
@@ -125,7 +118,7 @@ def evaluate_checkpoints(
         named=shown_in,
         whole=whole,
         alike=alike_checkpoints(holes, checkpoint_sites),
-        told=told,
+        figures_without=figures_without,
     )
     judged, offered = judge_all(case, residuals, program_as_written, estimate, profile)
     few = few_without(frozenset(checkpoint_sites))
@@ -143,7 +136,7 @@ def evaluate_checkpoints(
 
 
 def check_policies(primal: TracedFunction, levels: Levels) -> None:
-    """Ask the policy of each checkpoint of a primal trace about the eqns in the checkpoint.
+    """Ask the policy of each checkpoint about the eqns in the checkpoint.
 
     Raises:
       InputsError: a policy fails or gives no answer.

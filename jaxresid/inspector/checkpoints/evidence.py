@@ -28,8 +28,6 @@ def findings(
     """Return the findings about one checkpoint.
 
     Args:
-      facts: the facts that the verdict on the checkpoint is made of.
-      residuals: the residuals of the whole function.
       whole: makes the whole program, and finds the source lines of its ops.
       named: makes the program that shows the checkpoint, with names; see `judging.Case`.
     """
@@ -46,10 +44,9 @@ def _saved_in_vain(
     whole: Callable[[], tuple[Program, OpSources]],
     named: Callable[[], Program],
 ) -> Iterator[Finding]:
-    """Yield findings of names that are saved in vain, after a nonlinearity.
+    """The derivative of a nonlinearity needs its input.
 
-    The derivative of a nonlinearity needs its input, so the matmul that makes the input is
-    recomputed although its named result is saved.
+    So the matmul that makes the input is recomputed although its named result is saved.
     """
     names = facts.answers.saved_names
     if not names:
@@ -105,7 +102,6 @@ def _named(ops: Sequence[Op]) -> Iterator[tuple[Op, str]]:
 
 
 def _matmuls_behind(makers: Mapping[Value, Op], value: Value) -> Iterator[Op]:
-    """Yield the matmuls that a value is made from through other operations."""
     todo, seen = [value], set()
     first = True
     while todo:

@@ -27,9 +27,7 @@ class HiddenNames:
     """The names that a policy wants and that are in functions with rules, out of its sight.
 
     Attributes:
-      site: the checkpoint.
       names: the eqns that give these names, the first of each.
-      calls: the eqns that call the functions.
       is_called_by_rule: whether a forward rule has the names by calling such a function.
     """
 
@@ -40,16 +38,11 @@ class HiddenNames:
 
 
 def may_hide_names(jaxpr: Jaxpr) -> bool:
-    """Return whether a name is given in a function with a derivative rule of an open jaxpr."""
     return any(_names(body) for eqn in _rules([jaxpr]) for body in _bodies(eqn))
 
 
 def hidden_names(levels: Levels, jaxpr: Jaxpr) -> Iterator[HiddenNames]:
     """Yield the names that are hidden from policies, for each checkpoint that wants such.
-
-    Args:
-      levels: the descent into the jaxpr.
-      jaxpr: an open jaxpr that is differentiated.
 
     Raises:
       RetraceError: a forward rule cannot be traced.
@@ -86,7 +79,6 @@ def with_names_in_sight(call: Eqn) -> Eqn:
 
 
 def _without_rules(jaxpr: Jaxpr) -> Jaxpr:
-    """Return an open jaxpr with plain calls in place of functions with rules."""
     eqns = []
     for eqn in jaxpr.eqns:
         if jax_compat.primitive_name(eqn) == _RULE:
@@ -97,7 +89,6 @@ def _without_rules(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def _with_named_results(rule: Jaxpr, body: Jaxpr, seen: set[str]) -> Jaxpr:
-    """Return a forward rule that names those of its results that the function names."""
     named = {v: _name(e) for e in body.eqns if _is_name(e) for v in e.outvars}
     results = rule.outvars[len(rule.outvars) - len(body.outvars) :]
     wanted = dict[Var, str]()
@@ -108,11 +99,13 @@ def _with_named_results(rule: Jaxpr, body: Jaxpr, seen: set[str]) -> Jaxpr:
                 wanted[result] = name
     eqns = list[Eqn]()
     for eqn in rule.eqns:
-        made = {v: jax_compat.new_var_like(v) for v in eqn.outvars if v in wanted}
-        eqns.append(eqn.replace(outvars=[made.get(v, v) for v in eqn.outvars]) if made else eqn)
-        for var, inner in made.items():
-            given = jax_compat.as_name(var, wanted[var])
-            eqns.append(given.replace(invars=[inner], outvars=[var]))
+        renamed = {v: jax_compat.new_var_like(v) for v in eqn.outvars if v in wanted}
+        eqns.append(
+            eqn.replace(outvars=[renamed.get(v, v) for v in eqn.outvars]) if renamed else eqn
+        )
+        for var, inner in renamed.items():
+            label = jax_compat.as_name(var, wanted[var])
+            eqns.append(label.replace(invars=[inner], outvars=[var]))
     return jax_compat.with_other_eqns(rule, eqns)
 
 
@@ -121,7 +114,6 @@ def _rules(jaxprs: Iterable[Jaxpr]) -> Iterator[Eqn]:
 
 
 def _outside_rules(jaxprs: Iterable[Jaxpr]) -> Iterator[Eqn]:
-    """Yield the eqns of some open jaxprs, at any depth, but for those in functions with rules."""
     seen, stack = set[int](), list(jaxprs)
     while stack:
         jaxpr = stack.pop()
@@ -139,7 +131,6 @@ def _bodies(eqn: Eqn) -> list[Jaxpr]:
 
 
 def _names(jaxpr: Jaxpr) -> dict[str, Eqn]:
-    """Return the names in an open jaxpr, at any depth, each with an eqn that gives it."""
     return {_name(eqn): eqn for eqn in eqns_in(jaxpr) if _is_name(eqn)}
 
 

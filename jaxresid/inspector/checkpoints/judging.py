@@ -37,9 +37,6 @@ class EvaluatedCheckpoints:
     """The judged checkpoints of a function, and the cost of its passes that follows from them.
 
     Attributes:
-      judged: the checkpoints with their verdicts, and with what these are made of.
-      cost: the cost of the forward pass, of the backward pass and of the recomputation.
-      offers: the checkpoints that offload something.
       plain: returns what the program keeps without any checkpoint; None means that it keeps the
         same with them.
       is_known: whether `plain` could be determined.
@@ -57,8 +54,6 @@ class Judgement:
     """What a verdict on a checkpoint is made of.
 
     Attributes:
-      facts: the facts.
-      without: makes the program without the checkpoint.
       findings: makes the findings about the checkpoint, given such facts.
     """
 
@@ -72,7 +67,6 @@ class JudgedCheckpoint:
     """A checkpoint with its verdict.
 
     Attributes:
-      checkpoint: the checkpoint.
       judgement: what the verdict is made of; None where the checkpoint is not judged.
     """
 
@@ -86,19 +80,13 @@ class JudgedCheckpoint:
         return 0 if without is None else without - self.checkpoint.kept_nbytes
 
     def by_xla(self, nbytes: int, without_nbytes: int) -> Checkpoint:
-        """Return the checkpoint with the verdict that XLA's peaks call for.
-
-        Args:
-          nbytes: XLA's peak of the program with the checkpoint, in bytes.
-          without_nbytes: the same without it.
-        """
+        """Return the checkpoint with the verdict of XLA's peaks with and without it."""
         if self.judgement is None:
             return self.checkpoint
         facts, findings = self.judgement.facts, self.judgement.findings
         return judge_by_xla(facts, nbytes, without_nbytes, findings)
 
     def unconfirmed(self, reason: str) -> Checkpoint:
-        """Return the checkpoint with the reason why XLA's verdict is not there."""
         return replace(self.checkpoint, unconfirmed=reason)
 
 
@@ -107,14 +95,12 @@ class Case:
     """The checkpoints of a function or step, and how to find out about each of them.
 
     Attributes:
-      sites: the checkpoints.
       cost: the cost of the function with its gradients, or of the step, with all checkpoints.
       without: makes the program without a checkpoint; raises JaxresidError where that fails.
       shape: tells how a checkpoint is placed, see `placement.shape`.
       named: makes the program that shows a checkpoint, with checkpoint_names as written.
       whole: makes the whole program of the eqns that `named` has, and finds their places.
-      alike: groups of checkpoints that are alike, in program order.
-      told: tells the figures of the program without a checkpoint, where they can be told without
+      figures_without: returns the figures without a checkpoint where these are known without
         making that program; else None.
     """
 
@@ -125,7 +111,7 @@ class Case:
     named: Callable[[CheckpointSite], Program]
     whole: Callable[[], tuple[Program, OpSources]]
     alike: Sequence[Sequence[PlacedCheckpoint]] = ()
-    told: Callable[[CheckpointSite], ProgramFigures | None] = lambda site: None
+    figures_without: Callable[[CheckpointSite], ProgramFigures | None] = lambda site: None
 
 
 def judge_all(
@@ -136,13 +122,6 @@ def judge_all(
     profile: Profile,
 ) -> tuple[tuple[JudgedCheckpoint, ...], tuple[Offer, ...]]:
     """Return the checkpoints of a case with their verdicts, and those that offload something.
-
-    Args:
-      case: the checkpoints.
-      residuals: the residuals of the function or step.
-      written: its program.
-      estimate: its estimated peak; None where peaks are not estimated.
-      profile: the memory profile that peaks are estimated with.
 
     Raises:
       InputsError: a policy fails or gives no answer.
@@ -155,7 +134,12 @@ def judge_all(
         return findings(facts, residuals, case.whole, named)
 
     counterfactuals = Counterfactuals(
-        case.without, case.told, written, profile, case.alike, has_peaks=estimate is not None
+        case.without,
+        case.figures_without,
+        written,
+        profile,
+        case.alike,
+        has_peaks=estimate is not None,
     )
     for site in case.sites:
         try:
@@ -181,14 +165,12 @@ def judge_all(
 def figures_of(
     cost: Cost, residuals: tuple[Residual, ...], estimate: Peak | None
 ) -> ProgramFigures:
-    """Return the figures of a function or step with all its checkpoints."""
     nbytes = None if estimate is None else estimate.nbytes
     return ProgramFigures(totals_of(residuals).computed_nbytes, nbytes, cost)
 
 
-def _around(site: CheckpointSite, found: Sequence[CheckpointSite]) -> CheckpointSite | None:
-    """Return the outermost checkpoint around a nested one, None where the site is not nested."""
+def _around(site: CheckpointSite, sites: Sequence[CheckpointSite]) -> CheckpointSite | None:
     if not site.is_nested:
         return None
     outer = id(site.calls[0].around[0])
-    return next((other for other in found if outer in other.eqns), None)
+    return next((other for other in sites if outer in other.eqns), None)

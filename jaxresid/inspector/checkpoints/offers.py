@@ -17,7 +17,6 @@ class Offer:
     """A checkpoint whose policy offloads something.
 
     Attributes:
-      site: the checkpoint.
       names: the checkpoint_names among the offloaded values.
       primitives: the primitives that make the other offloaded values.
     """
@@ -29,7 +28,7 @@ class Offer:
 
 def offers(sites: Sequence[CheckpointSite]) -> tuple[Offer, ...]:
     """Return the checkpoints that offload; of nested ones the outermost decides."""
-    found = []
+    listed = []
     for site in sites:
         if site.is_nested:
             continue
@@ -38,8 +37,8 @@ def offers(sites: Sequence[CheckpointSite]) -> tuple[Offer, ...]:
         if offered:
             names = {str(jax_compat.params(eqn)["name"]) for eqn in offered if _is_name(eqn)}
             primitives = {jax_compat.primitive_name(eqn) for eqn in offered if not _is_name(eqn)}
-            found.append(Offer(site, tuple(sorted(names)), frozenset(primitives)))
-    return tuple(found)
+            listed.append(Offer(site, tuple(sorted(names)), frozenset(primitives)))
+    return tuple(listed)
 
 
 def _is_name(eqn: Eqn) -> bool:

@@ -14,7 +14,6 @@ from jaxresid.inspector.checkpoints.sites import CheckpointSite
 from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import UNWRITTEN, Op, Value
-from jaxresid.jax_compat.jaxpr_types import Eqn
 
 WHOLE, LAST_STAGE, AROUND_LOOP = "whole", "last-stage", "around-loop"
 # Shares of the function's work.
@@ -24,20 +23,13 @@ NEARLY_NONE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The work inside a checkpoint, the work after it, and the total work of the function."""
-
     inside: int
     after: int
     total: int
 
 
 def shape(primal: Callable[[], Program], site: CheckpointSite) -> str | None:
-    """Return `whole`, `around-loop` or `last-stage`; None where the checkpoint is none of these.
-
-    Args:
-      primal: makes the program of the function itself, see `program.program_of_jaxpr`.
-      site: the checkpoint.
-    """
+    """Return `whole`, `around-loop` or `last-stage`; None where the checkpoint is none of these."""
     if len(site.calls) != 1 or site.trips != 1 or site.is_nested:
         return None
     call, program = site.calls[0], primal()
@@ -46,13 +38,7 @@ def shape(primal: Callable[[], Program], site: CheckpointSite) -> str | None:
 
 
 def _shape(work: _Work, ops: Sequence[Op], depth: int) -> str | None:
-    """Return the class of a checkpoint by the work around it.
-
-    Args:
-      work: the work inside and after the checkpoint, and in total.
-      ops: the ops of the checkpoint.
-      depth: how many checkpoints are around each of these ops.
-    """
+    """Return the class by the work around it; `depth` checkpoints are around each of the ops."""
     if not work.total:
         return None
     if work.inside >= NEARLY_ALL * work.total:
@@ -84,16 +70,16 @@ def _of(op: Op, costs: Costs) -> int:
 
 
 def _is_loop(ops: Sequence[Op], depth: int) -> bool:
-    """Return whether a loop of several trips, whose body is not checkpointed, does all the work."""
+    """A loop of several trips, whose body is not checkpointed, does all the work."""
     loops = [op for op in ops if op.is_loop and (op.nest is None or op.nest.length != 1)]
     costs = Costs()
     work = sum(_of(op, costs) for op in loops)
     if not loops or work < NEARLY_ALL * sum(_of(op, costs) for op in ops):
         return False
     return not any(
-        jax_compat.primitive_name(eqn) == "remat" for op in loops for eqn in _body_eqns(op, depth)
+        jax_compat.primitive_name(eqn) == "remat"
+        for op in loops
+        for body in op.bodies
+        for inner in body.ops
+        for eqn in inner.context.remats[depth:]
     )
-
-
-def _body_eqns(op: Op, depth: int) -> list[Eqn]:
-    return [eqn for body in op.bodies for inner in body.ops for eqn in inner.context.remats[depth:]]

@@ -25,9 +25,6 @@ class Answers:
     """The answers of a policy about the eqns of a checkpoint's body.
 
     Attributes:
-      saves: whether it saves or offloads any of them.
-      offloads: whether it offloads any.
-      names: the checkpoint_names in the body.
       saved_names: those of them that it saves or offloads.
     """
 
@@ -61,10 +58,10 @@ def description(policy: Any) -> str | None:
 
 def wanted_names(policy: Any) -> frozenset[str]:
     """Return the names that a policy was made to save or offload, where they can be told."""
-    found = set(_names_of(policy)) if _factory(policy) in _WANT else set()
+    names = set(_names_of(policy)) if _factory(policy) in _WANT else set()
     for inner in _closure_values(policy, callable):
-        found |= wanted_names(inner)
-    return frozenset(found)
+        names |= wanted_names(inner)
+    return frozenset(names)
 
 
 def means_nothing(policy: Any) -> bool:
@@ -75,14 +72,7 @@ def means_nothing(policy: Any) -> bool:
 def answers(policy: Any, eqns: Iterable[Eqn], site: str) -> Answers:
     """Ask a policy about eqns.
 
-    Args:
-      policy: the policy; None saves nothing, nor does False, which is what
-        `nothing_saveable()` is.
-      eqns: the eqns in the checkpoint, see `nesting.eqns_in`.
-      site: the checkpoint, for a message: `model.py:12 block`.
-
-    Returns:
-      The policy's answers, summed up.
+    None saves nothing, nor does False, which is what `nothing_saveable()` is.
 
     Raises:
       InputsError: the policy raises, or answers with something that is no answer.
@@ -122,16 +112,12 @@ def _ask(policy: Any, eqn: Eqn, site: str) -> Any:
         return False
     if case in ("OffloadableType", "Offloadable"):
         return "offload"
-    what = "returns None" if answer is None else f"returns {_described(answer)}"
+    what = f"returns {'a function' if callable(answer) else f'{answer!r:.40}'}"
     hint = _uncalled(policy) or ("; it makes a policy, so call it" if callable(answer) else "")
     raise InputsError(
         f"the policy {description(policy)} of the checkpoint at {site} {what}; it must return"
         f" True or False{hint}"
     )
-
-
-def _described(answer: Any) -> str:
-    return "a function" if callable(answer) else f"{answer!r:.40}"
 
 
 def _uncalled(policy: Any) -> str:
@@ -158,43 +144,41 @@ def builtins() -> dict[str, Any]:
 
 @functools.cache
 def _builtins() -> dict[Any, str]:
-    found: dict[Any, str] = {}
+    names: dict[Any, str] = {}
     policies = jax_compat.import_jax().checkpoint_policies
     for name in dir(policies):
         value = getattr(policies, name)
         is_policy = callable(value) and not isinstance(value, type)  # 0.11 has classes there
         if not name.startswith("_") and is_policy and name not in _factories():
-            found.setdefault(_identity(value), name)
+            names.setdefault(_identity(value), name)
     # Of two names for one policy the one that says what it does.
     for name in ("dots_saveable", "dots_with_no_batch_dims_saveable"):
         value = getattr(policies, name, None)
         if value is not None:
-            found[_identity(value)] = name
-    return found
+            names[_identity(value)] = name
+    return names
 
 
 @functools.cache
 def _factories() -> frozenset[str]:
-    """Return the names in jax.checkpoint_policies that make policies."""
     names = dir(jax_compat.import_jax().checkpoint_policies)
     return frozenset(n for n in names if n.startswith(("save_", "offload_")))
 
 
 def _factory(policy: Any) -> str | None:
-    """Return the name of the factory of jax.checkpoint_policies that made a policy.
+    """Return the factory of jax.checkpoint_policies that made a policy.
 
     Such a policy is a function inside the factory, or since JAX 0.11 an instance of a class named
-    like it. None where no factory made the policy.
+    like it.
     """
     outer, inside, _ = getattr(policy, "__qualname__", "").partition(".")
     if inside and outer in _factories():
         return outer
-    made = "".join(f"_{c.lower()}" if c.isupper() else c for c in type(policy).__name__).lstrip("_")
-    return made if made in _factories() else None
+    name = "".join(f"_{c.lower()}" if c.isupper() else c for c in type(policy).__name__).lstrip("_")
+    return name if name in _factories() else None
 
 
 def _closure_values(policy: Any, is_wanted: Callable[[Any], bool]) -> list[Any]:
-    """Return what a policy was made with: the variables of its closure, or its attributes."""
     cells = [c.cell_contents for c in getattr(policy, "__closure__", None) or ()]
     cells += list(getattr(policy, "__dict__", {}).values())
     for slot in getattr(type(policy), "__slots__", ()):
@@ -203,9 +187,9 @@ def _closure_values(policy: Any, is_wanted: Callable[[Any], bool]) -> list[Any]:
 
 
 def _names_of(policy: Any) -> Set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for value in _closure_values(policy, lambda v: isinstance(v, str | tuple | list | Set)):
         if isinstance(value, str):
             continue  # memory kinds
-        found |= {v for v in value if isinstance(v, str)}
-    return found
+        names |= {v for v in value if isinstance(v, str)}
+    return names

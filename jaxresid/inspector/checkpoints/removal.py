@@ -2,7 +2,7 @@
 
 This takes a checkpoint away where no jaxpr holds it as it was written: in a training step, inside
 an inner derivative, inside what JAX differentiates by a rule of its own (`lax.custom_root`). What
-`jax.checkpoint` binds is intercepted while the function is traced, see `bindings`; a removed
+`jax.checkpoint` binds is intercepted while the function is traced, see `jax_compat`; a removed
 checkpoint binds the eqns of its body instead.
 """
 
@@ -21,12 +21,7 @@ from jaxresid.base.errors import TraceError, summary
 from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.checkpoints.sites import Call, CheckpointSite, body, calls, prevents_cse
 from jaxresid.inspector.holes.holes import Holes
-from jaxresid.inspector.jaxpr.bindings import (
-    checkpoint_binding,
-    intercept_bind,
-    strip_trace_context,
-    user_line,
-)
+from jaxresid.inspector.jaxpr.bindings import strip_trace_context, user_line
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import MARK, Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
@@ -45,10 +40,8 @@ class CheckpointBinding:
     """One binding of `jax.checkpoint`.
 
     Attributes:
-      body: the open jaxpr of the function.
       key: equal for all bindings that one line makes of one function with one policy.
       location: that line; None where no line of the user's ran.
-      policy: the policy that decides what is saved.
     """
 
     body: Jaxpr
@@ -58,11 +51,7 @@ class CheckpointBinding:
 
 
 class Removal:
-    """Tracing of a program again, as it is and without some of its checkpoints.
-
-    Args:
-      holes: what the program differentiates.
-    """
+    """Tracing of a program again, as it is and without some of its checkpoints."""
 
     def __init__(self, holes: Holes[Any]) -> None:
         self._holes = holes
@@ -76,7 +65,7 @@ class Removal:
     def _numbered(self) -> Holes[Any]:
         """Return the program in which the name stacks of a checkpoint's eqns tell its number."""
         bound: list[CheckpointBinding] = []
-        binding = checkpoint_binding()
+        binding = jax_compat.checkpoint_binding()
 
         def number(params: Mapping[str, Any], _: FrameType) -> Callable[..., Any]:
             bound.append(self._made(params))
@@ -89,14 +78,14 @@ class Removal:
             return bind
 
         try:
-            with intercept_bind({binding: number}):
-                made = self._holes.again()
+            with jax_compat.intercept_bind({binding: number}):
+                holes = self._holes.again()
                 self._count = len(bound)
-                made.holes  # noqa: B018 - of a loss they are traced when they are asked for
+                holes.holes  # noqa: B018 - of a loss they are traced when they are asked for
         except Exception as e:
             raise TraceError(f"it cannot be traced again: {summary(e)}") from e
         self._bound = bound
-        return made
+        return holes
 
     def bound(self) -> Sequence[CheckpointBinding]:
         """Return the bindings of `jax.checkpoint`, in order, including those made for the holes."""
@@ -106,31 +95,26 @@ class Removal:
     def numbers(self, written: Jaxpr, numbered: Jaxpr) -> dict[int, int]:
         """Map the ids of the remat eqns of an open jaxpr to the numbers of their bindings.
 
-        Args:
-          written: the open jaxpr.
-          numbered: the same jaxpr, of the numbered trace.
-
         Raises:
           TraceError: the two differ.
         """
-        eqns, marked = ([call.eqn for call in self._calls(j)] for j in (written, numbered))
+        eqns, marked = (
+            [call.eqn for _, call in calls(self._levels, Level(jaxpr))]
+            for jaxpr in (written, numbered)
+        )
         if [_source(eqn) for eqn in eqns] != [_source(eqn) for eqn in marked]:
             raise TraceError(_DIFFERS)
         pairs = ((id(eqn), _number(other)) for eqn, other in zip(eqns, marked, strict=True))
         return {key: number for key, number in pairs if number is not None}
 
-    def _calls(self, jaxpr: Jaxpr) -> list[Call]:
-        return [call for _, call in calls(self._levels, Level(jaxpr))]
-
     def outermost(self) -> dict[int, int]:
         """Map the number of each nested checkpoint to that of the outermost one around it."""
-        found: dict[int, int] = {}
+        outer: dict[int, int] = {}
         for number in range(len(self.bound())):  # a body is bound before what it stands in
-            found.update(dict.fromkeys(self._inside(number), number))
-        return found
+            outer.update(dict.fromkeys(self._inside(number), number))
+        return outer
 
     def _inside(self, number: int) -> set[int]:
-        """Return the numbers of the checkpoints in the body of a checkpoint."""
         eqns = eqns_in(self.bound()[number].body)
         marked = {_number(e) for e in eqns if jax_compat.primitive_name(e) == "remat"}
         return {inner for inner in marked if inner is not None and inner != number}
@@ -142,12 +126,8 @@ class Removal:
 
         They are the numbers of the eqns in which the site shows, and of what the same line binds
         besides, for example for the rules of `lax.custom_root`.
-
-        Args:
-          sites: the sites.
-          numbers: by the ids of the eqns in which the sites show, their numbers.
         """
-        keys = [made.key for made in self.bound()]
+        keys = [binding.key for binding in self.bound()]
         first, again = keys[: self._count], keys[self._count :]
         own: dict[CheckpointSite, set[int]] = {}
         makers: dict[_Key, set[CheckpointSite]] = defaultdict(set)
@@ -158,36 +138,35 @@ class Removal:
                 own[site] |= {n - self._count for n in shown if n >= self._count}
             for number in shown:
                 makers[keys[number]].add(site)
-        known = {number for found in own.values() for number in found}
+        shown_numbers = {number for owners in own.values() for number in owners}
         for number, key in enumerate(first):
-            if number in known:
+            if number in shown_numbers:
                 continue
             # By the line; or, where rules hold it that JAX calls from elsewhere, without.
             same = makers[key] or {
-                s for k, found in makers.items() if _is_same_checkpoint(k, key) for s in found
+                s for k, owners in makers.items() if _is_same_checkpoint(k, key) for s in owners
             }
             if len(same) == 1:
                 own[next(iter(same))].add(number)
-        return {site: frozenset(found) for site, found in own.items()}
+        return {site: frozenset(owners) for site, owners in own.items()}
 
     def hidden_sites(
-        self, found: Mapping[CheckpointSite, frozenset[int]]
+        self, shown_sites: Mapping[CheckpointSite, frozenset[int]]
     ) -> dict[CheckpointSite, frozenset[int]]:
         """Return the checkpoints that no jaxpr shows, with their numbers.
 
         The function makes them while it is traced. With `jax_remat3` a derivative that the function
         takes itself has already taken them apart.
-
-        Args:
-          found: the sites that are shown, with their numbers.
         """
         bound = self.bound()[: self._count]
-        known = {number for own in found.values() for number in own}
-        shown = [bound[number].key for number in known if number < len(bound)]
+        visible = {number for own in shown_sites.values() for number in own}
+        shown = [bound[number].key for number in visible if number < len(bound)]
         groups: dict[_Key, list[int]] = defaultdict(list)
-        for number, made in enumerate(bound):
-            if number not in known and not any(_is_same_checkpoint(made.key, key) for key in shown):
-                groups[made.key].append(number)
+        for number, binding in enumerate(bound):
+            if number not in visible and not any(
+                _is_same_checkpoint(binding.key, key) for key in shown
+            ):
+                groups[binding.key].append(number)
         sites = {}
         for numbers in groups.values():
             first = bound[numbers[0]]
@@ -207,16 +186,13 @@ class Removal:
     def without(self, gone: Iterable[int]) -> Holes[Any]:
         """Return the program without the checkpoints of some numbers.
 
-        Args:
-          gone: the numbers.
-
         Raises:
           TraceError: JAX cannot differentiate it, or the function binds others each time.
         """
         numbers = frozenset(gone)
         if not numbers:
             raise TraceError("it is not found when the function is traced again")
-        return self.leaving_out(numbers, self._holes.again, lambda made: made.passes)
+        return self.leaving_out(numbers, self._holes.again, lambda holes: holes.passes)
 
     def leaving_out(
         self,
@@ -226,33 +202,29 @@ class Removal:
     ) -> T:
         """Return what some way of tracing the function makes of it without some checkpoints.
 
-        Args:
-          numbers: the numbers of the checkpoints.
-          trace: traces the function.
-          jaxprs: returns the open jaxprs of what that makes.
-
         Raises:
           TraceError: as `without`.
         """
-        found, again = list[_Key](), list[int]()
-        expected = [made.key for made in self.bound()[: self._count]]
+        keys, again = list[_Key](), list[int]()
+        expected = [binding.key for binding in self.bound()[: self._count]]
 
         def leave_out(
             params: Mapping[str, Any], frame: FrameType
         ) -> Mapping[str, Any] | Callable[..., Any]:
-            made = self._made(params)
+            binding = self._made(params)
             if again:
                 number = again.pop(0)
             else:
-                number = len(found)
-                found.append(made.key)
+                number = len(keys)
+                keys.append(binding.key)
             if number not in numbers:
                 return params
-            if not (jax_compat.is_in_shard_map() or _holds_shard_map(made.body)):
-                return jax_compat.as_function(jax_compat.as_jit_jaxpr(made.body))
-            function = jax_compat.checkpointed_function(frame)
+            names = map(jax_compat.primitive_name, eqns_in(binding.body))
+            function = None
+            if jax_compat.is_in_shard_map() or "shard_map" in names:
+                function = jax_compat.checkpointed_function(frame)
             if function is None:
-                return jax_compat.as_function(jax_compat.as_jit_jaxpr(made.body))
+                return jax_compat.as_function(jax_compat.as_jit_jaxpr(binding.body))
             return functools.partial(called, function, number)
 
         def called(function: Callable[..., Any], number: int, *args: Any) -> Any:
@@ -265,18 +237,18 @@ class Removal:
             return result
 
         try:
-            with intercept_bind({checkpoint_binding(): leave_out}):
-                made = trace()
+            with jax_compat.intercept_bind({jax_compat.checkpoint_binding(): leave_out}):
+                binding = trace()
         except Exception as e:
             cause = e.__cause__ if type(e).__name__ == "BackwardError" else e
             raise TraceError(
                 f"JAX cannot differentiate the program without it: {summary(cause or e)}"
             ) from e
-        if found != expected:
+        if keys != expected:
             raise TraceError(_DIFFERS)
-        for jaxpr in jaxprs(made):
+        for jaxpr in jaxprs(binding):
             strip_trace_context(jaxpr)
-        return made
+        return binding
 
     def _made(self, params: Mapping[str, Any]) -> CheckpointBinding:
         held = jax_compat.bound_params(params)
@@ -286,10 +258,6 @@ class Removal:
         policy, prevents = description(held["policy"]), prevents_cse(held)
         key = jax_compat.traced_function(body), line, policy, prevents
         return CheckpointBinding(body, key, where, held["policy"])
-
-
-def _holds_shard_map(body: Jaxpr) -> bool:
-    return any(jax_compat.primitive_name(eqn) == "shard_map" for eqn in eqns_in(body))
 
 
 _DIFFERS = (
@@ -312,25 +280,24 @@ def with_bodies(
         outer = eqns.get(outermost.get(numbers.get(id(call.eqn), -1), -1))
         return call if outer is None or call.around else replace(call, around=(outer,))
 
-    found = []
+    completed = []
     for site in sites:
         own = sorted({numbers[id(c.eqn)] for c in site.calls if id(c.eqn) in numbers})
         bodies = tuple(bound[number].body for number in own)
-        found.append(
+        completed.append(
             replace(site, bodies=bodies or site.bodies, calls=tuple(map(placed, site.calls)))
         )
-    return tuple(found)
+    return tuple(completed)
 
 
 def _is_same_checkpoint(one: _Key, other: _Key) -> bool:
-    """Return whether two keys are of one function with one policy, whatever the line."""
     return (one[0], *one[2:]) == (other[0], *other[2:])
 
 
 def _number(eqn: Eqn) -> int | None:
     """Return the number of the innermost checkpoint that an eqn belongs to."""
-    found = _NUMBER.findall(jax_compat.name_stack(eqn))
-    return int(found[-1]) if found else None
+    numbers = _NUMBER.findall(jax_compat.name_stack(eqn))
+    return int(numbers[-1]) if numbers else None
 
 
 def _source(eqn: Eqn) -> tuple[str | None, str | None]:

@@ -31,9 +31,9 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.trace.function import TracedFunction
+from jaxresid.inspector.trace.primal import TracedFunction
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
+from jaxresid.jax_compat.jaxpr_types import Jaxpr
 
 # What JAX differentiates by rules that may hold checkpoints which show nowhere else.
 _RULES = frozenset({"custom_jvp_call", "custom_vjp_call"})
@@ -54,22 +54,19 @@ class Removed:
     def __init__(self, holes: Holes[Any]) -> None:
         self._holes = holes
         self._shown = sites_in(holes)
-        self._numbered = functools.cache(self._number)
-        self._is_faithful = functools.cache(self._find_faithful)
-        self._near_shard_maps = functools.cache(self._find_near_shard_maps)
-        self._ids = functools.cache(lambda hole: frozenset(map(id, _remats(hole.jaxpr))))
+        self._ids = functools.cache(
+            lambda hole: {
+                id(e) for e in eqns_in(hole.jaxpr) if jax_compat.primitive_name(e) == "remat"
+            }
+        )
         self._made: dict[frozenset[CheckpointSite], Traced] = {}
         self.sites = self._shown
         if any(_may_hide(hole.jaxpr, holes.levels.frames) for hole in holes.holes):
             with contextlib.suppress(JaxresidError):
-                self.sites = tuple(self._numbered()[1])
+                self.sites = tuple(self._numbered[1])
 
     def without(self, gone: Iterable[CheckpointSite]) -> Traced:
-        """Return the trace without some sites.
-
-        Raises:
-          JaxresidError: that trace cannot be determined.
-        """
+        """Return the trace without some sites."""
         key = frozenset(gone)
         if key not in self._made:
             self._made[key] = self._without(key)
@@ -86,7 +83,7 @@ class Removed:
             return None
         if not all(site.is_as_written for site in own):
             return None
-        if not self._is_faithful() or own & self._near_shard_maps():
+        if not self._is_faithful or own & self._near_shard_maps:
             return None
         (hole,) = self._holes.holes
         with contextlib.suppress(Exception):  # whatever JAX raises where it cannot differentiate
@@ -95,15 +92,11 @@ class Removed:
         return None
 
     def hole_of(self, site: CheckpointSite) -> Hole | None:
-        """Return the first hole that shows a site; None where none does."""
-        return next((hole for hole in self._holes.holes if self._is_in(site, hole)), None)
-
-    def _is_in(self, site: CheckpointSite, hole: Hole) -> bool:
-        return not site.eqns.isdisjoint(self._ids(hole))
+        return next((hole for hole in self._holes.holes if site.eqns & self._ids(hole)), None)
 
     def _without(self, gone: frozenset[CheckpointSite]) -> Traced:
         if all(site.is_as_written for site in gone):
-            if not self._is_faithful() or gone & self._near_shard_maps():
+            if not self._is_faithful or gone & self._near_shard_maps:
                 with contextlib.suppress(JaxresidError):
                     return self._traced_without(gone)
             # What JAX cannot differentiate as rewritten, it may as the source has it.
@@ -112,7 +105,7 @@ class Removed:
         return self._traced_without(gone)
 
     def _traced_without(self, gone: frozenset[CheckpointSite]) -> Traced:
-        removal, numbers = self._numbered()
+        removal, numbers = self._numbered
         own = frozenset(number for site in gone for number in numbers[site])
 
         def around(primal: Callable[[], TracedFunction]) -> Callable[[], TracedFunction]:
@@ -123,21 +116,22 @@ class Removed:
                 )
             )
 
-        made: Traced = removal.without(own).traced_with(around)
-        return made
+        trace: Traced = removal.without(own).traced_with(around)
+        return trace
 
     def _rewritten(self, eqns: set[int]) -> Traced:
-        made: Traced = self._holes.trace(
+        traced: Traced = self._holes.trace(
             {
                 hole.number: without(hole.jaxpr, eqns & self._ids(hole))
                 for hole in self._holes.holes
                 if not eqns.isdisjoint(self._ids(hole))
             }
         )
-        return made
+        return traced
 
-    def _find_faithful(self) -> bool:
-        """Return whether JAX keeps the same for the jaxprs as for the functions that they are of.
+    @functools.cached_property
+    def _is_faithful(self) -> bool:
+        """JAX keeps the same for the jaxprs as for the functions that they are of.
 
         Of a `shard_map` it keeps numbers that are literals in a jaxpr.
         """
@@ -147,11 +141,13 @@ class Removed:
         same = self._holes.trace({hole.number: hole.jaxpr for hole in self._holes.holes})
         return self._holes.kept_nbytes(same) == self._holes.kept_nbytes(self._holes.traced)
 
-    def _find_near_shard_maps(self) -> frozenset[CheckpointSite]:
-        """Return the sites that are in the body of a `shard_map`, or around one."""
+    @functools.cached_property
+    def _near_shard_maps(self) -> frozenset[CheckpointSite]:
         eqns = [eqn for hole in self._holes.holes for eqn in eqns_in(hole.jaxpr)]
         maps = [e for e in eqns if jax_compat.primitive_name(e) == "shard_map"]
-        inside = {id(e) for found in maps for nest in nests(found) for e in eqns_in(nest.jaxpr)}
+        inside = {
+            id(e) for shard_map in maps for nest in nests(shard_map) for e in eqns_in(nest.jaxpr)
+        }
         own = {id(e) for e in maps}
         return frozenset(
             site
@@ -159,13 +155,9 @@ class Removed:
             if not site.eqns.isdisjoint(inside) or any(id(e) in own for e in site.held)
         )
 
-    def _number(self) -> tuple[Removal, dict[CheckpointSite, frozenset[int]]]:
-        """Trace the program again with its checkpoints numbered.
-
-        Returns:
-          The removal, and the numbers of each site. Sites that show in the backward pass alone are
-          included.
-        """
+    @functools.cached_property
+    def _numbered(self) -> tuple[Removal, dict[CheckpointSite, frozenset[int]]]:
+        """Trace the program again, numbered; with the sites that the backward pass alone shows."""
         frames = self._holes.levels.frames
         removal = Removal(self._holes)
         numbered = removal.numbered()
@@ -176,25 +168,21 @@ class Removed:
             if same is None:
                 raise JaxresidError("the program takes other gradients when it is traced again")
             numbers |= removal.numbers(hole.jaxpr, same.jaxpr)
-        found = removal.numbers_of(self._shown, numbers)
-        found = {_called(site, own, removal): own for site, own in found.items()}
-        known = {number for own in found.values() for number in own}
+        numbers_of = removal.numbers_of(self._shown, numbers)
+        numbers_of = {_called(site, own, removal): own for site, own in numbers_of.items()}
+        with_site = {number for own in numbers_of.values() for number in own}
         backward = numbered.passes[-1]
         marks = removal.numbers(backward, backward)
         for site in sites(Levels(frames), Level(backward), backward=True):
-            calls = [c for c in site.calls if marks.get(id(c.eqn), -1) not in known]
+            calls = [c for c in site.calls if marks.get(id(c.eqn), -1) not in with_site]
             if calls and all(id(c.eqn) in marks for c in calls):
                 (hidden,) = with_bodies([replace(site, calls=tuple(calls))], marks, removal)
                 own = frozenset(marks[id(c.eqn)] for c in calls)
                 # What JAX's rules bind again has the line that they are called at.
                 where = removal.bound()[min(own)].location or hidden.location
                 source = replace(hidden.source, location=where)
-                found[replace(hidden, source=source)] = own
-        return removal, found | removal.hidden_sites(found)
-
-
-def _remats(jaxpr: Jaxpr) -> list[Eqn]:
-    return [eqn for eqn in eqns_in(jaxpr) if jax_compat.primitive_name(eqn) == "remat"]
+                numbers_of[replace(hidden, source=source)] = own
+        return removal, numbers_of | removal.hidden_sites(numbers_of)
 
 
 def _eqns(gone: Iterable[CheckpointSite]) -> set[int]:
@@ -202,24 +190,21 @@ def _eqns(gone: Iterable[CheckpointSite]) -> set[int]:
 
 
 def _called(site: CheckpointSite, numbers: frozenset[int], removal: Removal) -> CheckpointSite:
-    """Return a site with the line that calls it, which is known from its making.
+    """Return a site with the line that calls it, known from its making.
 
     In a derivative that the function takes, JAX may give its eqn the traceback of what is around
     it.
     """
-    made = [removal.bound()[number].location for number in sorted(numbers)]
-    lines = {where and (where.file, where.line) for where in made}
-    where, shown = made[0] if len(lines) == 1 else None, site.location
+    locations = [removal.bound()[number].location for number in sorted(numbers)]
+    lines = {where and (where.file, where.line) for where in locations}
+    where, shown = locations[0] if len(lines) == 1 else None, site.location
     if where is None or (shown and (shown.file, shown.line) in lines):
         return site
     return replace(site, source=replace(site.source, location=where))
 
 
 def _may_hide(jaxpr: Jaxpr, frames: Frames) -> bool:
-    """Return whether a primal jaxpr may not show all checkpoints.
-
-    That is so where it holds derivatives, or what is differentiated by rules of the user's.
-    """
+    """It may where it holds derivatives, or what is differentiated by rules of the user's."""
     for eqn in eqns_in(jaxpr):
         name = jax_compat.primitive_name(eqn)
         if is_derived(eqn) or jax_compat.has_own_rules(eqn) or name == "custom_linear_solve":
@@ -227,10 +212,7 @@ def _may_hide(jaxpr: Jaxpr, frames: Frames) -> bool:
         if name in _RULES:
             inner = [jax_compat.traced_function(nest.jaxpr) or "" for nest in nests(eqn)]
             files = [where.partition(" at ")[2].rpartition(":")[0] for where in inner]
-            if not all(_is_jaxs_own(file, frames) for file in files) or not files:
+            is_own = [not f.endswith(_OF_USERS) and frames.kind(f, "") == "jax" for f in files]
+            if not is_own or not all(is_own):
                 return True
     return False
-
-
-def _is_jaxs_own(file: str, frames: Frames) -> bool:
-    return not file.endswith(_OF_USERS) and frames.kind(file, "") == "jax"

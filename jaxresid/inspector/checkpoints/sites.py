@@ -7,6 +7,7 @@ user means: libraries wrap it in functions of their own before they checkpoint i
 
 from __future__ import annotations
 
+import functools
 import itertools
 import linecache
 import os
@@ -52,8 +53,6 @@ class Call:
     """One remat eqn, and what is around it.
 
     Attributes:
-      eqn: the remat eqn.
-      jaxpr: its body.
       trips: how often the loops around it run it.
       around: the remat eqns around it, outermost first.
       loops: the loop eqns around it, outermost first.
@@ -71,7 +70,7 @@ class Call:
 
     @property
     def is_as_written(self) -> bool:
-        """Return whether JAX differentiates the checkpoint from this eqn alone.
+        """JAX differentiates the checkpoint from this eqn alone.
 
         That is, it is not a derivative already, and nothing around it has a derivative rule that
         holds the checkpoint for itself.
@@ -83,7 +82,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The function or module method that a checkpoint wraps, and where it is defined."""
+    """The function or module method that a checkpoint wraps."""
 
     name: str
     defined: Location | None = None
@@ -94,11 +93,7 @@ class CheckpointSite:
     """One checkpoint as a user wrote it.
 
     Attributes:
-      body: the function that it wraps.
       source: the line that calls it, and the module.
-      policy: the policy; None without one.
-      prevent_cse: whether it prevents common subexpression elimination.
-      calls: its remat eqns.
       bodies: the eqns in it as written, open jaxprs.
       is_hidden: whether no jaxpr shows it, so that it has no calls.
     """
@@ -113,45 +108,34 @@ class CheckpointSite:
 
     @property
     def held(self) -> Iterator[Eqn]:
-        """The eqns of its bodies, at any depth."""
         return itertools.chain.from_iterable(eqns_in(body) for body in self.bodies)
 
     @property
     def is_as_written(self) -> bool:
-        """Return whether JAX differentiates each call from its eqn alone.
-
-        See `Call.is_as_written`.
-        """
         return not self.is_hidden and all(call.is_as_written for call in self.calls)
 
     @property
     def function(self) -> str:
-        """The name of the function that it wraps."""
         return self.body.name
 
     @property
     def location(self) -> Location | None:
-        """The line that calls it, None where none is known."""
         return self.source.location
 
     @property
     def trips(self) -> int:
-        """How often its calls run, all together."""
         return sum(call.trips for call in self.calls)
 
     @property
     def eqns(self) -> frozenset[int]:
-        """The ids of its remat eqns."""
         return frozenset(id(call.eqn) for call in self.calls)
 
     @property
     def is_nested(self) -> bool:
-        """Return whether each of its calls is inside another checkpoint."""
         return not self.is_hidden and all(call.around for call in self.calls)
 
     @property
     def in_loops(self) -> bool:
-        """Return whether each of its calls is inside a loop."""
         return not self.is_hidden and all(call.loops for call in self.calls)
 
     def __str__(self) -> str:
@@ -164,26 +148,23 @@ def sites(levels: Levels, top: Level, *, backward: bool = False) -> tuple[Checkp
     """Return the checkpoints of a jaxpr, in program order.
 
     Args:
-      levels: descends into the eqns.
-      top: the outermost level.
       backward: whether to take those of a training step, whose backward pass holds them.
     """
     return sites_of(levels, calls(levels, top), backward=backward)
 
 
 def sites_in(holes: Holes[Any]) -> tuple[CheckpointSite, ...]:
-    """Return the checkpoints of what a program differentiates, in program order."""
-    found = (calls(holes.levels, h.level, h.trips, h.loops) for h in holes.holes)
-    return sites_of(holes.levels, itertools.chain.from_iterable(found))
+    placed = (calls(holes.levels, h.level, h.trips, h.loops) for h in holes.holes)
+    return sites_of(holes.levels, itertools.chain.from_iterable(placed))
 
 
 def sites_of(
-    levels: Levels, found: Iterable[tuple[Level, Call]], *, backward: bool = False
+    levels: Levels, remats: Iterable[tuple[Level, Call]], *, backward: bool = False
 ) -> tuple[CheckpointSite, ...]:
     """Return the checkpoints that some remat eqns are of; see `sites`."""
     groups: dict[Hashable, list[tuple[Call, Source]]] = {}
     heads: dict[Hashable, tuple[Body, Any, bool]] = {}
-    for level, call in found:
+    for level, call in remats:
         params = jax_compat.params(call.eqn)
         if backward and not _recomputes(call.eqn):
             continue  # one that still stands in the forward pass
@@ -191,7 +172,7 @@ def sites_of(
         is_prevented = prevents_cse(params)
         place = levels.place(level, call.eqn)
         is_stamped = _is_stamped(call.eqn, levels.frames)
-        made = body(call.jaxpr, levels.frames, place.frames, is_stamped=is_stamped)
+        wrapped = body(call.jaxpr, levels.frames, place.frames, is_stamped=is_stamped)
         inner = _common_scope(call.jaxpr)
         scope = "/".join(part for part in (place.scope, inner) if part)
         # Of what libraries do on the way from the user's line the calls that say something.
@@ -200,27 +181,26 @@ def sites_of(
         placed = replace(place, frames=called, scope=scope, module=module)
         source = source_of(levels.frames, placed)
         if source.location is None or is_stamped:  # nobody but us calls it, or who is not known
-            source = replace(source, location=made.defined)
+            source = replace(source, location=wrapped.defined)
         line = source.location and (source.location.file, source.location.line)
-        key = (made, line, description(policy), is_prevented)
-        heads.setdefault(key, (made, policy, is_prevented))
+        key = (wrapped, line, description(policy), is_prevented)
+        heads.setdefault(key, (wrapped, policy, is_prevented))
         groups.setdefault(key, []).append((call, source))
     return tuple(
         CheckpointSite(
-            made,
-            replace(each[0][1], scope=folded_scopes(source.scope for _, source in each)),
+            wrapped,
+            replace(group[0][1], scope=folded_scopes(source.scope for _, source in group)),
             policy,
             is_prevented,
-            tuple(call for call, _ in each),
-            tuple({id(call.jaxpr): call.jaxpr for call, _ in each}.values()),
+            tuple(call for call, _ in group),
+            tuple({id(call.jaxpr): call.jaxpr for call, _ in group}.values()),
         )
-        for key, each in groups.items()
-        for made, policy, is_prevented in [heads[key]]
+        for key, group in groups.items()
+        for wrapped, policy, is_prevented in [heads[key]]
     )
 
 
 def is_derived(eqn: Eqn) -> bool:
-    """Return whether an eqn is a derivative, or part of one, already."""
     return _DERIVED.search(jax_compat.whole_name_stack(eqn)) is not None
 
 
@@ -230,7 +210,6 @@ def has_rule(eqn: Eqn) -> bool:
 
 
 def prevents_cse(params: Mapping[str, Any]) -> bool:
-    """Return whether the params of a remat eqn prevent CSE."""
     prevent = params.get("prevent_cse", True)
     return any(prevent) if isinstance(prevent, tuple | list) else bool(prevent)
 
@@ -238,15 +217,14 @@ def prevents_cse(params: Mapping[str, Any]) -> bool:
 def calls(
     levels: Levels, top: Level, trips: int = 1, loops: tuple[Eqn, ...] = ()
 ) -> Iterator[tuple[Level, Call]]:
-    """Yield the remat eqns of a jaxpr, each with its level, in program order.
+    """Yield the remat eqns of a jaxpr, each with its level, in program order."""
 
-    Args:
-      levels: descends into the eqns.
-      top: the level of the jaxpr.
-      trips: how often it runs.
-      loops: the loop eqns around it, outermost first.
-    """
-    known: dict[int, tuple[Jaxpr, bool]] = {}
+    @functools.cache
+    def holds(jaxpr: Jaxpr) -> bool:
+        return any(
+            jax_compat.primitive_name(eqn) == "remat" or any(holds(n.jaxpr) for n in nests(eqn))
+            for eqn in jaxpr.eqns
+        )
 
     def walk(
         level: Level,
@@ -257,16 +235,16 @@ def calls(
     ) -> Iterator[tuple[Level, Call]]:
         makers = {v: eqn for eqn in level.jaxpr.eqns for v in eqn.outvars}
         for eqn in level.jaxpr.eqns:
-            found = levels.nests(eqn)
-            if not found:
+            inner = levels.nests(eqn)
+            if not inner:
                 continue
             inside = around
             if jax_compat.primitive_name(eqn) == "remat":
-                jaxpr = found[0].jaxpr
+                jaxpr = inner[0].jaxpr
                 yield level, Call(eqn, jaxpr, trips, around, loops, makers, enclosing)
                 inside = (*around, eqn)
-            for which, nest in enumerate(found):
-                if not _holds(nest.jaxpr, known):
+            for which, nest in enumerate(inner):
+                if not holds(nest.jaxpr):
                     continue
                 is_loop = nest.kind in ("scan", "while")
                 more = trips * (nest.length or 1) if is_loop else trips
@@ -282,32 +260,14 @@ def calls(
 
 
 def _recomputes(eqn: Eqn) -> bool:
-    """Return whether a remat eqn belongs to a backward pass."""
     differentiated = jax_compat.params(eqn).get("differentiated")
     if differentiated is None:  # jax_remat3
         return "rematted_computation" in jax_compat.name_stack(eqn)
     return bool(differentiated)
 
 
-def _holds(jaxpr: Jaxpr, known: dict[int, tuple[Jaxpr, bool]]) -> bool:
-    """Return whether the jaxpr holds a remat eqn at any depth."""
-    found = known.get(id(jaxpr))
-    if found is None:
-        holds = any(
-            jax_compat.primitive_name(eqn) == "remat"
-            or any(_holds(n.jaxpr, known) for n in nests(eqn))
-            for eqn in jaxpr.eqns
-        )
-        found = known[id(jaxpr)] = jaxpr, holds
-    return found[1]
-
-
 def _is_stamped(eqn: Eqn, frames: Frames) -> bool:
-    """Return whether a remat eqn has the traceback of something else.
-
-    While JAX differentiates a jaxpr it calls derivative rules; what these do gets the traceback of
-    an eqn of the jaxpr.
-    """
+    """What derivative rules do gets the traceback of an eqn of the differentiated jaxpr."""
     traceback = jax_compat.traceback(eqn)
     codes = () if traceback is None else traceback.raw_frames()[0]
     for code in codes:
@@ -327,19 +287,17 @@ def body(
     user's, else of a library's, that is more than a wrapper around another.
 
     Args:
-      jaxpr: the body, open.
-      frames: reads the eqns' tracebacks.
       above: the frames of the call of the body.
       is_stamped: whether its eqns may have the traceback of something else.
     """
     chain = [] if is_stamped else _shared(jaxpr, frames, above)
-    own = [each for each in chain if each.frame.kind == "user"]
-    others = [each.frame.code for each in chain if each.frame.kind != "user"]
-    found = next((each.frame.code for each in own if not each.passes_on), None)
-    found = found or (own[-1].frame.code if own else None)
-    found = found or next((code for code in others if not is_wrapper(code)), None)
-    if found is not None:
-        return Body(name_of(found), definition(found, frames))
+    own = [passed for passed in chain if passed.frame.kind == "user"]
+    others = [passed.frame.code for passed in chain if passed.frame.kind != "user"]
+    wrapped = next((passed.frame.code for passed in own if not passed.passes_on), None)
+    wrapped = wrapped or (own[-1].frame.code if own else None)
+    wrapped = wrapped or next((code for code in others if not is_wrapper(code)), None)
+    if wrapped is not None:
+        return Body(name_of(wrapped), definition(wrapped, frames))
     if len(jaxpr.eqns) == 1 and jax_compat.primitive_name(jaxpr.eqns[0]) in CALLS:
         (nest,) = nests(jaxpr.eqns[0])  # what it wraps is jitted
         inner = body(nest.jaxpr, frames)
@@ -362,7 +320,6 @@ class _Passed:
     """A function that all eqns of a body came through.
 
     Attributes:
-      frame: its frame.
       computes: whether it computes anything itself, casts aside.
     """
 
@@ -371,15 +328,11 @@ class _Passed:
 
     @property
     def passes_on(self) -> bool:
-        """Whether it may do no more than call another."""
         return passes_on(self.frame.code) or (not self.computes and calls_wrapped(self.frame))
 
 
 def _shared(jaxpr: Jaxpr, frames: Frames, above: tuple[Frame, ...]) -> list[_Passed]:
-    """Return the functions, outermost first, that all eqns of a body came through.
-
-    Those that a wrapper makes itself are no part of what it wraps.
-    """
+    """Return the functions that all eqns came through, but those that a wrapper makes itself."""
     stacks = [below(frames.of(eqn), above, jaxpr) for eqn in jaxpr.eqns]
     casts = [jax_compat.primitive_name(eqn) == "convert_element_type" for eqn in jaxpr.eqns]
     stacks = [_without_jax(s) if c else s for s, c in zip(stacks, casts, strict=True)]
@@ -402,14 +355,13 @@ def _shared(jaxpr: Jaxpr, frames: Frames, above: tuple[Frame, ...]) -> list[_Pas
 
 
 def _without_jax(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """Return a stack up to the last frame that is not in JAX."""
     while stack and stack[-1].kind == "jax":
         stack = stack[:-1]
     return stack
 
 
 def _common_scope(jaxpr: Jaxpr) -> str:
-    """Return the scope that a body begins with: the scope of the module that it is."""
+    """Return the scope that all eqns share: that of the module that the body is."""
     scopes = {scope_of(jax_compat.name_stack(eqn)) for eqn in jaxpr.eqns} - {""}
     return "/".join(
         parts[0]

@@ -42,14 +42,8 @@ class VerdictFacts:
     """All the facts that a verdict is made of.
 
     Attributes:
-      site: the checkpoint.
-      answers: the answers of its policy.
       shape: where it is, see `placement.shape`.
       around: the outermost checkpoint around it, None where it is not nested.
-      figures: the figures of the program with it.
-      without: the figures of the program without it.
-      peak_location: the source line of the peak.
-      by_xla: whether the peaks are XLA's and not estimates.
     """
 
     site: CheckpointSite
@@ -63,7 +57,6 @@ class VerdictFacts:
 
     @property
     def peaks(self) -> tuple[int, int] | None:
-        """The peaks with it and without it, in bytes; None where they are not known."""
         nbytes, without = self.figures.peak_nbytes, self.without.peak_nbytes
         return None if nbytes is None or without is None else (nbytes, without)
 
@@ -74,16 +67,16 @@ def judge(facts: VerdictFacts, findings: Sequence[Finding] = ()) -> Checkpoint:
     verdict, reason = _verdict(facts)
     added = facts.figures.cost - without.cost
     recompute = max(added.flops, 0)
-    made = unjudged(facts.site, facts.figures, reason)
+    plain = unjudged(facts.site, facts.figures, reason)
     return replace(
-        made,
+        plain,
         kept_without_nbytes=without.kept_nbytes,
         recompute_flops=recompute,
         recompute_fraction=recompute / without.cost.flops if without.cost.flops else 0.0,
         peak_without_nbytes=without.peak_nbytes,
         ratio=_ratio(facts),
         verdict=verdict,
-        shape=facts.shape or made.shape,
+        shape=facts.shape or plain.shape,
         findings=tuple(findings),
         uncosted=added.uncosted,
     )
@@ -95,14 +88,7 @@ def judge_by_xla(
     peak_without_nbytes: int,
     findings: Callable[[VerdictFacts], Sequence[Finding]],
 ) -> Checkpoint:
-    """Return the checkpoint with the verdict that XLA's peaks call for, and the estimate's, if any.
-
-    Args:
-      facts: the facts that the estimate's verdict is made of.
-      peak_nbytes: XLA's peak of the program with the checkpoint, in bytes.
-      peak_without_nbytes: the same without it.
-      findings: makes the findings about the checkpoint.
-    """
+    """Return the checkpoint with the verdict of XLA's peaks, and the estimate's, if any."""
     by_xla = replace(
         facts,
         figures=replace(facts.figures, peak_nbytes=peak_nbytes),
@@ -118,13 +104,7 @@ def judge_by_xla(
 
 
 def unjudged(site: CheckpointSite, figures: ProgramFigures, reason: str) -> Checkpoint:
-    """Return a checkpoint without a verdict, for when the program without it is not known.
-
-    Args:
-      site: the checkpoint.
-      figures: the figures of the program with it.
-      reason: why it is not judged.
-    """
+    """Return a checkpoint without a verdict, for when the program without it is not known."""
     return Checkpoint(
         function=site.function,
         source=site.source,
@@ -157,7 +137,6 @@ def _saved(facts: VerdictFacts) -> int:
 
 
 def _share_of_peak(facts: VerdictFacts, share: float) -> float:
-    """Return a share of the peak without the checkpoint, in bytes."""
     assert facts.peaks is not None
     return share * facts.peaks[1]
 
@@ -169,9 +148,9 @@ def _ratio(facts: VerdictFacts) -> float | None:
 
 def _verdict(facts: VerdictFacts) -> tuple[Verdict, str]:
     for rule in _BY_POLICY if facts.peaks is None else (*_BY_POLICY, *_BY_PEAK):
-        found = rule(facts)
-        if found is not None:
-            return found
+        verdict = rule(facts)
+        if verdict is not None:
+            return verdict
     if facts.peaks is None:
         return Verdict.NOT_JUDGED, UNKNOWN_PEAK
     dropped, saved = _dropped(facts), _saved(facts)
@@ -213,13 +192,13 @@ def _matched_nothing(facts: VerdictFacts) -> tuple[Verdict, str] | None:
 def _similar_names(facts: VerdictFacts, names: Sequence[str] | frozenset[str]) -> str:
     from jaxresid.base.text.nearest import nearest
 
-    known = sorted(facts.answers.names)
-    if not known:
+    present = sorted(facts.answers.names)
+    if not present:
         return " (none has a name)"
-    close = {n for name in names if (n := nearest(name, known)) is not None}
+    close = {n for name in names if (n := nearest(name, present)) is not None}
     if close:
         return f" (closest: {', '.join(repr(n) for n in sorted(close))})"
-    listed = ", ".join(repr(n) for n in known[:5]) + (", ..." if len(known) > 5 else "")
+    listed = ", ".join(repr(n) for n in present[:5]) + (", ..." if len(present) > 5 else "")
     return f" (known names: {listed})"
 
 
@@ -259,7 +238,7 @@ def is_useless(facts: VerdictFacts) -> bool:
 
 
 def _recomputes_at_once(facts: VerdictFacts) -> bool:
-    """Return whether all that it drops is made again right away, before anything else can be freed.
+    """All that it drops is made again right away, before anything else can be freed.
 
     Because of where it is, such a checkpoint saves nothing; a small change comes from the estimate.
     Of XLA's peaks it does not.

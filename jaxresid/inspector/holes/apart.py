@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 from jaxresid import jax_compat
@@ -22,6 +22,7 @@ from jaxresid.jax_compat.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr
 
 # The scope that a loss is evaluated in, with its number.
 _SCOPE = "jaxresid_loss_"
+_NUMBERS = re.compile(_SCOPE + r"(\d+)")
 
 # A loss's number and its jaxpr -> what to differentiate in its place.
 Change = Callable[[int, ClosedJaxpr], ClosedJaxpr]
@@ -45,7 +46,6 @@ class Loss:
 
     @property
     def jaxpr(self) -> Jaxpr:
-        """The open jaxpr."""
         return jax_compat.open_jaxpr(self.closed)
 
     @property
@@ -64,54 +64,38 @@ def trips_of(jaxpr: Jaxpr) -> dict[int, tuple[int, tuple[Eqn, ...]]]:
     By its number. One that is linearized and never transposed has no backward pass, and is not
     among them.
     """
-    found: dict[int, tuple[int, tuple[Eqn, ...]]] = {}
+    runs_of: dict[int, tuple[int, tuple[Eqn, ...]]] = {}
     transposed: set[int] = set()
-    known: dict[int, frozenset[int]] = {}
 
+    @functools.cache
     def inside(jaxpr: Jaxpr) -> frozenset[int]:
-        made = known.get(id(jaxpr))
-        if made is None:
-            marks: set[int] = set()
-            for eqn in jaxpr.eqns:
-                own = _marks(eqn)
-                marks |= own
-                if own and _is_transposed(eqn):
-                    transposed.update(own)
-                for nest in nests(eqn):
-                    marks |= inside(nest.jaxpr)
-            made = known[id(jaxpr)] = frozenset(marks)
-        return made
+        marks: set[int] = set()
+        for eqn in jaxpr.eqns:
+            own = _marks(eqn)
+            marks |= own
+            if own and "transpose(" in jax_compat.name_stack(eqn).partition(_SCOPE)[0]:
+                transposed.update(own)
+            for nest in nests(eqn):
+                marks |= inside(nest.jaxpr)
+        return frozenset(marks)
 
     def enter(jaxpr: Jaxpr, trips: int, loops: tuple[Eqn, ...]) -> None:
         for eqn in jaxpr.eqns:
             for number in _marks(eqn):
-                if number not in found or found[number][0] < trips:
-                    found[number] = trips, loops
+                if number not in runs_of or runs_of[number][0] < trips:
+                    runs_of[number] = trips, loops
             for nest in nests(eqn):
-                if not inside(nest.jaxpr) <= found.keys():
+                if not inside(nest.jaxpr) <= runs_of.keys():
                     around = (*loops, eqn) if nest.kind in ("scan", "while") else loops
                     enter(nest.jaxpr, trips * (nest.length or 1), around)
 
     inside(jaxpr)
     enter(jaxpr, 1, ())
-    return {number: runs for number, runs in found.items() if number in transposed}
+    return {number: runs for number, runs in runs_of.items() if number in transposed}
 
 
 def _marks(eqn: Eqn) -> set[int]:
-    _, *after = jax_compat.name_stack(eqn).split(_SCOPE)
-    return {int("".join(_digits(text))) for text in after}
-
-
-def _is_transposed(eqn: Eqn) -> bool:
-    """Return whether a marked eqn is part of a backward pass."""
-    return "transpose(" in jax_compat.name_stack(eqn).partition(_SCOPE)[0]
-
-
-def _digits(text: str) -> Iterator[str]:
-    for character in text:
-        if not character.isdigit():
-            return
-        yield character
+    return set(map(int, _NUMBERS.findall(jax_compat.name_stack(eqn))))
 
 
 @contextlib.contextmanager
@@ -127,12 +111,11 @@ def tracing_losses(
     What a loss itself differentiates is a part of it.
 
     Args:
-      frames: tells the user's frames.
       change: what is differentiated in place of a loss; None: the loss.
       replacement: makes what is differentiated in place of a changed loss; None: it is.
       marked: whether the losses are to be found again by `trips_of`.
     """
-    found: list[Loss] = []
+    losses: list[Loss] = []
     is_busy = False
 
     def new(fun: Callable[..., Any], has_aux: bool) -> Callable[..., Any]:
@@ -145,13 +128,13 @@ def tracing_losses(
             is_busy = True
             try:
                 closed, values, leaves, restored = traced_apart(fun, args, kwargs, has_aux)
-                number = len(found)
+                number = len(losses)
                 loss = Loss(closed, callers_of(frames), values)
-                found.append(loss)
-                made = closed if change is None else change(number, closed)
-                run = jax_compat.as_function(made)
+                losses.append(loss)
+                changed = closed if change is None else change(number, closed)
+                run = jax_compat.as_function(changed)
                 if replacement is not None:
-                    run = replacement(number, replace(loss, closed=made))
+                    run = replacement(number, replace(loss, closed=changed))
                 scope = jax_compat.import_jax().named_scope(f"{_SCOPE}{number}")
                 with scope if marked else contextlib.nullcontext():
                     return restored(run(*leaves))
@@ -161,7 +144,7 @@ def tracing_losses(
         return traced
 
     with jax_compat.replacing_differentiated(new):
-        yield found
+        yield losses
 
 
 def traced_apart(
@@ -193,8 +176,8 @@ def traced_apart(
     def restored(results: Sequence[Any]) -> Any:
         out_tree, is_array, others, _ = returned
         arrays = iter(results)
-        made = [next(arrays) if a else o for a, o in zip(is_array, others, strict=True)]
-        return jax.tree.unflatten(out_tree, made)
+        leaves = [next(arrays) if a else o for a, o in zip(is_array, others, strict=True)]
+        return jax.tree.unflatten(out_tree, leaves)
 
     return closed, returned[-1], leaves, restored
 
@@ -205,13 +188,11 @@ def _is_array(leaf: Any) -> bool:
 
 def callers_of(frames: Frames) -> frozenset[CodeType]:
     """Return the code of the user's frames that are running."""
-    found: set[CodeType] = set()
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        kind = frames.kind(frame.f_code.co_filename, frame.f_code.co_qualname)
+    codes: set[CodeType] = set()
+    for code, _ in jax_compat.running_code():
+        kind = frames.kind(code.co_filename, code.co_qualname)
         if kind == "root":
             break
         if kind == "user":
-            found.add(frame.f_code)
-        frame = frame.f_back
-    return frozenset(found)
+            codes.add(code)
+    return frozenset(codes)

@@ -37,8 +37,6 @@ class Hole:
     """What one gradient of a program is of.
 
     Attributes:
-      number: its number among the gradients of the program.
-      level: the level of its jaxpr.
       differentiated: the inputs of its jaxpr that the gradient is taken of.
       trips: how often it runs in the program.
       loops: the loop eqns of the program around it, outermost first.
@@ -85,18 +83,11 @@ class Holes(ABC, Generic[T]):
 
         Args:
           changed: the others by the number of the hole, of the same inputs and outputs.
-
-        Raises:
-          Exception: JAX cannot differentiate one of them.
         """
 
     @abstractmethod
     def again(self) -> Holes[T]:
-        """Return the holes of the program, traced again.
-
-        Raises:
-          Exception: whatever the program raises.
-        """
+        """Return the holes of the program, traced again; whatever it raises is raised."""
 
     @abstractmethod
     def traced_with(self, around: Around) -> T:
@@ -157,10 +148,6 @@ class Holes(ABC, Generic[T]):
         """Return the function that a hole is of, and where it is defined.
 
         None where it is none of the user's that a checkpoint could be put around.
-
-        Args:
-          hole: the hole.
-          name: the name of the program.
         """
 
     @abstractmethod
@@ -173,14 +160,7 @@ class Holes(ABC, Generic[T]):
 
     @abstractmethod
     def with_leaves(self, leaves: Sequence[Any]) -> Holes[T]:
-        """Return the holes of the program, traced with other leaves in the place of its arguments'.
-
-        Args:
-          leaves: as many as `traced.arguments` has.
-
-        Raises:
-          Exception: whatever the program raises while JAX traces it.
-        """
+        """Return the holes of the program, traced with other leaves of its arguments."""
 
     def as_step(self, traced: T) -> StepTrace | None:
         """Return a trace as that of a program as it is; None of a loss."""
@@ -188,8 +168,4 @@ class Holes(ABC, Generic[T]):
 
     @abstractmethod
     def target(self, name: str) -> Target:
-        """Return the target of a report: what is differentiated, or which gradients it takes.
-
-        Args:
-          name: the name of the program.
-        """
+        """Return the target of a report: what is differentiated, or which gradients it takes."""

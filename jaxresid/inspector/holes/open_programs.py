@@ -18,7 +18,7 @@ from jaxresid.inspector.holes.splicing import (
     joined,
     leaving_out,
 )
-from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
+from jaxresid.inspector.jaxpr.bindings import strip_trace_context
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
@@ -35,8 +35,6 @@ class OpenProgram(Protocol):
     """A program of which the holes are known.
 
     Attributes:
-      levels: the descent into their jaxprs.
-      holes: they themselves.
       losses: all that it differentiates, by number.
       whole: the trace of the program with nothing changed.
     """
@@ -46,9 +44,7 @@ class OpenProgram(Protocol):
     losses: list[Loss]
     whole: StepTrace
 
-    def trace(self, changed: Mapping[int, Jaxpr]) -> StepTrace:
-        """Return the program with other jaxprs in holes."""
-        ...
+    def trace(self, changed: Mapping[int, Jaxpr]) -> StepTrace: ...
 
 
 class Deferred:
@@ -57,27 +53,25 @@ class Deferred:
     def __init__(self, fun: Callable[..., Any], step: StepTrace) -> None:
         self._gradients = Gradients(step.frames)
         # In a context of its own, or a program that is jitted would not be traced again.
-        with intercept_bind({}), leaving_out(self._gradients):
+        with jax_compat.intercept_bind({}), leaving_out(self._gradients):
             primal = step_primal(fun, step.arguments)
         if self._gradients.is_partial:
             raise UnjoinableError
         self._left = step_trace(primal, step.arguments, step.frames)
-        for jaxpr in (self._left.jaxpr, *(each.jaxpr for each in self._gradients.found)):
+        for jaxpr in (self._left.jaxpr, *(gradient.jaxpr for gradient in self._gradients.left_out)):
             strip_trace_context(jaxpr)
         self.levels = self._left.levels
-        found: dict[int, Hole] = {}
+        holes: dict[int, Hole] = {}
         for number, level, trips, loops in gradients_in(self.levels, self._left.tops[0]):
-            hole = found.setdefault(
-                number, Hole(number, level, self._gradients.found[number].leaves, 0, loops)
+            hole = holes.setdefault(
+                number, Hole(number, level, self._gradients.left_out[number].leaves, 0, loops)
             )
-            found[number] = replace(hole, trips=hole.trips + trips)
-        self.holes = tuple(found.values())
-        self.losses = [each.loss for each in self._gradients.found]
+            holes[number] = replace(hole, trips=hole.trips + trips)
+        self.holes = tuple(holes.values())
+        self.losses = [gradient.loss for gradient in self._gradients.left_out]
         self.whole = self.trace({})
 
     def trace(self, changed: Mapping[int, Jaxpr]) -> StepTrace:
-        """Return the program with other jaxprs in holes; no user code runs."""
-
         def change(number: int, closed: ClosedJaxpr) -> ClosedJaxpr:
             jaxpr = changed.get(number)
             return closed if jaxpr is None else jax_compat.with_jaxpr(closed, jaxpr)
@@ -95,24 +89,22 @@ class TracedAgain:
     def __init__(self, fun: Callable[..., Any], step: StepTrace) -> None:
         self._fun, self._step = fun, step
         self.levels = Levels(step.frames)
-        with intercept_bind({}), tracing_losses(step.frames, marked=True) as losses:
+        with jax_compat.intercept_bind({}), tracing_losses(step.frames, marked=True) as losses:
             marked = self._traced()
         runs = trips_of(marked.jaxpr)
         self.losses = losses
         for loss in losses:
             strip_trace_context(loss.jaxpr)
-        found = []
+        holes = []
         for number in sorted(runs):
             loss = losses[number]
             jaxpr = jax_compat.open_jaxpr(loss.lifted)
             leaves = tuple(jaxpr.invars[len(loss.closed.consts) :])
-            found.append(Hole(number, Level(jaxpr), leaves, *runs[number]))
-        self.holes = tuple(found)
+            holes.append(Hole(number, Level(jaxpr), leaves, *runs[number]))
+        self.holes = tuple(holes)
         self.whole = self.trace({})
 
     def trace(self, changed: Mapping[int, Jaxpr]) -> StepTrace:
-        """Return the program with other jaxprs in holes."""
-
         def change(number: int, closed: ClosedJaxpr) -> ClosedJaxpr:
             jaxpr = changed.get(number)
             if jaxpr is None:
@@ -121,37 +113,33 @@ class TracedAgain:
                 raise TraceError(_CHANGES)
             return jax_compat.with_inputs_as_constants(jaxpr, closed)
 
-        with intercept_bind({}), tracing_losses(self._step.frames, change) as losses:
-            made = self._traced()
+        with jax_compat.intercept_bind({}), tracing_losses(self._step.frames, change) as losses:
+            traced = self._traced()
         if len(losses) != len(self.losses):
             raise TraceError(_CHANGES)
-        return made
+        return traced
 
     def _traced(self) -> StepTrace:
         step = self._step
-        made = step_trace(step_primal(self._fun, step.arguments), step.arguments, step.frames)
-        strip_trace_context(made.jaxpr)
-        return made
+        traced = step_trace(step_primal(self._fun, step.arguments), step.arguments, step.frames)
+        strip_trace_context(traced.jaxpr)
+        return traced
 
 
 def opened(fun: Callable[..., Any], step: StepTrace) -> OpenProgram:
     """Return a program taken apart; where that cannot be done, one to be traced again.
 
-    Args:
-      fun: the program itself.
-      step: its trace.
-
     Raises:
       RetraceError: neither can be done.
     """
-    found: OpenProgram
+    program: OpenProgram
     try:
         with retracing("the program without its gradients"):
-            found = Deferred(fun, step)
+            program = Deferred(fun, step)
     except RetraceError:
         try:
             with retracing("the program with its losses apart"):
-                found = TracedAgain(fun, step)
+                program = TracedAgain(fun, step)
         except RetraceError as e:
             reason = str(e).partition("\n")[0]
             if "leaked" in reason:
@@ -159,13 +147,12 @@ def opened(fun: Callable[..., Any], step: StepTrace) -> OpenProgram:
             raise RetraceError(
                 f"what the program differentiates cannot be told from the rest: {reason}"
             ) from e
-    if _checkpoints(found.whole.jaxpr) != _checkpoints(step.jaxpr):
+    if _checkpoints(program.whole.jaxpr) != _checkpoints(step.jaxpr):
         raise RetraceError("the program makes other checkpoints each time it is traced")
-    return found
+    return program
 
 
 def _checkpoints(jaxpr: Jaxpr) -> Counter[str | None]:
-    """Count the functions of the checkpoints in an open jaxpr."""
     bodies = (
         jax_compat.open_jaxpr(jax_compat.params(eqn)["jaxpr"])
         for eqn in eqns_in(jaxpr)
@@ -175,7 +162,6 @@ def _checkpoints(jaxpr: Jaxpr) -> Counter[str | None]:
 
 
 def _kinds(closed: ClosedJaxpr) -> list[str]:
-    """Return the primitives of a loss, and the types of its constants."""
     jaxpr = jax_compat.open_jaxpr(closed)
     return [
         *(str(v.aval) for v in jaxpr.constvars),

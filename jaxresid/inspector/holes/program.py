@@ -34,12 +34,7 @@ from jaxresid.results import Cost, Location, Phases, Residual, Target
 
 
 class ProgramHoles(Holes[StepTrace]):
-    """The holes of a program that takes its gradients itself.
-
-    Args:
-      fun: the program itself.
-      step: its trace.
-    """
+    """The holes of a program that takes its gradients itself."""
 
     def __init__(self, fun: Callable[..., Any], step: StepTrace) -> None:
         self._fun = fun
@@ -54,12 +49,10 @@ class ProgramHoles(Holes[StepTrace]):
 
     @property
     def levels(self) -> Levels:
-        """The descent into the jaxprs of the holes."""
         return self._open.levels
 
     @property
     def holes(self) -> tuple[Hole, ...]:
-        """The losses that the program differentiates."""
         return self._open.holes
 
     @property
@@ -68,7 +61,6 @@ class ProgramHoles(Holes[StepTrace]):
         return isinstance(self._open, Deferred)
 
     def trace(self, changed: Mapping[int, Jaxpr]) -> StepTrace:
-        """Return the trace of the program with other losses; see `Holes.trace`."""
         if not changed:
             return self._open.whole
 
@@ -80,32 +72,27 @@ class ProgramHoles(Holes[StepTrace]):
         return replace(self._open.trace(changed), to_compile=to_compile)
 
     def again(self) -> ProgramHoles:
-        """Return the holes of the program, traced again; see `Holes.again`."""
-        made = ProgramHoles(self._fun, self.traced)
+        holes = ProgramHoles(self._fun, self.traced)
         way = Deferred if self.is_deferred else TracedAgain
-        made._open = way(self._fun, self.traced)
-        return made
+        holes._open = way(self._fun, self.traced)
+        return holes
 
     def traced_with(self, around: Around) -> StepTrace:
-        """Return the trace of the program; see `Holes.traced_with`."""
         return self._open.whole
 
     @property
     def passes(self) -> tuple[Jaxpr, ...]:
-        """The open jaxprs of the holes, and the whole program."""
         return *(hole.jaxpr for hole in self.holes), self._open.whole.jaxpr
 
     def spliced(self, written: Program) -> tuple[Program, OpSources]:
-        """Return the program that was put together of its holes, nothing in them changed."""
         whole = self._open.whole
         return self.program(whole), OpSources(whole)
 
     def program(self, traced: StepTrace) -> Program:
-        """Return the whole program of a trace."""
         return step_program(traced, self._roles_of(traced), self._reader)
 
     def _roles_of(self, traced: StepTrace) -> Roles | None:
-        """Return the roles of the program as it is written; None where its inputs are others."""
+        """None where the inputs of the trace are others."""
 
         def signature(step: StepTrace) -> tuple[Hashable, ...]:
             return len(step.jaxpr.constvars), step.inputs, step.outputs, step.donated
@@ -113,23 +100,18 @@ class ProgramHoles(Holes[StepTrace]):
         return self._roles() if signature(traced) == signature(self.traced) else None
 
     def kept_nbytes(self, traced: StepTrace, program: Program | None = None) -> tuple[int, int]:
-        """Return the bytes of computed residuals; see `Holes.kept_nbytes`."""
         return step_kept_nbytes(traced, program)
 
     def residuals(self, traced: StepTrace, program: Program | None = None) -> tuple[Residual, ...]:
-        """Return the residuals of all gradients, in program order."""
         return step_residuals(traced, program)
 
     def kept(self, traced: StepTrace, program: Program) -> tuple[KeptResidual, ...]:
-        """Return the computed residuals of all gradients."""
         return kept_of(step_residuals(traced, program))
 
     def phases(self, traced: StepTrace) -> Phases:
-        """Return the cost of the passes; see `step_cost`."""
         return step_cost(traced)
 
     def cost(self, traced: StepTrace) -> Cost:
-        """Return what a run of the program costs."""
         return self._costs.of_program(traced.jaxpr)
 
     def function_of(self, hole: Hole, name: str) -> tuple[str, Location | None] | None:
@@ -153,34 +135,29 @@ class ProgramHoles(Holes[StepTrace]):
         return function, Location(file, code.co_firstlineno, None, function)
 
     def losses(self, changed: Mapping[int, Jaxpr]) -> tuple[Loss, ...]:
-        """Return all that the program differentiates; see `Holes.losses`."""
         return tuple(
             loss if n not in changed else loss.with_jaxpr(changed[n])
             for n, loss in enumerate(self._open.losses)
         )
 
     def of(self, traced: StepTrace) -> ProgramHoles:
-        """Return the holes of another trace of the program."""
         return ProgramHoles(self._fun, traced)
 
     def with_leaves(self, leaves: Sequence[Any]) -> ProgramHoles:
-        """Return the program traced with other leaves; see `Holes.with_leaves`."""
         call = replace(self.traced.arguments, leaves=tuple(leaves))
         primal = step_primal(self._fun, call)
         return ProgramHoles(self._fun, step_trace(primal, call, self.traced.frames))
 
     def as_step(self, traced: StepTrace) -> StepTrace:
-        """Return the trace."""
         return traced
 
     def target(self, name: str) -> Target:
-        """Return the name of the program, and what it takes gradients of, as far as is known."""
         step = self.traced
         inputs = self._roles()[0]
         parameters = tuple(r.path or "" for r in inputs if r.kind == PARAMETERS)
         own = lines_of_gradients(step.taken_gradients)
         if not own:
-            found = Target(name, parameters, "program")
-            return replace(found, other_mode="loss") if step.is_differentiable else found
+            target = Target(name, parameters, "program")
+            return replace(target, other_mode="loss") if step.is_differentiable else target
         is_step = not step.is_dead and is_training_step(step, inputs)
         return Target(name, parameters, "program", own, is_step)

@@ -39,34 +39,23 @@ class UnjoinableError(RetraceError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Gradient:
-    """A gradient that a step takes.
-
-    Attributes:
-      loss: what is differentiated.
-      closed: the same with what it closes over as its first inputs.
-    """
-
     loss: Loss
     closed: ClosedJaxpr
 
     @property
     def num_consts(self) -> int:
-        """How many inputs are what the loss closes over."""
         return len(self.loss.closed.consts)
 
     @property
     def num_outputs(self) -> int:
-        """How many of its results are differentiated; the others are auxiliary."""
         return self.loss.values
 
     @property
     def jaxpr(self) -> Jaxpr:
-        """The open jaxpr."""
         return jax_compat.open_jaxpr(self.closed)
 
     @property
     def leaves(self) -> tuple[Var, ...]:
-        """The inputs of the jaxpr that are differentiated."""
         return tuple(self.jaxpr.invars[self.num_consts :])
 
 
@@ -75,20 +64,17 @@ class Gradients:
     """The gradients that are left out of a step while it is traced in `leaving_out`.
 
     Attributes:
-      frames: tells the user's frames.
-      found: the gradients, in the order in which they are taken.
-      is_inside: whether what is differentiated is being traced.
+      left_out: the gradients, in the order in which they are taken.
       is_partial: whether some were taken in a way in which they cannot be left out.
     """
 
     frames: Frames
-    found: list[_Gradient] = field(default_factory=list)
+    left_out: list[_Gradient] = field(default_factory=list)
     is_inside: bool = False
     is_partial: bool = False
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """Take what is called in the context for a part of what is differentiated."""
         self.is_inside = True
         try:
             yield
@@ -112,11 +98,11 @@ class Gradients:
         lifted = loss.lifted
         if jax_compat.open_jaxpr(lifted).effects:
             raise UnjoinableError
-        number, operands = len(self.found), [*closed.consts, *leaves]
+        number, operands = len(self.left_out), [*closed.consts, *leaves]
         result = restored(jax_compat.bind_call(lifted, f"{_FORWARD}{number}", operands))
         out, *aux = result if has_aux else (result,)
         out_leaves, tree = jax.tree.flatten(out)
-        self.found.append(_Gradient(loss, lifted))
+        self.left_out.append(_Gradient(loss, lifted))
 
         def backward(_: Sequence[Any], __: Sequence[Any]) -> list[Any]:
             return [jax.lax.full(x.shape, 0, x.dtype) for x in map(_typed, leaves) if is_inexact(x)]
@@ -125,13 +111,15 @@ class Gradients:
         pulled = jax.jit(backward)
 
         def pull(cotangents: Any) -> Any:
-            given, given_tree = jax.tree.flatten(cotangents)
+            cotangent_leaves, given_tree = jax.tree.flatten(cotangents)
             if given_tree != tree:
                 raise UnjoinableError
-            pairs = zip(given, out_leaves, strict=True)
-            made = iter(pulled(operands, [ct for ct, x in pairs if is_inexact(_typed(x))]))
-            each = [next(made) if is_inexact(_typed(x)) else float0(_typed(x)) for x in leaves]
-            return jax.tree.unflatten(jax.tree.structure(primals), each)
+            pairs = zip(cotangent_leaves, out_leaves, strict=True)
+            inexact = iter(pulled(operands, [ct for ct, x in pairs if is_inexact(_typed(x))]))
+            gradients = [
+                next(inexact) if is_inexact(_typed(x)) else float0(_typed(x)) for x in leaves
+            ]
+            return jax.tree.unflatten(jax.tree.structure(primals), gradients)
 
         return out, pull, *aux
 
@@ -153,20 +141,12 @@ def gradients_in(levels: Levels, top: Level) -> Iterator[tuple[int, Level, int, 
 
     That is its number, the level of what is differentiated, how often it runs, and the loop eqns
     around it, outermost first.
-
-    Args:
-      levels: descends into the eqns of the step.
-      top: the level of the step, traced in `leaving_out`.
     """
-    known: dict[int, tuple[Jaxpr, bool]] = {}
 
+    @functools.cache
     def holds(jaxpr: Jaxpr) -> bool:
-        found = known.get(id(jaxpr))
-        if found is None:
-            inner = (nest.jaxpr for eqn in jaxpr.eqns for nest in levels.nests(eqn))
-            is_held = any(_pass_of(e) is not None for e in jaxpr.eqns) or any(map(holds, inner))
-            found = known[id(jaxpr)] = jaxpr, is_held
-        return found[1]
+        inner = (nest.jaxpr for eqn in jaxpr.eqns for nest in levels.nests(eqn))
+        return any(_pass_of(e) is not None for e in jaxpr.eqns) or any(map(holds, inner))
 
     def walk(
         level: Level, trips: int, loops: tuple[Eqn, ...]
@@ -189,8 +169,6 @@ def joined(step: StepTrace, gradients: Gradients, change: Change) -> StepTrace:
     """Return a step with its gradients where calls stand for them.
 
     Args:
-      step: the step, traced in `leaving_out`.
-      gradients: the gradients that were left out.
       change: what is differentiated in place of what a gradient is of.
 
     Raises:
@@ -198,10 +176,10 @@ def joined(step: StepTrace, gradients: Gradients, change: Change) -> StepTrace:
       Exception: JAX cannot differentiate it, or a policy fails.
     """
     with jax_compat.in_mesh(step.arguments.context):
-        made = _Joining(gradients, change).jaxpr(step.jaxpr)
-    if any(_pass_of(eqn) is not None for eqn in eqns_in(made)):
+        whole = _Joining(gradients, change).jaxpr(step.jaxpr)
+    if any(_pass_of(eqn) is not None for eqn in eqns_in(whole)):
         raise UnjoinableError
-    return replace(step, closed=jax_compat.with_jaxpr(step.closed, made))
+    return replace(step, closed=jax_compat.with_jaxpr(step.closed, whole))
 
 
 class _Joining:
@@ -214,19 +192,13 @@ class _Joining:
     def __init__(self, gradients: Gradients, change: Change) -> None:
         self._gradients = gradients
         self._change = functools.cache(
-            lambda n: change(n, gradients.found[n].closed)  # several trace one loss once
+            lambda n: change(n, gradients.left_out[n].closed)  # several trace one loss once
         )
-        self._made: dict[int, tuple[Jaxpr, Jaxpr]] = {}
-
-    def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
-        found = self._made.get(id(jaxpr))
-        if found is None:
-            found = self._made[id(jaxpr)] = jaxpr, self._jaxpr(jaxpr)
-        return found[1]
+        self.jaxpr = functools.cache(self._jaxpr)
 
     def _jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
         calls = {id(eqn): of for eqn in jaxpr.eqns if (of := _pass_of(eqn)) is not None}
-        forwards, backwards = (_numbered(jaxpr, calls, each) for each in (_FORWARD, _BACKWARD))
+        forwards, backwards = (_numbered(jaxpr, calls, which) for which in (_FORWARD, _BACKWARD))
         if forwards.keys() != backwards.keys():
             raise UnjoinableError
         substitutes: dict[Var, Var] = {}
@@ -240,8 +212,8 @@ class _Joining:
                 continue
             prefix, number = call
             if prefix == _FORWARD:
-                made = passes[number] = self._passes(number, plain, backwards[number])
-                eqns += made.forward(plain, substitutes)
+                pair = passes[number] = self._passes(number, plain, backwards[number])
+                eqns += pair.forward(plain, substitutes)
             elif number not in passes:
                 raise UnjoinableError
             else:
@@ -251,7 +223,7 @@ class _Joining:
         return jaxpr.replace(eqns=eqns, outvars=substituted(jaxpr.outvars, substitutes))
 
     def _passes(self, number: int, forward: Eqn, backward: Eqn) -> _Passes:
-        gradient = self._gradients.found[number]
+        gradient = self._gradients.left_out[number]
         if jax_compat.open_jaxpr(jax_compat.params(forward)["jaxpr"]) is not gradient.jaxpr:
             raise UnjoinableError
         return _differentiated(gradient, self._change(number), forward, backward)
@@ -264,7 +236,6 @@ class _Passes:
     Attributes:
       jaxpr: the open jaxpr of what it reads and the cotangents to its outputs and the gradients.
       between: the number of the eqn between the passes, which is no part of them.
-      num_forward: how many of its results the forward pass makes.
       num_operands: how many operands of the backward call stand before the cotangents.
       own: the ids of the tracebacks of what is differentiated.
     """
@@ -276,61 +247,48 @@ class _Passes:
     own: frozenset[int]
 
     def forward(self, call: Eqn, substitutes: dict[Var, Var]) -> list[Eqn]:
-        """Return the eqns of the forward pass, for the call that stands for it.
-
-        Args:
-          call: the call.
-          substitutes: gets what stands for the inputs and for the results of the call.
-        """
-        operands = [v for v in call.invars if not jax_compat.is_literal(v)]
+        """Return its eqns; `substitutes` gets what stands for inputs and results of the call."""
+        operands = list(jax_compat.variables(call.invars))
         substitutes |= zip(self.jaxpr.invars[: len(operands)], operands, strict=True)
         eqns = self._eqns(0, self.between, call, substitutes)
         results = self.jaxpr.outvars[: self.num_forward]
-        made = substituted(results, substitutes)
-        substitutes |= zip(call.outvars, made, strict=True)
+        outputs = substituted(results, substitutes)
+        substitutes |= zip(call.outvars, outputs, strict=True)
         return eqns
 
     def backward(self, call: Eqn, substitutes: dict[Var, Var]) -> list[Eqn]:
-        """Return the eqns of the backward pass, as `forward` does."""
-        given = call.invars[self.num_operands :]
-        cotangents = [v for v in given if not jax_compat.is_literal(v)]
+        operands = call.invars[self.num_operands :]
+        cotangents = list(jax_compat.variables(operands))
         inputs = self.jaxpr.invars[len(self.jaxpr.invars) - len(cotangents) :]
         substitutes |= zip(inputs, cotangents, strict=True)
         eqns = self._eqns(self.between + 1, len(self.jaxpr.eqns), call, substitutes)
-        made = substituted(self.jaxpr.outvars[self.num_forward :], substitutes)
-        substitutes |= zip(call.outvars, made, strict=True)
+        outputs = substituted(self.jaxpr.outvars[self.num_forward :], substitutes)
+        substitutes |= zip(call.outvars, outputs, strict=True)
         return eqns
 
     def _eqns(self, start: int, stop: int, call: Eqn, substitutes: Mapping[Var, Var]) -> list[Eqn]:
-        made = (with_substitutes(eqn, substitutes) for eqn in self.jaxpr.eqns[start:stop])
+        eqns = (with_substitutes(eqn, substitutes) for eqn in self.jaxpr.eqns[start:stop])
         return [
             eqn
             if id(jax_compat.traceback(eqn)) in self.own
             else jax_compat.with_traceback(eqn, call)
-            for eqn in made
+            for eqn in eqns
         ]
 
 
 def _differentiated(
     gradient: _Gradient, closed: ClosedJaxpr, forward: Eqn, backward: Eqn
 ) -> _Passes:
-    """Return the passes of a gradient of a closed jaxpr in place of what it was of.
-
-    Args:
-      gradient: the gradient.
-      closed: the closed jaxpr.
-      forward: the call that stands for the forward pass.
-      backward: the call that stands for the backward pass.
-    """
+    """Return the passes of a gradient of a closed jaxpr in place of what it was of."""
     jax = jax_compat.import_jax()
-    run = jax_compat.as_function(closed)
-    given = [*forward.invars, *backward.invars[len(forward.invars) :]]
+    run, nothing = jax_compat.as_function(closed), jax.make_jaxpr(lambda: [])()
+    inputs = [*forward.invars, *backward.invars[len(forward.invars) :]]
 
     def passes(*values: Any) -> list[Any]:
         at = iter(values)
         # A number is one here too, or JAX would make eqns of it that the step has not.
-        each = [v.val if jax_compat.is_literal(v) else next(at) for v in given]
-        operands, cotangents = each[: len(forward.invars)], iter(each[len(forward.invars) :])
+        actual = [v.val if jax_compat.is_literal(v) else next(at) for v in inputs]
+        operands, cotangents = actual[: len(forward.invars)], iter(actual[len(forward.invars) :])
         consts = operands[: gradient.num_consts]
 
         def differentiated(*leaves: Any) -> tuple[list[Any], list[Any]]:
@@ -340,18 +298,20 @@ def _differentiated(
         leaves = operands[gradient.num_consts :]
         with _scope(forward):
             out, pull, aux = jax.vjp(differentiated, *leaves, has_aux=True)
-        jax_compat.bind_call(_nothing(), _BETWEEN, ())
-        each = [next(cotangents) if is_inexact(_typed(x)) else float0(_typed(x)) for x in out]
+        jax_compat.bind_call(nothing, _BETWEEN, ())
+        actual = [next(cotangents) if is_inexact(_typed(x)) else float0(_typed(x)) for x in out]
         with _scope(backward):
-            gradients = pull(each)
+            gradients = pull(actual)
         pairs = zip(gradients, leaves, strict=True)
         return [*out, *aux, *(g for g, x in pairs if is_inexact(_typed(x)))]
 
-    made = jax.make_jaxpr(passes)(*(v.aval for v in given if not jax_compat.is_literal(v)))
-    jaxpr = jax_compat.open_jaxpr(made)
-    between = [i for i, eqn in enumerate(jaxpr.eqns) if _is_between(eqn)]
+    closed_passes = jax.make_jaxpr(passes)(*(v.aval for v in jax_compat.variables(inputs)))
+    jaxpr = jax_compat.open_jaxpr(closed_passes)
+    between = [
+        i for i, eqn in enumerate(jaxpr.eqns) if jax_compat.params(eqn).get("name") == _BETWEEN
+    ]
     results = [*forward.outvars, *backward.outvars]
-    if made.consts or len(between) != 1 or len(results) != len(jaxpr.outvars):
+    if closed_passes.consts or len(between) != 1 or len(results) != len(jaxpr.outvars):
         raise UnjoinableError
     if any(_type(a) != _type(b) for a, b in zip(results, jaxpr.outvars, strict=True)):
         raise UnjoinableError
@@ -361,48 +321,29 @@ def _differentiated(
         between[0],
         len(forward.outvars),
         len(forward.invars),
-        frozenset(id(each) for each in own),
+        frozenset(id(tb) for tb in own),
     )
 
 
 def _scope(call: Eqn) -> contextlib.AbstractContextManager[Any]:
-    """Return the context of what runs where a call stands.
-
-    Raises:
-      UnjoinableError: that is in what JAX batches or differentiates.
-    """
+    """Return the context of what runs where a call stands."""
     stack = jax_compat.name_stack(call)
     if "(" in stack:
         raise UnjoinableError
     return jax_compat.import_jax().named_scope(stack) if stack else contextlib.nullcontext()
 
 
-@functools.cache
-def _nothing() -> ClosedJaxpr:
-    made: ClosedJaxpr = jax_compat.import_jax().make_jaxpr(lambda: [])()
-    return made
-
-
-def _is_between(eqn: Eqn) -> bool:
-    return jax_compat.params(eqn).get("name") == _BETWEEN
-
-
 def _numbered(jaxpr: Jaxpr, calls: Mapping[int, tuple[str, int]], prefix: str) -> dict[int, Eqn]:
-    """Return the calls of a jaxpr that stand for passes, by the numbers of the gradients.
-
-    Args:
-      jaxpr: the open jaxpr.
-      calls: what its calls stand for, by their ids, see `_pass_of`.
-      prefix: the pass.
+    """Return the calls of a pass by the numbers of the gradients; `calls` is of `_pass_of`.
 
     Raises:
       UnjoinableError: one occurs twice.
     """
     own = [eqn for eqn in jaxpr.eqns if calls.get(id(eqn), ("", 0))[0] == prefix]
-    found = {calls[id(eqn)][1]: eqn for eqn in own}
-    if len(found) != len(own):
+    numbered = {calls[id(eqn)][1]: eqn for eqn in own}
+    if len(numbered) != len(own):
         raise UnjoinableError
-    return found
+    return numbered
 
 
 def _pass_of(eqn: Eqn) -> tuple[str, int] | None:
@@ -413,12 +354,11 @@ def _pass_of(eqn: Eqn) -> tuple[str, int] | None:
     if jax_compat.primitive_name(eqn) != "jit":
         return None
     name = str(jax_compat.params(eqn).get("name"))
-    prefix = next((each for each in (_FORWARD, _BACKWARD) if name.startswith(each)), None)
+    prefix = next((start for start in (_FORWARD, _BACKWARD) if name.startswith(start)), None)
     return None if prefix is None else (prefix, int(name.rpartition("_")[2]))
 
 
 def _typed(value: Any) -> Any:
-    """Return the type of an array or a number."""
     return jax_compat.import_jax().typeof(value)
 
 

@@ -30,7 +30,7 @@ from jaxresid.results import Location
 # What calls the target.
 _ROOTS = tuple(
     os.path.join(FOLDER, "inspector", *name)
-    for name in (("call", "calling.py"), ("trace", "function.py"))
+    for name in (("call", "calling.py"), ("trace", "function.py"), ("trace", "primal.py"))
 )
 
 _ADAPTERS = os.path.join(FOLDER, "adapters", "")

@@ -16,7 +16,7 @@ from jaxresid.inspector.checkpoints.evaluate import evaluate_checkpoints
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints, JudgedCheckpoint
 from jaxresid.inspector.findings.proposals import WORTH_SAYING, Proposal
 from jaxresid.inspector.holes.holes import Holes
-from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
+from jaxresid.inspector.jaxpr.bindings import strip_trace_context
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.compilers import has_estimate, place_info, profile_of
 from jaxresid.inspector.memory.intervals import interval_of_program, kind_of
@@ -76,11 +76,8 @@ class Subject:
     """A loss or a program as it was traced: what a report is made of, and its variants.
 
     Attributes:
-      fun: the function.
       name: what it is called in a report.
       holes: what it differentiates, and the program around that.
-      place: the place that its figures are for.
-      warnings: what is to be said of it.
       assumes_gpu: whether it was traced as on a GPU that is not here.
       split_again: returns a variant of its trace with the residuals split as a compiler says, or
         the reason why it does not; None where none is asked.
@@ -96,7 +93,6 @@ class Subject:
 
     @property
     def trace(self) -> Traced:
-        """Its trace."""
         traced: Traced = self.holes.traced
         return traced
 
@@ -106,7 +102,7 @@ class Subject:
         return self.holes.as_step(self.holes.traced)
 
     def tracing(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context to trace it in again, or parts of it."""
+        """Return the context in which it, or parts of it, are traced again."""
         return jax_compat.assuming_gpu() if self.assumes_gpu else contextlib.nullcontext()
 
     @property
@@ -132,45 +128,37 @@ class Subject:
 
     @functools.cached_property
     def profile(self) -> Profile:
-        """The compiler whose rules its peak is estimated by."""
         return profile_of(self.place)
 
     @property
     def place_info(self) -> PlaceInfo:
-        """The place that its figures are for, as a report shows it."""
         return self.info_of(self.place)
 
     def info_of(self, place: Place) -> PlaceInfo:
-        """Return a place as results about the program show it."""
         if not has_estimate(place):
             return place_info(place, self.mesh)
         return place_info(place, self.mesh, kind_of(self.program).gradients)
 
     @property
     def frames(self) -> Frames:
-        """The reader of the tracebacks of its eqns."""
         return self.trace.frames
 
     @property
     def mesh(self) -> Mesh | None:
         """The mesh that it is split over, and whether a compiler said how; None without one."""
-        found, loss = meshes.mesh_for_report(self.trace.arguments.mesh), self.holes.alone
-        if found is None or loss is None or loss.pieces is None:
-            return found
-        return replace(found, source="compiler")
+        mesh, loss = meshes.mesh_for_report(self.trace.arguments.mesh), self.holes.alone
+        if mesh is None or loss is None or loss.pieces is None:
+            return mesh
+        return replace(mesh, source="compiler")
 
     @functools.cached_property
     def jax(self) -> JaxInfo:
-        """The installed JAX: its version, flags and compilers."""
         return JaxInfo(jax_compat.jax_version(), jax_compat.flags(), jax_compat.compilers())
 
     def split_by_compiler(self, cache: CompileCache | None) -> Subject:
-        """Return the subject with its residuals split as a compiler says, where that is asked.
+        """Return the subject with its residuals split as a compiler says.
 
-        It is of a loss, where the axes of its mesh are not explicit.
-
-        Args:
-          cache: the cache of what is compiled for that.
+        That is asked for a loss where the axes of its mesh are not explicit.
         """
         mesh, loss = self.mesh, self.holes.alone
         if loss is None or mesh is None or mesh.mode != "auto" or mesh.size == 1:
@@ -190,11 +178,11 @@ class Subject:
         """The estimated peak, with what is live there; None where peaks are not estimated."""
         if not has_estimate(self.place):
             return None
-        found = self._estimated.peak
-        around = self.interval(found.nbytes, self.program)
+        estimate = self._estimated.peak
+        around = self.interval(estimate.nbytes, self.program)
         if around is None:
-            return found
-        return replace(found, low_nbytes=around.low_nbytes, high_nbytes=around.high_nbytes)
+            return estimate
+        return replace(estimate, low_nbytes=around.low_nbytes, high_nbytes=around.high_nbytes)
 
     @property
     def live(self) -> tuple[LiveValue, ...]:
@@ -207,7 +195,6 @@ class Subject:
 
     @functools.cached_property
     def lowered(self) -> Lowered:
-        """The program as the compiler of the place runs it."""
         return lower(self.program, self.profile)
 
     @property
@@ -229,9 +216,6 @@ class Subject:
     ) -> Retraced:
         """Return it traced again in a context that changes what its code calls.
 
-        Args:
-          changing: returns the context.
-
         Raises:
           RetraceError: it cannot be traced so.
         """
@@ -240,16 +224,16 @@ class Subject:
             @functools.cache
             def traced() -> T:
                 # In a context of its own, or a function that is jitted would not be traced again.
-                with retracing("a changed program"), intercept_bind({}), changing():
+                with retracing("a changed program"), jax_compat.intercept_bind({}), changing():
                     return trace()
 
             return traced
 
         def primal_in_context(primal: Callable[[], Any]) -> Callable[[], Any]:
             def traced() -> Any:
-                made = primal()
-                strip_trace_context(jax_compat.open_jaxpr(made.jaxpr))
-                return made
+                closed = primal()
+                strip_trace_context(jax_compat.open_jaxpr(closed.jaxpr))
+                return closed
 
             return in_context(traced)
 
@@ -270,32 +254,23 @@ class Subject:
         )
 
     def interval(self, nbytes: int, program: Program) -> Interval | None:
-        """Return the interval around the estimated peak of the program or of a variant."""
         if not has_estimate(self.place):
             return None
         return interval_of_program(nbytes, program, self.place.kind, self.jax.compilers)
 
     def lifetimes(self) -> Lifetimes:
-        """Return the lifetimes of its values, as they are estimated."""
         return self.lifetimes_of(self.program, self.trace)
 
     def lifetimes_of(self, program: Program, trace: Traced, name: str = "") -> Lifetimes:
-        """Return the lifetimes of the values of a variant, as they are estimated.
-
-        Args:
-          program: its program.
-          trace: its trace.
-          name: what it is called; see `Lifetimes`.
-        """
-        found = lifetimes(lower(program, self.profile), OpSources(trace), name=name)
-        around = self.interval(found.nbytes, program)
+        """Return the lifetimes of the values of a variant, as they are estimated."""
+        values = lifetimes(lower(program, self.profile), OpSources(trace), name=name)
+        around = self.interval(values.nbytes, program)
         if around is None:
-            return found
-        return replace(found, low_nbytes=around.low_nbytes, high_nbytes=around.high_nbytes)
+            return values
+        return replace(values, low_nbytes=around.low_nbytes, high_nbytes=around.high_nbytes)
 
     @functools.cached_property
     def program(self) -> Program:
-        """The whole program: a function's value with its gradients, or the step."""
         return self.holes.program(self.trace)
 
     @functools.cached_property
@@ -320,11 +295,10 @@ class Subject:
 
     @functools.cached_property
     def target(self) -> Target:
-        """The name of the function, what is differentiated, and whether it is a training step."""
         return self.holes.target(self.name)
 
     def evaluate_checkpoints(self) -> EvaluatedCheckpoints:
-        """Return its checkpoints, judged, and the cost of its passes.
+        """Return its checkpoints with verdicts, and the cost of its passes.
 
         Raises:
           InputsError: a policy fails or gives no answer.
@@ -341,7 +315,6 @@ class Subject:
         )
 
     def traced_with(self, leaves: Sequence[Any]) -> Subject:
-        """Return it traced again with other leaves; see `Holes.with_leaves`."""
         return replace(self, holes=self.holes.with_leaves(leaves))
 
     def variants(self) -> CheckpointVariants:
@@ -359,8 +332,6 @@ class Subject:
         """Return its forward and backward pass, listed.
 
         Args:
-          report: its report.
-          max_eqns: show at most this many eqns of each jaxpr.
           depth: show nested jaxprs down to this depth; 0 folds them all.
 
         Raises:
@@ -383,8 +354,6 @@ class Inspection:
     """A report together with the subject that it was made from.
 
     Attributes:
-      subject: the subject.
-      report: the report.
       judged: the checkpoints of the report, with what their verdicts are made of.
       host_findings: the findings about host memory.
       proposals: the findings whose worth is that of a rewrite; None before they are looked for.
@@ -402,11 +371,9 @@ class Inspection:
 
     @property
     def trace(self) -> Traced:
-        """The trace of the subject, with its jaxprs."""
         return self.subject.trace
 
     def with_crashes(self, crashes: Iterable[Crash]) -> Inspection:
-        """Return the inspection with more crashes, and a report that warns of all."""
         every = tuple(dict.fromkeys((*self.crashes, *crashes)))
         if every == self.crashes:
             return self

@@ -91,8 +91,8 @@ def proposing(subject: Subject, report: Report) -> Iterator[Search[Proposal]]:
         search: Callable[[Rewrites], Iterator[Proposal]],
     ) -> Callable[[], Iterator[Proposal]]:
         def searched() -> Iterator[Proposal]:
-            made = subject.rewrites
-            return iter(()) if made is None else search(made)
+            whole = subject.rewrites
+            return iter(()) if whole is None else search(whole)
 
         return searched
 
@@ -109,12 +109,12 @@ def proposing(subject: Subject, report: Report) -> Iterator[Search[Proposal]]:
         (
             "needless-loop-state",
             holds_loop(*jaxprs),
-            rewriting(lambda made: loop_excess(report, levels, profile, made)),
+            rewriting(lambda whole: loop_excess(report, levels, profile, whole)),
         ),
         (
             "derived-residual",
             holds_loop(*jaxprs),
-            rewriting(lambda made: derived_values(report, levels.frames, made)),
+            rewriting(lambda whole: derived_values(report, levels.frames, whole)),
         ),
         (
             f"{VMAP_TOO_WIDE} and {COSTLY_MODE}",
@@ -134,7 +134,7 @@ def proposing(subject: Subject, report: Report) -> Iterator[Search[Proposal]]:
         (
             "widened-residual",
             holds_cast(*jaxprs),
-            rewriting(lambda made: widened_residuals(report, levels, made)),
+            rewriting(lambda whole: widened_residuals(report, levels, whole)),
         ),
         (
             "attention-scores-at-peak",
@@ -145,15 +145,15 @@ def proposing(subject: Subject, report: Report) -> Iterator[Search[Proposal]]:
             "defeated-policy",
             has_checkpoints and may_be_batched(jaxprs),
             rewriting(
-                lambda made: defeated_policies(
-                    report, levels, made, functools.partial(traced.run_again, fun)
+                lambda whole: defeated_policies(
+                    report, levels, whole, functools.partial(traced.run_again, fun)
                 )
             ),
         ),
         (
             "name-outside-custom-vjp-forward",
             has_checkpoints and may_hide_names(traced.written),
-            rewriting(lambda made: names_hidden_by_rules(report, levels, made)),
+            rewriting(lambda whole: names_hidden_by_rules(report, levels, whole)),
         ),
     )
     for name, may_be, search in table:
@@ -163,7 +163,9 @@ def proposing(subject: Subject, report: Report) -> Iterator[Search[Proposal]]:
         yield (
             "activations-left-whole",
             rewriting(
-                lambda made: whole_activations(report, loss, subject.program, profile, made, split)
+                lambda whole: whole_activations(
+                    report, loss, subject.program, profile, whole, split
+                )
             ),
         )
 
@@ -174,8 +176,6 @@ def about_arguments(
     """Yield the searches for findings about its arguments, to be told of after the proposals.
 
     Args:
-      subject: the subject.
-      report: its report.
       donating: what the compiler says of the missing donation; None where it was not asked.
     """
     step = subject.step
@@ -197,22 +197,22 @@ def _unusable_donation(subject: Subject, step: StepTrace, report: Report) -> Ite
 def _needless_moments(subject: Subject, step: StepTrace) -> Iterator[Finding]:
     if subject.peak is None:
         return
-    found = needless_moments(step, subject.program)
-    if found is None:
+    moments = needless_moments(step, subject.program)
+    if moments is None:
         return
-    nbytes = peak_nbytes(lower(found.program, subject.profile))
-    around = subject.interval(nbytes, found.program)
+    nbytes = peak_nbytes(lower(moments.program, subject.profile))
+    around = subject.interval(nbytes, moments.program)
     effect = PeakEffect(subject.peak.nbytes, nbytes, "estimate", around)
-    yield from needless_moments_findings(subject.fun, step, found, effect)
+    yield from needless_moments_findings(subject.fun, step, moments, effect)
 
 
 def _missing_donation(
     subject: Subject, step: StepTrace, donating: CompiledChange | None
 ) -> Iterator[Finding]:
-    found = subject.missing_donation
-    if found is None:
+    missing = subject.missing_donation
+    if missing is None:
         return
-    effect = _donation_effect(subject, found.program)
+    effect = _donation_effect(subject, missing.program)
     if donating is not None and donating.verdict == "confirmed":
         before, after = donating.peak_before_nbytes, donating.peak_nbytes
         assert before is not None
@@ -220,17 +220,12 @@ def _missing_donation(
         effect = PeakEffect(before, after, "xla")
     if effect is None:
         return
-    for finding in missing_donation_findings(subject.fun, step, found, effect):
+    for finding in missing_donation_findings(subject.fun, step, missing, effect):
         yield finding if donating is None else with_compiled(finding, donating)
 
 
 def _donation_effect(subject: Subject, program: Program) -> PeakEffect | None:
-    """Return what a program with the same kernels does to the estimated peak, if there is one.
-
-    Args:
-      subject: the subject.
-      program: the program, in which outputs take over other buffers.
-    """
+    """Return the peak of a program with the same kernels, whose outputs take over other buffers."""
     if subject.peak is None:
         return None
     nbytes = peak_nbytes(replace(subject.lowered, program=program))

@@ -22,7 +22,7 @@ from jaxresid.results import Location
 
 _NEEDS_STATIC = re.compile(r"Concretization|TracerBool|TracerInteger|NonConcrete|TracerArrayConv")
 # How JAX names the arguments that a value depends on: as parameters of what it traces, see
-# `function.primal_trace`.
+# `primal.primal_trace`.
 _UNBOUND = re.compile(r"unbound axis name:? '?(\w+)")
 # What `jax.make_mesh` says where there are too few devices, and `jax.devices()` reshaped to a mesh.
 _TOO_FEW_DEVICES = re.compile(
@@ -37,14 +37,7 @@ AS_PROGRAM = "  mode program takes it as it is, without its gradient"
 
 
 def trace_error(error: Exception, name: str, frames: Frames, arguments: Arguments) -> TraceError:
-    """Return the error, with its message, for an exception raised while `name` was traced.
-
-    Args:
-      error: the exception.
-      name: what the target is called.
-      frames: finds the user's line.
-      arguments: the arguments that it was traced with.
-    """
+    """Return the error, with its message, for an exception raised while `name` was traced."""
     if isinstance(error, BackwardError):
         cause = error.__cause__ or error
         lines = [f"{name} cannot be differentiated: {summary(cause)}"]
@@ -63,11 +56,7 @@ def trace_error(error: Exception, name: str, frames: Frames, arguments: Argument
 
 
 def devices_wanted(message: str) -> int | None:
-    """Return how many devices code asks for, by an error that there are too few; None: it is none.
-
-    Args:
-      message: the error, with the line of code where it was raised.
-    """
+    """Return how many devices code asks for; None where it is no error that there are too few."""
     shape = _TOO_FEW_DEVICES.search(message)
     if shape is None and _DEVICES.search(message):
         shape = _NOT_RESHAPED.search(message)
@@ -84,14 +73,7 @@ def numbers_held(error: Exception, arguments: Arguments) -> Arguments | None:
 
     They are those that the error names. Where it names none, they are all; but only bools and
     integers where it does not say that a value was wanted, since a traced one fails in many ways
-    where a shape or an index is made of it.
-
-    Args:
-      error: what the function raised while it was traced.
-      arguments: the arguments that it was traced with.
-
-    Returns:
-      the arguments; None if there is no such number.
+    where a shape or an index is made of it. None if there is no such number.
     """
     is_said = needs_static(error)
     numbers = {
@@ -111,38 +93,37 @@ def numbers_held(error: Exception, arguments: Arguments) -> Arguments | None:
 
 
 def user_lines(error: BaseException, frames: Frames | None = None) -> list[str]:
-    """Return where in the user's code an exception was raised, as lines of a message."""
     return _at_lines([_user_line(error, frames or Frames())])
 
 
 def _at_lines(locations: list[Location | None]) -> list[str]:
-    found = dict.fromkeys(loc for loc in locations if loc is not None)
-    return [f"  at {loc.file}:{loc.line} in {loc.function}: {loc.code}" for loc in found]
+    unique = dict.fromkeys(loc for loc in locations if loc is not None)
+    return [f"  at {loc.file}:{loc.line} in {loc.function}: {loc.code}" for loc in unique]
 
 
 def _user_line(error: BaseException, frames: Frames) -> Location | None:
     raw = from_exception(error.__traceback__)
-    found: list[Frame] = []
+    running: list[Frame] = []
     for code, lasti in raw:
         kind = frames.kind(code.co_filename, code.co_qualname)
         if kind == "root":
-            found.clear()  # what lies above is whoever called us
+            running.clear()  # what lies above is whoever called us
         elif kind in ("user", "library", "jax"):
-            found.append(Frame(code, lasti, kind))
-    return frames.innermost_user(found)
+            running.append(Frame(code, lasti, kind))
+    return frames.innermost_user(running)
 
 
 def _while_loops(forward: Jaxpr, frames: Frames) -> list[Location | None]:
     levels = Levels(frames)
-    found = []
+    locations = []
     todo = [Level(forward)]
     while todo:
         level = todo.pop()
         for eqn in level.jaxpr.eqns:
             if jax_compat.primitive_name(eqn) == "while":
-                found.append(levels.location(level, eqn))
+                locations.append(levels.location(level, eqn))
             todo += [levels.enter(level, eqn, i) for i in range(len(levels.nests(eqn)))]
-    return found
+    return locations
 
 
 def _hint(error: Exception, arguments: Arguments) -> list[str]:
@@ -176,10 +157,7 @@ def _hint(error: Exception, arguments: Arguments) -> list[str]:
 
 
 def _mapped_function(error: Exception) -> str | None:
-    """Return the name of a mapped or jitted function that calls one in which an error was raised.
-
-    It is looked for in the modules of the functions that ran.
-    """
+    """Return the name of a mapped or jitted function around one in which an error was raised."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     codes = {frame.f_code for frame in frames}
     for frame in frames:

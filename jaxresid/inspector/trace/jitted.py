@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.jax_compat.jaxpr_types import Aval, ClosedJaxpr, Jaxpr
+from jaxresid.jax_compat.jaxpr_types import ClosedJaxpr, Jaxpr
 
 
 def as_jitted(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -19,14 +19,14 @@ def as_jitted(closed: ClosedJaxpr) -> ClosedJaxpr:
     if len(jaxpr.eqns) != 1 or jax_compat.primitive_name(jaxpr.eqns[0]) != "jit":
         return closed
     (eqn,) = jaxpr.eqns
-    known = {v for v in jaxpr.outvars if not jax_compat.is_literal(v)}
-    made = [v if v in known else jax_compat.new_var_like(v) for v in eqn.outvars]
-    rest = [v for v in jaxpr.outvars if jax_compat.is_literal(v) or v not in made]
-    outputs = [*made, *rest]
+    returned = set(jax_compat.variables(jaxpr.outvars))
+    results = [v if v in returned else jax_compat.new_var_like(v) for v in eqn.outvars]
+    rest = [v for v in jaxpr.outvars if jax_compat.is_literal(v) or v not in results]
+    outputs = [*results, *rest]
     return jax_compat.with_jaxpr(
         closed,
         jaxpr.replace(
-            eqns=[eqn.replace(outvars=made)],
+            eqns=[eqn.replace(outvars=results)],
             outvars=outputs,
             # As many as there are outputs: None, which says nothing, JAX 0.7.0 does not take.
             debug_info=jaxpr.debug_info._replace(result_paths=("",) * len(outputs)),
@@ -46,34 +46,30 @@ def jitted_with(jaxpr: Jaxpr) -> tuple[list[Any], list[Any]]:
         return inputs, outputs
     (eqn,) = jaxpr.eqns
     inside = jitted_with(jax_compat.open_jaxpr(eqn.params["jaxpr"]))
-    given = (eqn.params["in_shardings"], eqn.params["out_shardings"])
+    shardings = (eqn.params["in_shardings"], eqn.params["out_shardings"])
 
     def asked(which: int, position: int) -> Any | None:
-        own = given[which][position]
+        own = shardings[which][position]
         return own if isinstance(own, jax.sharding.Sharding) else inside[which][position]
 
-    read = {v: i for i, v in enumerate(eqn.invars) if not jax_compat.is_literal(v)}
-    made = {v: i for i, v in enumerate(eqn.outvars)}
+    operands = {v: i for i, v in enumerate(eqn.invars) if not jax_compat.is_literal(v)}
+    results = {v: i for i, v in enumerate(eqn.outvars)}
     for i, var in enumerate(jaxpr.invars):
-        inputs[i] = asked(0, read[var]) if var in read else None
+        inputs[i] = asked(0, operands[var]) if var in operands else None
     for i, var in enumerate(jaxpr.outvars):
-        if not jax_compat.is_literal(var) and var in made:
-            outputs[i] = asked(1, made[var])
+        if not jax_compat.is_literal(var) and var in results:
+            outputs[i] = asked(1, results[var])
     return inputs, outputs
 
 
 def operands(jaxpr: Jaxpr, leaves: Sequence[Any]) -> list[Any]:
     """Return the inputs of a jaxpr: its arguments, and in front of them what it closed over."""
     front = jaxpr.invars[: len(jaxpr.invars) - len(leaves)]
-    return [*(_struct(var.aval) for var in front), *leaves]
-
-
-def _struct(aval: Aval) -> Any:
-    return jax_compat.import_jax().ShapeDtypeStruct(aval.shape, aval.dtype)
+    struct = jax_compat.import_jax().ShapeDtypeStruct
+    return [*(struct(var.aval.shape, var.aval.dtype) for var in front), *leaves]
 
 
 def with_sharding(leaf: Any, sharding: Any) -> Any:
-    """Return an operand with a sharding."""
     jax = jax_compat.import_jax()
     weak = bool(getattr(leaf, "weak_type", False))
     return jax.ShapeDtypeStruct(

@@ -35,36 +35,37 @@ def lost_gradients(step: StepTrace) -> tuple[LostGradients, ...]:
     frozen layers, is not among them.
     """
     names = {v: p for v, p in zip(step.jaxpr.invars, step.inputs, strict=True) if p is not None}
-    live = {v for v in step.jaxpr.outvars if not jax_compat.is_literal(v)}
+    live = set(jax_compat.variables(step.jaxpr.outvars))
     return tuple(_lost_in_level(step.levels, step.passes, step.tops[0], live, names))
 
 
 def _lost_in_level(
     levels: Levels, passes: Passes, level: Level, live: set[Var], names: Mapping[Var, str]
 ) -> Iterator[LostGradients]:
-    """Yield the lost backward passes of a level and of what is inside it.
-
-    `live` are the outvars that are used, `names` are the paths of invars.
-    """
+    """`live` are the outvars that are used, `names` the paths of invars."""
     eqns = level.jaxpr.eqns
     used, alive = set(live), [False] * len(eqns)
     for at in reversed(range(len(eqns))):
         eqn = eqns[at]
         if eqn.effects or any(v in used for v in eqn.outvars):
             alive[at] = True
-            used.update(v for v in eqn.invars if not jax_compat.is_literal(v))
+            used.update(jax_compat.variables(eqn.invars))
     phases = [passes.of(eqn) for eqn in eqns]
     for group in _gradients(eqns, phases):
         backward = [at for at in group if phases[at] == BACKWARD]
         if not backward or any(alive[at] for at in backward):
             continue
-        inside = {v for at in backward for v in eqns[at].invars if not jax_compat.is_literal(v)}
+        inside = {v for at in backward for v in jax_compat.variables(eqns[at].invars)}
         if not inside:
             continue  # zeros, in place of the cotangent of a result that nobody read
-        made = {shape_and_dtype(v) for at in backward for v in eqns[at].outvars if v not in inside}
+        results = {
+            shape_and_dtype(v) for at in backward for v in eqns[at].outvars if v not in inside
+        }
         forward = [at for at in group if phases[at] == FORWARD]
-        read = {v for at in forward for v in eqns[at].invars if not jax_compat.is_literal(v)}
-        inputs = [path for v, path in names.items() if v in read and shape_and_dtype(v) in made]
+        operands = {v for at in forward for v in jax_compat.variables(eqns[at].invars)}
+        inputs = [
+            path for v, path in names.items() if v in operands and shape_and_dtype(v) in results
+        ]
         location = levels.location(level, eqns[forward[0]]) if forward else None
         yield LostGradients(tuple(inputs), location)
     for eqn, phase in zip(eqns, phases, strict=True):
@@ -78,14 +79,14 @@ def _lost_in_level(
                 and (at in nest.carries.values() or _is_used(eqn, nest.results[at], used))
             }
             if eqn.effects:
-                inner |= {v for v in nest.jaxpr.outvars if not jax_compat.is_literal(v)}
+                inner |= set(jax_compat.variables(nest.jaxpr.outvars))
             outer = {
                 v: eqn.invars[i] for v, i in zip(nest.jaxpr.invars, nest.operands, strict=True)
             }
-            known = {
+            paths = {
                 v: names[o] for v, o in outer.items() if not jax_compat.is_literal(o) and o in names
             }
-            yield from _lost_in_level(levels, passes, levels.enter(level, eqn, which), inner, known)
+            yield from _lost_in_level(levels, passes, levels.enter(level, eqn, which), inner, paths)
 
 
 def _is_used(eqn: Eqn, result: int | None, used: set[Var]) -> bool:
@@ -93,10 +94,7 @@ def _is_used(eqn: Eqn, result: int | None, used: set[Var]) -> bool:
 
 
 def _gradients(eqns: Sequence[Eqn], phases: list[str]) -> list[list[int]]:
-    """Return the eqns of forward and backward passes, by index, grouped by what belongs together.
-
-    A group is the eqns of one gradient, or of several of which one reads what another makes.
-    """
+    """Return the eqns of each gradient, or of several of which one reads another, by index."""
     first = list(range(len(eqns)))
 
     def root(at: int) -> int:
@@ -112,8 +110,8 @@ def _gradients(eqns: Sequence[Eqn], phases: list[str]) -> list[list[int]]:
             if not jax_compat.is_literal(v) and v in makers:
                 first[root(makers[v])] = root(at)
         makers.update(dict.fromkeys(eqn.outvars, at))
-    found: dict[int, list[int]] = {}
+    groups: dict[int, list[int]] = {}
     for at, phase in enumerate(phases):
         if phase in (FORWARD, BACKWARD):
-            found.setdefault(root(at), []).append(at)
-    return list(found.values())
+            groups.setdefault(root(at), []).append(at)
+    return list(groups.values())

@@ -21,15 +21,7 @@ from jaxresid.xla.job import LoweredModule
 
 
 def lowered(traced: Traced, platform: str) -> LoweredModule:
-    """Lower what users run: a function with its gradients, or the training step.
-
-    The gradients are for cotangents of one. A gradient is split as the argument that it belongs to.
-    A step gives away what it was jitted to give away, and its shardings and memory kinds are those
-    that it was jitted with.
-
-    Args:
-      traced: the function or the training step.
-      platform: `cpu`, `cuda` or `tpu`.
+    """Lower what users run, see `Traced.lowerable`, for `cpu`, `cuda` or `tpu`.
 
     Raises:
       TraceError: JAX cannot lower it for that platform.
@@ -49,22 +41,12 @@ def lowered_forward(traced: Trace, platform: str) -> LoweredModule:
     leaves = [traced.arguments.leaves[i] for i in traced.arguments.dynamic]
     run = jax_compat.as_function(held)
     what = Lowerable(
-        lambda given: run(*given), operands(forward, leaves), [None] * len(forward.outvars)
+        lambda values: run(*values), operands(forward, leaves), [None] * len(forward.outvars)
     )
     return _module(what, platform, traced.arguments.context)
 
 
 def _module(what: Lowerable, platform: str, mesh: Any) -> LoweredModule:
-    """Lower a function of operands.
-
-    Args:
-      what: the function and its operands.
-      platform: `cpu`, `cuda` or `tpu`.
-      mesh: the mesh that it was traced in; None: it was traced in none.
-
-    Raises:
-      TraceError: JAX cannot lower it for that platform.
-    """
     jax = jax_compat.import_jax()
     jitted = jax.jit(
         # XLA calls its parameters `operands[3]` after this name; residuals/matching.py reads it.
@@ -89,7 +71,7 @@ def _module(what: Lowerable, platform: str, mesh: Any) -> LoweredModule:
 def _without_constants(jaxpr: Jaxpr) -> tuple[Any, Any]:
     """Return a forward jaxpr whose constants are inputs in front, open and closed.
 
-    Which values they have is not known any more where JAX keeps them beside the jaxpr, until 0.10.
+    Their values are not known any more where JAX keeps them beside the jaxpr, until 0.10.
     """
     if jaxpr.constvars and not hasattr(jaxpr, "consts"):
         inputs = [*jaxpr.constvars, *jaxpr.invars]

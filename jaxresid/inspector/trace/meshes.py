@@ -33,9 +33,7 @@ _WORTH_SAYING = 0.01
 def as_mesh(mesh: Any) -> Any | None:
     """Return what is traced over: a Mesh, an AbstractMesh whose axes are explicit, or None.
 
-    Args:
-      mesh: one of these, an AbstractMesh, or names and sizes of axes, for which as many CPU devices
-        are taken.
+    For names and sizes of axes, and for another AbstractMesh, as many CPU devices are taken.
 
     Raises:
       InputsError: it is something else, or there are too few CPU devices.
@@ -64,10 +62,6 @@ def with_own_mesh(call: Arguments, jaxpr: Jaxpr) -> Arguments:
     That is the mesh of a `shard_map`, as which JAX traces `pmap`, of shardings that a function was
     jitted with, or of a constraint. An argument is split as the first of these that reads it asks.
     A program of several meshes, and one whose types say how values are split, is left as it is.
-
-    Args:
-      call: the arguments.
-      jaxpr: the program, whose last invars are the traced arguments.
     """
     if call.mesh is not None or call.context is not None:
         return call
@@ -91,7 +85,6 @@ def with_own_mesh(call: Arguments, jaxpr: Jaxpr) -> Arguments:
 
 
 def _read_shardings(jaxpr: Jaxpr, asked: dict[Var, Any], meshes: list[Any]) -> None:
-    """Note the PartitionSpecs that the variables of a jaxpr are asked to have, and the meshes."""
     named = jax_compat.import_jax().sharding.NamedSharding
     for eqn in jaxpr.eqns:
         name, params = jax_compat.primitive_name(eqn), jax_compat.params(eqn)
@@ -117,7 +110,6 @@ def _read_shardings(jaxpr: Jaxpr, asked: dict[Var, Any], meshes: list[Any]) -> N
 
 
 def mesh_for_report(mesh: Any) -> Mesh | None:
-    """Return a mesh as reports show it, before any compiler was asked."""
     if mesh is None:
         return None
     axes = tuple(jax_compat.axes_of(mesh).items())
@@ -132,10 +124,6 @@ def unsharded_warning(call: Arguments, leaves: Sequence[Any]) -> str | None:
     The latter may be an optimizer's state that `jax.eval_shape` made of split parameters. None if
     the arguments without a sharding are at most 1% of the bytes of all arguments, if there is no
     mesh, and if the mesh's axes are explicit.
-
-    Args:
-      call: the arguments, abstract.
-      leaves: the leaves of the call as they were given.
     """
     if call.mesh is None or jax_compat.is_explicit(call.mesh):
         return None
@@ -160,9 +148,6 @@ def unused_mesh_warning(
     What a `shard_map` or a constraint in the program splits is enough.
 
     Args:
-      call: the arguments, abstract.
-      leaves: the leaves of the call as they were given.
-      jaxpr: returns the program.
       words: those of the command line, whose SPECs the warning takes up.
     """
     if call.mesh is None:
@@ -185,7 +170,6 @@ def unused_mesh_warning(
 
 
 def _divides(size: int, spec: str) -> bool:
-    """Return whether a SPEC is that of an array whose first dimension can be split so."""
     first = re.fullmatch(r"\w+\[(\d{1,18})(?:,[\d,]*)?\]", spec.replace(" ", ""))
     return first is not None and int(first[1]) % size == 0
 
@@ -218,10 +202,10 @@ def split_by_compiler(traced: Trace, cache: CompileCache | None) -> tuple[Trace,
         job = Job(lowered_forward(traced, "cpu"), parse_place("cpu"), label="the forward pass")
     except JaxresidError as e:
         return traced, _unsplit(e)
-    ((_, found),) = compile_jobs([job], cache=cache)
-    shards = found.output_shards
-    if found.error is not None or shards is None:
-        return traced, _unsplit(found.error or "the compiler does not report it")
+    ((_, result),) = compile_jobs([job], cache=cache)
+    shards = result.output_shards
+    if result.error is not None or shards is None:
+        return traced, _unsplit(result.error or "the compiler does not report it")
     kept = zip(traced.kept, shards[traced.num_outputs :], strict=False)
     # To the compiler a PRNG key is an array of integers, with a dim more than its aval.
     pieces = tuple(piece and piece[: len(getattr(v.aval, "shape", ()))] for v, piece in kept)

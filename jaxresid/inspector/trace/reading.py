@@ -9,11 +9,8 @@ from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.jaxpr.flows import Flows, is_inexact
 from jaxresid.inspector.jaxpr.smooth import smooth_outputs
 from jaxresid.inspector.trace.changes import changes, passed_through, paths_of
-from jaxresid.inspector.trace.function import (
-    TracedFunction,
-    is_real_scalar,
-    is_scalar_with_aux,
-)
+from jaxresid.inspector.trace.function import is_real_scalar, is_scalar_with_aux
+from jaxresid.inspector.trace.primal import TracedFunction
 from jaxresid.inspector.trace.step import holds_gradient
 
 
@@ -22,7 +19,6 @@ class Reading:
     """What a target is taken for.
 
     Attributes:
-      is_loss: whether it is differentiated; else it is a program as it is.
       has_aux: whether a loss returns auxiliary data beside its scalar.
     """
 
@@ -67,7 +63,7 @@ def reading(primal: TracedFunction, arguments: Arguments) -> Reading:
 
 
 def _returns_first_argument(primal: TracedFunction, arguments: Arguments, flows: Flows) -> bool:
-    """Return whether the first argument comes back: alike, and most of its arrays updated."""
+    """It comes back where it is alike and most of its arrays are updated."""
     jaxpr = jax_compat.open_jaxpr(primal.jaxpr)
     first = arguments.names[0]
     paths = [arguments.paths[i] for i in arguments.dynamic]

@@ -25,9 +25,6 @@ _LOOKUPS = ("__getattr__", "getattr")
 def retracing(what: str) -> Iterator[None]:
     """Return the context to trace or to differentiate a program in again.
 
-    Args:
-      what: what it is traced with, for the log: `the rewrite`.
-
     Raises:
       RetraceError: the user's code raised something, or JAX did for it.
       Exception: an error of our own code, as it is.
@@ -43,9 +40,9 @@ def retracing(what: str) -> Iterator[None]:
         cause = _cause(e)
         if not isinstance(cause, JaxresidError) and is_own(cause):
             raise cause  # noqa: B904 - it is what `e` tells of
-        said = str(e) if isinstance(e, JaxresidError) else summary(cause)
-        _log.warning("%s cannot be traced: %s", what, said)
-        raise RetraceError(said) from e
+        reason = str(e) if isinstance(e, JaxresidError) else summary(cause)
+        _log.warning("%s cannot be traced: %s", what, reason)
+        raise RetraceError(reason) from e
 
 
 def is_own(error: BaseException) -> bool:

@@ -7,6 +7,7 @@ alone (`jax.jvp`, `jax.jacfwd`) makes none; around a gradient it makes more of i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,13 +29,10 @@ class TakenGradient:
     """A gradient that a function takes, or several that are alike.
 
     Attributes:
-      derivative: the derivative that it is.
-      function: the name of what is differentiated.
       location: the line that takes it; where that is none of the user's, the first line of what is
         differentiated. None where neither is known.
       outermost: as `location` for the outermost derivative around it, which may be forward mode.
       kinds: what is taken, the outermost derivative first, forward mode too: `grad` or `jvp`.
-      trips: how often it is taken.
       path: the gradients around it, outermost first, and its own.
       is_behind: whether it is taken in the backward pass of one around it, by a rule of its own.
       inner: the gradients that what it differentiates takes itself.
@@ -55,11 +53,6 @@ def taken_gradients(jaxpr: Jaxpr, levels: Levels, trips: WhileTrips) -> tuple[Ta
     """Return the gradients that an open jaxpr takes, in program order.
 
     Those that a Python loop takes at one line, and that keep as much, are one.
-
-    Args:
-      jaxpr: the open jaxpr, which is not itself differentiated.
-      levels: the descent into its eqns.
-      trips: the trips of its while loops.
     """
     return _below((), _Counts(levels, trips).of(jaxpr), levels.frames)
 
@@ -73,7 +66,7 @@ def lines_of_gradients(taken: Sequence[TakenGradient]) -> tuple[Derivative, ...]
     of_lines: dict[Location | None, list[tuple[str, ...]]] = {}
     for gradient in taken:
         kinds = of_lines.setdefault(gradient.outermost, [])
-        kinds += (each.kinds for each in with_inner((gradient,)))
+        kinds += (inner.kinds for inner in with_inner((gradient,)))
     return tuple(
         Derivative(" of ".join(_at_depths(kinds)), line) for line, kinds in of_lines.items()
     )
@@ -87,15 +80,16 @@ def _at_depths(taken: Sequence[tuple[str, ...]]) -> Iterator[str]:
 def in_words(taken: Sequence[Derivative]) -> str:
     """Return which gradients are taken where: `grad at train.py:12`."""
     listed = [
-        f"{each.kind} at {each.location.file}:{each.location.line}" if each.location else each.kind
-        for each in taken
+        f"{gradient.kind} at {gradient.location.file}:{gradient.location.line}"
+        if gradient.location
+        else gradient.kind
+        for gradient in taken
     ]
     more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
     return ", ".join(listed[:3]) + more
 
 
 def with_inner(taken: Sequence[TakenGradient]) -> Iterator[TakenGradient]:
-    """Yield gradients, each followed by those inside of it."""
     for gradient in taken:
         yield gradient
         yield from with_inner(gradient.inner)
@@ -115,15 +109,15 @@ def _below(
             derivative.function,
             _location(derivative, count.first, frames),
             _location(count.whole[0], count.first, frames),
-            tuple("grad" if each.is_transposed else "jvp" for each in count.whole),
+            tuple("grad" if part.is_transposed else "jvp" for part in count.whole),
             max(count.number, 1),
             path,
             count.is_behind,
             _below(path, counts, frames),
         )
         key = _key(gradient)
-        known = alike.get(key)
-        alike[key] = gradient if known is None else _together(known, gradient)
+        same = alike.get(key)
+        alike[key] = gradient if same is None else _together(same, gradient)
     return tuple(alike.values())
 
 
@@ -138,13 +132,7 @@ def _together(one: TakenGradient, other: TakenGradient) -> TakenGradient:
 
 
 def _location(derivative: jax_compat.Derivative, first: Eqn, frames: Frames) -> Location | None:
-    """Return the line that takes a derivative, see `TakenGradient.location`.
-
-    Args:
-      derivative: the derivative.
-      first: an eqn of it, or of one inside of it.
-      frames: reads tracebacks.
-    """
+    """Return the line that takes a derivative, of which `first` is an eqn; see `TakenGradient`."""
     running = []
     for code, lasti in derivative.frames:
         kind = frames.kind(code.co_filename, code.co_qualname)
@@ -157,13 +145,7 @@ def _location(derivative: jax_compat.Derivative, first: Eqn, frames: Frames) -> 
 
 
 class GradientPasses(Passes):
-    """The passes of the eqns of one gradient; `update` is all that is no part of it.
-
-    Args:
-      gradient: the gradient.
-      levels: the descent into eqns.
-      jaxpr: the open jaxpr of the program.
-    """
+    """The passes of the eqns of one gradient; `update` is all that is no part of it."""
 
     def __init__(self, gradient: TakenGradient, levels: Levels, jaxpr: Jaxpr) -> None:
         super().__init__()
@@ -177,7 +159,7 @@ class GradientPasses(Passes):
         return self._owned.get(id(eqn), UPDATE)
 
     def _enter(self, jaxpr: Jaxpr, matched: int) -> None:
-        """Tell the passes of the eqns of a jaxpr, inside so many of the derivatives of the path."""
+        """Tell the passes of a jaxpr's eqns, inside so many of the derivatives of the path."""
         if (id(jaxpr), matched) in self._seen:
             return
         self._seen.add((id(jaxpr), matched))
@@ -189,8 +171,8 @@ class GradientPasses(Passes):
                     self._enter(nest.jaxpr, inside)
 
     def _read(self, eqn: Eqn, matched: int) -> tuple[str | None, int]:
-        for derivative, is_transposed in _gradients(eqn):
-            if derivative in self._path[:matched]:
+        for derivative, is_transposed in jax_compat.derivatives(eqn):
+            if not derivative.is_transposed or derivative in self._path[:matched]:
                 continue
             if derivative is not self._path[matched]:
                 return UPDATE, matched
@@ -207,11 +189,8 @@ class _Count:
     """How often a gradient is taken.
 
     Attributes:
-      number: how often.
-      is_transposed: whether its backward pass is there.
       is_behind: whether it is only in the backward pass of one around it.
       whole: the derivatives around and inside of it, and its own, forward mode too.
-      first: its first eqn.
     """
 
     number: int
@@ -221,15 +200,15 @@ class _Count:
     first: Eqn
 
     def __add__(self, other: _Count) -> _Count:
-        made = replace(
+        both = replace(
             self,
             is_transposed=self.is_transposed or other.is_transposed,
             whole=max(self.whole, other.whole, key=len),
         )
         if self.is_behind == other.is_behind:
-            return replace(made, number=self.number + other.number)
+            return replace(both, number=self.number + other.number)
         ahead = other if self.is_behind else self
-        return replace(made, number=ahead.number, is_behind=ahead.is_behind)
+        return replace(both, number=ahead.number, is_behind=ahead.is_behind)
 
     def or_most(self, other: _Count) -> _Count:
         """Return the count of two branches, one of which runs."""
@@ -238,29 +217,21 @@ class _Count:
 
 
 class _Counts:
-    """How often gradients are taken in jaxprs, by the derivatives around them."""
-
     def __init__(self, levels: Levels, trips: WhileTrips) -> None:
         self._levels = levels
         self._trips = trips
-        self._of: dict[int, dict[_Path, _Count]] = {}
+        self.of = functools.cache(self._count)
 
-    def of(self, jaxpr: Jaxpr) -> dict[_Path, _Count]:
+    def _count(self, jaxpr: Jaxpr) -> dict[_Path, _Count]:
         """Return how often each is taken in a jaxpr; 0 where only its backward pass is there."""
-        known = self._of.get(id(jaxpr))
-        if known is None:
-            known = self._of[id(jaxpr)] = self._found(jaxpr)
-        return known
-
-    def _found(self, jaxpr: Jaxpr) -> dict[_Path, _Count]:
         counts: dict[_Path, _Count] = {}
         begun: set[_Path] = set()
         # A backward pass makes constants of its own that are tagged as the forward pass is.
-        given: set[Var] = {*jaxpr.constvars, *jaxpr.invars}
+        depends: set[Var] = {*jaxpr.constvars, *jaxpr.invars}
         for eqn in jaxpr.eqns:
-            reads = any(not jax_compat.is_literal(v) and v in given for v in eqn.invars)
+            reads = any(v in depends for v in jax_compat.variables(eqn.invars))
             if reads:
-                given.update(eqn.outvars)
+                depends.update(eqn.outvars)
             path: _Path = ()
             whole: _Path = ()
             is_behind = False
@@ -279,7 +250,7 @@ class _Counts:
                 _add(counts, path, _Count(int(begins), is_transposed, is_behind, whole, eqn))
                 is_behind = is_behind or is_transposed
             for inner, count in self._inside(eqn, path).items():
-                around = (*whole, *(each for each in count.whole if each not in whole))
+                around = (*whole, *(part for part in count.whole if part not in whole))
                 is_inner = is_behind or count.is_behind
                 _add(counts, inner, replace(count, is_behind=is_inner, whole=around))
         return counts
@@ -304,8 +275,3 @@ class _Counts:
 
 def _add(counts: dict[_Path, _Count], path: _Path, count: _Count) -> None:
     counts[path] = counts[path] + count if path in counts else count
-
-
-def _gradients(eqn: Eqn) -> list[tuple[jax_compat.Derivative, bool]]:
-    """Return the derivatives of an eqn that have a backward pass, see `jax_compat.derivatives`."""
-    return [found for found in jax_compat.derivatives(eqn) if found[0].is_transposed]

@@ -23,7 +23,6 @@ class Lowerable:
     """What users run, ready to be lowered.
 
     Attributes:
-      run: the function of its operands.
       operands: ShapeDtypeStructs or numbers to lower it with.
       outputs: the sharding of each output; None: the compiler's choice.
       donated: the indices of the operands that it gives away.
@@ -40,7 +39,6 @@ class Traced(ABC):
     """What JAX made of a function or of a training step.
 
     Attributes:
-      arguments: the arguments that it was traced with.
       frames: reads the tracebacks of its eqns; one for all traces of a subject, since it caches by
         traceback.
     """
@@ -60,7 +58,7 @@ class Traced(ABC):
         return Levels(self.frames)
 
     def _paths_of(self, jaxpr: Jaxpr) -> tuple[str | None, ...]:
-        """Return the path of each invar of a jaxpr; None for one that is no argument."""
+        """None for an invar that is no argument."""
         paths = [self.arguments.paths[i] for i in self.arguments.dynamic]
         return (*[None] * (len(jaxpr.invars) - len(paths)), *paths)
 
@@ -124,17 +122,9 @@ class Traced(ABC):
         """Return what users run: the function with its gradients, or the training step."""
 
     def tracing_in(self, around: Callable[[Callable[[], Any]], Callable[[], Any]]) -> Traced:
-        """Return the trace, with what of it is traced later traced in a context.
-
-        Args:
-          around: puts a function into the context.
-        """
+        """Return the trace, with what of it is traced later traced in a context."""
         return self
 
     @abstractmethod
     def run_again(self, fun: Callable[..., Any]) -> None:
-        """Run the function once more while JAX traces it, with the same arguments.
-
-        Raises:
-          Exception: whatever the function raises.
-        """
+        """Run the function once more while JAX traces it, with the same arguments."""

@@ -27,20 +27,16 @@ def candidates(names: Sequence[str]) -> tuple[PolicyCandidate, ...]:
 
     These are JAX's policies without parameters, then for the names in a function those that save
     some of them, those that save names and dots, and those that offload.
-
-    Args:
-      names: the checkpoint_names that occur, each once.
     """
-    found = [PolicyCandidate(name, policy) for name, policy in builtins().items()]
-    found += [saving(chosen) for chosen in _subsets(names)]
+    listed = [PolicyCandidate(name, policy) for name, policy in builtins().items()]
+    listed += [saving(chosen) for chosen in _subsets(names)]
     if names:
-        found.append(_names_and_dots(names))
-    found += _offloading(names)
-    return tuple(found)
+        listed.append(_names_and_dots(names))
+    listed += _offloading(names)
+    return tuple(listed)
 
 
 def saving(names: Sequence[str]) -> PolicyCandidate:
-    """Return `save_only_these_names` of some names."""
     policies = jax_compat.import_jax().checkpoint_policies
     listed = ", ".join(map(repr, names))
     return PolicyCandidate(
@@ -51,15 +47,15 @@ def saving(names: Sequence[str]) -> PolicyCandidate:
 def offloading(saved: Sequence[str], offloaded: Sequence[str]) -> PolicyCandidate:
     """Return `save_and_offload_only_these_names` of some names, to pinned host memory."""
     policies = jax_compat.import_jax().checkpoint_policies
-    given = {
+    options = {
         "names_which_can_be_saved": list(saved),
         "names_which_can_be_offloaded": list(offloaded),
         "offload_src": "device",
         "offload_dst": "pinned_host",
     }
-    listed = ", ".join(f"{key}={value!r}" for key, value in given.items())
-    made = policies.save_and_offload_only_these_names(**given)
-    return PolicyCandidate(f"save_and_offload_only_these_names({listed})", made)
+    listed = ", ".join(f"{key}={value!r}" for key, value in options.items())
+    policy = policies.save_and_offload_only_these_names(**options)
+    return PolicyCandidate(f"save_and_offload_only_these_names({listed})", policy)
 
 
 def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:

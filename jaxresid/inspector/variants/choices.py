@@ -29,8 +29,6 @@ class CheckpointPlace:
       location: where it is called; None where no line is known.
       calls: how many times the program holds it, unrolled.
       trips: how often it runs, all calls and loops together.
-      policy: the policy of a checkpoint as written.
-      prevent_cse: whether a checkpoint as written prevents CSE.
       can_split: whether its calls can be treated differently.
       handle: what the `Variants` that made it finds it by.
       defined: where a checkpointed function is defined; None where it is not known.
@@ -64,8 +62,6 @@ class Choice:
     """A checkpoint to apply.
 
     Attributes:
-      policy: its policy; None: nothing is saveable.
-      names: expressions of its body whose values are given a name first, with the names.
       segments: for a loop that is cut into checkpointed segments: how many iterations each has, by
         level, the outermost first.
       checkpoints: for a solver's loop: how many carries it keeps.
@@ -82,7 +78,6 @@ class Nest:
     """A loop that may be cut into segments.
 
     Attributes:
-      place: the place; its choices have `segments`.
       inside: the places whose checkpoints are in, or around, the body.
       length: how many iterations each of its loops has.
       carry_nbytes: the bytes of what one iteration hands to the next.
@@ -103,14 +98,7 @@ Choices = Mapping[CheckpointPlace, tuple[Choice | None, ...]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Details:
-    """A variant, eqn by eqn.
-
-    Attributes:
-      program: the program, as it is before it is lowered.
-      trace: the jaxprs.
-      residuals: lists its residuals.
-      kept: lists those that are computed.
-    """
+    """A variant, eqn by eqn, before it is lowered."""
 
     program: Program
     trace: Traced
@@ -127,10 +115,7 @@ class Variant:
 
     Attributes:
       kept_in: returns the bytes of computed residuals in device and in host memory, counted once.
-      peak_nbytes: the estimated peak in bytes.
-      cost: the cost of a value with its gradients (of a step).
       lowered: the program as the compiler runs it, perhaps with layers left out.
-      details: returns the details.
       few: the trace of a few of its layers that the figures were worked out from.
     """
 
@@ -143,30 +128,24 @@ class Variant:
 
     @property
     def kept_nbytes(self) -> int:
-        """The bytes of computed residuals in device memory."""
         return self.kept_in()[0]
 
     @property
     def host_nbytes(self) -> int:
-        """The bytes of computed residuals in host memory."""
         return self.kept_in()[1]
 
     @property
     def program(self) -> Program:
-        """The program, as it is before it is lowered."""
         return self.details().program
 
     @property
     def trace(self) -> Traced:
-        """The jaxprs."""
         return self.details().trace
 
     def residuals(self) -> tuple[Residual, ...]:
-        """Return its residuals."""
         return self.details().residuals()
 
     def kept(self) -> tuple[KeptResidual, ...]:
-        """Return those of its residuals that are computed."""
         return self.details().kept()
 
 
@@ -218,24 +197,31 @@ class Variants(Protocol):
 
 
 class OtherVariants:
-    """Variants that have the places of others; see `Variants`.
-
-    Args:
-      others: The others.
-    """
+    """Variants that have the places of others; see `Variants`."""
 
     def __init__(self, others: Variants) -> None:
-        self.places, self.nests, self.body = others.places, others.nests, others.body
-        self.unchangeable, self.overlaps = others.unchangeable, others.overlaps
-        self._program = others.program
+        self._others = others
+
+    def places(self) -> tuple[CheckpointPlace, ...]:
+        return self._others.places()
+
+    def nests(self) -> tuple[Nest, ...]:
+        return self._others.nests()
+
+    def unchangeable(self) -> tuple[str, ...]:
+        return self._others.unchangeable()
+
+    def body(self, place: CheckpointPlace) -> Jaxpr:
+        return self._others.body(place)
+
+    def overlaps(self) -> tuple[tuple[CheckpointPlace, CheckpointPlace], ...]:
+        return self._others.overlaps()
 
     def program(self, traced: Traced) -> Program:
-        """Return the whole program of a trace with choices made."""
-        return self._program(traced)
+        return self._others.program(traced)
 
 
 def everywhere(place: CheckpointPlace, choice: Choice | None) -> tuple[Choice | None, ...]:
-    """Return the same choice for every call of a place."""
     return (choice,) * place.calls
 
 
@@ -244,34 +230,29 @@ def same_places(
 ) -> dict[CheckpointPlace, CheckpointPlace]:
     """Return for some places, and loops that may be cut, those in another trace of the function.
 
-    Args:
-      wanted: the places.
-      one: the variants that they are of.
-      other: the variants of the other trace.
-
     Raises:
       JaxresidError: the traces have different places on their lines.
     """
-    known, others = (
-        _by_line([*each.places(), *(nest.place for nest in each.nests())]) for each in (one, other)
+    places, others = (
+        _by_line([*variants.places(), *(nest.place for nest in variants.nests())])
+        for variants in (one, other)
     )
-    found = {}
+    pairs = {}
     for place in wanted:
         key = _line_of(place)
-        own, same = known.get(key, []), others.get(key, [])
+        own, same = places.get(key, []), others.get(key, [])
         if len(own) != len(same):
             raise JaxresidError("with the change there are other places")
-        found[place] = same[own.index(place)]
-    return found
+        pairs[place] = same[own.index(place)]
+    return pairs
 
 
 def _by_line(places: Iterable[CheckpointPlace]) -> dict[Hashable, list[CheckpointPlace]]:
-    found: dict[Hashable, list[CheckpointPlace]] = {}
+    groups: dict[Hashable, list[CheckpointPlace]] = {}
     for place in places:
-        found.setdefault(_line_of(place), []).append(place)
-    return found
+        groups.setdefault(_line_of(place), []).append(place)
+    return groups
 
 
 def _line_of(place: CheckpointPlace) -> Hashable:
-    """Return what a place has in common with that of another trace of the function."""
     return place.kind, place.function, place.location, place.calls

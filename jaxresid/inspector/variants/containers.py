@@ -29,7 +29,7 @@ _OPERATIONS = os.path.join(os.sep, "keras", "src", "ops", "")
 
 def is_container(code: CodeType) -> bool:
     """Return whether code calls the layers of a model by the framework's own structure."""
-    return is_graph(code) or any(_is(code, *each) for each in _SEQUENCES)
+    return is_graph(code) or any(_is(code, *sequence) for sequence in _SEQUENCES)
 
 
 def is_graph(code: CodeType) -> bool:
@@ -54,23 +54,15 @@ def is_layer(frame: Frame) -> bool:
 def layer_name(frames: Sequence[Frame], start: int, stop: int, scopes: Sequence[str]) -> str | None:
     """Return the name of the layer whose method is called, which no other of its model has.
 
-    Args:
-      frames: those of an operation of the call, outermost first.
-      start: the number of the caller's frame.
-      stop: the number of the method's frame.
-      scopes: the name scopes of the operation, outermost first.
-
     Returns:
       The name; None where it is no layer of a framework that names its scopes by them.
     """
-    opening = [i for i, frame in enumerate(frames[:stop]) if _opens_scope(frame.code)]
+    opening = [
+        i for i, frame in enumerate(frames[:stop]) if _is(frame.code, _LAYER_FILE, _LAYER_FUNCTION)
+    ]
     if not opening or opening[-1] <= start or len(scopes) < len(opening):
         return None
     return scopes[len(opening) - 1]
-
-
-def _opens_scope(code: CodeType) -> bool:
-    return _is(code, _LAYER_FILE, _LAYER_FUNCTION)
 
 
 def _is(code: CodeType, file: str, function: str) -> bool:

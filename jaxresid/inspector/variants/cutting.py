@@ -12,19 +12,13 @@ def cut(jaxpr: Jaxpr, start: int, stop: int, eqns: Sequence[Eqn]) -> Jaxpr:
     """Return eqns [start, stop) of an open jaxpr as a jaxpr of their own.
 
     What they read from outside are its inputs, what is read after them its outputs.
-
-    Args:
-      jaxpr: the open jaxpr.
-      start: the index of the first of the eqns.
-      stop: the index after the last of them.
-      eqns: these eqns, perhaps rewritten.
     """
-    made = {v for eqn in eqns for v in eqn.outvars}
+    results = {v for eqn in eqns for v in eqn.outvars}
     free = dict.fromkeys(
-        v for eqn in eqns for v in eqn.invars if not jax_compat.is_literal(v) and v not in made
+        v for eqn in eqns for v in jax_compat.variables(eqn.invars) if v not in results
     )
-    later = {v for eqn in jaxpr.eqns[stop:] for v in eqn.invars if not jax_compat.is_literal(v)}
-    later |= {v for v in jaxpr.outvars if not jax_compat.is_literal(v)}
+    later = {v for eqn in jaxpr.eqns[stop:] for v in jax_compat.variables(eqn.invars)}
+    later |= set(jax_compat.variables(jaxpr.outvars))
     outputs = [v for eqn in eqns for v in eqn.outvars if v in later]
     return jaxpr.replace(invars=list(free), constvars=[], outvars=outputs, eqns=list(eqns))
 
@@ -39,7 +33,7 @@ def with_folded_numbers_as_inputs(jaxpr: Jaxpr) -> tuple[Jaxpr, list[Literal]]:
     invars = list(jaxpr.invars)
     eqns = []
     for eqn in jaxpr.eqns:
-        made = eqn
+        lifted = eqn
         if jax_compat.primitive_name(eqn) == "random_fold_in":
             reads = list(eqn.invars)
             for i, v in enumerate(reads):
@@ -47,6 +41,6 @@ def with_folded_numbers_as_inputs(jaxpr: Jaxpr) -> tuple[Jaxpr, list[Literal]]:
                     numbers.append(v)
                     reads[i] = jax_compat.new_var_like(v)
                     invars.append(reads[i])
-            made = eqn.replace(invars=reads)
-        eqns.append(made)
+            lifted = eqn.replace(invars=reads)
+        eqns.append(lifted)
     return (jaxpr.replace(invars=invars, eqns=eqns), numbers) if numbers else (jaxpr, [])

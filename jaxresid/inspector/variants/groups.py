@@ -23,7 +23,6 @@ def groups_of(bounds: Sequence[tuple[int, int]], choice: Choice) -> Iterator[Str
 
     Args:
       bounds: the first eqn of each iteration, and that after its last.
-      choice: how many iterations a group has, and what its checkpoint saves.
     """
     (size,) = choice.segments
     around = dataclasses.replace(choice, segments=())
@@ -32,12 +31,7 @@ def groups_of(bounds: Sequence[tuple[int, int]], choice: Choice) -> Iterator[Str
 
 
 def carried_nbytes(jaxpr: Jaxpr, bounds: Sequence[tuple[int, int]]) -> int:
-    """Return the most bytes that one iteration hands to those after it.
-
-    Args:
-      jaxpr: the open jaxpr with the iterations.
-      bounds: as for `groups_of`.
-    """
+    """Return the most bytes that one iteration hands to those after it."""
     made_in = {
         v: number
         for number, (start, stop) in enumerate(bounds)
@@ -49,4 +43,4 @@ def carried_nbytes(jaxpr: Jaxpr, bounds: Sequence[tuple[int, int]]) -> int:
         for v in itertools.chain.from_iterable(eqn.invars for eqn in jaxpr.eqns[start:stop]):
             if not jax_compat.is_literal(v) and made_in.get(v, number) < number:
                 handed.setdefault(made_in[v], set()).add(v)
-    return max((sum(aval_of(v).nbytes for v in each) for each in handed.values()), default=0)
+    return max((sum(aval_of(v).nbytes for v in values) for values in handed.values()), default=0)

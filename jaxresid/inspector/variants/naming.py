@@ -39,8 +39,6 @@ class Nameable:
       name: the checkpoint_name that it has already; None without one.
       expression: the expression that makes it; None for one with a name that has no line.
       jaxpr: the open jaxpr that holds it, which may be called several times.
-      eqn: the eqn that makes it.
-      index: which of the eqn's results it is.
       is_view: whether it is another one's reshape, cast or the like of no fewer bytes.
     """
 
@@ -53,7 +51,6 @@ class Nameable:
 
     @property
     def var(self) -> Var:
-        """The variable of the value."""
         return self.eqn.outvars[self.index]
 
 
@@ -61,10 +58,6 @@ def nameable(body: Jaxpr, frames: Frames) -> tuple[Nameable, ...]:
     """Return the values of a checkpoint's body that have or can be given a name, in program order.
 
     Views are left out: saving the values that they are views of has the same effect.
-
-    Args:
-      body: an open jaxpr.
-      frames: reads the eqns' tracebacks.
     """
     return tuple(value for value in expressed(body, frames) if not value.is_view)
 
@@ -73,8 +66,6 @@ def expressed(body: Jaxpr, frames: Frames, *, loops: bool = False) -> tuple[Name
     """Return all values that a name around an expression would name, in program order.
 
     Args:
-      body: an open jaxpr.
-      frames: reads the eqns' tracebacks.
       loops: whether to include those in loops and branches, which a policy for the body does not
         see.
     """
@@ -88,12 +79,7 @@ def named(
 ) -> Jaxpr:
     """Return the open jaxpr with the values of these expressions named.
 
-    It has the inputs and outputs of the one that is given.
-
     Args:
-      body: an open jaxpr.
-      names: the expressions, each with the name that its values get.
-      frames: reads the eqns' tracebacks.
       loops: whether to name also values in loops and branches, as in `expressed`.
     """
     wanted: Mapping[Expression | None, str] = dict(names)
@@ -104,18 +90,18 @@ def named(
 
     def regroup(values: Sequence[Nameable], eqns: Sequence[Eqn], old: Sequence[Eqn]) -> list[Eqn]:
         places = {id(v.eqn): v for v in values}
-        made = []
+        renamed = []
         for before, eqn in zip(old, eqns, strict=True):
             value = places.get(id(before))
             if value is None:
-                made.append(eqn)
+                renamed.append(eqn)
                 continue
             label = jax_compat.as_name(value.var, wanted[value.expression])
             outvars = list(eqn.outvars)
             outvars[value.index] = label.invars[0]
-            made.append(eqn.replace(outvars=outvars))
-            made.append(label.replace(outvars=[value.var], source_info=eqn.source_info))
-        return made
+            renamed.append(eqn.replace(outvars=outvars))
+            renamed.append(label.replace(outvars=[value.var], source_info=eqn.source_info))
+        return renamed
 
     return rewritten(
         body,
@@ -141,7 +127,6 @@ def _levels(
 
 
 def _nameable_at(levels: Levels, level: Level) -> Iterator[Nameable]:
-    """Yield the nameable values of one level."""
     jaxpr = level.jaxpr
     last_read: dict[Var, int] = {}
     names: dict[Var, str] = {}
@@ -154,7 +139,7 @@ def _nameable_at(levels: Levels, level: Level) -> Iterator[Nameable]:
     for v in jaxpr.outvars:
         if not jax_compat.is_literal(v):
             last_read[v] = len(jaxpr.eqns)
-    known: dict[Var, int] = {}
+    sizes: dict[Var, int] = {}
     executions = list(_executions(levels, level))
     # A function of a library may call back one of the user's: what it made before is no result.
     unfinished = {
@@ -174,7 +159,7 @@ def _nameable_at(levels: Levels, level: Level) -> Iterator[Nameable]:
         if is_named:
             expression = _expression(frames, levels.frames)
             yield Nameable(str(jax_compat.params(last)["name"]), expression, jaxpr, last, 0)
-            known[last.outvars[0]] = _nbytes(last.outvars[0])
+            sizes[last.outvars[0]] = _nbytes(last.outvars[0])
             continue
         if len(leaving) != 1:
             continue
@@ -182,24 +167,24 @@ def _nameable_at(levels: Levels, level: Level) -> Iterator[Nameable]:
         v = eqn.outvars[index]
         if v in names or not _nbytes(v):
             continue
-        is_view = _is_view(eqn, known)
+        is_view = _is_view(eqn, sizes)
         expression = _expression(frames, levels.frames)
         if expression in unfinished:
             continue
         if is_view or expression is not None:
-            known[v] = _nbytes(v)
+            sizes[v] = _nbytes(v)
         if expression is not None:
             yield Nameable(None, expression, jaxpr, eqn, index, is_view)
 
 
-def _is_view(eqn: Eqn, known: Mapping[Var, int]) -> bool:
+def _is_view(eqn: Eqn, sizes: Mapping[Var, int]) -> bool:
     """Return whether a value is a known one in another form, of no fewer bytes."""
     if jax_compat.primitive_name(eqn) not in TRANSPARENT:
         return False
     source = eqn.invars[0]
     if jax_compat.is_literal(source):
         return True
-    return source in known and known[source] <= _nbytes(eqn.outvars[0])
+    return source in sizes and sizes[source] <= _nbytes(eqn.outvars[0])
 
 
 def _nbytes(var: Var) -> int:
@@ -248,10 +233,7 @@ def _down_to_user(frames: tuple[Frame, ...]) -> tuple[Frame, ...] | None:
 
 
 def _expression(path: tuple[Frame, ...], frames: Frames) -> Expression | None:
-    """Return the expression that the innermost of these frames was at.
-
-    None where it is not an expression: `x += y` is a statement.
-    """
+    """A statement such as `x += y` is no expression."""
     return _expression_of(path[-1], frames)
 
 
@@ -283,7 +265,7 @@ def _expressions(file: str) -> Mapping[tuple[int, int, int, int], str]:
         tree = ast.parse("".join(lines))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
-    found = {}
+    texts = {}
     for node in ast.walk(tree):
         if not isinstance(node, ast.expr) or isinstance(node, ast.Starred | ast.Slice):
             continue
@@ -298,5 +280,5 @@ def _expressions(file: str) -> Mapping[tuple[int, int, int, int], str]:
         segment = lines[node.lineno - 1 : end_row]
         segment[-1] = segment[-1][:end_column]
         segment[0] = segment[0][column:]
-        found[node.lineno, column, end_row, end_column] = " ".join("".join(segment).split())
-    return found
+        texts[node.lineno, column, end_row, end_column] = " ".join("".join(segment).split())
+    return texts

@@ -38,11 +38,8 @@ def nested_scan(
     """Return a function of a scan's operands that runs it in segments.
 
     Args:
-      scan: the primitive.
-      params: what it is bound with.
       sizes: how many iterations a segment has, by level, the outermost first; each is a multiple of
         the next. What is left of the loop runs after the segments, as it is.
-      policy: the policy of the segments' checkpoints.
     """
     jax = jax_compat.import_jax()
     first, count = jax_compat.scan_counts(params)
@@ -96,6 +93,6 @@ def nested_eqn(eqn: Eqn, sizes: Sequence[int], policy: Any) -> Eqn:
     """Return a call that stands for a scan in segments; `flattened` puts its eqns in its place."""
     jax = jax_compat.import_jax()
     run = nested_scan(eqn.primitive, jax_compat.params(eqn), sizes, policy)
-    made = jax_compat.open_jaxpr(jax.make_jaxpr(run)(*(v.aval for v in eqn.invars)))
-    eqns = [each.replace(source_info=eqn.source_info, ctx=eqn.ctx) for each in made.eqns]
-    return jax_compat.as_removed_checkpoint(eqn, jax_compat.as_jit_jaxpr(made.replace(eqns=eqns)))
+    nested = jax_compat.open_jaxpr(jax.make_jaxpr(run)(*(v.aval for v in eqn.invars)))
+    eqns = [inner.replace(source_info=eqn.source_info, ctx=eqn.ctx) for inner in nested.eqns]
+    return jax_compat.as_removed_checkpoint(eqn, jax_compat.as_jit_jaxpr(nested.replace(eqns=eqns)))

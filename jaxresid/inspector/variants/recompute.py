@@ -7,6 +7,7 @@ saved values alone, need not be recomputed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,6 @@ class Saveable:
 
     Attributes:
       name: the name that the values have already; None for those of an expression.
-      expression: the expression that makes them; None for those that have a name.
       nbytes: the bytes of all of them together, once through the body.
     """
 
@@ -46,8 +46,6 @@ class Step:
     """An eqn of the differentiated body.
 
     Attributes:
-      eqn: the eqn.
-      cost: the cost of running it.
       operands: the steps that make what it reads; inputs of the body are left out.
       saveable: which of the body's saveable values it names; None for most.
       nbytes: the bytes of what it makes.
@@ -65,7 +63,6 @@ class Graph:
     """The forward pass of a differentiated body, flat.
 
     Attributes:
-      saveables: the values of the body that can be saved.
       steps: the eqns, in an order in which each comes after its operands.
       needed: the steps whose results the backward pass reads.
       forward: for each step whether the forward pass runs it even if nothing is kept.
@@ -94,13 +91,8 @@ def graph(body: Jaxpr, frames: Frames, cost: Callable[[Eqn], float], enough: int
     """Return the graph of a checkpoint's body.
 
     Args:
-      body: an open jaxpr without checkpoints.
-      frames: reads the eqns' tracebacks.
       cost: returns the cost of running one eqn, in any unit.
       enough: the least bytes of an expression's values that can be given a name.
-
-    Raises:
-      Exception: whatever JAX raises while it differentiates the body.
     """
     sums: dict[str | Expression | None, int] = {}
     for value in nameable(body, frames):
@@ -118,8 +110,8 @@ def graph(body: Jaxpr, frames: Frames, cost: Callable[[Eqn], float], enough: int
     forward, count = _differentiated(labelled)
     flat = _Flat(cost, index)
     outputs = flat.outputs(forward)
-    made, kept = outputs[:count], outputs[count:]
-    ran = _ancestors(flat.steps, [i for i in made if i is not None])
+    makers, kept = outputs[:count], outputs[count:]
+    ran = _ancestors(flat.steps, [i for i in makers if i is not None])
     return Graph(
         saveables,
         tuple(flat.steps),
@@ -129,12 +121,10 @@ def graph(body: Jaxpr, frames: Frames, cost: Callable[[Eqn], float], enough: int
 
 
 def _differentiated(body: Jaxpr) -> tuple[Jaxpr, int]:
-    """Return the open forward jaxpr of a body, and how many outputs the body has.
-
-    The jaxpr's outputs are those of the body, then its residuals.
-    """
+    """Return the open forward jaxpr of a body, with residuals after its outputs; their number."""
     jax = jax_compat.import_jax()
-    evaluate = jax_compat.as_function(jax_compat.as_jit_jaxpr(_without_constants(body)))
+    plain = body.replace(constvars=[], invars=[*body.constvars, *body.invars])
+    evaluate = jax_compat.as_function(jax_compat.as_jit_jaxpr(plain))
     structs = [
         jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=bool(v.aval.weak_type))
         if hasattr(v.aval, "weak_type")
@@ -146,8 +136,8 @@ def _differentiated(body: Jaxpr) -> tuple[Jaxpr, int]:
 
     def forward(diff: Sequence[Any], others: Sequence[Any]) -> Any:
         def call(diff: Sequence[Any]) -> Any:
-            given = dict(zip([*chosen, *rest], [*diff, *others], strict=True))
-            return evaluate(*(given[i] for i in range(len(structs))))
+            leaves = dict(zip([*chosen, *rest], [*diff, *others], strict=True))
+            return evaluate(*(leaves[i] for i in range(len(structs))))
 
         return jax.vjp(call, diff)
 
@@ -155,53 +145,39 @@ def _differentiated(body: Jaxpr) -> tuple[Jaxpr, int]:
     return jax_compat.open_jaxpr(traced.jaxpr), len(body.outvars)
 
 
-def _without_constants(body: Jaxpr) -> Jaxpr:
-    """Return an open jaxpr with its constants as inputs in front of the others."""
-    if not body.constvars:
-        return body
-    return body.replace(constvars=[], invars=[*body.constvars, *body.invars])
-
-
 class _Flat:
     """A flat list of the steps of a jaxpr, with calls inlined."""
 
     def __init__(self, cost: Callable[[Eqn], float], index: dict[str, int]) -> None:
         self.steps: list[Step] = []
-        self._cost = cost
+        self._cost = functools.cache(cost)
         self._index = index
-        self._costs: dict[int, tuple[Eqn, float]] = {}
 
     def outputs(self, jaxpr: Jaxpr) -> list[int | None]:
         """Return for each output the step that makes it; None for an input or a constant."""
         return self._inline(jaxpr, [None] * len(jaxpr.invars))
 
-    def _inline(self, jaxpr: Jaxpr, given: Sequence[int | None]) -> list[int | None]:
-        made: dict[Var, int | None] = dict(zip(jaxpr.invars, given, strict=True))
+    def _inline(self, jaxpr: Jaxpr, inputs: Sequence[int | None]) -> list[int | None]:
+        makers: dict[Var, int | None] = dict(zip(jaxpr.invars, inputs, strict=True))
         for eqn in jaxpr.eqns:
-            operands = [None if jax_compat.is_literal(v) else made.get(v) for v in eqn.invars]
+            operands = [None if jax_compat.is_literal(v) else makers.get(v) for v in eqn.invars]
             name = jax_compat.primitive_name(eqn)
             if name in CALLS or name == "custom_jvp_call":
                 (nest,) = nests(eqn)
                 results = self._inline(nest.jaxpr, [operands[i] for i in nest.operands])
-                made |= zip(eqn.outvars, results, strict=True)
+                makers |= zip(eqn.outvars, results, strict=True)
                 continue
             label = str(jax_compat.params(eqn)["name"]) if name == "name" else ""
             step = Step(
                 eqn,
-                self._cost_of(eqn),
+                self._cost(eqn),
                 tuple(dict.fromkeys(o for o in operands if o is not None)),
                 self._index.get(label),
                 sum(aval_of(v).nbytes for v in eqn.outvars),
             )
-            made |= dict.fromkeys(eqn.outvars, len(self.steps))
+            makers |= dict.fromkeys(eqn.outvars, len(self.steps))
             self.steps.append(step)
-        return [None if jax_compat.is_literal(v) else made.get(v) for v in jaxpr.outvars]
-
-    def _cost_of(self, eqn: Eqn) -> float:
-        found = self._costs.get(id(eqn))
-        if found is None:
-            found = self._costs[id(eqn)] = eqn, self._cost(eqn)
-        return found[1]
+        return [None if jax_compat.is_literal(v) else makers.get(v) for v in jaxpr.outvars]
 
 
 def _ancestors(steps: Sequence[Step], last: Iterable[int]) -> set[int]:

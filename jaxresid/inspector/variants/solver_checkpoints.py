@@ -15,7 +15,6 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.base.errors import JaxresidError, calls_user_code
-from jaxresid.inspector.jaxpr.bindings import intercept_bind
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.while_loops.checkpointed_loops import backward_of
 from jaxresid.inspector.jaxpr.while_loops.online_checkpoints import MOST_STEPS, iterations
@@ -32,7 +31,6 @@ class CheckpointedLoop:
 
     Attributes:
       checkpoints: how many carries it keeps.
-      nbytes: the bytes of all of them.
       steps: the steps that are counted; None: not known.
       is_of_diffrax: whether diffrax runs it over the steps of a solver.
     """
@@ -49,15 +47,13 @@ class CheckpointedLoop:
         return f"equinox.internal.while_loop(..., checkpoints={checkpoints})"
 
     def runs(self, checkpoints: int) -> int | None:
-        """Return how often its backward pass runs the body; None where that is not known."""
         if self.steps is None or self.steps > MOST_STEPS:
             return None
         return iterations(self.steps, checkpoints)
 
 
 def biggest_loop(traced: Traced) -> CheckpointedLoop | None:
-    """Return the checkpointed loop that keeps most; None without one."""
-    found = []
+    loops = []
     for eqn in itertools.chain.from_iterable(eqns_in(top.jaxpr) for top in traced.tops):
         loop = None
         if jax_compat.primitive_name(eqn) == "while":
@@ -67,8 +63,8 @@ def biggest_loop(traced: Traced) -> CheckpointedLoop | None:
         trips = traced.trips.of(eqn)
         steps = None if trips is None else trips.branches[loop.branches][1]
         is_of_diffrax = _OF_DIFFRAX in jax_compat.name_stack(eqn)
-        found.append(CheckpointedLoop(loop.checkpoints, loop.nbytes, steps, is_of_diffrax))
-    return max(found, key=lambda loop: loop.nbytes, default=None)
+        loops.append(CheckpointedLoop(loop.checkpoints, loop.nbytes, steps, is_of_diffrax))
+    return max(loops, key=lambda loop: loop.nbytes, default=None)
 
 
 def has_loops() -> bool:
@@ -78,11 +74,7 @@ def has_loops() -> bool:
 
 @contextlib.contextmanager
 def keeping(now: int, wanted: int) -> Iterator[None]:
-    """Trace loops that keep so many carries as if another number of them was asked for.
-
-    Args:
-      now: how many the loops keep.
-      wanted: how many they are to keep.
+    """Trace loops that keep `now` carries as if `wanted` were asked for.
 
     Raises:
       JaxresidError: this equinox has no such loops.
@@ -125,19 +117,12 @@ def _checkpoints_by(chosen: Callable[[int | None], int | None]) -> Iterator[None
         return plain(*args, checkpoints=checkpoints, max_steps=max_steps, **options)
 
     # In a context of its own, or what is jitted would not be traced again.
-    with intercept_bind({}):
-        setattr(module, _FUNCTION, changed)
-        try:
-            yield
-        finally:
-            setattr(module, _FUNCTION, plain)
+    with jax_compat.intercept_bind({}), jax_compat.patched({(module, _FUNCTION): changed}):
+        yield
 
 
 def _kept(checkpoints: int | None, max_steps: int | None) -> int | None:
-    """Return how many carries a loop keeps.
-
-    By default equinox keeps the fewest with which its algorithm is optimal for `max_steps`.
-    """
+    """By default equinox keeps the fewest with which its algorithm is optimal for `max_steps`."""
     if checkpoints is None and max_steps is not None:
         enough = (c for c in itertools.count() if (c + 1) * (c + 2) > 2 * max_steps)
         checkpoints = next(enough)

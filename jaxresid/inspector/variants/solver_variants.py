@@ -38,7 +38,6 @@ class Solver:
 
     Attributes:
       place: where it is called; its choices have `checkpoints`.
-      loop: the loop as it is written.
     """
 
     place: CheckpointPlace
@@ -50,11 +49,6 @@ class SolverVariants(OtherVariants):
 
     With another number of them the function is traced again, and other choices are made in that
     trace.
-
-    Args:
-      plain: The variants of the function as it is written.
-      solver: The loop.
-      again: Traces the function again, and returns its variants.
     """
 
     def __init__(self, plain: Variants, solver: Solver, again: Callable[[], Variants]) -> None:
@@ -64,37 +58,37 @@ class SolverVariants(OtherVariants):
         self._with = functools.cache(self._traced_with)
 
     def variant(self, choices: Choices) -> Variant:
-        """Apply choices, differentiate again, and measure; see `choices.Variants`."""
         count, others = self.divided(choices)
         if count is None:
             return self.plain.variant(others)
         with self.keeping(count):
             variants, same = self._with(count)
-            made = variants.variant({same[place]: each for place, each in others.items()})
+            variant = variants.variant({same[place]: choice for place, choice in others.items()})
         # What is traced when it is asked for runs the function as well.
         return replace(
-            made,
-            kept_in=self._within(count, made.kept_in),
-            details=self._within(count, lambda: _stripped_details(made)),
+            variant,
+            kept_in=self._within(count, variant.kept_in),
+            details=self._within(count, lambda: _stripped_details(variant)),
         )
 
     def trace(self, choices: Choices) -> Traced:
-        """Return the trace with choices made; see `choices.Variants`."""
         count, others = self.divided(choices)
         if count is None:
             return self.plain.trace(others)
         with self.keeping(count):
             variants, same = self._with(count)
-            return _stripped(variants.trace({same[place]: each for place, each in others.items()}))
+            return _stripped(
+                variants.trace({same[place]: choice for place, choice in others.items()})
+            )
 
     def divided(self, choices: Choices) -> tuple[int | None, Choices]:
-        """Return how many carries the loop is to keep, None for as written, and other choices."""
-        made = choices.get(self.solver.place, (None,))[0]
-        others = {place: each for place, each in choices.items() if place is not self.solver.place}
-        return None if made is None else made.checkpoints, others
+        own = choices.get(self.solver.place, (None,))[0]
+        others = {
+            place: choice for place, choice in choices.items() if place is not self.solver.place
+        }
+        return None if own is None else own.checkpoints, others
 
     def keeping(self, count: int | None) -> contextlib.AbstractContextManager[None]:
-        """Return the context in which the loop is traced to keep so many carries."""
         if count is None:
             return contextlib.nullcontext()
         return keeping(self.solver.loop.checkpoints, count)
@@ -118,7 +112,6 @@ class SolverVariants(OtherVariants):
 
 
 def _stripped(traced: Traced) -> Traced:
-    """Return a trace without what the context that it was made in left in it."""
     for top in traced.tops:
         strip_trace_context(top.jaxpr)
     return traced
@@ -137,12 +130,6 @@ def with_solver(
 
     It is that of the loop that keeps most, if its steps are counted and no loop on another line
     keeps as many carries.
-
-    Args:
-      variants: The variants of a function.
-      traced: Its trace.
-      fun: The function.
-      again: Traces it again, and returns its variants.
     """
     if not has_loops():
         return variants
@@ -160,12 +147,11 @@ _NAMES = {True: "diffeqsolve", False: "while_loop"}
 
 
 def _only_line(loop: CheckpointedLoop, traced: Traced, fun: Callable[..., Any]) -> Location | None:
-    """Return the user's line that runs the loops that keep as many carries; None if several do."""
-    found: dict[Location | None, None] = {}
+    lines: dict[Location | None, None] = {}
 
     def seen() -> None:
-        found[user_line(traced.frames)] = None
+        lines[user_line(traced.frames)] = None
 
     with contextlib.suppress(Exception), watching(loop.checkpoints, seen):
         traced.run_again(fun)
-    return next(iter(found)) if len(found) == 1 else None
+    return next(iter(lines)) if len(lines) == 1 else None

@@ -11,7 +11,6 @@ from jax.ad_checkpoint import checkpoint_name
 
 from jaxresid import jax_compat
 from jaxresid.base.errors import InputsError, JaxresidError
-from jaxresid.inspector import report
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.holes import open_programs, program
 from jaxresid.inspector.holes.splicing import UnjoinableError
@@ -19,6 +18,7 @@ from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.program import step_roles
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals import step as residuals
+from jaxresid.inspector.subject import traced_target
 from jaxresid.inspector.variants.checkpoints import CheckpointVariants
 from jaxresid.inspector.variants.choices import Choice, everywhere, same_places
 from jaxresid.inspector.variants.naming import nameable
@@ -457,7 +457,7 @@ def test_a_jitted_step_is_not_differentiated(monkeypatch):
         differentiated.append(fun)
         raise InputsError("no derivative")
 
-    monkeypatch.setattr(report, "trace", refusing)
+    monkeypatch.setattr(traced_target, "trace", refusing)
     assert isinstance(subject(Question(jax.jit(step), args)).variants(), CheckpointVariants)
     assert not differentiated
     # The derivative is asked for of what is not jitted.

@@ -21,12 +21,12 @@ from jaxresid import jax_compat
 from jaxresid.base.errors import InputsError, RetraceError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints.policies import description
-from jaxresid.inspector.jaxpr.bindings import checkpoint_binding, intercept_bind
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.variants.choices import Choice, everywhere
 from jaxresid.inspector.variants.naming import nameable
+from jaxresid.jax_compat import checkpoint_binding, intercept_bind
 from tests import where
 from tests.pairs import in_turn
 from tests.small import cp, f32

@@ -16,7 +16,7 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.base.errors import NOT_CAUGHT, InputsError, JaxresidError, summary
 from jaxresid.inspector.holes.apart import Loss, tracing_losses
-from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
+from jaxresid.inspector.jaxpr.bindings import strip_trace_context
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.trace.changes import passed_through
@@ -78,7 +78,10 @@ class AccumulatedStep:
             return self._accumulated(number, loss, losses[number], division)
 
         call, frames = whole.arguments, whole.frames
-        with intercept_bind({}), tracing_losses(frames, replacement=in_microbatches) as found:
+        with (
+            jax_compat.intercept_bind({}),
+            tracing_losses(frames, replacement=in_microbatches) as found,
+        ):
             try:
                 primal = step_primal(fun, call)
             except (*NOT_CAUGHT, JaxresidError):

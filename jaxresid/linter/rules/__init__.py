@@ -32,7 +32,6 @@ JXR203 misread-policy-names error
 JXR205 ineffective-policy warning
 JXR207 policy-callable-mistake error
 JXR208 save-anything-except error
-JXR212 unknown-policy error
 JXR213 policy-lookup-default warning
 JXR214 unused-policy warning
 JXR301 undefined-checkpoint-name warning
@@ -50,11 +49,9 @@ JXR504 static-argument-index error
 JXR505 removed-checkpoint-api error
 JXR506 private-checkpoint-import warning
 JXR507 late-bound-checkpoint error
-JXR508 effect-in-checkpoint info
 JXR601 jax-checkpoint-of-nnx-module error
 JXR602 jax-checkpoint-of-module error
 JXR603 unnamed-linen-remat warning
-JXR604 linen-transform-of-array-function error
 """
 # Code, name and severity of what only a trace can tell. `jaxresid check` finds these and
 # `jaxresid.advice.check.rules` documents them; here they are known as words of a configuration or

@@ -8,7 +8,7 @@ from jaxresid.linter.fixes import checkpoint_arguments as fixes
 from jaxresid.linter.patterns import checkpoint_calls
 from jaxresid.linter.resolve import results
 from jaxresid.linter.resolve.names import External
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
@@ -72,44 +72,26 @@ class CheckpointArguments(Rule):
     why = "checkpoint takes only the function by position, and returns one to call."
     help = "give options by keyword, and the function's arguments to what checkpoint returns"
     fixes = "safe"
-    bad = (
-        Example(
-            """
-            import functools
+    bad = examples("""
+        import functools
 
-            import jax
+        import jax
 
 
-            @jax.checkpoint(policy=jax.checkpoint_policies.dots_saveable)  # !
-            def layer(w, x):
-                return jax.numpy.tanh(x @ w)
-            """,
-            fixed="""
-            import functools
+        @jax.checkpoint(policy=jax.checkpoint_policies.dots_saveable)  # !
+        def layer(w, x):
+            return jax.numpy.tanh(x @ w)
+    """)
+    good = examples("""
+        import functools
 
-            import jax
-
-
-            @functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_saveable)
-            def layer(w, x):
-                return jax.numpy.tanh(x @ w)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import functools
-
-            import jax
+        import jax
 
 
-            @functools.partial(jax.checkpoint, prevent_cse=False)
-            def layer(x):
-                return jax.numpy.sin(x)
-            """
-        ),
-    )
+        @functools.partial(jax.checkpoint, prevent_cse=False)
+        def layer(x):
+            return jax.numpy.sin(x)
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         yield from self._without_function(facts)

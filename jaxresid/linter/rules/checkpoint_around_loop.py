@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.resolve import stages
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Edit, Fix, Violation
 
 if TYPE_CHECKING:
@@ -50,62 +50,37 @@ class CheckpointAroundLoop(Rule):
     )
     help = "checkpoint the loop's body instead, with prevent_cse=False"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
-            from jax import lax
+    bad = examples("""
+        import jax
+        import jax.numpy as jnp
+        from jax import lax
 
 
-            def step(c, w):
-                return jnp.tanh(c @ w), None
+        def step(c, w):
+            return jnp.tanh(c @ w), None
 
 
-            def loss(ws, x):
-                h, _ = jax.checkpoint(lambda c: lax.scan(step, c, ws))(x)  # !
-                return h.sum()
+        def loss(ws, x):
+            h, _ = jax.checkpoint(lambda c: lax.scan(step, c, ws))(x)  # !
+            return h.sum()
 
 
-            gradient = jax.grad(loss)
-            """,
-            fixed="""
-            import jax
-            import jax.numpy as jnp
-            from jax import lax
+        gradient = jax.grad(loss)
+    """)
+    good = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def step(c, w):
-                return jnp.tanh(c @ w), None
+        def step(c, w):
+            return jnp.tanh(c @ w), None
 
 
-            def loss(ws, x):
-                h, _ = lax.scan(jax.checkpoint(step, prevent_cse=False), x, ws)
-                return h.sum()
-
-
-            gradient = jax.grad(loss)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
-
-
-            def step(c, w):
-                return jnp.tanh(c @ w), None
-
-
-            def loss(ws, x):
-                body = jax.checkpoint(step, prevent_cse=False)
-                h, _ = jax.lax.scan(body, x, ws)
-                return h.sum()
-            """
-        ),
-    )
+        def loss(ws, x):
+            body = jax.checkpoint(step, prevent_cse=False)
+            h, _ = jax.lax.scan(body, x, ws)
+            return h.sum()
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:

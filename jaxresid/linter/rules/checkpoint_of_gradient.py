@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.resolve import results, stages
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
@@ -45,58 +45,32 @@ class CheckpointOfGradient(Rule):
     why = "Residuals cross inside the derivative; a checkpoint around it drops none of them."
     help = "checkpoint inside the function that is differentiated"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples("""
+        import jax
 
 
-            def loss(w, x):
-                return jax.numpy.tanh(x @ w).sum()
+        def loss(w, x):
+            return jax.numpy.tanh(x @ w).sum()
 
 
-            def step(w, x):
-                g = jax.checkpoint(jax.grad(loss))(w, x)  # !
-                return w - 0.1 * g
+        def step(w, x):
+            g = jax.checkpoint(jax.grad(loss))(w, x)  # !
+            return w - 0.1 * g
 
 
-            def train(w, xs):
-                for x in xs:
-                    w = jax.jit(step)(w, x)
-                return w
-            """,
-            fixed="""
-            import jax
+        def train(w, xs):
+            for x in xs:
+                w = jax.jit(step)(w, x)
+            return w
+    """)
+    good = examples("""
+        import jax
 
 
-            def loss(w, x):
-                return jax.numpy.tanh(x @ w).sum()
-
-
-            def step(w, x):
-                g = jax.grad(loss)(w, x)
-                return w - 0.1 * g
-
-
-            def train(w, xs):
-                for x in xs:
-                    w = jax.jit(step)(w, x)
-                return w
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-
-
-            def hvp(f, x, v):
-                g = jax.checkpoint(jax.grad(f))
-                return jax.jvp(g, (x,), (v,))[1]
-            """
-        ),
-    )
+        def hvp(f, x, v):
+            g = jax.checkpoint(jax.grad(f))
+            return jax.jvp(g, (x,), (v,))[1]
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.resolve import results, stages
 from jaxresid.linter.resolve.names import FunctionNode
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
@@ -47,65 +47,37 @@ class CheckpointedLastStage(Rule):
     )
     help = "leave the last stage plain, and checkpoint the stages before it"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
+    bad = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def trunk(w, x):
-                return jnp.tanh(x @ w)
+        def trunk(w, x):
+            return jnp.tanh(x @ w)
 
 
-            def head(w, h):
-                return jnp.sin(h @ w).sum()
+        def head(w, h):
+            return jnp.sin(h @ w).sum()
 
 
-            def loss(w, x):
-                h = trunk(w, x)
-                return jax.checkpoint(head)(w, h)  # !
+        def loss(w, x):
+            h = trunk(w, x)
+            return jax.checkpoint(head)(w, h)  # !
 
 
-            step = jax.jit(jax.value_and_grad(loss))
-            """,
-            fixed="""
-            import jax
-            import jax.numpy as jnp
+        step = jax.jit(jax.value_and_grad(loss))
+    """)
+    good = examples("""
+        import jax
 
 
-            def trunk(w, x):
-                return jnp.tanh(x @ w)
+        def loss(trunk, head, w, x):
+            h = jax.checkpoint(trunk)(w, x)
+            return head(w, h)
 
 
-            def head(w, h):
-                return jnp.sin(h @ w).sum()
-
-
-            def loss(w, x):
-                h = trunk(w, x)
-                return head(w, h)
-
-
-            step = jax.jit(jax.value_and_grad(loss))
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-
-
-            def loss(trunk, head, w, x):
-                h = jax.checkpoint(trunk)(w, x)
-                return head(w, h)
-
-
-            step = jax.grad(loss, argnums=2)
-            """
-        ),
-    )
+        step = jax.grad(loss, argnums=2)
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:

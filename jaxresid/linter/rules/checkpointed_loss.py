@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.resolve import stages
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Related, Violation
 
 if TYPE_CHECKING:
@@ -56,67 +56,45 @@ class CheckpointedLoss(Rule):
     )
     help = "checkpoint the layers instead, or give it a policy"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
+    bad = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def loss(w, x):
-                for _ in range(3):
-                    x = jnp.tanh(x @ w)
-                return x.sum()
+        def loss(w, x):
+            for _ in range(3):
+                x = jnp.tanh(x @ w)
+            return x.sum()
 
 
-            def step(w, x):
-                return jax.value_and_grad(jax.checkpoint(loss))(w, x)  # !
-            """,
-            fixed="""
-            import jax
-            import jax.numpy as jnp
+        def step(w, x):
+            return jax.value_and_grad(jax.checkpoint(loss))(w, x)  # !
+    """)
+    good = examples(
+        """
+        import jax
 
 
-            def loss(w, x):
-                for _ in range(3):
-                    x = jnp.tanh(x @ w)
-                return x.sum()
+        def layer(w, x):
+            return jax.numpy.tanh(x @ w)
 
 
-            def step(w, x):
-                return jax.value_and_grad(loss)(w, x)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
+        def loss(ws, x):
+            for w in ws:
+                x = jax.checkpoint(layer)(w, x)
+            return x.sum()
 
 
-            def layer(w, x):
-                return jax.numpy.tanh(x @ w)
+        gradient = jax.grad(loss)
+        """,
+        """
+        import jax
 
 
-            def loss(ws, x):
-                for w in ws:
-                    x = jax.checkpoint(layer)(w, x)
-                return x.sum()
-
-
-            gradient = jax.grad(loss)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-
-            def step(loss, w):
-                cp = jax.checkpoint_policies
-                return jax.grad(jax.checkpoint(loss, policy=cp.dots_saveable))(w)
-            """
-        ),
+        def step(loss, w):
+            cp = jax.checkpoint_policies
+            return jax.grad(jax.checkpoint(loss, policy=cp.dots_saveable))(w)
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

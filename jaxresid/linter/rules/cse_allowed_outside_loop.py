@@ -8,7 +8,7 @@ from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import conditions, cse
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.uses import PLAIN
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
@@ -53,68 +53,42 @@ class CseAllowedOutsideLoop(Rule):
     why = "Under `jax.jit` XLA merges the recomputation with the forward pass."
     help = "leave `prevent_cse` out, or run the layers with `jax.lax.scan`"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
+    bad = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def layer(w, x):
-                return jnp.sin(jnp.tanh(x @ w) @ w)
+        def layer(w, x):
+            return jnp.sin(jnp.tanh(x @ w) @ w)
 
 
-            def loss(ws, x):
-                for w in ws:
-                    x = jax.checkpoint(layer, prevent_cse=False)(w, x)  # !
-                return jnp.sum(x**2)
+        def loss(ws, x):
+            for w in ws:
+                x = jax.checkpoint(layer, prevent_cse=False)(w, x)  # !
+            return jnp.sum(x**2)
 
 
-            def step(ws, x):
-                return jax.value_and_grad(loss)(ws, x)
-            """,
-            fixed="""
-            import jax
-            import jax.numpy as jnp
+        def step(ws, x):
+            return jax.value_and_grad(loss)(ws, x)
+    """)
+    good = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def layer(w, x):
-                return jnp.sin(jnp.tanh(x @ w) @ w)
+        def layer(w, x):
+            return jnp.sin(jnp.tanh(x @ w) @ w)
 
 
-            def loss(ws, x):
-                for w in ws:
-                    x = jax.checkpoint(layer)(w, x)
-                return jnp.sum(x**2)
+        def loss(ws, x):
+            for w in ws:
+                x = jax.checkpoint(layer)(w, x)
+            return jnp.sum(x**2)
 
 
-            def step(ws, x):
-                return jax.value_and_grad(loss)(ws, x)
-            """,
-        ),
-    )
-    good = (
-        Example(  # the default
-            """
-            import jax
-            import jax.numpy as jnp
-
-
-            def layer(w, x):
-                return jnp.sin(jnp.tanh(x @ w) @ w)
-
-
-            def loss(ws, x):
-                for w in ws:
-                    x = jax.checkpoint(layer)(w, x)
-                return jnp.sum(x**2)
-
-
-            def step(ws, x):
-                return jax.value_and_grad(loss)(ws, x)
-            """
-        ),
-    )
+        def step(ws, x):
+            return jax.value_and_grad(loss)(ws, x)
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import conditions, cse, unrolling
 from jaxresid.linter.resolve import stages
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
@@ -48,51 +48,31 @@ class CsePreventedInLoop(Rule):
     why = "In a staged loop the barriers are not needed and can keep XLA from optimizing."
     help = "give `prevent_cse=False`"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
+    bad = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def step(x, w):
-                return jnp.sin(jnp.tanh(x @ w) @ w), None
+        def step(x, w):
+            return jnp.sin(jnp.tanh(x @ w) @ w), None
 
 
-            def loss(ws, x):
-                return jnp.sum(jax.lax.scan(jax.checkpoint(step), x, ws)[0])  # !
-            """,
-            fixed="""
-            import jax
-            import jax.numpy as jnp
+        def loss(ws, x):
+            return jnp.sum(jax.lax.scan(jax.checkpoint(step), x, ws)[0])  # !
+    """)
+    good = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def step(x, w):
-                return jnp.sin(jnp.tanh(x @ w) @ w), None
+        def step(x, w):
+            return jnp.sin(jnp.tanh(x @ w) @ w), None
 
 
-            def loss(ws, x):
-                return jnp.sum(jax.lax.scan(jax.checkpoint(step, prevent_cse=False), x, ws)[0])
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
-
-
-            def step(x, w):
-                return jnp.sin(jnp.tanh(x @ w) @ w), None
-
-
-            def loss(ws, x):
-                body = jax.checkpoint(step, prevent_cse=False)
-                return jnp.sum(jax.lax.scan(body, x, ws)[0])
-            """
-        ),
-    )
+        def loss(ws, x):
+            body = jax.checkpoint(step, prevent_cse=False)
+            return jnp.sum(jax.lax.scan(body, x, ws)[0])
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:

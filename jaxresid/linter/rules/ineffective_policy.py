@@ -8,7 +8,7 @@ from jaxresid.linter.fixes.unwrapping import remove_decorator, unwrap
 from jaxresid.linter.patterns import policy_names as policies
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import FunctionNode
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
@@ -56,56 +56,37 @@ class IneffectivePolicy(Rule):
     why = "It keeps the same residuals as no checkpoint, and adds an optimization barrier."
     help = "remove the checkpoint, or choose a policy that leaves something to recompute"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples("""
+        import jax
 
 
-            def block(w, x):
-                return jax.numpy.sin(jax.numpy.cos(x @ w))
+        def block(w, x):
+            return jax.numpy.sin(jax.numpy.cos(x @ w))
 
 
-            def run(w, x):
-                return jax.checkpoint(block, policy=jax.checkpoint_policies.everything_saveable)(w, x)  # !
-            """,
-            fixed="""
-            import jax
+        def run(w, x):
+            return jax.checkpoint(block, policy=jax.checkpoint_policies.everything_saveable)(w, x)  # !
+    """)
+    good = examples(
+        """
+        import jax
 
 
-            def block(w, x):
-                return jax.numpy.sin(jax.numpy.cos(x @ w))
+        def run(layer, w, x):
+            return jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_saveable)(w, x)
+        """,
+        """
+        import jax
+
+        TABLE = {
+            "all": jax.checkpoint_policies.everything_saveable,
+            "none": jax.checkpoint_policies.nothing_saveable,
+        }
 
 
-            def run(w, x):
-                return block(w, x)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-
-
-            def run(layer, w, x):
-                return jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_saveable)(w, x)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-            TABLE = {
-                "all": jax.checkpoint_policies.everything_saveable,
-                "none": jax.checkpoint_policies.nothing_saveable,
-            }
-
-
-            def run(layer, w, x, name):
-                return jax.checkpoint(layer, policy=TABLE[name])(w, x)
-            """
-        ),
+        def run(layer, w, x, name):
+            return jax.checkpoint(layer, policy=TABLE[name])(w, x)
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jaxresid.linter.patterns import nn_modules as modules
 from jaxresid.linter.resolve import apis, stages
 from jaxresid.linter.resolve.names import External
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
@@ -54,64 +54,45 @@ class JaxCheckpointOfModule(Rule):
     why = "The checkpoint cannot take the module: this raises when it is called."
     help = "use the library's own checkpoint: `nn.remat(Class)`, `eqx.filter_checkpoint`"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import flax.linen as nn
-            import jax
+    bad = examples("""
+        import flax.linen as nn
+        import jax
 
 
-            class Model(nn.Module):
-                @jax.checkpoint  # !
-                @nn.compact
-                def __call__(self, x):
-                    return nn.Dense(4)(x)
-            """,
-            fixed="""
-            import flax.linen as nn
-            import jax
+        class Model(nn.Module):
+            @jax.checkpoint  # !
+            @nn.compact
+            def __call__(self, x):
+                return nn.Dense(4)(x)
+    """)
+    good = examples(
+        """
+        import flax.linen as nn
+        import jax
 
 
-            class Model(nn.Module):
-                @nn.remat
-                @nn.compact
-                def __call__(self, x):
-                    return nn.Dense(4)(x)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import flax.linen as nn
-            import jax
+        class Model(nn.Module):
+            @nn.remat
+            @nn.compact
+            def __call__(self, x):
+                return nn.Dense(4)(x)
+        """,
+        """
+        import flax.linen as nn
+        import jax
 
 
-            class Model(nn.Module):
-                @nn.remat
-                @nn.compact
-                def __call__(self, x):
-                    return nn.Dense(4)(x)
-            """
-        ),
-        Example(
-            """
-            import flax.linen as nn
-            import jax
+        class Block(nn.Module):
+            @nn.compact
+            def __call__(self, x):
+                return nn.Dense(4)(x)
 
 
-            class Block(nn.Module):
-                @nn.compact
-                def __call__(self, x):
-                    return nn.Dense(4)(x)
-
-
-            class Model(nn.Module):
-                @nn.compact
-                def __call__(self, x):
-                    return nn.remat(Block)()(x)
-            """
-        ),
+        class Model(nn.Module):
+            @nn.compact
+            def __call__(self, x):
+                return nn.remat(Block)()(x)
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

@@ -8,7 +8,7 @@ from jaxresid.linter.patterns import nn_modules as modules
 from jaxresid.linter.resolve import apis, stages
 from jaxresid.linter.resolve.names import FunctionNode
 from jaxresid.linter.resolve.uses import PLAIN
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
@@ -48,74 +48,46 @@ class JaxCheckpointOfNnxModule(Rule):
     why = "`jax.checkpoint` works on a copy of the module, whose updates are lost."
     help = "use `nnx.remat` of a function that takes the module"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
-            from flax import nnx
+    bad = examples("""
+        import jax
+        from flax import nnx
 
 
-            class Block(nnx.Module):
-                def __init__(self, rngs):
-                    self.norm = nnx.BatchNorm(4, rngs=rngs)
+        class Block(nnx.Module):
+            def __init__(self, rngs):
+                self.norm = nnx.BatchNorm(4, rngs=rngs)
 
-                def __call__(self, x):
-                    return jax.numpy.sin(self.norm(x))
-
-
-            class Model(nnx.Module):
-                def __init__(self, rngs):
-                    self.block = Block(rngs)
-
-                def __call__(self, x):
-                    return jax.checkpoint(lambda m, x: m(x))(self.block, x)  # !
-            """,
-            fixed="""
-            import jax
-            from flax import nnx
+            def __call__(self, x):
+                return jax.numpy.sin(self.norm(x))
 
 
-            class Block(nnx.Module):
-                def __init__(self, rngs):
-                    self.norm = nnx.BatchNorm(4, rngs=rngs)
+        class Model(nnx.Module):
+            def __init__(self, rngs):
+                self.block = Block(rngs)
 
-                def __call__(self, x):
-                    return jax.numpy.sin(self.norm(x))
-
-
-            class Model(nnx.Module):
-                def __init__(self, rngs):
-                    self.block = Block(rngs)
-
-                def __call__(self, x):
-                    return nnx.remat(lambda m, x: m(x))(self.block, x)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-            from flax import nnx
+            def __call__(self, x):
+                return jax.checkpoint(lambda m, x: m(x))(self.block, x)  # !
+    """)
+    good = examples("""
+        import jax
+        from flax import nnx
 
 
-            class Block(nnx.Module):
-                def __init__(self, rngs):
-                    self.norm = nnx.BatchNorm(4, rngs=rngs)
+        class Block(nnx.Module):
+            def __init__(self, rngs):
+                self.norm = nnx.BatchNorm(4, rngs=rngs)
 
-                def __call__(self, x):
-                    return jax.numpy.sin(self.norm(x))
+            def __call__(self, x):
+                return jax.numpy.sin(self.norm(x))
 
 
-            class Model(nnx.Module):
-                def __init__(self, rngs):
-                    self.block = Block(rngs)
+        class Model(nnx.Module):
+            def __init__(self, rngs):
+                self.block = Block(rngs)
 
-                def __call__(self, x):
-                    return nnx.remat(lambda m, x: m(x))(self.block, x)
-            """
-        ),
-    )
+            def __call__(self, x):
+                return nnx.remat(lambda m, x: m(x))(self.block, x)
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.resolve.names import Binding, FunctionNode
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Edit, Fix, Violation
 
 if TYPE_CHECKING:
@@ -45,45 +45,30 @@ class LateBoundCheckpoint(Rule):
     why = "A function looks up the variables around it when it is called, not when it is made."
     help = "pass the value as an argument, or bind it with `functools.partial`"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples("""
+        import jax
 
 
-            def layers(ws):
-                return [jax.checkpoint(lambda x: x @ w) for w in ws]  # !
-            """,
-            fixed="""
-            import jax
+        def layers(ws):
+            return [jax.checkpoint(lambda x: x @ w) for w in ws]  # !
+    """)
+    good = examples(
+        """
+        import jax
 
 
-            def layers(ws):
-                return [jax.checkpoint(lambda x, w=w: x @ w) for w in ws]
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
+        def layers(ws):
+            return [jax.checkpoint(lambda x, w=w: x @ w) for w in ws]
+        """,
+        """
+        import jax
 
 
-            def layers(ws):
-                return [jax.checkpoint(lambda x, w=w: x @ w) for w in ws]
-            """
-        ),
-        Example(
-            """
-            import jax
-
-
-            def model(ws, x):
-                for w in ws:
-                    x = jax.checkpoint(lambda x: x @ w)(x)
-                return x
-            """
-        ),
+        def model(ws, x):
+            for w in ws:
+                x = jax.checkpoint(lambda x: x @ w)(x)
+            return x
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import policy_names as policies
 from jaxresid.linter.resolve import apis
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Edit, Fix, Span, Violation
 
 if TYPE_CHECKING:
@@ -52,36 +52,23 @@ class MisreadPolicyNames(Rule):
     why = "Each name is an argument of its own; a collection is one name, which no value has."
     help = "unpack it with `*`"
     fixes = "safe"
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples("""
+        import jax
 
-            policy = jax.checkpoint_policies.save_only_these_names(("attn", "mlp"))  # !
-            """,
-            fixed="""
-            import jax
+        policy = jax.checkpoint_policies.save_only_these_names(("attn", "mlp"))  # !
+    """)
+    good = examples(
+        """
+        import jax
 
-            policy = jax.checkpoint_policies.save_only_these_names(*("attn", "mlp"))
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
+        policy = jax.checkpoint_policies.save_only_these_names("attn", "mlp")
+        """,
+        """
+        import jax
 
-            policy = jax.checkpoint_policies.save_only_these_names("attn", "mlp")
-            """
-        ),
-        Example(
-            """
-            import jax
-
-            NAMES = ("attn", "mlp")
-            policy = jax.checkpoint_policies.save_only_these_names(*NAMES, *["out"])
-            """
-        ),
+        NAMES = ("attn", "mlp")
+        policy = jax.checkpoint_policies.save_only_these_names(*NAMES, *["out"])
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import External, FunctionNode
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
@@ -57,63 +57,55 @@ class NameOutsideCustomVjpForward(Rule):
     severity = "warning"
     why = "Under differentiation the forward rule replaces the function and the names in it."
     help = "name the residual in the forward rule"
-    bad = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+    bad = examples("""
+        import jax
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            @jax.custom_vjp
-            def act(x, w):
-                y = checkpoint_name(x @ w, "a")  # !
-                return jnp.sin(y)
+        @jax.custom_vjp
+        def act(x, w):
+            y = checkpoint_name(x @ w, "a")  # !
+            return jnp.sin(y)
 
 
-            def act_fwd(x, w):
-                y = x @ w
-                return jnp.sin(y), (y, x, w)
+        def act_fwd(x, w):
+            y = x @ w
+            return jnp.sin(y), (y, x, w)
 
 
-            def act_bwd(residuals, g):
-                y, x, w = residuals
-                d = g * jnp.cos(y)
-                return d @ w.T, x.T @ d
+        def act_bwd(residuals, g):
+            y, x, w = residuals
+            d = g * jnp.cos(y)
+            return d @ w.T, x.T @ d
 
 
-            act.defvjp(act_fwd, act_bwd)
-            """
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+        act.defvjp(act_fwd, act_bwd)
+    """)
+    good = examples("""
+        import jax
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            @jax.custom_vjp
-            def act(x, w):
-                return jnp.sin(checkpoint_name(x @ w, "a"))
+        @jax.custom_vjp
+        def act(x, w):
+            return jnp.sin(checkpoint_name(x @ w, "a"))
 
 
-            def act_fwd(x, w):
-                y = checkpoint_name(x @ w, "a")
-                return jnp.sin(y), (y, x, w)
+        def act_fwd(x, w):
+            y = checkpoint_name(x @ w, "a")
+            return jnp.sin(y), (y, x, w)
 
 
-            def act_bwd(residuals, g):
-                y, x, w = residuals
-                d = g * jnp.cos(y)
-                return d @ w.T, x.T @ d
+        def act_bwd(residuals, g):
+            y, x, w = residuals
+            d = g * jnp.cos(y)
+            return d @ w.T, x.T @ d
 
 
-            act.defvjp(act_fwd, act_bwd)
-            """
-        ),
-    )
+        act.defvjp(act_fwd, act_bwd)
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         if not facts.named:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jaxresid.linter.patterns.checkpoint_names import saved_names
 from jaxresid.linter.resolve import results, stages
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
@@ -40,64 +40,56 @@ class NamedCarryOutput(Rule):
     severity = "warning"
     why = "What a checkpointed function returns is not one of its residuals."
     help = "name the carry at the start of the body, or a value that the function itself needs"
-    bad = (
-        Example(
-            """
-            import functools
+    bad = examples("""
+        import functools
 
-            import jax
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+        import jax
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            @functools.partial(
-                jax.checkpoint,
-                policy=jax.checkpoint_policies.save_and_offload_only_these_names(
-                    names_which_can_be_saved=[],
-                    names_which_can_be_offloaded=["carry"],
-                    offload_src="device",
-                    offload_dst="pinned_host",
-                ),
-            )
-            def body(c, w):
-                y = jnp.sin(jnp.sin(c @ w) @ w)
-                return checkpoint_name(y, "carry"), None  # !
+        @functools.partial(
+            jax.checkpoint,
+            policy=jax.checkpoint_policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=[],
+                names_which_can_be_offloaded=["carry"],
+                offload_src="device",
+                offload_dst="pinned_host",
+            ),
+        )
+        def body(c, w):
+            y = jnp.sin(jnp.sin(c @ w) @ w)
+            return checkpoint_name(y, "carry"), None  # !
 
 
-            def loss(ws, c):
-                return jax.lax.scan(body, c, ws)[0].sum()
-            """
-        ),
-    )
-    good = (
-        Example(
-            """
-            import functools
+        def loss(ws, c):
+            return jax.lax.scan(body, c, ws)[0].sum()
+    """)
+    good = examples("""
+        import functools
 
-            import jax
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+        import jax
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            @functools.partial(
-                jax.checkpoint,
-                policy=jax.checkpoint_policies.save_and_offload_only_these_names(
-                    names_which_can_be_saved=[],
-                    names_which_can_be_offloaded=["carry"],
-                    offload_src="device",
-                    offload_dst="pinned_host",
-                ),
-            )
-            def body(c, w):
-                c = checkpoint_name(c, "carry")
-                return jnp.sin(jnp.sin(c @ w) @ w), None
+        @functools.partial(
+            jax.checkpoint,
+            policy=jax.checkpoint_policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=[],
+                names_which_can_be_offloaded=["carry"],
+                offload_src="device",
+                offload_dst="pinned_host",
+            ),
+        )
+        def body(c, w):
+            c = checkpoint_name(c, "carry")
+            return jnp.sin(jnp.sin(c @ w) @ w), None
 
 
-            def loss(ws, c):
-                return jax.lax.scan(body, c, ws)[0].sum()
-            """
-        ),
-    )
+        def loss(ws, c):
+            return jax.lax.scan(body, c, ws)[0].sum()
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         if not facts.named:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.resolve import results, stages
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
@@ -45,35 +45,20 @@ class NestedCheckpoint(Rule):
     why = "The outer checkpoint alone decides what is kept; the inner one only adds a barrier."
     help = "keep one of them, with the intended policy"
     fixes = "safe"
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples("""
+        import jax
 
 
-            def run(f, x):
-                return jax.checkpoint(jax.checkpoint(f))(x)  # !
-            """,
-            fixed="""
-            import jax
+        def run(f, x):
+            return jax.checkpoint(jax.checkpoint(f))(x)  # !
+    """)
+    good = examples("""
+        import jax
 
 
-            def run(f, x):
-                return jax.checkpoint(f)(x)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-
-
-            def run(f, g, x):
-                return jax.checkpoint(lambda x: g(jax.checkpoint(f)(x)))(x)
-            """
-        ),
-    )
+        def run(f, g, x):
+            return jax.checkpoint(lambda x: g(jax.checkpoint(f)(x)))(x)
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:

@@ -8,7 +8,7 @@ from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import policy_names as policies
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import FunctionNode
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Fix, Related, Violation
 
 if TYPE_CHECKING:
@@ -47,50 +47,28 @@ class PolicyCallableMistake(Rule):
     why = "JAX calls policy(prim, *avals, **params) with a Primitive object and wants a bool."
     help = "take `prim, *avals, **params`, look at `prim.name`, and return True or False"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
+    bad = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def layer(w, x):
-                return jnp.cos(jnp.sin(x @ w)).sum()
+        def layer(w, x):
+            return jnp.cos(jnp.sin(x @ w)).sum()
 
 
-            block = jax.checkpoint(
-                layer,
-                policy=lambda prim, *_, **__: prim == "dot_general",  # !
-            )
-            """,
-            fixed="""
-            import jax
-            import jax.numpy as jnp
+        block = jax.checkpoint(
+            layer,
+            policy=lambda prim, *_, **__: prim == "dot_general",  # !
+        )
+    """)
+    good = examples("""
+        import jax
 
 
-            def layer(w, x):
-                return jnp.cos(jnp.sin(x @ w)).sum()
-
-
-            block = jax.checkpoint(
-                layer,
-                policy=lambda prim, *_, **__: prim.name == "dot_general",
-            )
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-
-
-            def run(layer, w, x):
-                policy = lambda prim, *_, **__: prim.name == "dot_general"
-                return jax.checkpoint(layer, policy=policy)(w, x)
-            """
-        ),
-    )
+        def run(layer, w, x):
+            policy = lambda prim, *_, **__: prim.name == "dot_general"
+            return jax.checkpoint(layer, policy=policy)(w, x)
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         reported: set[ast.AST] = set()

@@ -8,7 +8,7 @@ from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import policy_names as policies
 from jaxresid.linter.resolve import apis
 from jaxresid.linter.resolve.names import External
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
@@ -47,49 +47,33 @@ class PolicyLookupDefault(Rule):
     why = "A misspelt name gives the default, without an error: None recomputes everything."
     help = "look the name up without a default, so that an unknown one raises"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples("""
+        import jax
 
 
-            def block(layer, name):
-                policy = getattr(jax.checkpoint_policies, name, None)  # !
-                return jax.checkpoint(layer, policy=policy)
-            """,
-            fixed="""
-            import jax
+        def block(layer, name):
+            policy = getattr(jax.checkpoint_policies, name, None)  # !
+            return jax.checkpoint(layer, policy=policy)
+    """)
+    good = examples(
+        """
+        import jax
 
 
-            def block(layer, name):
-                policy = getattr(jax.checkpoint_policies, name)
-                return jax.checkpoint(layer, policy=policy)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
+        def block(layer, name):
+            policy = getattr(jax.checkpoint_policies, name)
+            return jax.checkpoint(layer, policy=policy)
+        """,
+        """
+        import jax
 
 
-            def block(layer, name):
-                policy = getattr(jax.checkpoint_policies, name)
-                return jax.checkpoint(layer, policy=policy)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-
-            def block(layer, name):
-                policy = getattr(jax.checkpoint_policies, name, None)
-                if policy is None:
-                    raise ValueError(name)
-                return jax.checkpoint(layer, policy=policy)
-            """
-        ),
+        def block(layer, name):
+            policy = getattr(jax.checkpoint_policies, name, None)
+            if policy is None:
+                raise ValueError(name)
+            return jax.checkpoint(layer, policy=policy)
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

@@ -8,7 +8,7 @@ from jaxresid.linter.fixes import edits
 from jaxresid.linter.fixes import public_imports as moved
 from jaxresid.linter.patterns import checkpoint_calls
 from jaxresid.linter.patterns.checkpoint_calls import GivenKeyword
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class RemovedCheckpointApi(Rule):
     ## What it does
     Finds `jax.ad_checkpoint.checkpoint` and `remat`, `jax.new_checkpoint`, `jax.custom_remat`,
     imports of `checkpoint_name` from `jax` and of `saved_residuals` from `jax.ad_checkpoint`, and the
-    option `concrete=`. Unknown policies are left to the rule unknown-policy.
+    option `concrete=`.
 
     ## Why is this bad?
     It raises: an ImportError or AttributeError for the names; for `concrete=`, whatever its value,
@@ -64,43 +64,29 @@ class RemovedCheckpointApi(Rule):
     help = "use the current public name"
     fixes = "safe"
     jax = ">=0.10 for jax.ad_checkpoint and concrete=False"
-    bad = (
-        Example(
-            """
-            import jax
-            from jax.ad_checkpoint import checkpoint  # !
+    bad = examples("""
+        import jax
+        from jax.ad_checkpoint import checkpoint  # !
 
 
-            def layer(x):
-                return checkpoint(jax.numpy.sin)(x)
-            """,
-            fixed="""
-            import jax
-            from jax import checkpoint
+        def layer(x):
+            return checkpoint(jax.numpy.sin)(x)
+    """)
+    good = examples(
+        """
+        from jax import checkpoint
 
 
-            def layer(x):
-                return checkpoint(jax.numpy.sin)(x)
-            """,
-        ),
-    )
-    good = (
-        Example("""
-            from jax import checkpoint
+        def layer(f):
+            return checkpoint(f)
+        """,
+        """
+        from jax.ad_checkpoint import checkpoint_name, print_saved_residuals
 
 
-            def layer(f):
-                return checkpoint(f)
-            """),
-        Example(
-            """
-            from jax.ad_checkpoint import checkpoint_name, print_saved_residuals
-
-
-            def name(x):
-                return checkpoint_name(x, 'h')
-            """
-        ),
+        def name(x):
+            return checkpoint_name(x, 'h')
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

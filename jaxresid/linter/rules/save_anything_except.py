@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.patterns import policy_names as policies
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
@@ -37,38 +37,32 @@ class SaveAnythingExcept(Rule):
     severity = "error"
     why = "A value is saved before it gets its name, so it keeps what everything_saveable keeps."
     help = "name what to save: save_only_these_names, or save_any_names_but_these"
-    bad = (
-        Example(
-            """
-            import functools
+    bad = examples("""
+        import functools
 
-            import jax
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+        import jax
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            @functools.partial(
-                jax.checkpoint,
-                policy=jax.checkpoint_policies.save_anything_except_these_names("hidden"),  # !
-            )
-            def block(w, x):
-                return jnp.cos(checkpoint_name(jnp.sin(x @ w), "hidden")).sum()
-            """
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
+        @functools.partial(
+            jax.checkpoint,
+            policy=jax.checkpoint_policies.save_anything_except_these_names("hidden"),  # !
+        )
+        def block(w, x):
+            return jnp.cos(checkpoint_name(jnp.sin(x @ w), "hidden")).sum()
+    """)
+    good = examples(
+        """
+        import jax
 
-            policy = jax.checkpoint_policies.save_any_names_but_these("hidden")
-            """
-        ),
-        Example("""
-            import jax
+        policy = jax.checkpoint_policies.save_any_names_but_these("hidden")
+        """,
+        """
+        import jax
 
-            policy = jax.checkpoint_policies.save_only_these_names("hidden")
-            """),
+        policy = jax.checkpoint_policies.save_only_these_names("hidden")
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import Binding, External
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
@@ -51,48 +51,40 @@ class StaleValueAfterNaming(Rule):
     severity = "warning"
     why = "Only the result of checkpoint_name is saved; the value it was given is recomputed."
     help = "bind the result of `checkpoint_name` to the name that is read later"
-    bad = (
-        Example(
-            """
-            import functools
+    bad = examples("""
+        import functools
 
-            import jax
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+        import jax
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            @functools.partial(
-                jax.checkpoint,
-                policy=jax.checkpoint_policies.save_only_these_names("a"),
-            )
-            def block(w, x):
-                y = x @ w
-                z = checkpoint_name(y, "a")  # !
-                return jnp.sin(jnp.sin(z) @ w + jnp.cos(y))
-            """
-        ),
-    )
-    good = (
-        Example(
-            """
-            import functools
+        @functools.partial(
+            jax.checkpoint,
+            policy=jax.checkpoint_policies.save_only_these_names("a"),
+        )
+        def block(w, x):
+            y = x @ w
+            z = checkpoint_name(y, "a")  # !
+            return jnp.sin(jnp.sin(z) @ w + jnp.cos(y))
+    """)
+    good = examples("""
+        import functools
 
-            import jax
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+        import jax
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            @functools.partial(
-                jax.checkpoint,
-                policy=jax.checkpoint_policies.save_only_these_names("a"),
-            )
-            def block(w, x):
-                y = x @ w
-                y = checkpoint_name(y, "a")
-                return jnp.sin(jnp.sin(y) @ w + jnp.cos(y))
-            """
-        ),
-    )
+        @functools.partial(
+            jax.checkpoint,
+            policy=jax.checkpoint_policies.save_only_these_names("a"),
+        )
+        def block(w, x):
+            y = x @ w
+            y = checkpoint_name(y, "a")
+            return jnp.sin(jnp.sin(y) @ w + jnp.cos(y))
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for named in facts.named:

@@ -9,7 +9,7 @@ from jaxresid.linter.patterns import checkpoint_calls, static_arguments, traced_
 from jaxresid.linter.patterns.static_arguments import Signature, StaticArguments, VisibleCall
 from jaxresid.linter.patterns.traced_flags import TracedFlags
 from jaxresid.linter.resolve import stages
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Edit, Fix, Violation
 
 if TYPE_CHECKING:
@@ -56,48 +56,40 @@ class StaticArgumentIndex(Rule):
     why = "Only arguments passed by position at these positions are static; all others are traced."
     help = "give a tuple of positions, and pass these arguments by position"
     fixes = "safe"
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples("""
+        import jax
 
 
-            def layer(x, train):
-                return x * 2 if train else x
+        def layer(x, train):
+            return x * 2 if train else x
 
 
-            def loss(x):
-                return jax.checkpoint(layer, static_argnums=(2,))(x, True).sum()  # !
-            """
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
+        def loss(x):
+            return jax.checkpoint(layer, static_argnums=(2,))(x, True).sum()  # !
+    """)
+    good = examples(
+        """
+        import jax
 
 
-            def layer(x, train):
-                return x * 2 if train else x
+        def layer(x, train):
+            return x * 2 if train else x
 
 
-            def loss(x):
-                return jax.checkpoint(layer, static_argnums=(1,))(x, True).sum()
-            """
-        ),
-        Example(
-            """
-            import jax
+        def loss(x):
+            return jax.checkpoint(layer, static_argnums=(1,))(x, True).sum()
+        """,
+        """
+        import jax
 
 
-            def layer(x, train):
-                return jax.numpy.where(train, x * 2, x)
+        def layer(x, train):
+            return jax.numpy.where(train, x * 2, x)
 
 
-            def loss(x):
-                return jax.checkpoint(layer)(x, True).sum()
-            """
-        ),
+        def loss(x):
+            return jax.checkpoint(layer)(x, True).sum()
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

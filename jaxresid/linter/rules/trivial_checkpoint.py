@@ -9,7 +9,7 @@ from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.patterns import layers, nn_modules
 from jaxresid.linter.resolve import results, stages
 from jaxresid.linter.resolve.names import External, FunctionNode
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
@@ -81,36 +81,20 @@ class TrivialCheckpoint(Rule):
     why = "Its backward pass needs its inputs (or one array as large) with or without a checkpoint."
     help = "checkpoint a whole block instead"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
+    bad = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def layer(w, x):
-                return jax.checkpoint(jnp.sin)(x @ w)  # !
-            """,
-            fixed="""
-            import jax
-            import jax.numpy as jnp
+        def layer(w, x):
+            return jax.checkpoint(jnp.sin)(x @ w)  # !
+    """)
+    good = examples("""
+        import jax
+        import jax.numpy as jnp
 
-
-            def layer(w, x):
-                return jnp.sin(x @ w)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
-
-            layer = jax.checkpoint(lambda w, x: jnp.sin(x @ w))
-            """
-        ),
-    )
+        layer = jax.checkpoint(lambda w, x: jnp.sin(x @ w))
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.linter.patterns import policy_names as policies
 from jaxresid.linter.resolve import apis, results
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
@@ -40,46 +40,38 @@ class UncalledPolicyFactory(Rule):
     severity = "error"
     why = "JAX calls it as the policy, which raises a TypeError once it is differentiated."
     help = "call it with its arguments"
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples("""
+        import jax
 
 
-            def layer(w, x):
-                return jax.numpy.sin(x @ w)
+        def layer(w, x):
+            return jax.numpy.sin(x @ w)
 
 
-            block = jax.checkpoint(layer, policy=jax.checkpoint_policies.save_only_these_names)  # !
-            """
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
+        block = jax.checkpoint(layer, policy=jax.checkpoint_policies.save_only_these_names)  # !
+    """)
+    good = examples(
+        """
+        import jax
 
-            cp = jax.checkpoint_policies
+        cp = jax.checkpoint_policies
 
 
-            def run(layer, w, x):
-                return jax.checkpoint(layer, policy=cp.save_only_these_names("out"))(w, x)
-            """
-        ),
-        Example(
-            """
-            import jax
+        def run(layer, w, x):
+            return jax.checkpoint(layer, policy=cp.save_only_these_names("out"))(w, x)
+        """,
+        """
+        import jax
 
-            FACTORIES = {
-                "only": jax.checkpoint_policies.save_only_these_names,
-                "but": jax.checkpoint_policies.save_any_names_but_these,
-            }
+        FACTORIES = {
+            "only": jax.checkpoint_policies.save_only_these_names,
+            "but": jax.checkpoint_policies.save_any_names_but_these,
+        }
 
 
-            def policy_for(kind, names):
-                return FACTORIES[kind](*names)
-            """
-        ),
+        def policy_for(kind, names):
+            return FACTORIES[kind](*names)
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

@@ -14,7 +14,7 @@ from jaxresid.linter.patterns.checkpoint_names import (
     mentions,
     policy_names,
 )
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.text.nearest import did_you_mean
 from jaxresid.violations import Violation
 
@@ -54,51 +54,47 @@ class UndefinedCheckpointName(Rule):
     why = "A policy silently ignores names that do not exist."
     help = "spell the name as the `checkpoint_name` call does, or remove it"
     project = True
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples(
+        """
+        import jax
 
-            from model import block
+        from model import block
 
-            policy = jax.checkpoint_policies.save_only_these_names("qkv_porj")  # !
-            layer = jax.checkpoint(block, policy=policy)
-            """,
-            files={
-                "model.py": """
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+        policy = jax.checkpoint_policies.save_only_these_names("qkv_porj")  # !
+        layer = jax.checkpoint(block, policy=policy)
+        """,
+        files={
+            "model.py": """
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            def block(w, x):
-                y = checkpoint_name(x @ w, "qkv_proj")
-                return jnp.sin(y)
-            """
-            },
-        ),
+        def block(w, x):
+            y = checkpoint_name(x @ w, "qkv_proj")
+            return jnp.sin(y)
+        """
+        },
     )
-    good = (
-        Example(
-            """
-            import jax
+    good = examples(
+        """
+        import jax
 
-            from model import block
+        from model import block
 
-            policy = jax.checkpoint_policies.save_only_these_names("qkv_proj")
-            layer = jax.checkpoint(block, policy=policy)
-            """,
-            files={
-                "model.py": """
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+        policy = jax.checkpoint_policies.save_only_these_names("qkv_proj")
+        layer = jax.checkpoint(block, policy=policy)
+        """,
+        files={
+            "model.py": """
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            def block(w, x):
-                y = checkpoint_name(x @ w, "qkv_proj")
-                return jnp.sin(y)
-            """
-            },
-        ),
+        def block(w, x):
+            y = checkpoint_name(x @ w, "qkv_proj")
+            return jnp.sin(y)
+        """
+        },
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

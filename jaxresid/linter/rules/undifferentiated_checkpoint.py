@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.patterns import dead_ends, stopped
 from jaxresid.linter.resolve import stages
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
@@ -47,47 +47,28 @@ class UndifferentiatedCheckpoint(Rule):
     why = "A checkpoint changes only what reverse-mode differentiation keeps."
     help = "use the function itself"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples("""
+        import jax
 
 
-            def f(x):
-                return jax.numpy.sin(jax.numpy.sin(x))
+        def f(x):
+            return jax.numpy.sin(jax.numpy.sin(x))
 
 
-            def directional(x, t):
-                return jax.jvp(jax.checkpoint(f), (x,), (t,))  # !
-            """,
-            fixed="""
-            import jax
+        def directional(x, t):
+            return jax.jvp(jax.checkpoint(f), (x,), (t,))  # !
+    """)
+    good = examples("""
+        import jax
 
 
-            def f(x):
-                return jax.numpy.sin(jax.numpy.sin(x))
+        def net(w, x):
+            return jax.nn.gelu(x @ w)
 
 
-            def directional(x, t):
-                return jax.jvp(f, (x,), (t,))
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-
-
-            def net(w, x):
-                return jax.nn.gelu(x @ w)
-
-
-            def loss(w, x):
-                return jax.checkpoint(net)(w, jax.lax.stop_gradient(x)).sum()
-            """
-        ),
-    )
+        def loss(w, x):
+            return jax.checkpoint(net)(w, jax.lax.stop_gradient(x)).sum()
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:

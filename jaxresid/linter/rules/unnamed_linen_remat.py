@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jaxresid.linter.patterns import nn_modules as modules
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import External
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
@@ -40,54 +40,46 @@ class UnnamedLinenRemat(Rule):
     severity = "warning"
     why = "Parameters saved with one setting do not load with the other."
     help = 'give a name, such as `name="block"`'
-    bad = (
-        Example(
-            """
-            import flax.linen as nn
+    bad = examples("""
+        import flax.linen as nn
 
 
-            class Block(nn.Module):
-                @nn.compact
-                def __call__(self, x):
-                    return nn.Dense(4)(x)
+        class Block(nn.Module):
+            @nn.compact
+            def __call__(self, x):
+                return nn.Dense(4)(x)
 
 
-            class Model(nn.Module):
-                remat: bool = False
+        class Model(nn.Module):
+            remat: bool = False
 
-                @nn.compact
-                def __call__(self, x):
-                    Layer = nn.remat(Block) if self.remat else Block
-                    for _ in range(2):
-                        x = Layer()(x)  # !
-                    return x
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import flax.linen as nn
+            @nn.compact
+            def __call__(self, x):
+                Layer = nn.remat(Block) if self.remat else Block
+                for _ in range(2):
+                    x = Layer()(x)  # !
+                return x
+    """)
+    good = examples("""
+        import flax.linen as nn
 
 
-            class Block(nn.Module):
-                @nn.compact
-                def __call__(self, x):
-                    return nn.Dense(4)(x)
+        class Block(nn.Module):
+            @nn.compact
+            def __call__(self, x):
+                return nn.Dense(4)(x)
 
 
-            class Model(nn.Module):
-                remat: bool = False
+        class Model(nn.Module):
+            remat: bool = False
 
-                @nn.compact
-                def __call__(self, x):
-                    Layer = nn.remat(Block) if self.remat else Block
-                    for i in range(2):
-                        x = Layer(name=f"block_{i}")(x)
-                    return x
-            """
-        ),
-    )
+            @nn.compact
+            def __call__(self, x):
+                Layer = nn.remat(Block) if self.remat else Block
+                for i in range(2):
+                    x = Layer(name=f"block_{i}")(x)
+                return x
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         if not any(s.api.library in {"linen", "partitioning"} for s in facts.sites):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.patterns.checkpoint_names import EXCLUDING, defined_names, policy_names
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
@@ -36,45 +36,41 @@ class UnusedCheckpointName(Rule):
     why = "A name that no policy mentions changes nothing."
     help = "add the name to a policy, or remove the call"
     project = True
-    bad = (
-        Example(
-            """
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+    bad = examples(
+        """
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            def block(w, x):
-                h = checkpoint_name(x @ w, "hidden")
-                y = checkpoint_name(jnp.sin(h) @ w, "output")  # !
-                return jnp.sin(y)
-            """,
-            files={
-                "policy.py": """
-            import jax
+        def block(w, x):
+            h = checkpoint_name(x @ w, "hidden")
+            y = checkpoint_name(jnp.sin(h) @ w, "output")  # !
+            return jnp.sin(y)
+        """,
+        files={
+            "policy.py": """
+        import jax
 
-            POLICY = jax.checkpoint_policies.save_only_these_names("hidden")
-            """
-            },
-        ),
+        POLICY = jax.checkpoint_policies.save_only_these_names("hidden")
+        """
+        },
     )
-    good = (
-        Example(
-            """
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+    good = examples(
+        """
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            def block(w, x):
-                return jnp.sin(checkpoint_name(x @ w, "hidden"))
-            """,
-            files={
-                "policy.py": """
-            import jax
+        def block(w, x):
+            return jnp.sin(checkpoint_name(x @ w, "hidden"))
+        """,
+        files={
+            "policy.py": """
+        import jax
 
-            POLICY = jax.checkpoint_policies.save_only_these_names("hidden")
-            """
-            },
-        ),
+        POLICY = jax.checkpoint_policies.save_only_these_names("hidden")
+        """
+        },
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

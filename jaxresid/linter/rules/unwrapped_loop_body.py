@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.linter.resolve import stages
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.linter.text.prefilter import CHECKPOINT_MARKERS
 from jaxresid.violations import Edit, Fix, Violation
 
@@ -45,64 +45,39 @@ class UnwrappedLoopBody(Rule):
     help = "wrap the body in jax.checkpoint(..., prevent_cse=False) if memory is short"
     fixes = "unsafe"
     markers = (*CHECKPOINT_MARKERS, b"scan", b"map")
-    bad = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
+    bad = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def step(c, w):
-                h = jnp.tanh(c @ w)
-                return jnp.sin(h), None
+        def step(c, w):
+            h = jnp.tanh(c @ w)
+            return jnp.sin(h), None
 
 
-            def loss(ws, x):
-                out, _ = jax.lax.scan(step, x, ws)  # !
-                return out.sum()
+        def loss(ws, x):
+            out, _ = jax.lax.scan(step, x, ws)  # !
+            return out.sum()
 
 
-            gradient = jax.grad(loss)
-            """,
-            fixed="""
-            import jax
-            import jax.numpy as jnp
+        gradient = jax.grad(loss)
+    """)
+    good = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def step(c, w):
-                h = jnp.tanh(c @ w)
-                return jnp.sin(h), None
+        @jax.checkpoint
+        def step(c, w):
+            return jnp.tanh(c @ w), None
 
 
-            def loss(ws, x):
-                out, _ = jax.lax.scan(jax.checkpoint(step, prevent_cse=False), x, ws)
-                return out.sum()
+        def loss(ws, x):
+            return jax.lax.scan(step, x, ws)[0].sum()
 
 
-            gradient = jax.grad(loss)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
-
-
-            @jax.checkpoint
-            def step(c, w):
-                return jnp.tanh(c @ w), None
-
-
-            def loss(ws, x):
-                return jax.lax.scan(step, x, ws)[0].sum()
-
-
-            gradient = jax.grad(loss)
-            """
-        ),
-    )
+        gradient = jax.grad(loss)
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for loop in facts.loops:

@@ -71,7 +71,6 @@ Options, as those of `jaxresid report`:
 
 
 def _told(message: str) -> str:
-    """Return a message as one line, which is all that a notebook shows of an error."""
     return visible(f"%residuals: {' '.join(map(str.strip, message.splitlines()))}")
 
 
@@ -81,13 +80,7 @@ class _MagicError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What is to be reported on.
-
-    Attributes:
-      fun: the function.
-      args: its positional arguments.
-      kwargs: its keyword arguments.
-    """
+    """What is to be reported on."""
 
     fun: Callable[..., Any]
     args: tuple[Any, ...]
@@ -128,7 +121,6 @@ def _residuals(shell: Any, line: str, cell: str | None) -> Report | None:
 
 
 def _run(shell: Any, body: str) -> bool:
-    """Run a part of a cell under the cell's number, and return whether it succeeds."""
     # The magic is the first line of the cell; IPython drops empty ones.
     first = "" if body.startswith("%%") else "#\n"
     shell.execution_count -= 1  # it is the next cell's already

@@ -160,11 +160,7 @@ class Rule(Documented):
         """Return a violation of this rule at `node`.
 
         Args:
-          facts: the facts of the module.
-          node: what is reported.
           message: what is wrong here, without the remedy.
-          fix: the fix, None if there is none.
-          related: other places that explain the violation.
           why: the consequence; None for the rule's own `why`.
           help: the remedy; None for the rule's own `help`.
           span: the text to report; None for that of `node`.
@@ -201,7 +197,6 @@ def noqa_rows(facts: Facts, node: ast.AST) -> tuple[int, ...]:
 
 
 def _header_end(statement: ast.stmt) -> int:
-    """Return the last row of a statement, or of the header of a compound statement."""
     if not hasattr(statement, "body"):
         return statement.end_lineno or statement.lineno
     end = statement.lineno

@@ -23,11 +23,7 @@ _T = TypeVar("_T")
 
 
 class Analysis:
-    """Lints documents; remembers which files projects have, and their configuration.
-
-    Args:
-      folders: the folders of the workspace.
-    """
+    """Lints documents; remembers which files projects have, and their configuration."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = tuple(folders)
@@ -54,10 +50,6 @@ class Analysis:
     def lint(self, path: Path, open_files: Mapping[Path, bytes]) -> Linted:
         """Lint one of the open files.
 
-        Args:
-          path: the file.
-          open_files: the contents of all open files.
-
         Raises:
           ConfigError: The configuration is not understood.
         """
@@ -72,10 +64,6 @@ class Analysis:
 
     def fixed(self, path: Path, open_files: Mapping[Path, bytes]) -> bytes:
         """Return one of the open files after all fixes that `jaxresid lint --fix` would make.
-
-        Args:
-          path: the file.
-          open_files: the contents of all open files.
 
         Raises:
           ConfigError: The configuration is not understood.
@@ -92,7 +80,6 @@ class Analysis:
         return self._run.replacing({**open_files, **empty})
 
     def _within_limit(self, run: LintRun, path: Path, work: Callable[[], _T]) -> _T | None:
-        """Return what work with a run returns; None, and forget, where a file takes too long."""
         result = within_limit(run, path, work)
         if run.over_limit_files != self._run.over_limit_files:
             self.forget()

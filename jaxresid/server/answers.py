@@ -33,8 +33,6 @@ class Findings:
     """What the linter found in a document.
 
     Attributes:
-      document: the document as it was then.
-      violations: the violations.
       neighbours: the other open documents, by the paths under which related places are.
       encoding: what positions count.
       traced: what `check` found in it, at the lines where that is now.
@@ -90,9 +88,7 @@ class Findings:
         """Yield the actions for the findings at some lines: each one's fix, and its suppression.
 
         Args:
-          cell: the text of the document.
           first: the first line, from 0.
-          last: the last line.
         """
         buffer = self.document.parts[cell].buffer
         for violation in (*self._of(cell), *self._traced_in(cell)):
@@ -118,11 +114,7 @@ class Findings:
                 }
 
     def fix_all(self, fixed: bytes) -> Json | None:
-        """Return the action that makes the document what it is after all fixes; None if it is.
-
-        Args:
-          fixed: the document's content after all fixes.
-        """
+        """Return the action that makes the document what it is after all fixes; None if it is."""
         if fixed == self.document.content:
             return None
         texts = self.document.texts_in(fixed)
@@ -182,7 +174,6 @@ def is_asked_for(kind: str, only: Sequence[str] | None) -> bool:
 
 
 def _saved(path: str) -> Buffer | None:
-    """Return the text of a file that is not open; None where it cannot be read."""
     from jaxresid.linter.text.source import SourceText, UndecodableError
 
     try:

@@ -34,7 +34,6 @@ class Change(NamedTuple):
     Attributes:
       start: where the text that is replaced starts; None where all of it is replaced.
       end: where it ends, likewise.
-      text: what replaces it.
     """
 
     start: Position | None
@@ -111,13 +110,7 @@ class Buffer:
             return raw
 
     def changed(self, changes: Iterable[Change], version: int, encoding: str) -> Buffer:
-        """Return the document after changes, each of the text that the one before it left.
-
-        Args:
-          changes: the changes.
-          version: the client's number for the result.
-          encoding: what positions count.
-        """
+        """Return the document after changes, each of the text that the one before it left."""
         now = self
         for change in changes:
             if change.start is None or change.end is None:

@@ -22,11 +22,7 @@ class Linting:
     """Lints open documents in another process.
 
     Args:
-      files: the open documents.
-      encoding: what positions count.
       executor: runs one function at a time, so that what projects are known by needs no lock.
-      publish: shows what was found in a document.
-      tell: shows a line to the user.
     """
 
     def __init__(
@@ -84,7 +80,6 @@ class Linting:
                 self._publish(findings)
 
     async def _latest(self, uri: str) -> Findings | None:
-        """Return what there is to say of a document as it is when this begins."""
         file = self._files.file(uri)
         if file is None:
             return None

@@ -32,11 +32,7 @@ _WATCHED = ("**/*.{py,pyi,ipynb}", "**/*.{toml,lock,txt,cfg,ini,yml,yaml}", "**/
 
 
 class Session:
-    """One connection to a client.
-
-    Args:
-      server: pygls' server, to send what nobody asked for.
-    """
+    """One connection to a client."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
@@ -177,7 +173,6 @@ class Session:
         self._change(params.text_document, params.content_changes)
 
     def _change(self, which: Any, changes: Iterable[Any]) -> None:
-        """Change one text, if it is open."""
         file = self._files.file(which.uri)
         if file is not None and file.document.part(which.uri) is not None:
             now = file.changed(which.uri, map(_change, changes), which.version, self._units)
@@ -258,7 +253,6 @@ class Session:
         return {"kind": "full", "items": findings.diagnostics(cell)}
 
     async def _at(self, uri: str) -> tuple[Findings, int | None] | None:
-        """Return the findings of the document that has a text, and which text that is."""
         findings = await self._linting.findings(uri)
         part = findings.document.part(uri) if findings is not None else None
         if findings is None or part is None:

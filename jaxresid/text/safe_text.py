@@ -80,7 +80,6 @@ def json_text(value: Any, *, indent: int | None = 2) -> str:
     accepts, are replaced.
 
     Args:
-      value: what `json.dumps` accepts.
       indent: spaces per level; None for one line without spaces.
     """
     separators = None if indent is not None else (",", ":")
@@ -155,7 +154,6 @@ class _Safe:
 
 
 def _is_visible(value: Any) -> bool:
-    """Return whether a value is a tuple of visible texts."""
     is_of_texts = isinstance(value, tuple) and all(type(v) is str for v in value)
     return is_of_texts and not _UNSEEN.search("".join(value))
 

@@ -50,8 +50,6 @@ class ArgumentList(NamedTuple):
 
     Attributes:
       start, end: the offsets of that text in the source.
-      before: the blanks and comments before the first argument.
-      arguments: the arguments in source order.
     """
 
     start: int
@@ -124,5 +122,4 @@ def _start(source: SourceText, at_least: int, node: int) -> int:
 
 
 def _without_comments(text: str) -> str:
-    """Return the text with blanks in place of comments."""
     return _COMMENT.sub(lambda match: " " * len(match.group()), text)

@@ -129,7 +129,6 @@ def static_positions(
 
 
 def _indices(facts: Facts, site: Site, node: ast.expr) -> list[int]:
-    """Where the named arguments stand in the function, where that is visible."""
     function = site.definition or facts.names.single_origin(site.target)
     if not isinstance(function, (ast.FunctionDef, ast.Lambda)):
         return []

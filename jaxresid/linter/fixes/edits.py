@@ -24,13 +24,7 @@ def replace(source: SourceText, node: ast.expr | ast.stmt, text: str) -> Edit:
 
 
 def bind_result(facts: Facts, node: ast.expr, target: ast.expr) -> Fix:
-    """Return the fix that binds a discarded value to the name it should have.
-
-    Args:
-      facts: the facts of the module.
-      node: the expression whose value is discarded.
-      target: the expression to assign it to.
-    """
+    """Return the fix that binds a discarded value to the name it should have."""
     span = facts.source.span(node)
     name = ast.unparse(target)
     at = Span(span.row, span.column, span.row, span.column)
@@ -38,7 +32,6 @@ def bind_result(facts: Facts, node: ast.expr, target: ast.expr) -> Fix:
 
 
 def _minimal(source: SourceText, edit: Edit) -> Edit:
-    """Return the same edit without the text at its ends that does not change."""
     start, end = source.start(edit.span), source.end(edit.span)
     old, new = source.text[start:end], edit.text
     # commonprefix goes by character, which is what is wanted here.
@@ -54,9 +47,6 @@ def set_keyword(source: SourceText, call: ast.Call, name: str, value: str) -> Ed
     The keyword is added at the end where it is missing.
 
     Args:
-      source: the source of the module.
-      call: the call.
-      name: the keyword.
       value: the source text of the value.
     """
     for keyword in call.keywords:
@@ -70,8 +60,6 @@ def remove_argument(source: SourceText, call: ast.Call, argument: ast.expr) -> E
     """Return the edit that removes one argument from a call.
 
     Args:
-      source: the source of the module.
-      call: the call.
       argument: the value of the argument, positional or by keyword.
     """
     return remove_arguments(source, call, (argument,))
@@ -83,8 +71,6 @@ def remove_arguments(
     """Return the edit that removes some arguments from a call.
 
     Args:
-      source: the source of the module.
-      call: the call.
       arguments: the values of the arguments, positional or by keyword.
     """
     removed = {id(a) for a in arguments}

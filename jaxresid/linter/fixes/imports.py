@@ -34,7 +34,6 @@ class Imports:
     Asking for a name that is missing adds its import.
 
     Attributes:
-      facts: the facts of the module.
       missing: the imports to add: the dotted name of what is imported -> the name that it binds.
     """
 
@@ -47,10 +46,8 @@ class Imports:
         """Return how to write `qualname` at a place, None where other names take every way to.
 
         Args:
-          qualname: the dotted name of what is wanted.
           imported: what is imported where the module has no name for it, a part of `qualname`:
             `jax` for `import jax`, `flax.nnx` for `from flax import nnx`.
-          at: the node where the name is to be written.
           also: other qualified names of the same thing.
         """
         known = self._existing_name((qualname, *also), at)
@@ -81,7 +78,6 @@ class Imports:
     # -- names there are -----------------------------------------------------------------------
 
     def _existing_name(self, qualnames: Sequence[str], at: ast.AST) -> str | None:
-        """Return the module's name for one of these, or else for the module that has it."""
         own = [(q, "") for q in qualnames]
         own += [(module, f".{last}") for module, _, last in (q.rpartition(".") for q in qualnames)]
         for wanted, tail in own:
@@ -123,7 +119,6 @@ class Imports:
         return not is_taken and self._is_visible(name, qualname, at)
 
     def _scopes(self, at: ast.AST) -> Iterator[Scope]:
-        """Yield the scopes around a place except the module's, innermost first."""
         names = self.facts.names
         scope = next((s for n in ast.walk(at) if (s := names.scopes.get(n))), None)
         while scope is not None and scope is not names.root:
@@ -149,7 +144,6 @@ class Imports:
         return self._first_insertion_point()
 
     def _groups(self) -> list[list[_Import]]:
-        """Return the imports at the top of the module, grouped where their lines are adjacent."""
         groups: list[list[_Import]] = []
         for node in self.facts.names.tree.body:
             if isinstance(node, (ast.Import, ast.ImportFrom)):

@@ -19,12 +19,6 @@ def import_from_public(
 
     The module keeps the name that it is bound to. None is returned where the statement cannot be
     rewritten safely.
-
-    Args:
-      facts: the facts of the module.
-      node: the import statement.
-      alias: the name in the statement to import from elsewhere.
-      public: the public dotted name.
     """
     module, _, name = public.rpartition(".")
     source = facts.source
@@ -58,7 +52,6 @@ def read_from_public(facts: Facts, node: ast.Attribute, public: str) -> Fix | No
 
 
 def _is_shadowed(facts: Facts, node: ast.Attribute, head: str) -> bool:
-    """Return whether a function or class around a place binds a name itself."""
     root = facts.names.root
     scope = next((s for n in ast.walk(node) if (s := facts.names.scopes.get(n))), None)
     while scope is not None and scope is not root:

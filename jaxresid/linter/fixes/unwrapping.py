@@ -71,7 +71,6 @@ def _bracketed(facts: Facts, inner: ast.expr) -> str:
 
 
 def _remove_statement(facts: Facts, statement: ast.stmt) -> Edit | None:
-    """Return the edit that removes a statement, with an `if` that holds nothing else."""
     around = next(facts.names.ancestors(statement), None)
     if isinstance(around, ast.If) and around.body == [statement]:
         is_part = isinstance(next(facts.names.ancestors(around), None), ast.If)  # an `elif`, say
@@ -88,7 +87,6 @@ def _remove_statement(facts: Facts, statement: ast.stmt) -> Edit | None:
 
 
 def _remove_rows(facts: Facts, span: Span) -> Edit | None:
-    """Return the edit that removes the rows of a span, None where a comment or code is on them."""
     source = facts.source
     after = source.lines[span.end_row - 1][span.end_column :]
     inside = source.segment(span)
@@ -98,7 +96,6 @@ def _remove_rows(facts: Facts, span: Span) -> Edit | None:
 
 
 def _inline(facts: Facts, call: ast.Call, function: ast.Lambda) -> Edit | None:
-    """Return the edit that puts the body of a lambda in the place of a call to it."""
     given = _arguments(call, function)
     if given is None or _has(function.body, _OPAQUE):
         return None

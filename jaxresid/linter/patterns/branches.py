@@ -77,7 +77,6 @@ def _name(func: ast.expr) -> str:
 
 
 def _is_asked(facts: Facts, node: ast.expr) -> bool:
-    """Return whether the code around a value needs its truth."""
     parent = facts.names.parents.get(node)
     match parent:
         case ast.UnaryOp(op=ast.Not()):
@@ -98,7 +97,6 @@ def _is_asked(facts: Facts, node: ast.expr) -> bool:
 
 
 def _is_handed_on(facts: Facts, node: ast.Name, depth: int) -> bool:
-    """Return whether a value is given to something visible that needs its truth."""
     parent = facts.names.parents.get(node)
     keyword = parent.arg if isinstance(parent, ast.keyword) else None
     call = facts.names.parents.get(parent) if isinstance(parent, ast.keyword) else parent
@@ -126,7 +124,6 @@ def _asks(
     position: int | None,
     depth: int,
 ) -> bool:
-    """Return whether a function needs the truth of an argument that it is called with."""
     decorators = [] if isinstance(function, ast.Lambda) else function.decorator_list
     if any(not _is_compact(facts, d) for d in decorators):
         return False
@@ -166,19 +163,10 @@ def _callees(facts: Facts, call: ast.Call) -> list[tuple[Facts, FunctionNode, in
 
 
 def _defined(facts: Facts, origin: Origin) -> tuple[Facts, Origin]:
-    """Return a function or a class of the project with the facts of its module, else what it is."""
     return facts.definition(origin) or (facts, origin)
 
 
 def _layer_asks(facts: Facts, layer: Instance, keyword: str | None, position: int | None) -> bool:
-    """Return whether a layer of Flax branches on an argument of its constructor or its call.
-
-    Args:
-      facts: the facts of the module.
-      layer: the layer.
-      keyword: the name by which the argument is given.
-      position: its place in the layer's call.
-    """
     qualname = layer.cls.qualname if isinstance(layer.cls, External) else ""
     argument, rate, place = _LAYERS.get(qualname, (None, None, None))
     if argument is None or not (keyword == argument or (keyword is None and position == place)):
@@ -192,7 +180,6 @@ def _layer_asks(facts: Facts, layer: Instance, keyword: str | None, position: in
 
 
 def _may_be_zero(facts: Facts, node: ast.expr) -> bool:
-    """Return whether a rate is zero as the code stands: itself, or by the default of a field."""
     values = [*_defaults(facts, node)]
     return any(isinstance(v, ast.Constant) and not v.value for v in values)
 

@@ -28,8 +28,6 @@ class GivenKeyword(NamedTuple):
     """A keyword that a checkpoint is given.
 
     Attributes:
-      site: the checkpoint.
-      value: the keyword's value.
       node: the keyword as written; its value alone where it came out of a dictionary.
       call: the call that it is written in.
     """

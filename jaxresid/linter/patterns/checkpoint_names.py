@@ -43,8 +43,6 @@ class Mention(NamedTuple):
     Attributes:
       node: the argument or element as written.
       literal: the string itself, which may be written elsewhere.
-      name: the value of the string.
-      factory: the policy factory that it is given to.
     """
 
     node: ast.expr
@@ -120,7 +118,6 @@ class PolicyNames(NamedTuple):
     """What the policies of one module do with names.
 
     Attributes:
-      factories: the factories of policies that it calls.
       handed_on: whether a factory over names goes where its call is not visible.
       given: the names that policies are given, each with the factory; None for what is not literal.
       nliterals: how many string literals each of the names is written as.

@@ -44,14 +44,12 @@ def is_closed(facts: Facts) -> bool:
 
 
 def _taken_calls(facts: Facts) -> set[ast.AST]:
-    """Return the calls that make the policies of the module's checkpoints."""
     given = [site.keyword("policy") for site in facts.sites]
     origins = [o for node in given if node is not None for o in facts.names.origins(node)]
     return {inner for o in origins if isinstance(o, ast.AST) for inner in ast.walk(o)}
 
 
 def _imports(facts: Facts) -> list[str]:
-    """Return the modules that a module imports from, by their dotted names."""
     found = []
     for node in facts.names.imports:
         if isinstance(node, ast.Import):
@@ -62,7 +60,6 @@ def _imports(facts: Facts) -> list[str]:
 
 
 def _is_own(facts: Facts, target: object) -> bool:
-    """Return whether what is checkpointed is defined in the module, or a class of a library."""
     return isinstance(target, (*_FUNCTIONS, External))
 
 

@@ -137,7 +137,6 @@ def _contradict(facts: Facts, one: Condition, other: Condition) -> bool:
 
 
 def _means_the_same(facts: Facts, one: ast.expr, other: ast.expr) -> bool:
-    """Return whether the names of two tests have the same values at both places."""
     if not _is_pure(one) or not _is_pure(other):
         return False
     functions = {facts.names.function(n) for t in (one, other) for n in ast.iter_child_nodes(t)}

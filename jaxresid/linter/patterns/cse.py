@@ -68,7 +68,6 @@ class Choice(NamedTuple):
     """A condition under which a staged loop runs a checkpoint, which is called without one else.
 
     Attributes:
-      loop: the loop.
       call: a call outside it.
       condition: what holds where the loop runs.
       is_known: whether the condition can be asked where the checkpoint is made.
@@ -195,9 +194,6 @@ def _ask(
     function or a class that its own module does not use is used nowhere.
 
     Args:
-      facts: the facts of the module that is linted.
-      around: what contains the call.
-      home: the file that it is in.
       found: where the checkpoints are added.
       seen: the names that were asked about before.
     """

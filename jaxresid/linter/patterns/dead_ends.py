@@ -110,7 +110,6 @@ class _Flow:
         return False
 
     def _bound(self, statement: ast.AST, target: ast.expr) -> bool:
-        """Follow what a statement binds to a target."""
         names = self._facts.names
         match target:
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
@@ -143,7 +142,6 @@ class _Flow:
         return self.ends(call)
 
     def _argument(self, call: ast.Call) -> bool:
-        """Follow what a call makes of a value that it is given."""
         facts, func = self._facts, call.func
         if is_stop(facts, call):
             self.stopped = True
@@ -174,7 +172,6 @@ class _Flow:
         return False
 
     def _returned(self, statement: ast.Return) -> bool:
-        """Follow what a function returns to its callers, if only this module can have any."""
         facts = self._facts
         function = facts.names.function(statement)
         if not isinstance(function, ast.FunctionDef) or facts.remote_uses(function):
@@ -190,13 +187,11 @@ class _Flow:
 
 
 def _named(facts: Facts, func: ast.expr, names: frozenset[str]) -> bool:
-    """Return whether an expression certainly is one of some functions."""
     found = facts.names.qualnames(func)
     return bool(found) and all(name in names for name in found)
 
 
 def _converts(facts: Facts, call: ast.Call) -> bool:
-    """Return whether a call converts what it is given, or each array in it."""
     if _named(facts, call.func, CONVERSIONS):
         return True
     return (
@@ -207,7 +202,6 @@ def _converts(facts: Facts, call: ast.Call) -> bool:
 
 
 def _keeps_nothing(function: FunctionNode) -> bool:
-    """Return whether a function keeps what it is given nowhere but in its result."""
     for node in results.own_nodes(function):
         if isinstance(node, (ast.Global, ast.Nonlocal)):
             return False

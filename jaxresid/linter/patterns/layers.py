@@ -67,11 +67,6 @@ def is_trivial_class(facts: Facts, site: Site, qualname: str) -> bool:
     """Return whether all that becomes of a checkpointed class is layers of one operation.
 
     It is not where code that is not visible may instantiate it, with a `dtype` perhaps.
-
-    Args:
-      facts: the facts of the module.
-      site: the checkpoint of the class.
-      qualname: the class.
     """
     if qualname not in SINGLE_OPERATIONS:
         return False

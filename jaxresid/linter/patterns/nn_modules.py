@@ -62,7 +62,6 @@ class Instance(NamedTuple):
     """An instance of a class.
 
     Attributes:
-      cls: the class.
       calls: the calls that give its constructor arguments, those of partials among them; none where
         only an annotation tells.
     """
@@ -131,7 +130,6 @@ def _of_attribute(
 
 
 def _made(facts: Facts, origin: Origin, depth: int) -> tuple[Instance, ...]:
-    """Return the instances that a call makes, or makes a checkpoint of."""
     if not isinstance(origin, ast.Call):
         return ()
     site = facts.site_of(origin)
@@ -167,7 +165,6 @@ def _annotated(facts: Facts, annotation: ast.expr | None) -> tuple[Instance, ...
 
 
 def _elements(facts: Facts, container: ast.expr, depth: int) -> tuple[Instance, ...]:
-    """Return the instances that are the elements of a list that is written here."""
     if depth > _MAX_DEPTH:
         return ()
     origin = facts.names.single_origin(container)
@@ -220,12 +217,7 @@ def update(
 
 
 def update_in_closure(facts: Facts, function: FunctionNode) -> str | None:
-    """Return what a function changes in an nnx module that it closes over; None if nothing is seen.
-
-    Args:
-      facts: the facts of the module.
-      function: the function.
-    """
+    """Return what a function changes in an nnx module that it closes over, None if nothing seen."""
     seen = {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
     for name in results.own_nodes(function):
         if not isinstance(name, ast.Name) or name.id in seen:
@@ -306,9 +298,6 @@ def swap_checkpoint_api(
     the same keywords.
 
     Args:
-      facts: the facts of the module.
-      site: the checkpoint to replace.
-      qualname: the dotted name of the other checkpoint.
       keywords: the keywords that the other checkpoint takes.
     """
     callee = site.node.func if isinstance(site.node, ast.Call) else site.node

@@ -17,9 +17,7 @@ class FactoryCall(NamedTuple):
     """A call of a policy factory, or a `functools.partial` of one.
 
     Attributes:
-      call: the call.
       name: the factory's name in `jax.checkpoint_policies`.
-      args: its positional arguments.
     """
 
     call: ast.Call
@@ -75,7 +73,6 @@ def policy_arguments(facts: Facts) -> Iterator[ast.expr]:
 
 
 def _is_checkpoint_call(facts: Facts, call: ast.Call) -> bool:
-    """Return whether a call is one of the checkpoint family, or a partial of one."""
     if facts.role(call.func, "checkpoint") is not None:
         return True
     return bool(

@@ -38,8 +38,6 @@ class StaticArguments(NamedTuple):
     """The static arguments of a site.
 
     Attributes:
-      site: the site.
-      node: the expression given.
       value: its value, where it is a literal.
       indices: the value as integers, () where it is none of the forms that the API takes.
     """
@@ -55,9 +53,7 @@ class Signature(NamedTuple):
 
     Attributes:
       home: the facts of the module that defines the function.
-      function: the function.
       parameters: the parameters that can be given by position and are counted.
-      defaults: default values by parameter name.
       open: whether it takes `*args` too.
     """
 
@@ -72,7 +68,6 @@ class VisibleCall(NamedTuple):
     """A visible call of a checkpointed function.
 
     Attributes:
-      call: the call.
       shift: how many counted arguments come before the first that the call gives.
     """
 

@@ -71,7 +71,6 @@ def _is_filled(facts: Facts, binding: Binding, depth: int) -> bool:
 
 
 def _returns_stopped(facts: Facts, call: ast.Call, depth: int) -> bool:
-    """Return whether a function of this module hands on nothing that is not stopped."""
     function = facts.names.single_origin(call.func)
     if not isinstance(function, ast.FunctionDef) or function.decorator_list:
         return False
@@ -183,7 +182,6 @@ def stops_inside(facts: Facts, site: Site) -> str:
 
 
 def _parameters(facts: Facts, function: FunctionNode, name: str) -> Iterable[Binding]:
-    """Yield the binding of a parameter, found at a name in the function's body that reads it."""
     for load in facts.names.loads.get(name, ()):
         for binding in facts.names.bindings(load):
             if binding.kind == "param" and binding.owner is function:

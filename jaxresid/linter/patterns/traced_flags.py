@@ -34,12 +34,10 @@ class TracedFlag:
     """An argument that a checkpoint traces although the function needs a Python value.
 
     Attributes:
-      name: the parameter.
       index: its position as the API counts, None where it can be given by keyword alone.
       kind: `string`, or `flag` where the function needs its truth.
       given: the call that gives it, None where every call does and none is visible.
       asked: the expression that needs its truth, for flags.
-      by_keyword: whether that call gives it by keyword.
     """
 
     name: str
@@ -111,7 +109,6 @@ def _traced(
     index: int | None,
     calls: list[VisibleCall],
 ) -> Iterator[TracedFlag]:
-    """Yield the parameter as a traced flag, if it is one."""
     given = [
         (call, value, by_keyword)
         for call in calls
@@ -141,7 +138,6 @@ def _traced(
 def _values(
     site: Site, passed: VisibleCall, name: str, index: int | None
 ) -> Iterator[tuple[ast.expr, bool]]:
-    """Yield what a call gives for a parameter, and whether by keyword."""
     position = index - passed.shift if index is not None else -1
     if 0 <= position < len(passed.call.args):
         yield passed.call.args[position], False
@@ -153,7 +149,6 @@ def _values(
 
 
 def _kind(facts: Facts, signature: Signature, parameter: ast.arg, value: ast.expr) -> Kind | None:
-    """Return what kind of Python value is given for a parameter, None where that is not certain."""
     known = facts.names.constant(value)
     if known is not ...:
         if isinstance(known, str):

@@ -53,7 +53,6 @@ def unrolling_choice(facts: Facts, loop: Loop) -> tuple[ast.expr, bool] | None:
 
 
 def _is_complete(facts: Facts, loop: Loop, given: ast.expr, length: int | None) -> bool:
-    """Return whether an unrolling leaves no loop of a loop with a length."""
     unroll = _value(facts, given)
     if unroll is True:
         return True
@@ -69,7 +68,6 @@ def unroll_argument(loop: Loop) -> ast.expr | None:
 
 
 def _length_argument(loop: Loop) -> ast.expr | None:
-    """Return the length that a scan or a stack of layers is given, None where it is given none."""
     if loop.api.factory:
         return loop.arguments.get(0, "num_layers")
     return loop.arguments.get(3 if loop.qualname in SCANS else None, "length")
@@ -93,7 +91,6 @@ def _is_length(loop: Loop, unroll: ast.expr) -> bool:
 
 
 def _length(facts: Facts, loop: Loop) -> int | None:
-    """Return the length of a loop, None where its code does not say."""
     get = loop.arguments.get
     if loop.qualname in _FORI:
         lower, upper = _value(facts, get(0, "lower")), _value(facts, get(1, "upper"))
@@ -107,7 +104,6 @@ def _length(facts: Facts, loop: Loop) -> int | None:
 
 
 def _arange(facts: Facts, xs: ast.expr | None) -> int | None:
-    """Return the length of `jnp.arange(4)`, None for other expressions."""
     if not isinstance(xs, ast.Call) or len(xs.args) != 1 or xs.keywords:
         return None
     if "jax.numpy.arange" not in facts.names.qualnames(xs.func):
@@ -129,7 +125,6 @@ def _value(facts: Facts, node: ast.expr | None) -> object:
 
 
 def _default(facts: Facts, parameter: Binding) -> object:
-    """Return the default of a parameter, None where a caller gives, or may give, another value."""
     function = parameter.owner
     if not isinstance(parameter.value, ast.Constant) or not isinstance(function, ast.FunctionDef):
         return None

@@ -16,9 +16,6 @@ def is_other_arm(facts: SiteFinder, node: ast.AST, choice: ast.If, inside: bool)
     """Return whether a node runs exactly where the given arm of an `if` does not.
 
     Args:
-      facts: the facts of the module.
-      node: the node.
-      choice: the `if`.
       inside: whether the given arm is its body.
     """
     child = node
@@ -38,13 +35,7 @@ def is_other_arm(facts: SiteFinder, node: ast.AST, choice: ast.If, inside: bool)
 def replaces_checkpoint(
     facts: SiteFinder, call: ast.AST, is_target: Callable[[Origin], bool]
 ) -> bool:
-    """Return whether a call takes the place of one of a checkpointed function, by some flag.
-
-    Args:
-      facts: the facts of the module.
-      call: the call.
-      is_target: whether what a site checkpoints is the function.
-    """
+    """Return whether a call takes the place of one of a checkpointed function, by some flag."""
     if not isinstance(call, ast.Call):
         return False
     callee: ast.expr = call

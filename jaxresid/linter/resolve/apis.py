@@ -14,7 +14,6 @@ class CheckpointApi(NamedTuple):
     """One spelling of checkpoint.
 
     Attributes:
-      library: the library that it belongs to.
       target: name of the parameter that takes the function.
       keywords: what it accepts by keyword.
       positional: how many positional arguments it accepts.

@@ -18,8 +18,6 @@ class Role(NamedTuple):
     """The entry of one of the families that a callee is.
 
     Attributes:
-      kind: the family.
-      qualname: the qualified name of the entry.
       entry: the family's own data on it, as in `apis`; None for families without data.
       bound: the partial or factory calls that already gave arguments, outermost first.
     """
@@ -34,8 +32,6 @@ class CallArguments(NamedTuple):
     """The arguments of a call, including those that partials bound before.
 
     Attributes:
-      positional: the positional arguments.
-      keywords: the keyword arguments by name.
       dynamic: whether there are `*args` or `**kwargs` whose content is not visible.
     """
 
@@ -119,7 +115,6 @@ class RoleResolver:
 
         Args:
           call: the call; None where only bound arguments exist.
-          role: the role of its callee.
         """
         positional: list[ast.expr] = []
         keywords: dict[str, ast.keyword] = {}
@@ -145,7 +140,6 @@ class RoleResolver:
         return CallArguments(tuple(positional), keywords, dynamic)
 
     def _unpacked(self, node: ast.expr) -> dict[str, ast.keyword] | None:
-        """Return the keywords of `**{...}` and `**dict(...)`, None where they are not literal."""
         origin = self.names.single_origin(node)
         match origin:
             case ast.Dict():
@@ -164,7 +158,6 @@ class RoleResolver:
 
 
 def _role(qualname: str) -> Role | None:
-    """Return the member of the families that a fully qualified name is, None if it is none."""
     if qualname in apis.CHECKPOINTS:
         return Role("checkpoint", qualname, apis.CHECKPOINTS[qualname])
     loop = apis.loop(qualname)

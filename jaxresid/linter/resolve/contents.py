@@ -54,7 +54,6 @@ class FileWords:
     """The words of one file that questions are about, each found when it is first needed.
 
     Args:
-      content: its bytes.
       path: where it is, for what stops files that take too long.
     """
 
@@ -162,7 +161,6 @@ class Contents:
     """The bytes of a project's files.
 
     Args:
-      paths: the files, in the order of the answers.
       known: bytes of files that were read before, or that replace what is in the file.
       remembered: what is known of files from before, which are not read again; what is learned is
         added.
@@ -262,7 +260,6 @@ def _import_statements(content: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
 
 
 def _attributes(content: bytes) -> Iterator[bytes]:
-    """Yield the words that follow a dot, after comments too."""
     yield from _ATTRIBUTE.findall(content)
     end = 0
     for dot in _DOT_AND_COMMENT.finditer(content):
@@ -274,7 +271,6 @@ def _attributes(content: bytes) -> Iterator[bytes]:
 
 
 def _is_whole(dotted: bytes, content: bytes) -> bool:
-    """Return whether a dotted name is somewhere not the end of a longer word."""
     # A pattern that begins with a look behind is tried at each byte: 1.4 ms for 67 KB, this 14 µs.
     at = content.find(dotted)
     while at > 0 and _WORD.match(content, at - 1, at):

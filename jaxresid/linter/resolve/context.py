@@ -28,11 +28,6 @@ class Context:
     """The context in which the code at a place runs, as far as the module shows.
 
     Attributes:
-      reverse: whether it is under a reverse-mode derivative.
-      forward: whether a forward-mode derivative is taken of it.
-      loop: whether a staged loop or map runs it.
-      branch: whether it is one of the branches of a conditional.
-      checkpoint: whether a checkpoint contains it.
       rule: whether it belongs to a custom derivative rule.
       only_rule: whether nothing runs it but such rules, which are not differentiated.
       python_loop: whether a Python loop, or comprehension, repeats it where it is written.
@@ -144,10 +139,6 @@ class ContextResolver(UseResolver):
             self._add_remote(elsewhere, function, context)
 
     def _has_custom_vjp(self, function: FunctionNode) -> bool:
-        """Return whether a decorator replaces the function's reverse pass.
-
-        If so, the function's own body is never differentiated.
-        """
         return not isinstance(function, ast.Lambda) and any(
             not role.qualname.endswith("jvp")
             for decorator in function.decorator_list
@@ -156,7 +147,6 @@ class ContextResolver(UseResolver):
         )
 
     def _add(self, context: Context, use: Use) -> None:
-        """Add what one use of a function tells about the context of the code in it."""
         match use.kind:
             case "derivative" if use.mode == "reverse":
                 context.reverse = True
@@ -178,7 +168,6 @@ class ContextResolver(UseResolver):
     def _add_remote(
         self, uses: tuple[RemoteUse, ...], function: FunctionNode, context: Context
     ) -> None:
-        """Add what other modules of the project do with a function of this one."""
         for use in uses:
             match use.kind:
                 case "derivative":
@@ -301,17 +290,11 @@ class ContextResolver(UseResolver):
 
 
 def is_rule(use: Use, context: Context) -> bool:
-    """Return whether a use is, or is only in, a rule of a custom derivative.
-
-    Args:
-      use: the use of a function.
-      context: the context of the place where it is used.
-    """
+    """Return whether a use is, or is only in, a rule of a custom derivative."""
     return use.kind == "rule" or "custom" in use.through or context.only_rule
 
 
 def _makes_instance(node: ast.AST) -> bool:
-    """Return whether a call is one of a class, as far as its spelling tells."""
     func = node.func if isinstance(node, ast.Call) else None
     name = getattr(func, "attr", getattr(func, "id", ""))
     return isinstance(name, str) and name[:1].isupper()

@@ -67,13 +67,9 @@ class Facts(ContextResolver):
     """Everything that one module shows about its checkpoints.
 
     Args:
-      source: the module's source.
-      tree: its syntax tree.
       module: its dotted name; "" where it is not known.
-      is_package: whether the file is an `__init__.py`.
       project: answers for other modules; None where only this file is known.
       target_jax: the jax that the code is written for; None for the newest.
-      path: the file, for imports of its neighbours.
       names: the names of the tree, where they are known.
       remote: whether the module is looked at only to answer a question of another; it then asks no
         further itself.
@@ -106,12 +102,7 @@ class Facts(ContextResolver):
         self._arounds = {}
 
     def jax_is(self, at_least: tuple[int, int], below: tuple[int, int] | None = None) -> bool:
-        """Return whether the targeted jax is in a range of versions; no target means the newest.
-
-        Args:
-          at_least: the first version of the range.
-          below: the first version after the range; None for no upper bound.
-        """
+        """Return whether the targeted jax is in a range of versions; no target means the newest."""
         target = self.target_jax or (999, 0)
         return at_least <= target and (below is None or target < below)
 

@@ -53,14 +53,11 @@ class Binding:
     """One place that gives a name a value.
 
     Attributes:
-      kind: what kind of statement or target binds.
-      name: the name that is bound.
       node: the statement, argument or target that binds.
       owner: the module, class, function or comprehension that the name is bound in.
       value: the expression bound, where it is one and is bound whole.
       qualname: for imports, the dotted name.
       element: whether `value` is a container, and what is bound is one of its elements.
-      order: the position of the binding in source order.
     """
 
     kind: Literal["import", "def", "class", "assign", "param", "for", "other"]
@@ -92,9 +89,7 @@ class Names:
     """The names of one module.
 
     Args:
-      tree: the module.
       module: its dotted name, or "" where it is not known; relative imports need it.
-      is_package: whether the file is an `__init__.py`.
       bodies: whether the bodies of functions count; those of methods do, as they set attributes.
     """
 
@@ -167,7 +162,6 @@ class Names:
                     stack.append((value, of_field))
 
     def _is_outside_classes(self, node: ast.AST, scope: Scope) -> bool:
-        """Return whether a node is a function that no class contains."""
         is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         return is_function and self._class_around(scope) is None
 
@@ -703,8 +697,6 @@ def imported_from(package: str, level: int, module: str) -> str:
 
     Args:
       package: the package of the file that imports.
-      level: the number of dots.
-      module: the name after them.
     """
     if not level:
         return module

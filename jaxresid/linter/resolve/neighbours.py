@@ -37,13 +37,7 @@ _MAX_KEPT = 1_000_000
 
 @dataclass
 class ParsedModule:
-    """A module of the project that was parsed.
-
-    Attributes:
-      source: its source.
-      tree: its tree.
-      module: what it is in the project.
-    """
+    """A module of the project that was parsed."""
 
     source: SourceText
     tree: ast.Module
@@ -60,7 +54,6 @@ class Remembered:
     """What is known of files by their content alone, from one run of a process to the next.
 
     Attributes:
-      words: their words.
       parsed: their trees and names, with the content that they are of, the last used last.
     """
 
@@ -112,7 +105,6 @@ class Neighbours:
 
     Args:
       parse: parses a file, None where that fails.
-      make: makes facts of what was parsed.
       askable: what may be asked of other modules.
     """
 
@@ -135,7 +127,6 @@ class Neighbours:
     # -- trees -------------------------------------------------------------------------------
 
     def _load(self, path: Path) -> _Kept | None:
-        """Return the tree of a file, None where it does not parse."""
         kept = self._kept.pop(path, None)
         if kept is None:
             with reading(path):

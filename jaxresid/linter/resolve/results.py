@@ -57,7 +57,6 @@ def without_reductions(node: ast.expr, *, keys: bool = False) -> ast.expr:
     What reduces each element of a list is a reduction of it: `sum(jnp.mean(y) for y in f(x))`.
 
     Args:
-      node: the expression.
       keys: whether to keep what takes one part of it: `f(x)["loss"]`.
     """
     while True:
@@ -163,9 +162,6 @@ def parts(
     The first of a tuple counts for the whole: `return loss, aux`.
 
     Args:
-      facts: the facts of the module.
-      function: the function.
-      call: the call, in the function.
       of: the parts of its result.
     """
     if isinstance(function, ast.Lambda):
@@ -208,14 +204,12 @@ def _returned_parts(facts: Facts, value: ast.expr, depth: int = 0) -> Iterator[P
 
 
 def _values_of(facts: Facts, value: ast.expr) -> list[ast.AST]:
-    """Return what an expression may be, as far as it is written."""
     if not isinstance(value, ast.Name):
         return [value]
     return [o for o in facts.names.origins(value) if isinstance(o, ast.AST)]
 
 
 def _written(facts: Facts, node: ast.AST) -> dict[str | int, ast.expr]:
-    """Return the parts that a dictionary or an instance of a data class is written with."""
     match node:
         case ast.Dict(keys=keys, values=values):
             return {
@@ -236,7 +230,6 @@ def _written(facts: Facts, node: ast.AST) -> dict[str | int, ast.expr]:
 
 
 def _fields(facts: Facts, func: ast.expr) -> list[str]:
-    """Return the fields of a data class in order; none for what is no such class."""
     definition = facts.definition(facts.names.single_origin(func))
     cls = definition[1] if definition is not None else None
     if not isinstance(cls, ast.ClassDef):
@@ -252,7 +245,6 @@ def _fields(facts: Facts, func: ast.expr) -> list[str]:
 
 
 def _stored_keys(facts: Facts, name: ast.expr) -> list[tuple[str | int, ast.expr]]:
-    """Return what `out["loss"] = x` puts into a dictionary that a local name holds."""
     if not isinstance(name, ast.Name):
         return []
     bindings = facts.names.bindings(name)
@@ -281,12 +273,7 @@ def _reached(
     """Return which part of a call's result a part of an expression is, None where it is none.
 
     Args:
-      facts: the facts of the module.
-      function: the function that both are in.
-      call: the call.
-      value: the expression.
       path: which part of the expression.
-      depth: how many names were followed already.
       seen: what was asked about already, and not reached.
     """
     seen = set() if seen is None else seen
@@ -345,7 +332,6 @@ def _bound(facts: Facts, name: ast.Name, path: Path) -> list[tuple[ast.expr, Pat
 
 
 def _may_follow(facts: Facts, node: ast.AST, other: ast.AST) -> bool:
-    """Return whether a statement may run after another one in the same run of their function."""
     around: dict[ast.AST, ast.AST] = {}
     child = node
     for parent in facts.names.ancestors(node):

@@ -23,7 +23,6 @@ class Policy(NamedTuple):
         itself), `called` (a plain policy's result), `callable` (a function defined here),
         `unknown`.
       name: its name in `jax.checkpoint_policies`, where it is one of those.
-      node: the expression given.
       call: for `factory` and `called`, the call.
       function: for `callable`, the function.
     """
@@ -52,11 +51,8 @@ class Site:
     """One use of the checkpoint family.
 
     Attributes:
-      api: the spelling of checkpoint that is used.
-      qualname: its qualified name.
       node: what is reported: the call, or the decorator.
       form: `call`, or `decorator` (with `definition`, the function or class decorated).
-      arguments: the arguments that the checkpoint is given.
       target: the expression that is checkpointed, for calls.
       definition: the function or class that is checkpointed, for decorators.
       calls: the calls that give keywords: the site's own, partials, factories.
@@ -227,7 +223,6 @@ class SiteFinder(RoleResolver):
 
     @cached_property
     def _mentions_policies(self) -> bool:
-        """Whether a name of the module can be one of a policy: it has the name of their module."""
         return apis.POLICIES_MODULE in self.source.text
 
     @cached_property
@@ -368,5 +363,4 @@ class SiteFinder(RoleResolver):
 
 
 def _may_be_checkpoint(call: ast.Call) -> bool:
-    """Return False, cheaply, for calls whose callee cannot be one."""
     return bool(call.args or call.keywords)

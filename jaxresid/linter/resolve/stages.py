@@ -92,7 +92,6 @@ def _trains(facts: Facts, place: ast.AST, depth: int = 0) -> bool:
 
 
 def _gradient_targets(facts: Facts, statement: ast.stmt, place: ast.Call) -> list[ast.Name]:
-    """Return the names that a statement gives the gradient of a call in it, without the value's."""
     if not isinstance(statement, ast.Assign):
         return []
     roles = [r for r in facts.roles(place.func) if r.kind == "derivative"]
@@ -109,7 +108,6 @@ def _gradient_targets(facts: Facts, statement: ast.stmt, place: ast.Call) -> lis
 
 
 def _stored(target: ast.expr) -> Iterator[ast.Name]:
-    """Yield the names that an assignment to a target binds or changes."""
     match target:
         case ast.Name():
             yield target
@@ -139,12 +137,10 @@ def _optimized(call: ast.Call) -> list[ast.expr]:
 
 
 def _mentions(value: ast.AST, names: set[str], place: ast.AST) -> bool:
-    """Return whether an expression contains a call, or reads one of some names."""
     return any(n is place or (isinstance(n, ast.Name) and n.id in names) for n in walk(value))
 
 
 def _closure_escapes(facts: Facts, derivative: ast.AST) -> bool:
-    """Return whether the function that `jax.vjp` made leaves the function that called it."""
     if not isinstance(derivative, ast.Call):
         return False
     role = facts.role(derivative.func, "derivative")
@@ -218,11 +214,8 @@ def differentiating(
     None is returned where the function is, or may be, a part of something larger.
 
     Args:
-      facts: the facts of the module.
-      function: the function.
       whole: whether every function on the way must do nothing else; if not, it may do more before.
       parts: the parts of its result that are asked about.
-      depth: how many functions were followed already.
     """
     uses = facts.uses(function)
     found = top_derivatives(facts, uses)
@@ -344,7 +337,6 @@ def whole_loops(facts: Facts, site: Site) -> tuple[Loop, ...]:
 
 
 def _loop_called(by_node: dict[ast.expr, Loop], made: ast.expr) -> Loop | None:
-    """Return the loop that a call runs many times, None where it is no such call."""
     loop = by_node.get(made)
     if loop is None and isinstance(made, ast.Call) and isinstance(made.func, ast.Call):
         loop = by_node.get(made.func)  # curried: `nn.scan(f)(xs)`

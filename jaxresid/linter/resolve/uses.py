@@ -42,10 +42,7 @@ class Use(NamedTuple):
     """One place that a function value reaches.
 
     Attributes:
-      kind: what happens to the value there.
       node: the call that uses it (for `call`, the call of the value itself).
-      api: the loop family's entry, for `loop`.
-      mode: for `derivative`.
       through: what it went through on the way: `jit`, `vmap`, `partial`, `custom`, `element`
         (it was an element of a list), `instance` (a class was instantiated), `made` (a function
         returned it to its caller).
@@ -67,8 +64,6 @@ class RemoteCheckpoint(NamedTuple):
 
     Attributes:
       callee: how that module spells it: `nn.remat`.
-      path: the file of the other module.
-      span: the place in that file.
     """
 
     callee: str
@@ -84,7 +79,6 @@ class RemoteAround(NamedTuple):
       names: the functions and classes that contain the call, by their dotted names, which further
         modules may use.
       unused: those among them that that module does not use itself.
-      home: the file of that module.
     """
 
     checkpoint: RemoteCheckpoint | None
@@ -97,16 +91,11 @@ class RemoteUse(NamedTuple):
     """A use that another module makes of a function.
 
     Attributes:
-      kind: what happens to the function there.
       callee: what it is passed to, as that module spells it: `jax.value_and_grad`.
-      path: the file of the other module.
-      span: the place in that file.
-      forward: whether the derivative, if it is one, is in forward mode.
       in_loop, in_reverse: whether that happens under a staged loop, or under a reverse-mode
         derivative.
       in_rule: whether that is, or happens only inside, a rule of a custom derivative, which JAX
         does not differentiate.
-      through: what the function went through on the way, as in `Use`.
       replaces_checkpoint: whether it is a call in the place of one of the checkpointed function.
       around: what runs it, if it is a call that nothing but checkpoints is around, or may be; else
         None.
@@ -322,7 +311,6 @@ class UseResolver(SiteFinder):
                 yield Use("escapes", parent, through=through)
 
     def _result_flow(self, node: ast.Return, through: tuple[str, ...], depth: int) -> Iterator[Use]:
-        """Yield where a function's result goes: to the places of its calls."""
         function = self.names.function(node)
         if isinstance(function, (ast.FunctionDef, ast.Lambda)) and depth < MAX_DEPTH:
             for use in self.uses(function):
@@ -381,7 +369,6 @@ class UseResolver(SiteFinder):
         through: tuple[str, ...],
         depth: int,
     ) -> Iterator[Use]:
-        """Yield where an element of a list goes: to the places of the loop's variable."""
         rest = tuple(t for t in through if t != "element")
         if not isinstance(target, ast.Name):
             yield Use("escapes", loop, through=through)
@@ -397,7 +384,6 @@ class UseResolver(SiteFinder):
         """Return the loop over `enumerate(blocks)` and the like, with what takes their elements.
 
         Args:
-          call: a call of `enumerate`, `zip` or `reversed`.
           node: the argument that is followed.
         """
         callee = self._iterator(call)
@@ -419,7 +405,6 @@ class UseResolver(SiteFinder):
         return loop, elements[index] if index < len(elements) else None
 
     def _iterator(self, call: ast.Call) -> str | None:
-        """Return the builtin that a call is one of, where it hands on the elements of lists."""
         callee = self.names.single_origin(call.func)
         name = callee.qualname if isinstance(callee, External) else None
         return name if name in _ITERATORS else None
@@ -545,7 +530,6 @@ class UseResolver(SiteFinder):
     def _appended_flow(
         self, container: ast.expr, through: tuple[str, ...], depth: int
     ) -> Iterator[Use]:
-        """Yield where an element goes that is appended to a list: to the places of the list."""
         match container:
             case ast.Name():
                 for binding in self.names.bindings(container):
@@ -561,7 +545,6 @@ def _custom(role: Role) -> tuple[str, ...]:
 
 
 def _position(call: ast.Call, node: ast.AST) -> int | str | None:
-    """Return where an argument is in a call: its index, or its keyword."""
     for index, arg in enumerate(call.args):
         if arg is node:
             return index

@@ -178,7 +178,6 @@ def _short(node: ast.expr) -> str:
 
 
 def _is_array(facts: Facts, node: ast.expr, left: int = _MAX_STEPS) -> bool:
-    """Whether an expression computes arrays for certain, and so no function."""
     if left == 0:
         return False
     origin = facts.names.single_origin(node)

@@ -134,7 +134,6 @@ def _stands_alone(facts: Facts, site: Site) -> bool:
 
 
 def _moved(facts: Facts, site: Site, loop: Loop) -> Fix | None:
-    """The checkpoint taken off the loop and put around its body."""
     if site.api.library != "jax" or len(loop.bodies) != 1 or loop.api.curried:
         return None
     removal = remove_checkpoint(facts, site)

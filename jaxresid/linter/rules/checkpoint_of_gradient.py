@@ -88,7 +88,6 @@ class CheckpointOfGradient(Rule):
 
 
 def _inner_derivative(facts: Facts, site: Site) -> ast.Call | None:
-    """The reverse-mode derivative that a site wraps: its target, or in the target's own body."""
     targets = facts.targets(site)
     if len(targets) != 1:
         return None
@@ -104,7 +103,6 @@ def _inner_derivative(facts: Facts, site: Site) -> ast.Call | None:
 
 
 def _never_differentiated(facts: Facts, site: Site) -> bool:
-    """Whether every use is visible, and none is under a derivative or a loop."""
     uses = [u for u in facts.site_uses(site) if u.kind != "discarded"]
     if site.definition is not None and facts.remote_uses(site.definition):
         return False

@@ -121,7 +121,6 @@ class CheckpointedLoss(Rule):
 
 
 def _evidence(facts: Facts, site: Site) -> tuple[str, tuple[Related, ...]] | None:
-    """What differentiates the whole of a site: its name and where."""
     uses = facts.site_uses(site)
     found = stages.top_derivatives(facts, uses)
     if any("made" in u.through for u in uses) and facts.target(site) is None:

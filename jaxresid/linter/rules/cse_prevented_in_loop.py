@@ -135,7 +135,6 @@ def _is_run_by(facts: Facts, site: Site) -> str:
 
 
 def _fix(facts: Facts, site: Site, value: str) -> Fix | None:
-    """Gives `prevent_cse` to the call or decorator that this site alone is made by."""
     if isinstance(site.node, ast.Call):
         edit = edits.set_keyword(facts.source, site.node, "prevent_cse", value)
     elif site.api.factory:  # `@eqx.filter_checkpoint`

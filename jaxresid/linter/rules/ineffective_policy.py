@@ -163,7 +163,6 @@ def _literal(policy: Policy) -> str | None:
 
 
 def _overriding(facts: Facts, site: Site, mine: str) -> Site | None:
-    """The checkpoint around every visible call of a checkpointed function, with another policy."""
     uses = facts.site_uses(site)
     definition = site.definition
     if definition is not None and facts.remote_uses(definition):
@@ -182,7 +181,6 @@ def _overriding(facts: Facts, site: Site, mine: str) -> Site | None:
 
 
 def _checkpoint_of(facts: Facts, function: FunctionNode) -> Site | None:
-    """The checkpoint that every visible use of a function goes through."""
     for decorator in getattr(function, "decorator_list", ()):
         site = facts.site_of(decorator)
         if site is not None:

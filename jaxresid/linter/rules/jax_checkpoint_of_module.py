@@ -112,7 +112,6 @@ class JaxCheckpointOfModule(Rule):
 
 
 def _jax(facts: Facts, site: Site) -> tuple[str | None, Fix | None]:
-    """What is wrong with a `jax.checkpoint`, and the fix."""
     definition = site.definition
     target = facts.target(site)
     if isinstance(target, ast.ClassDef) and modules.library(facts, target) == "linen":
@@ -139,7 +138,6 @@ def _jax(facts: Facts, site: Site) -> tuple[str | None, Fix | None]:
 
 
 def _linen(facts: Facts, site: Site) -> str | None:
-    """What is wrong with an `nn.remat`."""
     if site.target is None or site.api.loop:
         return None
     if modules.library(facts, modules.instance_class(facts, site.target)) == "linen":
@@ -151,7 +149,6 @@ def _linen(facts: Facts, site: Site) -> str | None:
 
 
 def _nnx(facts: Facts, site: Site) -> str | None:
-    """What is wrong with an `nnx.remat`."""
     target = site.target
     if target is None:
         return None

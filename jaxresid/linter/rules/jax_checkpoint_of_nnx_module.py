@@ -118,7 +118,6 @@ class JaxCheckpointOfNnxModule(Rule):
 
 
 def _dropped(facts: Facts, site: Site) -> str | None:
-    """What a site's function updates in a module that is one of its arguments."""
     function = facts.target(site)
     if not isinstance(function, (ast.FunctionDef, ast.Lambda)):
         return None
@@ -137,7 +136,6 @@ def _dropped(facts: Facts, site: Site) -> str | None:
 
 
 def _is_unbound(facts: Facts, site: Site) -> bool:
-    """Whether a method is named through its class: `Block.__call__`."""
     target = site.target
     return isinstance(target, ast.Attribute) and isinstance(
         facts.names.single_origin(target.value), ast.ClassDef
@@ -166,7 +164,6 @@ def _class_of_argument(
 
 
 def _closed_over(facts: Facts, site: Site) -> str | None:
-    """What a site's function updates in a module that it closes over."""
     function = facts.target(site)
     if not isinstance(function, (ast.FunctionDef, ast.Lambda)):
         return None

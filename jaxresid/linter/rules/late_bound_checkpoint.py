@@ -90,7 +90,6 @@ class LateBoundCheckpoint(Rule):
 
 
 def _made_here(facts: Facts, site: Site) -> FunctionNode | None:
-    """The function that a site checkpoints, if it is made where it is checkpointed."""
     if isinstance(site.definition, ast.FunctionDef):
         return site.definition
     if isinstance(site.target, ast.Lambda):
@@ -133,7 +132,6 @@ def _rounds(facts: Facts, function: FunctionNode) -> Iterator[_Round]:
 
 
 def _varies(facts: Facts, binding: Binding, loop: _Round, left: int = _MAX_STEPS) -> bool:
-    """Whether a loop gives a variable another value each round."""
     if binding.node is loop:
         return True
     if not isinstance(binding.node, (ast.Assign, ast.AnnAssign)) or left == 0:
@@ -168,7 +166,6 @@ def _is_kept(facts: Facts, site: Site, loop: _Round) -> bool:
 
 
 def _is_last_round(facts: Facts, site: Site, loop: _Round) -> bool:
-    """Whether the loop is left right after a site."""
     if isinstance(loop, ast.comprehension):
         return False
     child: ast.AST = facts.names.statement(site.node)

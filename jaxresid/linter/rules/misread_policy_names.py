@@ -106,7 +106,6 @@ class MisreadPolicyNames(Rule):
 
 
 def _collection(facts: Facts, node: ast.expr) -> str | None:
-    """What collection an expression makes for sure."""
     origin = facts.names.single_origin(node)
     match origin:
         case ast.Tuple():

@@ -148,7 +148,6 @@ class _Reached:
     """What a forward rule runs, as far as the module shows.
 
     Attributes:
-      names: that it gives to values.
       calls_itself: it calls the function whose rule it is.
       opaque: it runs something that is not visible.
     """
@@ -171,7 +170,6 @@ def _function(facts: Facts, node: ast.expr | None) -> FunctionNode | None:
 
 
 def _primal(facts: Facts, node: ast.expr) -> FunctionNode | None:
-    """The function that a custom_vjp was made of."""
     match facts.names.single_origin(node):
         case ast.FunctionDef() as function if _is_custom_vjp(facts, function):
             return function
@@ -184,7 +182,6 @@ def _primal(facts: Facts, node: ast.expr) -> FunctionNode | None:
 
 
 def _is_shared(facts: Facts, custom: ast.expr, primal: FunctionNode) -> bool:
-    """Whether more than the custom_vjp made of it refers to a function."""
     if not isinstance(primal, ast.FunctionDef) or _is_custom_vjp(facts, primal):
         return False
     made = facts.names.single_origin(custom)
@@ -246,7 +243,6 @@ def _is_itself(facts: Facts, node: ast.expr, primal: FunctionNode) -> bool:
 
 
 def _is_opaque(facts: Facts, call: ast.Call) -> bool:
-    """Whether a call runs code that is not visible and might name values."""
     func = call.func
     match facts.names.single_origin(func):
         case External(qualname):

@@ -140,7 +140,6 @@ def _function(facts: Facts, site: Site) -> FunctionNode | None:
 
 
 def _is_alone(facts: Facts, site: Site) -> bool:
-    """Whether the function runs as this checkpoint only, as far as is visible."""
     target = facts.target(site)
     assert target is not None
     if facts.remote_uses(target) or facts.context(site.node).checkpoint:
@@ -154,7 +153,6 @@ def _is_alone(facts: Facts, site: Site) -> bool:
 
 
 def _outputs(facts: Facts, function: FunctionNode) -> Iterator[_Output]:
-    """The named values among what a function returns that it uses for nothing else."""
     calls = {named.node: named for named in facts.named}
     found = [
         _Output(calls[call], index == 0)
@@ -173,7 +171,6 @@ def _outputs(facts: Facts, function: FunctionNode) -> Iterator[_Output]:
 
 
 def _parts(node: ast.expr) -> Iterator[ast.expr]:
-    """The elements of a returned tuple."""
     if isinstance(node, (ast.Tuple, ast.List)):
         for element in node.elts:
             yield from _parts(element)
@@ -185,7 +182,6 @@ def _parts(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _only_returned(facts: Facts, node: ast.expr) -> ast.Call | None:
-    """The call that made a returned value, where nothing else reads that."""
     if isinstance(node, ast.Call):
         return node
     if not isinstance(node, ast.Name):

@@ -128,7 +128,6 @@ class NamedNonlinearityOutput(Rule):
 
 
 def _local(facts: Facts, node: ast.expr | None) -> ast.expr | None:
-    """An expression, through one local variable."""
     if not isinstance(node, ast.Name):
         return node
     bindings = facts.names.bindings(node)

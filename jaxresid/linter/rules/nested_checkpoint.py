@@ -82,7 +82,6 @@ class NestedCheckpoint(Rule):
 
 
 def _directly_inside(facts: Facts, site: Site) -> Site | None:
-    """The site whose result a site checkpoints, where that is certain."""
     if site.definition is not None:
         decorators = site.definition.decorator_list
         below = decorators[decorators.index(site.node) + 1 :]
@@ -105,7 +104,6 @@ def _directly_inside(facts: Facts, site: Site) -> Site | None:
 
 
 def _called_inside(facts: Facts, function: ast.AST) -> Site | None:
-    """The checkpoint of what a function does nothing but call."""
     if not isinstance(function, (ast.FunctionDef, ast.Lambda)):
         return None
     made = results.returned_expression(facts, function)

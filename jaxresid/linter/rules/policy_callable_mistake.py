@@ -138,7 +138,6 @@ def _defined(facts: Facts, leaf: ast.expr, function: FunctionNode) -> tuple[Rela
 
 
 def _first(facts: Facts, function: FunctionNode) -> str | None:
-    """The name of the parameter that gets the primitive."""
     args = [*function.args.posonlyargs, *function.args.args]
     if facts.names.class_of(function) is not None:
         args = args[1:]
@@ -188,7 +187,6 @@ def _by_name(facts: Facts, node: ast.Compare, name: ast.Name) -> Fix | None:
 def _results(
     facts: Facts, function: FunctionNode
 ) -> Iterator[tuple[ast.expr, ast.expr | ast.stmt]]:
-    """What a function gives, with what to point at."""
     if isinstance(function, ast.Lambda):
         yield from ((leaf, leaf) for leaf in _conditional(function.body))
         return

@@ -92,7 +92,6 @@ def _is_getattr(call: ast.Call) -> bool:
 
 
 def _looked_up(facts: Facts, call: ast.Call) -> ast.expr | None:
-    """The name that a call looks a policy up by, with a default."""
     match call:
         case ast.Call(func=ast.Name(id="getattr"), args=[module, name, _], keywords=[]):
             if facts.names.qualnames(call.func) != ("getattr",):
@@ -124,7 +123,6 @@ def _is_settled(facts: Facts, name: ast.expr) -> bool:
 
 
 def _is_checked(facts: Facts, call: ast.Call, name: ast.expr) -> bool:
-    """Whether the code around asks for the result, or has asked for the name."""
     shown = ast.unparse(name)
     function = facts.names.function(call)
     results = {*_bound_names(facts, call)}
@@ -155,7 +153,6 @@ def _bound_names(facts: Facts, call: ast.Call) -> Iterator[str]:
 
 
 def _is_asked(facts: Facts, call: ast.Call) -> bool:
-    """Whether the result itself is compared, tested, or replaced where it is None."""
     parent = facts.names.parents.get(call)
     if isinstance(parent, ast.NamedExpr):
         parent = facts.names.parents.get(parent)

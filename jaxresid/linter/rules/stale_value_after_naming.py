@@ -152,7 +152,6 @@ def _later_reads(facts: Facts, named: Named, value: ast.Name) -> Iterator[ast.Na
 
 
 def _follows(facts: Facts, statement: ast.stmt, node: ast.AST) -> bool:
-    """Whether `node` stands in, or under, a later statement of the same block."""
     parent = facts.names.parents[statement]
     while isinstance(parent, (ast.With, ast.AsyncWith)):  # its body runs in any case
         if parent in facts.names.ancestors(node):
@@ -198,7 +197,6 @@ def _is_harmless_call(facts: Facts, func: ast.expr) -> bool:
 
 
 def _only_returned(facts: Facts, node: ast.expr, depth: int = 0) -> bool:
-    """Whether a value is only added to what the function returns."""
     names = facts.names
     parent = names.parents[node]
     match parent:

@@ -182,7 +182,6 @@ class StaticArgumentIndex(Rule):
 
 
 def _mark(traced: TracedFlags) -> str:
-    """The remedy for flags that are traced."""
     if any(f.index is None for f in traced.flags):
         return "bind it before: `functools.partial`, or a field of the module"
     passed = " and pass by position" if any(f.by_keyword for f in traced.flags) else ""
@@ -276,7 +275,6 @@ def _plus_one(facts: Facts, static: StaticArguments) -> Fix | None:
 def _call_problem(
     static: StaticArguments, signature: Signature | None, passed: VisibleCall
 ) -> str | None:
-    """What is wrong with one call, for the first static argument that it does not reach."""
     index = next((i for i in static.indices if i >= 0 and not passed.reaches(i)), None)
     if index is None:
         return None

@@ -164,7 +164,6 @@ def _operation(qualname: str) -> str:
 
 
 def _only_value(function: FunctionNode) -> ast.expr | None:
-    """The one expression that a function computes and returns, None where it does more."""
     match results.statements(function):
         case [ast.Return(value=value)]:
             return value
@@ -217,7 +216,6 @@ def _given_layer(
 
 
 def _is_lookup(node: ast.Subscript) -> bool:
-    """Whether a subscript takes the rows that another array names."""
     where = node.slice
     return _is_leaf(node.value) and isinstance(where, (ast.Name, ast.Attribute))
 
@@ -227,7 +225,6 @@ def _operation_of(facts: Facts, call: ast.Call) -> str:
 
 
 def _inputs(call: ast.Call) -> list[ast.expr]:
-    """The arguments that may be arrays."""
     return [a for a in call.args if not isinstance(a, ast.Constant)]
 
 

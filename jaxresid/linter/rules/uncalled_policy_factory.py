@@ -90,7 +90,6 @@ def _is_factory(facts: Facts, node: ast.expr) -> bool:
 
 
 def _as_policy(facts: Facts) -> Iterator[ast.expr]:
-    """Factories given as the policy, or as one of two that are united."""
     expected = list(policies.policy_arguments(facts))
     for made in policies.factory_calls(facts):
         if made.name == "save_from_both_policies":
@@ -142,7 +141,6 @@ def _is_dict(facts: Facts, call: ast.Call) -> bool:
 
 
 def _entries_are_called(facts: Facts, owner: ast.AST, node: ast.expr) -> bool:
-    """Whether what the table gives is called, or may be."""
     if isinstance(owner, ast.FunctionDef):
         return any(_is_called(facts, use.node) for use in facts.uses(owner) if use.kind == "call")
     if _is_called(facts, node):
@@ -164,7 +162,6 @@ def _entries_are_called(facts: Facts, owner: ast.AST, node: ast.expr) -> bool:
 
 
 def _loads(facts: Facts, table: ast.AST) -> Iterator[ast.AST]:
-    """Where the name or the attribute that holds a table is read."""
     statement = facts.names.parents.get(table)
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     if isinstance(statement, ast.AnnAssign):
@@ -177,7 +174,6 @@ def _loads(facts: Facts, table: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_called(facts: Facts, value: ast.AST, depth: int = 0) -> bool:
-    """Whether a value is called, here or where a function returns it to."""
     for use in facts.flow(value):
         if use.kind == "call":
             return True

@@ -128,8 +128,6 @@ def _is_nowhere(facts: Facts, mention: Mention, *, is_closed: bool) -> bool:
     """Return whether a name stands nowhere but in policies.
 
     Args:
-      facts: the facts of the module.
-      mention: the name.
       is_closed: whether only the module is asked, where it may be the name of a layer too.
     """
     if not is_closed:
@@ -146,7 +144,6 @@ def _is_nowhere(facts: Facts, mention: Mention, *, is_closed: bool) -> bool:
 
 
 def _names_a_layer(facts: Facts, node: ast.Constant) -> bool:
-    """Return whether a string is the name of a layer of a library, which names no value."""
     keyword = facts.names.parents.get(node)
     call = facts.names.parents.get(keyword) if isinstance(keyword, ast.keyword) else None
     if not isinstance(call, ast.Call) or getattr(keyword, "arg", None) != "name":

@@ -102,7 +102,6 @@ class UnnamedLinenRemat(Rule):
 
 
 def _optional(facts: Facts, call: ast.Call) -> tuple[Site, str] | None:
-    """The site whose class is instantiated where it is optional, and the name of the class."""
     origins = facts.names.origins(call.func)
     if len(origins) < 2 or None in origins:
         return None
@@ -122,7 +121,6 @@ def _optional(facts: Facts, call: ast.Call) -> tuple[Site, str] | None:
 
 
 def _is_compact(facts: Facts, node: ast.AST) -> bool:
-    """Whether code runs in a method under `nn.compact` of a linen module."""
     function = facts.names.function(node)
     cls = modules.owner(facts, function) if function is not None else None
     if not isinstance(function, ast.FunctionDef) or cls is None:

@@ -91,7 +91,6 @@ class UnusedCheckpointName(Rule):
 
 
 def _used_names(project: OtherModules) -> frozenset[str] | None:
-    """What all policies of the project save; None where that is not certain."""
     used: set[str] = set()
     for policies in project.of_policies(policy_names):
         if policies.handed_on or not policies.factories.isdisjoint(EXCLUDING):

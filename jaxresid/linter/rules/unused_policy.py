@@ -151,6 +151,5 @@ def _is_read_unseen(facts: Facts, binding: Binding, function: FunctionNode) -> b
 
 
 def _readers(facts: Facts, binding: Binding) -> list[ast.Name]:
-    """Return where the function reads the name of a binding."""
     loads = facts.names.loads.get(binding.name, ())
     return [n for n in loads if facts.names.scopes[n].node is binding.owner]

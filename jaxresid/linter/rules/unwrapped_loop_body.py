@@ -99,7 +99,6 @@ class UnwrappedLoopBody(Rule):
 
 
 def _is_heavy(facts: Facts, loop: Loop) -> bool:
-    """Whether the body multiplies matrices or calls several things."""
     origin = facts.names.single_origin(loop.bodies[0])
     if not isinstance(origin, (ast.FunctionDef, ast.Lambda)):
         return False

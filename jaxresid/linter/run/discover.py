@@ -32,7 +32,6 @@ class FoundFile(NamedTuple):
 
     Attributes:
       path: as it was named, or below the directory as that was named; without `./`.
-      absolute: the absolute path.
       explicit: whether the user named the file itself.
     """
 
@@ -91,7 +90,6 @@ _Excluded = Callable[[str, str], bool]
 
 
 def _within_excluded(path: str, root: Path, excluded: _Excluded) -> bool:
-    """Return whether a path or a directory that contains it, up to the root, is excluded."""
     while path != str(root):
         parent, name = os.path.split(path)
         if excluded(path, name):
@@ -172,7 +170,6 @@ def _walk(
 def _file(
     entry: os.DirEntry[str], shown: str, absolute: str, real: str
 ) -> Iterator[tuple[str, FoundFile | UnreadablePath]]:
-    """Yield what an entry that is not a directory is; nothing for a link to a directory."""
     try:
         if entry.is_symlink():
             real = os.path.realpath(absolute, strict=True)
@@ -195,8 +192,6 @@ class _Pattern(NamedTuple):
     Attributes:
       matches: the regex of the path relative to the .gitignore, or of its last component.
       whole: whether the regex is of the path.
-      directories_only: whether only directories are matched.
-      ignored: whether what matches is ignored, or included again.
     """
 
     matches: re.Pattern[str]
@@ -439,10 +434,6 @@ def _loose(glob: str) -> str:
 
 
 def _info_exclude(directory: str) -> str:
-    """Return the path of `.git/info/exclude`.
-
-    `.git` is a file in submodules and in further work trees.
-    """
     git = os.path.join(directory, ".git")
     if not os.path.isdir(git):
         git = os.path.join(directory, _read(git).removeprefix("gitdir:").strip())
@@ -494,8 +485,6 @@ def module_name(
     without one the name is the path from the root, less a leading `src`.
 
     Args:
-      path: the file.
-      root: the directory of its project.
       packages: remembers between calls which directories are packages.
     """
     absolute, root = Path(os.path.abspath(path)), Path(os.path.abspath(root))

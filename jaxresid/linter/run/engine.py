@@ -38,13 +38,9 @@ class LintSettings:
     """The settings that linting one file needs.
 
     Attributes:
-      rules: the rules that are on for this file.
       known: code -> name of every rule there is, for suppression comments.
       optional: the codes of those that are off by default.
       target_jax: the jax that the code is written for; None for the newest.
-      unsafe_fixes: whether unsafe fixes are made too.
-      ignore_noqa: whether to report what comments silence as well.
-      fixable: whether the fixes of a code may be made.
     """
 
     rules: tuple[type[Rule], ...]
@@ -62,15 +58,7 @@ class LintSettings:
 
 
 def broken(path: str, name: str, message: str, row: int = 1, column: int = 0) -> Violation:
-    """Return the violation that reports a file that cannot be linted.
-
-    Args:
-      path: the file as it is shown.
-      name: the code and name of the violation.
-      message: why it cannot be linted.
-      row: the 1-based row of the problem.
-      column: the 0-based column of the problem, in code points.
-    """
+    """Return the violation that reports a file that cannot be linted."""
     span = Span(row, column, row, column + 1)
     return Violation(name, name, "error", message, path, span)
 
@@ -97,10 +85,7 @@ def lint_bytes(
     """Lint one file's content.
 
     Args:
-      raw: the file's bytes.
       path: the file as it is shown; its suffix tells a notebook.
-      settings: what to look for.
-      project: the files around it, as it sees them.
       file: where it is, for the project's index.
     """
     if not funnel.mentions(raw, settings.markers):
@@ -153,7 +138,6 @@ def _found_in(
     project: Project | None,
     file: Path | None,
 ) -> list[Violation]:
-    """Return the violations of a tree, without suppressed ones."""
     source, tree = parsed.document.source, parsed.tree
     violations: list[Violation] = []
     if funnel.confirms(tree, settings.markers, source):
@@ -200,12 +184,6 @@ def _found_in(
 
 
 def _is_test(path: PurePath, module: str) -> bool:
-    """Return whether a file is a test, or stands with tests.
-
-    Args:
-      path: the file.
-      module: its dotted name; "" where it has none.
-    """
     folders = {path.parent.name, *module.split(".")[:-1]}
     return _TEST_MODULE.fullmatch(path.name) is not None or not _TEST_FOLDERS.isdisjoint(folders)
 
@@ -237,11 +215,7 @@ def fix_bytes(
     A round whose result would not parse is taken apart: the fixes that break it are left out.
 
     Args:
-      raw: the file's bytes.
-      path: the file as it is shown; its suffix tells a notebook.
-      settings: what to look for.
       project: returns the project as the file sees it, with its content after each round.
-      file: where the file is, for the project's index.
     """
     made: list[Violation] = []
     refused: set[Fix] = set()
@@ -299,7 +273,6 @@ def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def _applied(document: Document, violations: Sequence[Violation]) -> bytes | None:
-    """Return the bytes after some fixes, None where the result is not what it should be."""
     edits = dict.fromkeys(e for v in violations if v.fix is not None for e in v.fix.edits)
     try:
         raw = document.edited(edits)

@@ -44,8 +44,6 @@ class LintRun:
       nearest: what overrides the configuration nearest to each file, which then holds for it.
       complete: directories that the user asked to lint as a whole, so that what is in none of
         their files is nowhere.
-      overlay: contents that replace files.
-      ignore_noqa: whether to report what comments silence as well.
       folders: where files may be read: the project of a file in one of them does not begin above
         it, and any other file is linted on its own, by `config`. None for anywhere.
       reports_configuration: whether what is wrong with the configuration of a directory is a
@@ -206,13 +204,11 @@ class LintRun:
         return self._projects[root]
 
     def _modules(self, root: Path) -> tuple[ProjectModule, ...]:
-        """Return the modules of a project, those first that are on the disk."""
         if root not in self._named:
             self._named[root] = _named((f.absolute for f in self.project_files(root)), root)
         return (*self._named[root], *_named(self._never_saved(root), root))
 
     def _never_saved(self, root: Path) -> Iterator[Path]:
-        """Yield what takes the place of files of a project that are not there yet."""
         new = (p for p in self.overlay if p.suffix in (".py", ".pyi") and not p.exists())
         for path in new:
             is_here = path.is_relative_to(root) and self.root(path) == root
@@ -299,14 +295,7 @@ class LintRun:
             return FixResult(raw, (), self.content(raw, path, absolute))
 
     def suppress(self, raw: bytes, path: str, absolute: Path, reason: str) -> tuple[bytes, int]:
-        """Return the file with a comment that silences each finding, and how many findings.
-
-        Args:
-          raw: the file's bytes.
-          path: the file as it is shown.
-          absolute: the file's absolute path.
-          reason: text that follows the codes in new comments.
-        """
+        """Return the file with a comment that silences each finding, and how many findings."""
         from jaxresid.linter.run.engine import violations_in
         from jaxresid.linter.text.document import read
         from jaxresid.violations import Violation
@@ -332,7 +321,6 @@ class LintRun:
         """Lint files and directories.
 
         Args:
-          paths: the files and directories.
           jobs: number of processes; None for one per processor.
 
         Returns:
@@ -384,7 +372,6 @@ class LintRun:
         return CandidateFile(found.path, found.absolute, raw)
 
     def _markers_for(self, path: Path) -> frozenset[bytes]:
-        """Return the words to look for in a file."""
         directory = os.path.dirname(path)
         known = self._markers_in.get(directory)
         if known is None:
@@ -393,7 +380,6 @@ class LintRun:
 
 
 def _named(paths: Iterable[Path], root: Path) -> tuple[ProjectModule, ...]:
-    """Return the files of a project that can be imported, with the names that they then have."""
     from jaxresid.linter.resolve.project_module import ProjectModule
 
     packages: dict[Path, bool] = {}

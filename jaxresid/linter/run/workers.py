@@ -40,7 +40,6 @@ class _Outcome(NamedTuple):
     """What came of linting a file.
 
     Attributes:
-      linted: the result.
       left_out: the files that took too long until then, in the process that linted it.
     """
 
@@ -49,11 +48,7 @@ class _Outcome(NamedTuple):
 
 
 class FileLinter(Protocol):
-    """What lints a file in its project: `files.LintRun`.
-
-    Attributes:
-      over_limit_files: the files that took too long.
-    """
+    """What lints a file in its project: `files.LintRun`."""
 
     over_limit_files: frozenset[Path]
 
@@ -75,9 +70,7 @@ def lint_files(
     Other files of their projects that take too long to read have a result as well.
 
     Args:
-      candidates: the files.
       jobs: number of processes; None for one per processor.
-      lint: what lints in this process.
       another: makes what lints in each other process; it can be sent there.
     """
     outcomes = _outcomes(candidates, jobs, lint, another)
@@ -160,11 +153,6 @@ def within_limit(lint: FileLinter, absolute: Path, work: Callable[[], _T]) -> _T
     """Return what work on a file returns, None where it takes longer than a file may.
 
     Where reading another file takes that long, that one is left out, and the work begins again.
-
-    Args:
-      lint: what lints.
-      absolute: the file.
-      work: does the work, with what lints.
     """
     while True:
         try:

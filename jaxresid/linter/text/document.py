@@ -21,7 +21,6 @@ class Parsed(NamedTuple):
 
     Attributes:
       document: the file, with blanks in place of the cells that are no Python.
-      tree: its tree.
       errors: why cells are no Python, and where, in the coordinates of the module.
     """
 
@@ -35,7 +34,6 @@ class Document(NamedTuple):
 
     Attributes:
       source: the module; for a notebook its code cells joined.
-      notebook: the notebook, None for a module.
     """
 
     source: SourceText

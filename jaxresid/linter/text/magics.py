@@ -57,7 +57,6 @@ def masked(text: str, *, of_databricks: bool = False) -> MaskedCell:
     """Return the Python of a cell.
 
     Args:
-      text: the cell, with a line end after its last line.
       of_databricks: whether a cell may begin with the name of its language, `%sql`.
     """
     lines, cuts, is_prompted = _cut(text)
@@ -136,7 +135,6 @@ def _without_magics(text: str) -> tuple[str, frozenset[int]]:
 
 
 def _magic_start(text: str, pos: int) -> int | None:
-    """Return where the magic on the logical line at `pos` starts, None if there is none."""
     if match := _LINE_MAGIC.match(text, pos):
         return match.start(1)
     if match := _HELP.match(text, pos):
@@ -163,7 +161,6 @@ def _magic_end(text: str, pos: int) -> int:
 
 
 def _placeholder(magic: str, is_statement: bool) -> str:
-    """Return Python of the same shape as a magic, which does nothing."""
     width = len(LINE_END.split(magic, 1)[0])
     word = "pass" if is_statement and width >= 4 else "0"
     return word.ljust(width) + re.sub(r"[^\r\n]", " ", magic[width:])

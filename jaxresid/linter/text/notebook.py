@@ -102,7 +102,6 @@ _CHARACTER = re.compile(
 
 
 def _string_body(text: str, ascii_only: bool) -> str:
-    """Return the inside of a JSON string."""
     # Lone surrogates have no bytes in UTF-8.
     ascii_only = ascii_only or any("\ud800" <= c <= "\udfff" for c in text)
     return json.dumps(text, ensure_ascii=ascii_only)[1:-1]
@@ -125,10 +124,7 @@ def _rewritten_list(text: str, items: Sequence[str], new: str, ascii_only: bool)
     """Return the text of a list of strings that join to `new`.
 
     Args:
-      text: the text of the old list.
-      items: the values of the old list.
       new: what the strings of the new list join to.
-      ascii_only: whether to escape everything but ASCII.
     """
     spans = [(v.start, v.end) for v in _elements(text)]
     by_any = list(items) == "".join(items).splitlines(keepends=True)
@@ -166,7 +162,6 @@ def _elements(text: str) -> Iterator[_JsonValue]:
 
 
 def _common_prefix_length(one: Sequence[str], other: Sequence[str]) -> int:
-    """Return how many elements two sequences share at their start."""
     count = 0
     for a, b in zip(one, other, strict=False):
         if a != b:
@@ -219,8 +214,6 @@ class Notebook:
 
     Attributes:
       text: the code cells joined, magics replaced by Python of the same width that does nothing.
-      cells: the code cells.
-      json: the text of the file.
     """
 
     text: str
@@ -303,7 +296,6 @@ class Notebook:
         return self.cells[index]
 
     def _source(self, cell: Cell, edits: Sequence[Edit], ascii_only: bool) -> str:
-        """Return the JSON of a cell's source after edits in its coordinates."""
         new = _edited(cell.text, edits)
         if cell.text != cell.source:
             new = new.removesuffix("\n")
@@ -316,7 +308,6 @@ class Notebook:
 
 
 def _check_editable(cell: Cell, span: Span) -> None:
-    """Raise ValueError for a span in which nothing can be changed."""
     rows = len(LINE_END.findall(cell.text))
     if (span.end_row, span.end_column) > (rows + 1, 0):
         raise ValueError("an edit spans two cells")
@@ -415,7 +406,6 @@ def _cell(number: int, members: dict[str, _JsonValue] | None, row: int) -> Cell 
 
 
 def _get(members: dict[str, _JsonValue], *keys: str) -> object:
-    """Return the value under some keys, None where there is none."""
     first = members.get(keys[0])
     value = first.value if first else None
     for key in keys[1:]:
@@ -441,10 +431,6 @@ _CELL_LANGUAGES = (
 
 
 def _is_python_cell(members: dict[str, _JsonValue]) -> bool:
-    """Return whether a code cell holds Python.
-
-    Some tools keep cells of other languages among those of a Python kernel.
-    """
     for where in _CELL_LANGUAGES:
         language = _get(members, "metadata", *where)
         if isinstance(language, str):

@@ -88,7 +88,6 @@ def any_in_code(raw: bytes, found: Iterable[int]) -> bool:
     In doubt it is: where a string does not end, and for what is in an f-string.
 
     Args:
-      raw: the module's bytes.
       found: the places, as offsets.
     """
     places = sorted(found, reverse=True)
@@ -108,11 +107,6 @@ def confirms(tree: ast.Module, markers: Set[bytes], source: SourceText) -> bool:
     """Return whether the tree uses one of the names as code, not in a comment or a string.
 
     Only statements are looked into that have one of the markers in their text.
-
-    Args:
-      tree: the tree of a module.
-      markers: what the rules that are on have to say something about.
-      source: the source of the tree.
     """
     others = {m.decode() for m in markers if m not in CHECKPOINT_MARKERS}
     rows = sorted(_rows({*others, *(m.decode() for m in CHECKPOINT_MARKERS)}, source))
@@ -128,7 +122,6 @@ def confirms(tree: ast.Module, markers: Set[bytes], source: SourceText) -> bool:
 
 
 def _rows(words: Iterable[str], source: SourceText) -> Iterator[int]:
-    """Yield the rows of a source that mention words."""
     for word in words:
         at = source.text.find(word)
         while at >= 0:

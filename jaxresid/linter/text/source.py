@@ -32,8 +32,6 @@ class SourceText:
     Attributes:
       path: as shown to the user.
       text: decoded, line ends as they were, without a byte order mark.
-      encoding: a codec name, from the declaration (PEP 263) or `utf-8`.
-      bom: whether the bytes began with a UTF-8 byte order mark.
     """
 
     path: str

@@ -38,7 +38,6 @@ class Suppression(NamedTuple):
 
     Attributes:
       span: from its `#` to the end of its codes, or of the reason that follows in ours.
-      kind: its form.
       codes: what it silences; empty for everything.
       rows: the rows it covers, None for the whole file.
       problem: for `malformed`, which silences nothing: what is wrong with it.
@@ -215,13 +214,10 @@ def apply(
     There is one of the latter (JXR001) for each part of a suppression that silences nothing.
 
     Args:
-      violations: the violations of a module.
-      suppressions: the suppressions of the module.
       enabled: whether the rule of a code was on. A part is judged only if all the rules that it
         names were: another run may need it.
       known: code -> name of every rule.
       optional: codes of rules that are off unless asked for; those need not have been on.
-      path: the path of the file, for new violations.
     """
     known = {**known, CODE: NAME}
     items = suppressions.items
@@ -299,7 +295,6 @@ def _parts(item: Suppression) -> Iterator[tuple[int, str]]:
 
 
 def _silences(index: int, item: Suppression, violation: Violation) -> tuple[int, int] | None:
-    """Return the first part of a suppression that names a violation, None if none does."""
     for part, text in _parts(item):
         if part < 0 or _names(text, violation.code, violation.name):
             return index, part
@@ -325,7 +320,6 @@ def _reason(
     known: Mapping[str, str],
     optional: Collection[str],
 ) -> str | None:
-    """Return why an unused part is reported, None where it is not."""
     if item.kind == "malformed":
         return f"this suppression silences nothing: {item.problem}"
     if not text and not item.is_ours:
@@ -367,7 +361,6 @@ def _unused(
 
 
 def _removal(lines: tuple[str, ...], item: Suppression, part: int) -> Edit:
-    """Return the edit that removes one code, or all of a suppression that has no other."""
     row, codes = item.span.row, item.codes
     if len(codes) > 1:
         if part == 0:
@@ -404,10 +397,7 @@ def add(
     above the statement.
 
     Args:
-      lines: the lines of the module.
-      violations: the violations to silence.
       reason: text that follows the codes in new comments.
-      newline: the line end of the file.
     """
     text = "\n".join(lines)
     scanned = scan(text)

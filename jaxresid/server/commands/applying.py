@@ -28,11 +28,8 @@ def workspace_edit(
     """Return what a plan changes as edits of documents.
 
     Args:
-      plan: the kept plan.
-      folders: the folders of the workspace.
       open_document: returns the document of a file that is open; None for others.
       digest: returns the digest of a file as it is now; None where it cannot be read.
-      encoding: what positions count.
 
     Raises:
       InputsError: A file has changed since, is not in the workspace, or there is nothing to write.

@@ -38,14 +38,7 @@ class _Work(NamedTuple):
 
 
 class Commands:
-    """Does what commands say. What cannot be done is one line that the client shows.
-
-    Args:
-      server: pygls' server.
-      files: the open documents.
-      folders: returns the folders of the workspace.
-      traces: the last results.
-    """
+    """Does what commands say. What cannot be done is one line that the client shows."""
 
     def __init__(
         self,

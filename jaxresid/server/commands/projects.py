@@ -20,7 +20,6 @@ class ProjectTarget:
     """A named target of a project of the workspace.
 
     Attributes:
-      name: its name.
       folder: the folder of the configuration file that names it.
       root: the folder of the workspace that this is in.
     """
@@ -40,11 +39,8 @@ def project_target(
     """Return the target of a name.
 
     Args:
-      name: the name.
       folder: the folder of its project; None: the only one of the workspace that names it.
-      folders: the folders of the workspace.
       near: files whose projects count as well.
-      targets: the targets of projects.
 
     Raises:
       InputsError: It is not there, more than once, or not in the workspace.
@@ -78,13 +74,7 @@ def project_target(
 def all_targets(
     folders: Sequence[Path], near: Iterable[Path], targets: NamedTargets
 ) -> list[tuple[str, Path]]:
-    """Return the names of all targets of the workspace, each with the folder of its project.
-
-    Args:
-      folders: the folders of the workspace.
-      near: files whose projects count as well.
-      targets: the targets of projects.
-    """
+    """Return the names of all targets of the workspace, each with the folder of its project."""
     named = _named(project_folders((*folders, *near)), folders, targets)
     return [(name, path) for path, names in named.items() for name in names]
 
@@ -92,7 +82,6 @@ def all_targets(
 def _named(
     known: Iterable[Path], folders: Sequence[Path], targets: NamedTargets
 ) -> dict[Path, list[str]]:
-    """Return the names of the targets of those projects that are in the workspace."""
     return {
         path: [target.name for target in targets.of(path) or ()]
         for path in known
@@ -113,7 +102,6 @@ def python_of(target: ProjectTarget, setting: str | None) -> str:
     own where that has JAX.
 
     Args:
-      target: the target.
       setting: what the user wrote for it, relative to the folder of the workspace; None: nothing.
 
     Raises:

@@ -30,9 +30,6 @@ async def run(
     """Run a command; cancelled, nothing of it is left.
 
     Args:
-      python: the interpreter.
-      folder: the working directory.
-      arguments: the words of the command line.
       say: called with what is being done.
 
     Raises:

@@ -8,12 +8,7 @@ from collections.abc import Mapping, Sequence
 
 
 def line_map(before: Sequence[str], now: Sequence[str]) -> Mapping[int, int]:
-    """Return where the lines went whose text is the same: rows, from 1.
-
-    Args:
-      before: the digests of the lines as they were.
-      now: those of the lines now.
-    """
+    """Return where the lines went whose text is the same: rows, from 1."""
     # Most edits are in one place, and comparing all lines takes long.
     head = 0
     least = min(len(before), len(now))

@@ -56,9 +56,7 @@ def name_in(target: NamedTarget, folder: Path, path: Path) -> str | None:
     """Return the name that a target has in a file; None where it is in another one.
 
     Args:
-      target: the target.
       folder: the folder of the configuration file that names it.
-      path: the file.
     """
     place, _, attribute = _FRAMEWORK.sub("", target.target, count=1).rpartition(":")
     named = _NAME.match(attribute)
@@ -68,7 +66,6 @@ def name_in(target: NamedTarget, folder: Path, path: Path) -> str | None:
 
 
 def _files(place: str, folder: Path) -> Sequence[Path]:
-    """Return the files that a module may be in, or a file."""
     if place.endswith(".py"):
         return (folder / place,)
     parts = place.split(".")

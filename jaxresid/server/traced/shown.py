@@ -29,7 +29,6 @@ class Seen:
     """A kept result beside a document.
 
     Attributes:
-      kept: the result.
       rows: where the lines of the document went since, from 1.
       is_stale: whether something that it depends on has changed since.
     """
@@ -49,9 +48,6 @@ class Shown:
     """Says what traces found in documents.
 
     Args:
-      results: the kept results.
-      contents: what files hold now.
-      targets: the named targets of projects.
       folders: returns the folders of the workspace; of files elsewhere nothing is said.
     """
 
@@ -74,10 +70,7 @@ class Shown:
         """Return the inlay hints of a document.
 
         Args:
-          document: the document.
           first: the first line that is shown, from 0.
-          last: the last one.
-          encoding: what positions count.
         """
         from jaxresid.render.in_editor import hint_text
 
@@ -103,12 +96,7 @@ class Shown:
         ]
 
     def lenses(self, document: Document, *, runs: bool) -> list[Json]:
-        """Return the code lenses of a document: of functions, checkpoints and targets.
-
-        Args:
-          document: the document.
-          runs: whether commands may run.
-        """
+        """Return the code lenses of a document: of functions, checkpoints and targets."""
         if None not in document.parts or not self._is_in_workspace(document.path):
             return []
         figures = [_lens(row, text) for row, text in self._figure_lenses(document)]
@@ -133,7 +121,6 @@ class Shown:
                 yield target.row, target.command(APPLY_PLAN, title)
 
     def _figure_lenses(self, document: Document) -> list[tuple[int, str]]:
-        """Return the rows and texts of lenses that are figures."""
         from jaxresid.render.in_editor import checkpoint_text, function_text, report_text
         from jaxresid.server.traced.target_lenses import targets_here
 
@@ -165,7 +152,6 @@ class Shown:
         """Return what a line keeps, in Markdown; None where nothing is known of it.
 
         Args:
-          document: the document.
           line: the line, from 0.
         """
         from jaxresid.render.in_editor import hover_page
@@ -285,8 +271,6 @@ def _definition(lines: Sequence[str], function: str, row: int) -> int | None:
     """Return the row of the `def` of a function, above one of its lines; None where there is none.
 
     Args:
-      lines: the lines of the file.
-      function: its qualified name.
       row: a row in it, from 1.
     """
     name = re.escape(function.rpartition(".")[2])
@@ -295,7 +279,6 @@ def _definition(lines: Sequence[str], function: str, row: int) -> int | None:
 
 
 def _moved(violation: Violation, rows: Mapping[int, int]) -> Violation | None:
-    """Return a violation where its lines are now; None where one of them changed."""
     span = violation.span
     all_rows = range(span.row, span.end_row + 1)
     now = [rows[row] for row in all_rows if row in rows]

@@ -18,9 +18,7 @@ class TargetHere:
     """A named target at the line that defines it.
 
     Attributes:
-      name: its name.
       folder: the folder of the configuration file that names it.
-      row: the row, from 1.
     """
 
     name: str
@@ -35,13 +33,7 @@ class TargetHere:
 
 
 def targets_here(path: Path, lines: Sequence[str], targets: NamedTargets) -> Iterator[TargetHere]:
-    """Yield the named targets that a file defines.
-
-    Args:
-      path: the file.
-      lines: its lines.
-      targets: the targets of projects.
-    """
+    """Yield the named targets that a file defines."""
     for folder in project_folders([path]):
         for target in targets.of(folder) or ():
             name = name_in(target, folder, path)

@@ -26,8 +26,6 @@ class Traces:
     """Answers from the last results of the named targets.
 
     Args:
-      files: the open documents.
-      folders: returns the folders of the workspace.
       changed: called where what was answered before no longer holds; with whether there are new
         results.
     """
@@ -89,9 +87,7 @@ class Traces:
         """Return the commands for the targets that some lines define, as actions.
 
         Args:
-          document: the document.
           first: the first line, from 0.
-          last: the last one.
         """
         found = self._shown.commands(document)
         here = [command for row, command in found if first <= row - 1 <= last]
@@ -101,10 +97,7 @@ class Traces:
         """Return a hover with what a line keeps below what it has already; None for neither.
 
         Args:
-          uri: the document.
-          line: the line, from 0.
           page: the hover without it, or None.
-          markdown: whether the client shows Markdown.
         """
         document = await self._after_looking(uri)
         kept = None if document is None else self._shown.hover(document, line)

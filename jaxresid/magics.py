@@ -100,13 +100,7 @@ def _options(**given: Any) -> dict[str, Any]:
 
 
 def _residuals(shell: Any, line: str, cell: str | None) -> Report | None:
-    """Return the report; None where the cell fails, which the shell has told then.
-
-    Raises:
-      JaxresidError: something is wrong with the function or its arguments.
-      click.ClickException: an option is wrong.
-      _MagicError: no call is named.
-    """
+    """Return the report; None where the cell fails, which the shell has told then."""
     given = _parsed(line)
     words = given.pop("words")
     if cell is None:
@@ -131,12 +125,7 @@ def _run(shell: Any, body: str) -> bool:
 
 
 def _parsed(line: str) -> dict[str, Any]:
-    """Return the options of a line by name, and its other words.
-
-    Raises:
-      click.ClickException: an option is wrong.
-      _MagicError: there is no such option.
-    """
+    """Return the options of a line by name, and its other words."""
     given: dict[str, Any] = _options.main(
         line.split(), standalone_mode=False, prog_name="%residuals"
     )
@@ -150,11 +139,7 @@ def _parsed(line: str) -> dict[str, Any]:
 
 
 def _named(words: tuple[str, ...], names: dict[str, Any]) -> _Call:
-    """Return the call that the words of a line name: `loss(params, batch)` or `loss params batch`.
-
-    Raises:
-      _MagicError: they name none.
-    """
+    """Return the call that words name: `loss(params, batch)` or `loss params batch`."""
     whole = " ".join(words)
     tree = _expression(whole)
     if isinstance(tree, ast.Call):
@@ -176,11 +161,7 @@ def _expression(text: str) -> ast.expr | None:
 
 
 def _split(cell: str) -> tuple[str, ast.Call]:
-    """Return a cell without its last line, and the call that this is.
-
-    Raises:
-      _MagicError: it is none.
-    """
+    """Return a cell without its last line, and the call that this is."""
     try:
         tree = ast.parse(cell)
     except SyntaxError as e:
@@ -196,11 +177,7 @@ def _split(cell: str) -> tuple[str, ast.Call]:
 
 
 def _called(call: ast.Call, names: dict[str, Any]) -> _Call:
-    """Return the function and the arguments of a call, evaluated.
-
-    Raises:
-      _MagicError: one of them cannot be.
-    """
+    """Return the function and the arguments of a call, evaluated."""
     fun = _function(call.func, names)
     taken = ast.Call(ast.Name("_taken_", ast.Load()), call.args, call.keywords)
     args, kwargs = _value(taken, {**names, "_taken_": lambda *args, **kwargs: (args, kwargs)})
@@ -215,11 +192,6 @@ def _function(tree: ast.expr, names: dict[str, Any]) -> Callable[..., Any]:
 
 
 def _value(tree: ast.expr, names: dict[str, Any]) -> Any:
-    """Return the value of an expression in the notebook.
-
-    Raises:
-      _MagicError: it has none.
-    """
     whole = ast.fix_missing_locations(ast.Expression(tree))
     try:
         return eval(compile(whole, "<%residuals>", "eval"), names)

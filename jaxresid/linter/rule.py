@@ -211,11 +211,7 @@ def _header_end(statement: ast.stmt) -> int:
 
 
 def documentation(cls: type[Documented]) -> tuple[str, dict[str, str]]:
-    """Return the summary and the sections (heading -> text) of a rule's docstring.
-
-    Raises:
-      ValueError: There is no docstring, or it has a section that is not in `SECTIONS`.
-    """
+    """Return the summary and the sections (heading -> text) of a rule's docstring."""
     text = inspect.getdoc(cls) if cls.__doc__ else None
     if not text:
         raise ValueError(f"{cls.__name__} has no docstring")

@@ -36,11 +36,7 @@ class Analysis:
         self._excluded: dict[Path, bool] = {}
 
     def is_excluded(self, path: Path) -> bool:
-        """Return whether the configuration leaves a file out.
-
-        Raises:
-          ConfigError: The configuration is not understood.
-        """
+        """Return whether the configuration leaves a file out; raise ConfigError as `lint`."""
         if self._run.is_alone(path):
             return False
         if path not in self._excluded:
@@ -48,11 +44,7 @@ class Analysis:
         return self._excluded[path]
 
     def lint(self, path: Path, open_files: Mapping[Path, bytes]) -> Linted:
-        """Lint one of the open files.
-
-        Raises:
-          ConfigError: The configuration is not understood.
-        """
+        """Lint one of the open files; raise ConfigError if its configuration is not understood."""
         from jaxresid.linter.run.engine import over_limit
         from jaxresid.violations import Linted
 
@@ -63,11 +55,7 @@ class Analysis:
         return self._within_limit(run, path, work) or over_limit(str(path))
 
     def fixed(self, path: Path, open_files: Mapping[Path, bytes]) -> bytes:
-        """Return one of the open files after all fixes that `jaxresid lint --fix` would make.
-
-        Raises:
-          ConfigError: The configuration is not understood.
-        """
+        """Return an open file after all fixes that `jaxresid lint --fix` would make; as `lint`."""
         if self.is_excluded(path):
             return open_files[path]
         run = self._replacing(path, open_files)

@@ -85,11 +85,7 @@ class Findings:
         ]
 
     def quick_fixes(self, cell: int | None, first: int, last: int) -> Iterator[Json]:
-        """Yield the actions for the findings at some lines: each one's fix, and its suppression.
-
-        Args:
-          first: the first line, from 0.
-        """
+        """Yield the fix and the suppression of each finding between two lines, from 0."""
         buffer = self.document.parts[cell].buffer
         for violation in (*self._of(cell), *self._traced_in(cell)):
             if violation.span.row - 1 > last or violation.span.end_row - 1 < first:

@@ -29,12 +29,7 @@ class Position(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change of a document.
-
-    Attributes:
-      start: where the text that is replaced starts; None where all of it is replaced.
-      end: where it ends, likewise.
-    """
+    """A change of a document, of all of it where there is no start and end."""
 
     start: Position | None
     end: Position | None
@@ -139,11 +134,7 @@ class Buffer:
         return nunits(line[:column], encoding) + max(0, column - len(line))
 
     def edits_to(self, text: str) -> tuple[Edit, ...]:
-        """Return edits of whole lines, in the linter's coordinates, that make this text another.
-
-        Args:
-          text: the other text, with a byte order mark if this one has it.
-        """
+        """Return edits of whole lines, in the linter's coordinates, that make this text another."""
         import difflib
 
         old, new = (_lines_with_ends(t.removeprefix(_BOM)) for t in (self.text, text))

@@ -20,11 +20,7 @@ class Part(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A cell of a notebook.
-
-    Attributes:
-      language: the language of its text: `python`.
-    """
+    """A cell of a notebook, code or prose, with the language of its text: `python`."""
 
     uri: str
     is_code: bool
@@ -89,12 +85,7 @@ class TextFile:
 
 @dataclass(frozen=True)
 class NotebookFile:
-    """A notebook that is open as such.
-
-    Attributes:
-      metadata: its metadata, which tell the language.
-      buffers: the texts of cells by their URIs.
-    """
+    """A notebook that is open as such, with the texts of its cells by their URIs."""
 
     uri: str
     path: Path

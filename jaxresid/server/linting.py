@@ -19,11 +19,7 @@ from jaxresid.violations import Violation
 
 
 class Linting:
-    """Lints open documents in another process.
-
-    Args:
-      executor: runs one function at a time, so that what projects are known by needs no lock.
-    """
+    """Lints open documents in another process, one at a time by the executor, without a lock."""
 
     def __init__(
         self,
@@ -90,10 +86,7 @@ class Linting:
         return await asyncio.shield(known[2])
 
     async def findings(self, uri: str) -> Findings | None:
-        """Return what there is to say of a document as it is now; None if it is not open.
-
-        The document may be named by one of its texts.
-        """
+        """Return what there is to say of a document, or of one of its texts, if it is open."""
         while True:
             file = self._files.file(uri)
             found = await self._latest(uri)

@@ -10,10 +10,7 @@ _SUFFIX = re.compile(r"_?\d+")
 
 
 def pattern(path: str) -> str:
-    """Return a path with stars for its numbers, which is equal for repeated layers.
-
-    For example, `params['layers'][3]['w']` becomes `params['layers'][*]['w']`.
-    """
+    """Return a path with stars for its numbers, equal for repeated layers: `layers[*]['w']`."""
     return _NUMBER.sub("*", path)
 
 
@@ -35,10 +32,7 @@ def folded(paths: Iterable[str]) -> str:
 
 
 def scope_key(scope: str) -> str:
-    """Return a key that is equal for the module paths of repeated layers.
-
-    The first of them may have no number: `dense`, `dense_1`.
-    """
+    """Return a key that is equal for the module paths of repeated layers: `dense`, `dense_1`."""
     return _SUFFIX.sub("", scope)
 
 

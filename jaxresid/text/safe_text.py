@@ -66,10 +66,7 @@ def inert(text: str) -> str:
 
 
 def safe_value(value: T) -> T:
-    """Return a value of the model with all its text made visible.
-
-    The same object is returned where all its text is visible already.
-    """
+    """Return a value of the model with all its text made visible, itself where it is already."""
     return _Safe().of(value, several=False)  # type: ignore[no-any-return]
 
 

@@ -46,11 +46,7 @@ class WrittenArgument(NamedTuple):
 
 
 class ArgumentList(NamedTuple):
-    """The text between the brackets of a call.
-
-    Attributes:
-      start, end: the offsets of that text in the source.
-    """
+    """The text between the brackets of a call, which it starts and ends at in the source."""
 
     start: int
     end: int

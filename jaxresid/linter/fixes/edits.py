@@ -42,13 +42,7 @@ def _minimal(source: SourceText, edit: Edit) -> Edit:
 
 
 def set_keyword(source: SourceText, call: ast.Call, name: str, value: str) -> Edit | None:
-    """Return the edit that gives a keyword of a call a value.
-
-    The keyword is added at the end where it is missing.
-
-    Args:
-      value: the source text of the value.
-    """
+    """Return the edit that gives a keyword a value, as source text; at the end if it is missing."""
     for keyword in call.keywords:
         if keyword.arg == name:
             return Edit(source.span(keyword.value), value)
@@ -57,22 +51,14 @@ def set_keyword(source: SourceText, call: ast.Call, name: str, value: str) -> Ed
 
 
 def remove_argument(source: SourceText, call: ast.Call, argument: ast.expr) -> Edit | None:
-    """Return the edit that removes one argument from a call.
-
-    Args:
-      argument: the value of the argument, positional or by keyword.
-    """
+    """Return the edit that removes the argument of a call that has this value."""
     return remove_arguments(source, call, (argument,))
 
 
 def remove_arguments(
     source: SourceText, call: ast.Call, arguments: Iterable[ast.expr]
 ) -> Edit | None:
-    """Return the edit that removes some arguments from a call.
-
-    Args:
-      arguments: the values of the arguments, positional or by keyword.
-    """
+    """Return the edit that removes the arguments of a call that have these values."""
     removed = {id(a) for a in arguments}
     values = [a.value if isinstance(a, ast.keyword) else a for a in sorted_arguments(call)]
     indices = {i for i, value in enumerate(values) if id(value) in removed}
@@ -116,10 +102,7 @@ def add_import(facts: Facts, module: str, name: str | None = None) -> Edit:
 
 
 def name_for(facts: Facts, qualname: str) -> str | None:
-    """Return how the module already spells something of another module.
-
-    None is returned where it does not import what it needs.
-    """
+    """Return how the module spells what has a dotted name, None where it does not import it."""
     for binding_list in facts.names.root.bindings.values():
         for binding in binding_list:
             if binding.kind != "import":

@@ -101,10 +101,7 @@ class Imports:
         return False
 
     def _is_visible(self, name: str, qualname: str, at: ast.AST) -> bool:
-        """Return whether a name has its module-level meaning at a place.
-
-        It does unless a function, class or comprehension around the place gives it another meaning.
-        """
+        """Return whether a name means at a place what it means for the module."""
         return all(
             all(b.kind == "import" and b.qualname == qualname for b in scope.bindings[name])
             for scope in self._scopes(at)

@@ -40,10 +40,7 @@ def import_from_public(
 
 
 def read_from_public(facts: Facts, node: ast.Attribute, public: str) -> Fix | None:
-    """Return the fix that reads an attribute from its public module.
-
-    None is returned where the module does not import what it takes.
-    """
+    """Return the fix that reads an attribute from its public module, if that is imported."""
     name = edits.name_for(facts, public)
     if name is None or _is_shadowed(facts, node, name.partition(".")[0]):
         return None

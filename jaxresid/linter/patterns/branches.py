@@ -36,10 +36,7 @@ _LAYERS: dict[str, tuple[str, str | None, int | None]] = {
 
 
 def decision(facts: Facts, function: FunctionNode, name: str, depth: int = 0) -> ast.expr | None:
-    """Return the expression that needs the truth of a parameter, None where none is seen.
-
-    None is also returned where the function asks for the parameter's type first.
-    """
+    """Return what needs the truth of a parameter; None also where its type is asked for first."""
     if depth > _MAX_DEPTH:
         return None
     found = None
@@ -55,10 +52,7 @@ def decision(facts: Facts, function: FunctionNode, name: str, depth: int = 0) ->
 
 
 def _is(facts: Facts, node: ast.Name, function: FunctionNode, name: str, depth: int = 0) -> bool:
-    """Return whether a name is read and certainly is a parameter of a function.
-
-    It is too after `train = nn.merge_param("train", self.train, train)`.
-    """
+    """Return whether a name certainly is a parameter, also one that `nn.merge_param` merged."""
     if not isinstance(node.ctx, ast.Load) or depth > _MAX_DEPTH:
         return False
     match facts.names.bindings(node):
@@ -144,10 +138,7 @@ def _is_compact(facts: Facts, decorator: ast.expr) -> bool:
 
 
 def _callees(facts: Facts, call: ast.Call) -> list[tuple[Facts, FunctionNode, int]]:
-    """Return the functions that a call may run, and how many arguments come before its own.
-
-    Each has the facts of its module. There are none where the call may run something else.
-    """
+    """Return the functions that a call may run, each with its facts and its implicit arguments."""
     home, origin = _defined(facts, facts.names.single_origin(call.func))
     if isinstance(origin, (ast.FunctionDef, ast.Lambda)):
         bound = isinstance(call.func, ast.Attribute) and home.names.class_of(origin) is not None

@@ -99,10 +99,7 @@ def _is_definite_partial(facts: Facts, call: ast.Call | None) -> bool:
 
 
 def is_error_expected(facts: Facts, node: ast.AST) -> bool:
-    """Return whether the code around a node expects an error there.
-
-    It does inside `try`, `pytest.raises` and the like, or under a check of the version.
-    """
+    """Return whether a `try`, `pytest.raises` or a check of the version is around a node."""
     child = node
     for parent in facts.names.ancestors(node):
         if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and child in parent.body:

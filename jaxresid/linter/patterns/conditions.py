@@ -24,10 +24,7 @@ class Condition(NamedTuple):
 
 
 def around(facts: Facts, node: ast.AST) -> Iterator[Condition]:
-    """Yield the conditions under which a place of a function runs, innermost first.
-
-    What an `if` before it ends with a `return` is one too.
-    """
+    """Yield the conditions of a place, innermost first; an `if` that returned before counts."""
     child = node
     for parent in facts.names.ancestors(node):
         if isinstance(child, ast.stmt):

@@ -80,10 +80,7 @@ class Choice(NamedTuple):
 
 
 def only_if(facts: Facts, site: Site) -> Choice | None:
-    """Return the condition under which loops run a site, with a call of it where it does not hold.
-
-    None is returned where something else becomes of the site as well.
-    """
+    """Return the condition under which loops run a site, and else calls; None for other uses."""
     loops: list[Loop] = []
     calls: list[Use] = []
     for use in facts.site_uses(site):

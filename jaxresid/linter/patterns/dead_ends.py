@@ -56,12 +56,7 @@ def dead_end(facts: Facts, use: Use) -> str:
 
 
 class _Flow:
-    """Where values go.
-
-    Attributes:
-      converted: whether some become what JAX does not differentiate.
-      stopped: whether some go through `stop_gradient`.
-    """
+    """Where values go: whether some are converted to NumPy or numbers, or go through a stop."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts

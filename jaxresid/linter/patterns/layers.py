@@ -85,10 +85,7 @@ def _multiplies_nothing(qualname: str) -> bool:
 
 
 def _copies(qualname: str, call: ast.Call) -> bool:
-    """Return whether a layer may compute with copies of what it gets, as it is constructed.
-
-    For example with `dtype=`, or with keywords that are not visible.
-    """
+    """Return whether a layer may compute with copies of what it gets, for example with `dtype=`."""
     if _multiplies_nothing(qualname):
         return False
     for keyword in call.keywords:

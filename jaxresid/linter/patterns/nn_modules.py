@@ -27,10 +27,7 @@ _FROZEN = frozenset({"deterministic", "use_running_average"})
 
 
 def library(facts: Facts, cls: ModuleClass | None, depth: int = 0) -> str | None:
-    """Return the library from whose Module a class certainly derives, else None.
-
-    It is `linen`, `nnx`, `equinox` or `haiku`.
-    """
+    """Return `linen`, `nnx`, `equinox` or `haiku` if a class certainly derives from its Module."""
     if isinstance(cls, External):
         prefix, _, name = cls.qualname.rpartition(".")
         known = {"flax.linen": "linen", "flax.nnx": "nnx", "equinox.nn": "equinox"}

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 class FactoryCall(NamedTuple):
-    """A call of a policy factory, or a `functools.partial` of one.
-
-    Attributes:
-      name: the factory's name in `jax.checkpoint_policies`.
-    """
+    """A call of a policy factory, or a `functools.partial` of one."""
 
     call: ast.Call
     name: str

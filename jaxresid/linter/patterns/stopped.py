@@ -117,10 +117,7 @@ def _all_loads_stopped(facts: Facts, bindings: Iterable[Binding]) -> bool:
 
 
 def arguments_are_stopped(facts: Facts, site: Site, use: Use) -> bool:
-    """Return whether a call gives a site nothing that a derivative could be taken of.
-
-    The function must be visible, and read nothing of the functions around it.
-    """
+    """Return whether a call gives a visible, closed function nothing but stopped values."""
     call = use.node
     if not isinstance(call, ast.Call) or not {"jit", "vmap"}.issuperset(use.through):
         return False

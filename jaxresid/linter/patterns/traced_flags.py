@@ -49,13 +49,7 @@ class TracedFlag:
 
 
 class TracedFlags(NamedTuple):
-    """The flags and strings that a site traces.
-
-    Attributes:
-      home: the facts of the module that defines the function.
-      flags: each parameter once, in order.
-      static: the positions that should be static.
-    """
+    """The flags and strings that a site traces, and the positions that should be static."""
 
     home: Facts
     flags: tuple[TracedFlag, ...]

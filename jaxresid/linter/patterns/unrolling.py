@@ -36,10 +36,7 @@ def is_unrolled(facts: Facts, loop: Loop) -> bool:
 
 
 def unrolling_choice(facts: Facts, loop: Loop) -> tuple[ast.expr, bool] | None:
-    """Return the test on which a loop is unrolled completely, with whether it has to hold.
-
-    It is that of `unroll=n if unroll_layers else 1`.
-    """
+    """Return the test and its truth of `unroll=n if unroll_layers else 1`, else None."""
     given = None if loop.arguments.dynamic else unroll_argument(loop)
     bindings = facts.names.bindings(given) if isinstance(given, ast.Name) else ()
     if len(bindings) == 1 and bindings[0].kind == "assign":
@@ -74,10 +71,7 @@ def _length_argument(loop: Loop) -> ast.expr | None:
 
 
 def _is_length(loop: Loop, unroll: ast.expr) -> bool:
-    """Return whether an unrolling is written as the loop's length.
-
-    That is `length=n, unroll=n`, or `len(xs)` and `xs.shape[0]` of its `xs`.
-    """
+    """Return whether an unrolling is written as the length, or as `len(xs)` or `xs.shape[0]`."""
     if isinstance(unroll, ast.Constant) or loop.qualname in _FORI:
         return False
     text = ast.unparse(unroll)
@@ -113,10 +107,7 @@ def _arange(facts: Facts, xs: ast.expr | None) -> int | None:
 
 
 def _value(facts: Facts, node: ast.expr | None) -> object:
-    """Return the value of a literal, of a name that has one, and of a parameter by default.
-
-    None is returned where it has no such value.
-    """
+    """Return the value of a literal, a name that has one or a parameter by default, else None."""
     bindings = facts.names.bindings(node) if isinstance(node, ast.Name) else ()
     if len(bindings) == 1 and bindings[0].kind == "param":
         return _default(facts, bindings[0])

@@ -111,11 +111,7 @@ class RoleResolver:
         return role is not None and role.entry == "partial"
 
     def arguments(self, call: ast.Call | None, role: Role) -> CallArguments:
-        """Return a call's arguments together with those bound before it.
-
-        Args:
-          call: the call; None where only bound arguments exist.
-        """
+        """Return a call's arguments with those bound before it, or these alone without a call."""
         positional: list[ast.expr] = []
         keywords: dict[str, ast.keyword] = {}
         dynamic = False

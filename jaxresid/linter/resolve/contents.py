@@ -51,11 +51,7 @@ class Question(NamedTuple):
 
 
 class FileWords:
-    """The words of one file that questions are about, each found when it is first needed.
-
-    Args:
-      path: where it is, for what stops files that take too long.
-    """
+    """The words of one file that questions are about, each found when it is first needed."""
 
     __slots__ = ("_answers", "_attributes", "_imported", "_modules", "_path", "content")
 

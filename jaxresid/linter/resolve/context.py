@@ -266,11 +266,7 @@ class ContextResolver(UseResolver):
         return {last: tuple(dict.fromkeys(nodes)) for last, nodes in found.items()}
 
     def external_loads(self, last: str) -> dict[str, list[ast.expr]]:
-        """Return where this module reads what has a name in another one, by its dotted names.
-
-        Args:
-          last: the last part of the dotted name.
-        """
+        """Return where this module reads what has this last name in others, by its dotted names."""
         assert self.project is not None
         found: dict[str, list[ast.expr]] = {}
         for node in self._imported_loads.get(last, ()):

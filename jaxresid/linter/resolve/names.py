@@ -231,10 +231,7 @@ class Names:
         return scope
 
     def _known_target(self, node: ast.Name) -> bool:
-        """Return whether the statement around a stored name has already bound it.
-
-        It always has, except for `del`, augmented assignment and bare annotations.
-        """
+        """Return whether a stored name is bound already: not by `del` and augmented assignment."""
         parent = self.parents.get(node)
         return not isinstance(parent, (ast.Delete, ast.AugAssign))
 
@@ -414,10 +411,7 @@ class Names:
     def _reaching(
         self, bindings: list[Binding], use: ast.AST | None, scope: Scope
     ) -> tuple[Binding, ...]:
-        """Return those of a scope's bindings of one name that reach a use.
-
-        Where `use` is None, they are those that reach the end of the scope.
-        """
+        """Return the bindings of one name that reach a use, or the end of the scope for None."""
         reaching: list[Binding] = []
         around = set(self.ancestors(use)) if use is not None else None
         last, found = len(bindings), use is None
@@ -456,10 +450,7 @@ class Names:
         )
 
     def _other_branch(self, one: ast.AST, other: ast.AST) -> bool:
-        """Return whether two nodes are in different branches of one `if` or `match`.
-
-        If so, neither sees the other.
-        """
+        """Return whether two nodes are in different branches of one `if` or `match`."""
         if not any(isinstance(parent, (ast.If, ast.Match)) for parent in self.ancestors(one)):
             return False
         path = dict(self._path(one))
@@ -661,10 +652,7 @@ class Names:
         yield from readers.get(binding, ())
 
     def constant(self, node: ast.AST | None) -> object:
-        """Return the value of a literal expression, else `Ellipsis`.
-
-        Literals are strings, numbers, and tuples of them.
-        """
+        """Return the value of a string, a number or a tuple of them, else `Ellipsis`."""
         origin = self.single_origin(node)
         if not isinstance(origin, ast.expr):
             return ...

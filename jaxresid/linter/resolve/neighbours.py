@@ -101,12 +101,7 @@ class _Known:
 
 
 class Neighbours:
-    """The files of a project, as others ask for them.
-
-    Args:
-      parse: parses a file, None where that fails.
-      askable: what may be asked of other modules.
-    """
+    """The files of a project, as others ask for them."""
 
     def __init__(
         self,

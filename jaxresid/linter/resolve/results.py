@@ -270,12 +270,7 @@ def _reached(
     depth: int = 0,
     seen: set[tuple[ast.expr, Path]] | None = None,
 ) -> Path | None:
-    """Return which part of a call's result a part of an expression is, None where it is none.
-
-    Args:
-      path: which part of the expression.
-      seen: what was asked about already, and not reached.
-    """
+    """Return which part of a call's result a part of an expression is, None where it is none."""
     seen = set() if seen is None else seen
     if not path:
         value = _without_arithmetic(facts, function, value, keys=True)
@@ -398,10 +393,7 @@ def returned(function: FunctionNode) -> list[ast.expr]:
 
 
 def is_only(facts: Facts, function: FunctionNode, call: ast.expr) -> bool:
-    """Return whether a function does nothing but one call (and hand its result on).
-
-    What only sets up the call may stand before it: constants, unpacking, indices, other shapes.
-    """
+    """Return whether a function does nothing but set up one call, and hand its result on."""
     return returns(facts, function, call) and _all_set_up(
         facts, function, statements(function), call
     )
@@ -410,10 +402,7 @@ def is_only(facts: Facts, function: FunctionNode, call: ast.expr) -> bool:
 def _all_set_up(
     facts: Facts, function: FunctionNode, block: list[ast.stmt], call: ast.expr
 ) -> bool:
-    """Return whether all statements only set up a call, hand its result on, or stand in its place.
-
-    In its place stands another arm of an `if`, whatever it does.
-    """
+    """Return whether statements set up a call, hand its result on, or are in another arm."""
     for statement in block:
         match statement:
             case ast.Return() | ast.Assert() | ast.Pass():

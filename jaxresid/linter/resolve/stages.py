@@ -64,11 +64,7 @@ def outermost(facts: Facts, derivative: ast.AST) -> bool:
 
 
 def _trains(facts: Facts, place: ast.AST, depth: int = 0) -> bool:
-    """Return whether an optimizer gets the gradient that a call computes, as far as is certain.
-
-    The gradient is followed through the statements of its function, and to the callers of one that
-    returns it.
-    """
+    """Return whether an optimizer gets the gradient of a call, here or in callers, for certain."""
     function = facts.names.function(place)
     if not isinstance(place, ast.Call) or function is None or depth > _MAX_CHAIN:
         return False
@@ -181,10 +177,7 @@ def _is_first_target(statement: ast.stmt, name: str) -> bool:
 
 
 def top_derivatives(facts: Facts, uses: tuple[Use, ...]) -> list[Use] | None:
-    """Return the reverse-mode derivatives among a function's uses.
-
-    None is returned where another use shows that the function is a part of something larger.
-    """
+    """Return the reverse-mode derivatives among uses, None where others show a larger whole."""
     found = []
     for use in uses:
         match use.kind:
@@ -243,10 +236,7 @@ def differentiating(
 
 
 def _handed_on(facts: Facts, use: Use, parts: frozenset[Part], *, whole: bool) -> frozenset[Part]:
-    """Return the parts of a function's result that parts of a call in it are, none for another use.
-
-    Where all is asked for, there are none either if the function does more than the call.
-    """
+    """Return the parts of a function's result that parts of a call in it, or all it does, are."""
     outer = facts.names.function(use.node)
     if not isinstance(use.node, ast.Call) or outer is None:
         return frozenset()
@@ -281,10 +271,7 @@ def related_place(facts: Facts, node: ast.AST, message: str) -> tuple[Related, .
 
 
 def site_text(facts: Facts, site: Site) -> str:
-    """Return a site as the user would name it, with the backticks.
-
-    For example: `jax.checkpoint(loss)`, or `@jax.checkpoint` on `loss`.
-    """
+    """Return a site as the user wrote it: `jax.checkpoint(loss)`, `@jax.checkpoint` on `loss`."""
     callee = callee_text(site)
     if site.definition is not None:
         return f"`@{callee}` on `{site.definition.name}`"
@@ -363,10 +350,7 @@ def is_checkpointed(facts: Facts, body: ast.expr) -> bool | None:
 
 
 def contains_unknown_remat(node: ast.AST) -> bool:
-    """Return whether code mentions checkpointing in a way that is not resolved.
-
-    Examples are a helper's name or a configuration's flag.
-    """
+    """Return whether code has a word with `remat` or `checkpoint` that is not resolved."""
     for inner in ast.walk(node):
         word = ""
         match inner:

@@ -60,11 +60,7 @@ PLAIN = frozenset({"jit", "vmap", "partial", "element", "iterated", "class", "in
 
 
 class RemoteCheckpoint(NamedTuple):
-    """A checkpoint in another module.
-
-    Attributes:
-      callee: how that module spells it: `nn.remat`.
-    """
+    """A checkpoint in another module, as that spells it: `nn.remat`."""
 
     callee: str
     path: str
@@ -175,11 +171,7 @@ class UseResolver(SiteFinder):
         return self._uses[key]
 
     def _unique(self, uses: Iterator[Use]) -> tuple[Use, ...]:
-        """Return each use once, following a bounded number of steps.
-
-        Chains of helpers that each use their argument twice would otherwise take exponentially
-        many.
-        """
+        """Return each use once, within a bound: chains of helpers may have exponentially many."""
         outer, allowed = self._steps_left, min(_MAX_STEPS, self._all_steps_left)
         self._steps_left = allowed
         try:
@@ -381,11 +373,7 @@ class UseResolver(SiteFinder):
     def _iterated(
         self, call: ast.Call, node: ast.AST
     ) -> tuple[ast.For | ast.comprehension, ast.expr | None] | None:
-        """Return the loop over `enumerate(blocks)` and the like, with what takes their elements.
-
-        Args:
-          node: the argument that is followed.
-        """
+        """Return the loop over `enumerate(blocks)` and the like, with what takes their elements."""
         callee = self._iterator(call)
         parent = self.names.parents.get(call)
         loop: ast.For | ast.comprehension

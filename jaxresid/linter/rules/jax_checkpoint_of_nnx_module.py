@@ -145,9 +145,7 @@ def _is_unbound(facts: Facts, site: Site) -> bool:
 def _class_of_argument(
     facts: Facts, site: Site, function: FunctionNode, index: int
 ) -> modules.ModuleClass | None:
-    """The class that an argument of a checkpointed function has by its annotation, or in all calls
-    that are visible.
-    """
+    """Return the class of an argument by its annotation, or in all calls that are visible."""
     annotation = function.args.args[index].annotation
     if isinstance(annotation, (ast.Name, ast.Attribute)):
         cls = facts.names.single_origin(annotation)
@@ -171,10 +169,7 @@ def _closed_over(facts: Facts, site: Site) -> str | None:
 
 
 def _bound(facts: Facts, site: Site) -> str | None:
-    """What an instance, or a bound method, that a site is given updates.
-
-    `nnx.remat` of a bound method is another mistake (JXR602).
-    """
+    """What the instance, or for `jax.checkpoint` the bound method, of a site updates."""
     target, is_jax = site.target, site.api.library == "jax"
     if is_jax and isinstance(target, ast.Attribute) and target.attr == "__call__":
         target = target.value

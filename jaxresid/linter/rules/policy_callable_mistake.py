@@ -208,9 +208,6 @@ def _conditional(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _never_returns(facts: Facts, function: ast.FunctionDef) -> bool:
-    """Whether the end of a function is always reached: no return, raise or yield in it, and
-    something else than `...`.
-    """
     leaving = (ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Assert)
     inside = (n for n in ast.walk(function) if isinstance(n, leaving))
     return not any(facts.names.function(n) is function for n in inside) and not (

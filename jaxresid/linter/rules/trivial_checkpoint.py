@@ -193,10 +193,7 @@ def _body(facts: Facts, function: FunctionNode, site: Site) -> str:
 def _given_layer(
     facts: Facts, function: FunctionNode, func: ast.expr, site: Site
 ) -> tuple[str, ...]:
-    """The layers that the calls of a site give for the parameter that its function calls.
-
-    There are none unless every call gives one.
-    """
+    """The layers that every call of a site gives for the parameter that its function calls."""
     names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
     if not isinstance(func, ast.Name) or func.id not in names:
         return ()
@@ -242,11 +239,7 @@ def _is_leaf(node: ast.expr) -> bool:
 
 
 def _is_given(node: ast.expr) -> bool:
-    """Return whether a factor is an array that the function gets, and not made of one.
-
-    A product keeps a slice, a transpose or a cast beside the array that it is made of: a loop
-    stacks them.
-    """
+    """Whether a factor is kept as it is; a loop stacks its slice, transpose or cast beside it."""
     match node:
         case ast.Name() | ast.Constant():
             return True
@@ -271,9 +264,6 @@ def _is_product(facts: Facts, node: ast.AST) -> bool:
 
 
 def _is_linear(facts: Facts, node: ast.expr) -> bool:
-    """Whether an expression is linear in arrays that it is given, products of two of them
-    included.
-    """
     match node:
         case ast.BinOp(op=ast.MatMult(), left=left, right=right):
             return _is_given(left) and _is_given(right)

@@ -125,11 +125,6 @@ class UndefinedCheckpointName(Rule):
 
 
 def _is_nowhere(facts: Facts, mention: Mention, *, is_closed: bool) -> bool:
-    """Return whether a name stands nowhere but in policies.
-
-    Args:
-      is_closed: whether only the module is asked, where it may be the name of a layer too.
-    """
     if not is_closed:
         project = facts.project
         assert project is not None

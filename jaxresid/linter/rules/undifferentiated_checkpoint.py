@@ -112,7 +112,4 @@ def _no_reverse(facts: Facts, site: Site, use: Use) -> str:
 
 
 def _differentiated_later(facts: Facts, use: Use) -> bool:
-    """Whether what forward mode gives may be differentiated in turn (Hessians): `jacfwd` makes a
-    function, `jvp` runs in one that somebody might differentiate.
-    """
     return any(u.kind in {"derivative", "loop", "checkpoint"} for u in facts.uses(use.node))

@@ -56,8 +56,6 @@ class UnusedSuppression(Rule):
     """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
-        """Nothing: what is unused shows when all rules have spoken, so the engine asks
-        `suppress.apply`.
-        """
+        """Nothing: `suppress.apply` reports it, when all rules have spoken."""
         del facts
         return iter(())

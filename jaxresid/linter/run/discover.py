@@ -187,12 +187,7 @@ def _file(
 
 
 class _Pattern(NamedTuple):
-    """A line of a .gitignore.
-
-    Attributes:
-      matches: the regex of the path relative to the .gitignore, or of its last component.
-      whole: whether the regex is of the path.
-    """
+    """A line of a .gitignore, for the path relative to that (`whole`), or its last component."""
 
     matches: re.Pattern[str]
     whole: bool
@@ -249,10 +244,6 @@ def _pattern(line: str) -> _Pattern | None:
 
 @cache
 def _tokens() -> re.Pattern[str]:
-    """Return the regex of a glob's tokens.
-
-    It is compiled only where there is a .gitignore to read, as most commit hooks need none.
-    """
     return re.compile(r"(?:^|(?<=/))\*\*+/|(?:^|(?<=/))\*\*+$|\*+|\\.|.", re.DOTALL)
 
 
@@ -368,10 +359,7 @@ class _Ignores(NamedTuple):
 
 
 def _ignores_above(directory: str) -> _Ignores:
-    """Return the ignore files that count above a directory.
-
-    There are none if they ignore the directory itself.
-    """
+    """Return the ignore files that count above a directory, none if they ignore it."""
     above = list(Path(directory).parents)
     repository = next((i for i, d in enumerate(above) if (d / ".git").exists()), None)
     if repository is None or os.path.exists(os.path.join(directory, ".git")):
@@ -410,10 +398,7 @@ def _read(path: str) -> str:
 
 @lru_cache(maxsize=256)
 def _possible_names(text: str) -> re.Pattern[str] | None:
-    """Return a regex for the last components of the paths that a .gitignore's text ignores.
-
-    It may match more names than those. None is returned where nothing is ignored.
-    """
+    """Return a regex that the last components of ignored paths match, None if nothing is."""
     pieces: dict[str, None] = {}
     for line in text.split("\n"):
         pattern = line.removesuffix("\r").rstrip(" ")
@@ -462,10 +447,7 @@ def project_root(path: str | os.PathLike[str]) -> Path:
 
 
 def marked_root(directory: Path) -> Path | None:
-    """Return the nearest directory upwards that a file or `.git` marks as that of a project.
-
-    None is returned where there is none, or the directory is in an installed package.
-    """
+    """Return the nearest directory upwards of a project, None in an installed package."""
     for each in (directory, *directory.parents):
         if each.name in _INSTALLED:
             break

@@ -82,12 +82,7 @@ def lint_bytes(
     project: Project | None = None,
     file: Path | None = None,
 ) -> Linted:
-    """Lint one file's content.
-
-    Args:
-      path: the file as it is shown; its suffix tells a notebook.
-      file: where it is, for the project's index.
-    """
+    """Lint one file's content; `path` is how it is shown, and `file` where it is in the project."""
     if not funnel.mentions(raw, settings.markers):
         return Linted(path, ())
     document = read(raw, path)
@@ -248,10 +243,7 @@ def fix_bytes(
 def _fixes_of_round(
     document: Document, violations: Sequence[Violation], settings: LintSettings
 ) -> list[Violation]:
-    """Return the violations to fix in one round, in source order.
-
-    Overlapping ones are left for the next round.
-    """
+    """Return the violations to fix in one round, in source order, none of which overlap."""
     source = document.source
     taken: list[tuple[int, int]] = []
     chosen = []
@@ -287,10 +279,6 @@ def _applied(document: Document, violations: Sequence[Violation]) -> bytes | Non
 
 
 def _rows_expected_to_fail(tree: ast.Module) -> frozenset[int]:
-    """Return the rows inside `with pytest.raises(...)` and `assertRaises`.
-
-    A mistake there is intended.
-    """
     rows: set[int] = set()
     for node in walk(tree):
         match node:

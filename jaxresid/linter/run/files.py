@@ -87,11 +87,7 @@ class LintRun:
         self._remembered: Remembered | None = None
 
     def config_in(self, directory: Path) -> Config:
-        """Return the configuration for the files of a directory.
-
-        Raises:
-          ConfigError: It is not understood, or names a rule that does not exist.
-        """
+        """Return the configuration for the files of a directory; a `ConfigError` may be raised."""
         if self.nearest is None or self.is_alone(directory):
             return self.config
         if directory not in self._configs:
@@ -107,11 +103,7 @@ class LintRun:
         return self._configs[directory]
 
     def entries(self, config: Config) -> tuple[RuleEntry, ...]:
-        """Return the rules that a configuration turns on, apart from exceptions for single files.
-
-        Raises:
-          ConfigError: The configuration names a rule that does not exist.
-        """
+        """Return the rules that a configuration turns on, without exceptions for single files."""
         if config not in self._entries:
             config.validate(KNOWN)
             self._entries[config] = tuple(
@@ -426,10 +418,7 @@ def _without_fixes(config: Config) -> Config:
 
 
 class _Fixable:
-    """A function that tells whether the configuration allows a rule's fixes.
-
-    It is a class so that it can be sent to another process.
-    """
+    """Tells whether the configuration allows a rule's fixes, in another process too."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

@@ -166,11 +166,7 @@ def within_limit(lint: FileLinter, absolute: Path, work: Callable[[], _T]) -> _T
 
 
 def _outcome(lint: FileLinter, file: CandidateFile) -> _Outcome:
-    """Lint a file.
-
-    One that takes too long is stopped, and so is one that does for this one to read: then this one
-    is linted without it.
-    """
+    """Lint a file, without those that take too long to read for it."""
     linted = None
     if file.absolute not in lint.over_limit_files:
         work = partial(lint.content, file.raw, file.path, file.absolute)

@@ -130,10 +130,7 @@ def logical_end(text: str, pos: int, nested: bool = True) -> tuple[int, bool]:
 
 
 def _plain_end(text: str, pos: int, quote: str) -> int:
-    """Return where a string ends.
-
-    Where it is not closed, that is the end of its line, or of the text.
-    """
+    """Return where a string ends; an open one with its line, or with the text."""
     if match := _STRING_END[quote].match(text, pos):
         return match.end()
     if len(quote) == 3:

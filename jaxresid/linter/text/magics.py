@@ -54,11 +54,7 @@ class MaskedCell(NamedTuple):
 
 
 def masked(text: str, *, of_databricks: bool = False) -> MaskedCell:
-    """Return the Python of a cell.
-
-    Args:
-      of_databricks: whether a cell may begin with the name of its language, `%sql`.
-    """
+    """Return the Python of a cell, which on Databricks may begin with its language, `%sql`."""
     lines, cuts, is_prompted = _cut(text)
     cell = "".join(lines)
     cell_magic = _CELL_MAGIC.match(cell)
@@ -87,11 +83,7 @@ def blanked(text: str) -> MaskedCell:
 
 
 def _cut(text: str) -> tuple[list[str], list[int], bool]:
-    """Return lines without their common indentation and prompts.
-
-    Returns:
-      The lines, how much of each was cut, and whether there were prompts.
-    """
+    """Return lines without indentation and prompts, how much was cut, and if there were prompts."""
     lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text)
     written = [line for line in lines if line.strip()]
     if not written:
@@ -147,10 +139,7 @@ def _magic_start(text: str, pos: int) -> int | None:
 
 
 def _magic_end(text: str, pos: int) -> int:
-    """Return where a magic ends, after its line end.
-
-    A backslash at the end of a line continues it.
-    """
+    """Return where a magic ends, after its line end; a backslash before that continues it."""
     while True:
         after = LINE_END.search(text, pos)
         if after is None:

@@ -108,10 +108,7 @@ def _string_body(text: str, ascii_only: bool) -> str:
 
 
 def _rewritten(literal: str, old: str, new: str, ascii_only: bool) -> str:
-    """Return a JSON string literal with another value.
-
-    The characters that stay keep their spelling.
-    """
+    """Return a JSON string literal with another value; characters that stay keep their spelling."""
     spelled = _CHARACTER.findall(literal[1:-1])
     assert len(spelled) == len(old)
     head = _common_prefix_length(old, new)
@@ -121,11 +118,7 @@ def _rewritten(literal: str, old: str, new: str, ascii_only: bool) -> str:
 
 
 def _rewritten_list(text: str, items: Sequence[str], new: str, ascii_only: bool) -> str:
-    """Return the text of a list of strings that join to `new`.
-
-    Args:
-      new: what the strings of the new list join to.
-    """
+    """Return the text of a list of strings that join to `new`."""
     spans = [(v.start, v.end) for v in _elements(text)]
     by_any = list(items) == "".join(items).splitlines(keepends=True)
     lines = new.splitlines(keepends=True) if by_any else re.findall(r"[^\n]*\n|[^\n]+", new)
@@ -210,11 +203,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Notebook:
-    """The Python of a notebook.
-
-    Attributes:
-      text: the code cells joined, magics replaced by Python of the same width that does nothing.
-    """
+    """The code cells joined, magics replaced by Python of the same width that does nothing."""
 
     text: str
     cells: tuple[Cell, ...]

@@ -173,10 +173,7 @@ def _within(comment: Comment, start: int, end: int) -> Span:
 
 
 def _rows(comment: Comment, scanned: Scan, lines: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the rows that a line's `ignore` covers.
-
-    They are its own row, and, when it is alone on its line, what follows.
-    """
+    """Return the rows that an `ignore` covers: its own, and what follows if it is alone there."""
     if not comment.alone:
         return (comment.row,)
     index = bisect_left(scanned.logical, (comment.row,))

@@ -251,11 +251,7 @@ class Commands:
 
 
 def _arguments(given: Sequence[Any]) -> list[str | None]:
-    """Return the arguments of a command, at least one.
-
-    Raises:
-      InputsError: One is no text.
-    """
+    """Return the arguments of a command, at least one; raise InputsError for what is no text."""
     for each in given:
         if each is not None and not isinstance(each, str):
             raise InputsError(f"{each!r} is no argument of a command: write text")

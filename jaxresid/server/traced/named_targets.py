@@ -53,11 +53,7 @@ def project_folders(paths: Iterable[Path]) -> list[Path]:
 
 
 def name_in(target: NamedTarget, folder: Path, path: Path) -> str | None:
-    """Return the name that a target has in a file; None where it is in another one.
-
-    Args:
-      folder: the folder of the configuration file that names it.
-    """
+    """Return the name that a target of a project's folder has in a file, None if not there."""
     place, _, attribute = _FRAMEWORK.sub("", target.target, count=1).rpartition(":")
     named = _NAME.match(attribute)
     if named is None or path not in _files(place, folder):

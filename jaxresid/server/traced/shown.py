@@ -26,12 +26,7 @@ _MOST_KNOWN = 256
 
 @dataclass(frozen=True)
 class Seen:
-    """A kept result beside a document.
-
-    Attributes:
-      rows: where the lines of the document went since, from 1.
-      is_stale: whether something that it depends on has changed since.
-    """
+    """A kept result beside a document, whose lines (from 1) have moved to other rows since."""
 
     kept: Kept
     rows: Mapping[int, int]
@@ -45,11 +40,7 @@ class Seen:
 
 
 class Shown:
-    """Says what traces found in documents.
-
-    Args:
-      folders: returns the folders of the workspace; of files elsewhere nothing is said.
-    """
+    """Says what traces found in documents of the workspace."""
 
     def __init__(
         self,
@@ -67,11 +58,7 @@ class Shown:
     # -- what is asked for -------------------------------------------------------------------
 
     def hints(self, document: Document, first: int, last: int, encoding: str) -> list[Json]:
-        """Return the inlay hints of a document.
-
-        Args:
-          first: the first line that is shown, from 0.
-        """
+        """Return the inlay hints of a document between two lines, from 0."""
         from jaxresid.render.in_editor import hint_text
 
         buffer = self._buffer(document)
@@ -149,11 +136,7 @@ class Shown:
         return list(found)
 
     def hover(self, document: Document, line: int) -> str | None:
-        """Return what a line keeps, in Markdown; None where nothing is known of it.
-
-        Args:
-          line: the line, from 0.
-        """
+        """Return what a line (from 0) keeps, in Markdown; None where nothing is known of it."""
         from jaxresid.render.in_editor import hover_page
 
         pages = []
@@ -268,11 +251,7 @@ def _lens(row: int, title: str) -> Json:
 
 
 def _definition(lines: Sequence[str], function: str, row: int) -> int | None:
-    """Return the row of the `def` of a function, above one of its lines; None where there is none.
-
-    Args:
-      row: a row in it, from 1.
-    """
+    """Return the row of the `def` of a function above one of its rows, both from 1."""
     name = re.escape(function.rpartition(".")[2])
     pattern = re.compile(rf"\s*(async\s+)?def\s+{name}\b")
     return next((at for at in range(row, 0, -1) if pattern.match(lines[at - 1])), None)

@@ -15,11 +15,7 @@ TRACE, PLAN, APPLY_PLAN = "jaxresid.trace", "jaxresid.plan", "jaxresid.applyPlan
 
 @dataclass(frozen=True, slots=True)
 class TargetHere:
-    """A named target at the line that defines it.
-
-    Attributes:
-      folder: the folder of the configuration file that names it.
-    """
+    """A named target, the folder of its configuration, and the row that defines it."""
 
     name: str
     folder: Path

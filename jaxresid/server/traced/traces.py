@@ -23,12 +23,7 @@ _LOOK_S = 1.0
 
 
 class Traces:
-    """Answers from the last results of the named targets.
-
-    Args:
-      changed: called where what was answered before no longer holds; with whether there are new
-        results.
-    """
+    """Answers from the last results; says where answers changed, and if there are new ones."""
 
     def __init__(
         self,
@@ -84,21 +79,13 @@ class Traces:
         return [] if document is None else self._shown.lenses(document, runs=runs)
 
     def actions(self, document: Document, first: int, last: int) -> list[Any]:
-        """Return the commands for the targets that some lines define, as actions.
-
-        Args:
-          first: the first line, from 0.
-        """
+        """Return the commands for the targets that lines (from 0) define, as actions."""
         found = self._shown.commands(document)
         here = [command for row, command in found if first <= row - 1 <= last]
         return [{"title": command["title"], "command": command} for command in here]
 
     async def hover(self, uri: str, line: int, page: Any, *, markdown: bool) -> Any:
-        """Return a hover with what a line keeps below what it has already; None for neither.
-
-        Args:
-          page: the hover without it, or None.
-        """
+        """Return a hover (or None) with what a line keeps added below."""
         document = await self._after_looking(uri)
         kept = None if document is None else self._shown.hover(document, line)
         if kept is None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from jaxresid.base.violations import Edit, Violation
 from jaxresid.linter.text import suppress
+from jaxresid.linter.text.source import UndecodableError
 from jaxresid.render.lint.formats.lsp import diagnostic, edits_at
 from jaxresid.server.buffers import Buffer
 from jaxresid.server.documents import Document, OpenFile
@@ -56,8 +57,11 @@ class Findings:
         document = self._document(path)
         buffer = document.parts[cell].buffer if document and cell in document.parts else None
         if buffer is None:
-            buffer = _saved(path)
-        return column if buffer is None else buffer.character(row, column, self.encoding)
+            try:
+                buffer = Buffer.saved(Path(path))
+            except (OSError, UndecodableError):
+                return column
+        return buffer.character(row, column, self.encoding)
 
     def _document(self, path: str) -> Document | None:
         if path == str(self.document.path):
@@ -167,12 +171,3 @@ def without_versions(edit: Json) -> Json:
 def is_asked_for(kind: str, only: Sequence[str] | None) -> bool:
     """Return whether an action of a kind is among those that a client asks for."""
     return only is None or any(kind == o or kind.startswith(f"{o}.") for o in only)
-
-
-def _saved(path: str) -> Buffer | None:
-    from jaxresid.linter.text.source import SourceText, UndecodableError
-
-    try:
-        return Buffer(SourceText.decode(Path(path).read_bytes(), path).text, 0)
-    except (OSError, UndecodableError):
-        return None

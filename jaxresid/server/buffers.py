@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 from jaxresid.base.violations import Edit, Span
@@ -71,6 +72,11 @@ class Buffer:
 
     text: str
     version: int
+
+    @classmethod
+    def saved(cls, path: Path) -> Buffer:
+        """Return the text of a file that is not open; raise OSError or UndecodableError."""
+        return cls(SourceText.decode(path.read_bytes(), str(path)).text, 0)
 
     @cached_property
     def _source(self) -> SourceText:

@@ -183,6 +183,9 @@ class Session:
     def _did_close(self, params: Any) -> None:
         self._close(params.text_document.uri)
 
+    def _did_close_notebook(self, params: Any) -> None:
+        self._close(params.notebook_document.uri)
+
     def _close(self, uri: str) -> None:
         if self._files.remove(uri) is not None:
             for shown in self._shown.pop(uri, set()):
@@ -222,9 +225,6 @@ class Session:
         for text in (found.text_content if found is not None else None) or ():
             self._change(text.document, text.changes)
         self._linting.changed(uri)
-
-    def _did_close_notebook(self, params: Any) -> None:
-        self._close(params.notebook_document.uri)
 
     # -- answers -----------------------------------------------------------------------------
 

@@ -27,7 +27,8 @@ def folded(paths: Iterable[str]) -> str:
     for at in range(1, len(parts), 2):
         numbers = {int(path[at]) for path in each}
         if len({path[at] for path in each}) > 1:
-            parts[at] = _range(numbers) if _is_index(parts, at) else "*"
+            is_index = parts[at - 1].endswith("[") and parts[at + 1].startswith("]")
+            parts[at] = _range(numbers) if is_index else "*"
     return "".join(parts)
 
 
@@ -54,10 +55,6 @@ def _folded_scope(alike: list[str]) -> str:
         return folded(alike)
     parts = zip(*(scope.split("/") for scope in alike), strict=False)
     return "/".join(p[0] if len(set(p)) == 1 else max(map(pattern, p), key=len) for p in parts)
-
-
-def _is_index(parts: list[str], at: int) -> bool:
-    return parts[at - 1].endswith("[") and parts[at + 1].startswith("]")
 
 
 def _range(numbers: set[int]) -> str:

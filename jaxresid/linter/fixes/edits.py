@@ -73,34 +73,6 @@ def _rewritten(source: SourceText, arguments: ArgumentList) -> Edit:
     return _minimal(source, Edit(span, arguments.text))
 
 
-def add_import(facts: Facts, module: str, name: str | None = None) -> Edit:
-    """Return the edit that adds an import after those at the top of the module.
-
-    The import is `from module import name`, or `import module` where there is no name.
-    """
-    statement = f"from {module} import {name}" if name else f"import {module}"
-    tree = facts.names.tree
-    lines = facts.source.lines
-    # After a `#!`, an encoding, a licence: the first two mean nothing on any other line.
-    row = 1 + next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    for node in tree.body:
-        is_docstring = (
-            node is tree.body[0]
-            and isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        )
-        if is_docstring or isinstance(node, (ast.Import, ast.ImportFrom)):
-            row = (node.end_lineno or node.lineno) + 1
-        else:
-            break
-    else:
-        row = len(lines) + 1
-    newline = "\r\n" if "\r\n" in facts.source.text else "\n"
-    lead = "" if row <= len(lines) or facts.source.text.endswith("\n") else newline
-    return Edit(Span(row, 0, row, 0), f"{lead}{statement}{newline}")
-
-
 def name_for(facts: Facts, qualname: str) -> str | None:
     """Return how the module spells what has a dotted name, None where it does not import it."""
     for binding_list in facts.names.root.bindings.values():

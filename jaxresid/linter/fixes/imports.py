@@ -12,7 +12,7 @@ from jaxresid.base.violations import Edit, Span
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
-    from jaxresid.linter.resolve.names import Binding, Scope
+    from jaxresid.linter.resolve.names import Binding
 
 _Import = ast.Import | ast.ImportFrom
 # The order that isort and ruff keep: future, standard library, everything else.
@@ -104,7 +104,7 @@ class Imports:
         """Return whether a name means at a place what it means for the module."""
         return all(
             all(b.kind == "import" and b.qualname == qualname for b in scope.bindings[name])
-            for scope in self._scopes(at)
+            for scope in self.facts.names.scopes_around(at)
             if name in scope.bindings
         )
 
@@ -114,13 +114,6 @@ class Imports:
             for b in self.facts.names.root.bindings.get(name, ())
         )
         return not is_taken and self._is_visible(name, qualname, at)
-
-    def _scopes(self, at: ast.AST) -> Iterator[Scope]:
-        names = self.facts.names
-        scope = next((s for n in ast.walk(at) if (s := names.scopes.get(n))), None)
-        while scope is not None and scope is not names.root:
-            yield scope
-            scope = scope.parent
 
     # -- where imports go ----------------------------------------------------------------------
 
@@ -148,7 +141,7 @@ class Imports:
                     groups[-1].append(node)
                 else:
                     groups.append([node])
-            elif not _is_docstring(node, self.facts.names.tree):
+            elif node.lineno > self._docstring_end():
                 break
         return groups
 
@@ -158,14 +151,18 @@ class Imports:
         It is after the docstring, or without one after the comments that begin the file, among them
         its interpreter and its encoding.
         """
-        tree, lines = self.facts.names.tree, self.facts.source.lines
-        if tree.body and _is_docstring(tree.body[0], tree):
-            return _InsertionPoint(
-                (tree.body[0].end_lineno or tree.body[0].lineno) + 1, space_before=True
-            )
+        if end := self._docstring_end():
+            return _InsertionPoint(end + 1, space_before=True)
+        lines = self.facts.source.lines
         row = 1 + next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
         is_code = row <= len(lines) and bool(lines[row - 1].strip())
         return _InsertionPoint(row, space_after=is_code)
+
+    def _docstring_end(self) -> int:
+        """Return the last row of the module's docstring, 0 without one."""
+        tree = self.facts.names.tree
+        has_one = ast.get_docstring(tree, clean=False) is not None
+        return tree.body[0].end_lineno or 0 if has_one else 0
 
 
 def _statement(imported: str, bound: str) -> str:
@@ -173,15 +170,6 @@ def _statement(imported: str, bound: str) -> str:
     if not module:
         return f"import {imported}"
     return f"from {module} import {last}" + (f" as {bound}" if bound != last else "")
-
-
-def _is_docstring(node: ast.stmt, tree: ast.Module) -> bool:
-    return (
-        node is tree.body[0]
-        and isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
 
 
 def _module(node: _Import) -> str:

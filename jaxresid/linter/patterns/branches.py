@@ -44,8 +44,9 @@ def decision(facts: Facts, function: FunctionNode, name: str, depth: int = 0) ->
         if not isinstance(node, ast.Name) or not _is(facts, node, function, name):
             continue
         call = facts.names.parents.get(node)
-        if isinstance(call, ast.Call) and _name(call.func) in {"isinstance", "type", "callable"}:
-            return None
+        match call:
+            case ast.Call(func=ast.Name(id="isinstance" | "type" | "callable")):
+                return None
         if found is None and (_is_asked(facts, node) or _is_handed_on(facts, node, depth)):
             found = node
     return found
@@ -64,10 +65,6 @@ def _is(facts: Facts, node: ast.Name, function: FunctionNode, name: str, depth: 
             merges = "flax.linen.merge_param" in facts.names.qualnames(call.func)
             return merges and _is(facts, value, function, name, depth + 1)
     return False
-
-
-def _name(func: ast.expr) -> str:
-    return func.id if isinstance(func, ast.Name) else ""
 
 
 def _is_asked(facts: Facts, node: ast.expr) -> bool:
@@ -167,12 +164,11 @@ def _layer_asks(facts: Facts, layer: Instance, keyword: str | None, position: in
     given = next((k.value for call in layer.calls for k in call.keywords if k.arg == rate), None)
     if given is None and rate == "rate" and layer.calls and layer.calls[0].args:
         given = layer.calls[0].args[0]
-    return given is not None and not _may_be_zero(facts, given)
-
-
-def _may_be_zero(facts: Facts, node: ast.expr) -> bool:
-    values = [*_defaults(facts, node)]
-    return any(isinstance(v, ast.Constant) and not v.value for v in values)
+    if given is None:
+        return False
+    # A rate that is zero as the code stands: itself, or by the default of a field.
+    values = _defaults(facts, given)
+    return not any(isinstance(v, ast.Constant) and not v.value for v in values)
 
 
 def _defaults(facts: Facts, node: ast.expr) -> Iterator[ast.expr]:

@@ -100,8 +100,7 @@ def _is_definite_partial(facts: Facts, call: ast.Call | None) -> bool:
 
 def is_error_expected(facts: Facts, node: ast.AST) -> bool:
     """Return whether a `try`, `pytest.raises` or a check of the version is around a node."""
-    child = node
-    for parent in facts.names.ancestors(node):
+    for parent, child in facts.names.path(node):
         if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and child in parent.body:
             return False
         match parent:
@@ -111,9 +110,10 @@ def is_error_expected(facts: Facts, node: ast.AST) -> bool:
                 return True
             case ast.With() | ast.AsyncWith() if any(_expects(i) for i in parent.items):
                 return True
-            case ast.If() | ast.IfExp() if _asks_for_version(parent.test):
-                return True
-        child = parent
+            case ast.If() | ast.IfExp():
+                text = ast.unparse(parent.test).lower()
+                if "version" in text or "hasattr" in text:
+                    return True
     return False
 
 
@@ -129,8 +129,3 @@ def _expects(item: ast.withitem) -> bool:
     func = context.func if isinstance(context, ast.Call) else context
     last = ast.unparse(func).rpartition(".")[2]
     return last in {"raises", "suppress"} or last.startswith("assertRaises")
-
-
-def _asks_for_version(test: ast.expr) -> bool:
-    text = ast.unparse(test).lower()
-    return "version" in text or "hasattr" in text

@@ -25,8 +25,7 @@ class Condition(NamedTuple):
 
 def around(facts: Facts, node: ast.AST) -> Iterator[Condition]:
     """Yield the conditions of a place, innermost first; an `if` that returned before counts."""
-    child = node
-    for parent in facts.names.ancestors(node):
+    for parent, child in facts.names.path(node):
         if isinstance(child, ast.stmt):
             for before in _before(parent, child):
                 if before.body and isinstance(before.body[-1], _LEAVES) and not before.orelse:
@@ -38,7 +37,6 @@ def around(facts: Facts, node: ast.AST) -> Iterator[Condition]:
                 yield plain(test, child in body)
             case ast.IfExp(test=test, body=chosen) if child is not test:
                 yield plain(test, child is chosen)
-        child = parent
 
 
 def _before(parent: ast.AST, child: ast.stmt) -> Iterator[ast.If]:

@@ -225,14 +225,10 @@ def _may_both(facts: Facts, inner: Site, outer: Site | RemoteCheckpoint) -> bool
 
 def _condition(facts: Facts, node: ast.AST) -> tuple[str, bool] | None:
     """Return the innermost test around a node in its function, with whether it has to hold."""
-    child = node
-    for parent in facts.names.ancestors(node):
+    for parent, child in facts.names.path(node, inside=True):
         match parent:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
-                return None
             case ast.If(test=test, body=body):
                 return ast.dump(test), child in body
             case ast.IfExp(test=test, body=chosen) if child is not test:
                 return ast.dump(test), child is chosen
-        child = parent
     return None

@@ -72,11 +72,6 @@ def instance_class(facts: Facts, node: ast.expr) -> ModuleClass | None:
     return _only_class(instances(facts, node))
 
 
-def attribute_class(facts: Facts, cls: ast.ClassDef, attr: str) -> ModuleClass | None:
-    """Return the class of an attribute of the instances of a class, None where it is not known."""
-    return _only_class(_of_attribute(facts, cls, attr, None, 0))
-
-
 def _only_class(found: tuple[Instance, ...]) -> ModuleClass | None:
     classes = {i.cls for i in found}
     return classes.pop() if len(classes) == 1 else None
@@ -240,7 +235,10 @@ def _passes_on(facts: Facts, node: ast.AST, root: str) -> bool:
 
 def _update_at(facts: Facts, node: ast.AST, root: str, cls: ast.ClassDef, depth: int) -> str | None:
     for target in _targets(node):
-        if _root(target) == root and not isinstance(target, ast.Name):
+        base = target
+        while isinstance(base, (ast.Attribute, ast.Subscript)):
+            base = base.value
+        if base is not target and isinstance(base, ast.Name) and base.id == root:
             return ast.unparse(target)
     if not isinstance(node, ast.Call):
         return None
@@ -253,7 +251,8 @@ def _update_at(facts: Facts, node: ast.AST, root: str, cls: ast.ClassDef, depth:
             method = facts.names.method(cls, attr)
             if method is not None and method.args.args:
                 return update(facts, method, method.args.args[0].arg, cls, depth + 1)
-            return _update_by_call(facts, node, attribute_class(facts, cls, attr), depth)
+            attribute = _only_class(_of_attribute(facts, cls, attr, None, 0))
+            return _update_by_call(facts, node, attribute, depth)
         case ast.Name():
             return _update_by_call(facts, node, instance_class(facts, node.func), depth)
     return None
@@ -275,12 +274,6 @@ def _targets(node: ast.AST) -> Iterator[ast.expr]:
             yield from targets
         case ast.AugAssign(target=target):
             yield target
-
-
-def _root(node: ast.expr) -> str | None:
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else None
 
 
 # -- the other library's checkpoint --------------------------------------------------------------

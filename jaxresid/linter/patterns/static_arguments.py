@@ -224,15 +224,13 @@ def _calls(
                 yield from _calls(facts, site, inner, depth=depth + 1)
         elif use.kind == "derivative" and facts.role(call.func, "derivative") is not None:
             yield from _calls(facts, site, facts.uses(call), depth=depth + 1)
-        elif use.kind == "call" and _is_visible(call):
+        elif (
+            use.kind == "call"
+            and not any(isinstance(a, ast.Starred) for a in call.args)
+            and getattr(call.func, "attr", "") not in {"apply", "init"}
+        ):
             shift = _shift(facts, site, call, use.through) + int(instance)
             yield VisibleCall(call, shift)
-
-
-def _is_visible(call: ast.Call) -> bool:
-    if any(isinstance(a, ast.Starred) for a in call.args):
-        return False
-    return not (isinstance(call.func, ast.Attribute) and call.func.attr in {"apply", "init"})
 
 
 def _shift(facts: Facts, site: Site, call: ast.Call, through: tuple[str, ...]) -> int:
@@ -248,12 +246,8 @@ def _shift(facts: Facts, site: Site, call: ast.Call, through: tuple[str, ...]) -
 
 def is_under_condition(facts: Facts, node: ast.AST) -> bool:
     """Return whether a call is made in one of several branches of its function."""
-    for parent in facts.names.ancestors(node):
-        if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            return False
-        if isinstance(parent, (ast.If, ast.IfExp, ast.Try, ast.Match)):
-            return True
-    return False
+    around = facts.names.path(node, inside=True)
+    return any(isinstance(p, (ast.If, ast.IfExp, ast.Try, ast.Match)) for p, _ in around)
 
 
 def is_array(signature: Signature, parameter: ast.arg) -> bool:

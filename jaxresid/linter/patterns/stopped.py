@@ -17,7 +17,7 @@ _STOPS = frozenset({"jax.lax.stop_gradient"})
 _TREE_MAPS = frozenset({"jax.tree.map", "jax.tree_map", "jax.tree_util.tree_map"})
 # Attributes of an array that no derivative passes through.
 STATIC = frozenset({"shape", "dtype", "ndim", "size"})
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
 _MAX_DEPTH = 6
 
 
@@ -134,25 +134,22 @@ def _is_closed(facts: Facts, target: object) -> bool:
     """Return whether all the arrays that a function sees are its arguments."""
     if isinstance(target, External):
         return target.qualname.startswith(("jax.numpy.", "jax.nn.", "jax.lax."))
-    if not isinstance(target, _FUNCTIONS):
+    if not isinstance(target, FunctionNode):
         return False
-    own: set[ast.AST] = {target, *(n for n in walk(target) if isinstance(n, _FUNCTIONS))}
+    own: set[ast.AST] = {target, *(n for n in walk(target) if isinstance(n, FunctionNode))}
     body = target.body if isinstance(target.body, list) else [target.body]
     for name in (n for part in body for n in walk(part)):
         if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load):
             for binding in facts.names.bindings(name):
                 home = facts.names.function(binding.node)
                 if binding.kind == "param":
-                    home = _function_of_parameter(facts, binding.node)
+                    around = facts.names.ancestors(binding.node)
+                    home = next((p for p in around if isinstance(p, FunctionNode)), None)
                 if home is not None and home not in own:
                     return False
                 if name.id == "self":
                     return False
     return True
-
-
-def _function_of_parameter(facts: Facts, argument: ast.AST) -> FunctionNode | None:
-    return next((p for p in facts.names.ancestors(argument) if isinstance(p, _FUNCTIONS)), None)
 
 
 def stops_inside(facts: Facts, site: Site) -> str:

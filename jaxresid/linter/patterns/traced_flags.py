@@ -66,13 +66,15 @@ def traced_flags(facts: Facts, site: Site) -> TracedFlags | None:
         return None
     signature = static_arguments.signature(facts, site)
     static = static_arguments.static_indices(facts, site)
-    if signature is None or static is None or _is_prepared(facts, site):
+    is_prepared = checkpoint_calls.is_error_expected(facts, site.node)
+    if signature is None or static is None or is_prepared:
         return None
     marked = {i + len(signature.parameters) if i < 0 else i for i in static}
     calls = static_arguments.visible_calls(facts, site)
     found: list[TracedFlag] = []
     for index, parameter in enumerate(signature.parameters):
-        if index not in marked and not (index == 0 and _is_receiver(signature)):
+        is_self = index == 0 and signature.home.names.class_of(signature.function) is not None
+        if index not in marked and not is_self:
             found += _traced(facts, site, signature, parameter, index, calls)
     for parameter in signature.function.args.kwonlyargs:
         found += _traced(facts, site, signature, parameter, None, calls)
@@ -85,14 +87,6 @@ def traced_flags(facts: Facts, site: Site) -> TracedFlags | None:
     }
     needed = kept | {f.index for f in found if f.index is not None}
     return TracedFlags(signature.home, tuple(found), tuple(sorted(needed)))
-
-
-def _is_prepared(facts: Facts, site: Site) -> bool:
-    return checkpoint_calls.is_error_expected(facts, site.node)
-
-
-def _is_receiver(signature: Signature) -> bool:
-    return signature.home.names.class_of(signature.function) is not None
 
 
 def _traced(
@@ -114,14 +108,8 @@ def _traced(
     for call, value, by_keyword in given:
         kind = _kind(facts, signature, parameter, value)
         if kind == "string" or (kind == "flag" and asked is not None):
-            yield TracedFlag(
-                parameter.arg,
-                index,
-                kind,
-                call.call,
-                asked if kind == "flag" else None,
-                by_keyword,
-            )
+            asked = asked if kind == "flag" else None
+            yield TracedFlag(parameter.arg, index, kind, call.call, asked, by_keyword)
             return
     if calls or asked is None or index is None or parameter.arg in signature.defaults:
         return

@@ -18,8 +18,7 @@ def is_other_arm(facts: SiteFinder, node: ast.AST, choice: ast.If, inside: bool)
     Args:
       inside: whether the given arm is its body.
     """
-    child = node
-    for parent in facts.names.ancestors(node):
+    for parent, child in facts.names.path(node):
         if parent is choice:
             return child in (choice.orelse if inside else choice.body)
         block = getattr(parent, "body", None)
@@ -28,7 +27,6 @@ def is_other_arm(facts: SiteFinder, node: ast.AST, choice: ast.If, inside: bool)
             last = (choice.body if inside else choice.orelse)[-1:]
             returned = bool(last) and isinstance(last[0], ast.Return)
             return returned and block.index(child) > block.index(choice)
-        child = parent
     return False
 
 

@@ -40,7 +40,7 @@ class CallArguments(NamedTuple):
     dynamic: bool
 
     def get(self, position: int | None, keyword: str) -> ast.expr | None:
-        """Return the argument at a position or by keyword, None where it is not given."""
+        """Return the argument at a position or by keyword, None where it is not part."""
         if keyword in self.keywords:
             return self.keywords[keyword].value
         if position is not None and position < len(self.positional):
@@ -77,16 +77,13 @@ class RoleResolver:
         for origin in self.names.origins(node):
             match origin:
                 case External(qualname):
-                    role = self._external(qualname)
+                    if self.project is not None:
+                        qualname = self.project.canonical(qualname, self.path)
+                    role = _role(qualname)
                     if role is not None:
                         yield role
                 case ast.Call():
                     yield from self._of_call(origin, depth)
-
-    def _external(self, qualname: str) -> Role | None:
-        if self.project is not None:
-            qualname = self.project.canonical(qualname, self.path)
-        return _role(qualname)
 
     def _of_call(self, call: ast.Call, depth: int) -> Iterator[Role]:
         """Yield the roles of a call's result: those of a partial, or of a checkpoint factory."""
@@ -115,16 +112,16 @@ class RoleResolver:
         positional: list[ast.expr] = []
         keywords: dict[str, ast.keyword] = {}
         dynamic = False
-        for given in (*reversed(role.bound), *((call,) if call is not None else ())):
-            args = given.args
-            if given in role.bound and self.is_partial(given):
+        for part in (*reversed(role.bound), *((call,) if call is not None else ())):
+            args = part.args
+            if part in role.bound and self.is_partial(part):
                 args = args[1:]
             for arg in args:
                 if isinstance(arg, ast.Starred):
                     dynamic = True
                     break
                 positional.append(arg)
-            for keyword in given.keywords:
+            for keyword in part.keywords:
                 if keyword.arg is not None:
                     keywords[keyword.arg] = keyword
                 else:

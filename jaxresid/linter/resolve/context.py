@@ -80,17 +80,13 @@ class ContextResolver(UseResolver):
     def context(self, node: ast.AST) -> Context:
         """Return the context in which the code at `node` runs."""
         context = Context()
-        child: ast.AST = node
-        for parent in self.names.ancestors(node):
+        for parent, child in self.names.path(node, inside=True):
             if isinstance(parent, (ast.For, ast.While, ast.AsyncFor)) and (
                 child in parent.body or child in parent.orelse
             ):
                 context.python_loop = True
             if isinstance(parent, (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)):
                 context.python_loop = True
-            if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-                break
-            child = parent
         function = self.names.function(node)
         if function is not None:
             outer = self._function_context(function)
@@ -190,7 +186,9 @@ class ContextResolver(UseResolver):
         if use.kind != "call" or not PLAIN.issuperset(use.through):
             return None
         function = self.names.function(use.node)
-        if getattr(function, "name", "") in _SET_UP and _makes_instance(use.node):
+        func = use.node.func if isinstance(use.node, ast.Call) else None
+        callee = getattr(func, "attr", getattr(func, "id", ""))
+        if getattr(function, "name", "") in _SET_UP and callee[:1].isupper():
             functions = [
                 self.names.function(u.node)
                 if u.kind == "call" and PLAIN.issuperset(u.through)
@@ -288,12 +286,6 @@ class ContextResolver(UseResolver):
 def is_rule(use: Use, context: Context) -> bool:
     """Return whether a use is, or is only in, a rule of a custom derivative."""
     return use.kind == "rule" or "custom" in use.through or context.only_rule
-
-
-def _makes_instance(node: ast.AST) -> bool:
-    func = node.func if isinstance(node, ast.Call) else None
-    name = getattr(func, "attr", getattr(func, "id", ""))
-    return isinstance(name, str) and name[:1].isupper()
 
 
 def _together(parts: Iterable[Around | None]) -> Around | None:

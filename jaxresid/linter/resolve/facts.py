@@ -112,7 +112,7 @@ class Facts(ContextResolver):
         It is looked up in the other modules of the project where it is imported from one. None is
         returned for what is defined several times, or not in the project.
         """
-        if isinstance(origin, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+        if isinstance(origin, Definition):
             return self, origin
         if not isinstance(origin, External) or self.project is None or self.remote:
             return None

@@ -19,8 +19,7 @@ from jaxresid.linter.text.trees import NODE_FIELDS
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
+
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 # The most frequent nodes that bind nothing; the others go through a long chain of cases.
 _NOTHING_TO_RECORD = frozenset(
@@ -348,16 +347,27 @@ class Names:
 
         A decorator or a default belongs to the function around the one that it is written on.
         """
-        child = node
-        for parent in self.ancestors(node):
+        for parent, child in self.path(node):
             if isinstance(parent, ast.Lambda) and child is parent.body:
                 return parent
             if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and any(
                 child is s for s in parent.body
             ):
                 return parent
-            child = parent
         return None
+
+    def path(self, node: ast.AST, *, inside: bool = False) -> Iterator[tuple[ast.AST, ast.AST]]:
+        """Yield the nodes that contain `node`, innermost first, each with the part it is in.
+
+        Args:
+          inside: whether to end before the innermost function.
+        """
+        child = node
+        for parent in self.ancestors(node):
+            if inside and isinstance(parent, FunctionNode):
+                return
+            yield parent, child
+            child = parent
 
     def functions_around(self, node: ast.AST) -> Iterator[FunctionNode]:
         """Yield the functions that contain `node`, innermost first."""
@@ -382,9 +392,16 @@ class Names:
         for parent in self.ancestors(node):
             if isinstance(parent, ast.ClassDef):
                 parts.insert(0, parent.name)
-            elif isinstance(parent, _FUNCTIONS):
+            elif isinstance(parent, FunctionNode):
                 return None
         return ".".join([self.module, *parts] if self.module else parts)
+
+    def scopes_around(self, node: ast.AST) -> Iterator[Scope]:
+        """Yield the scopes around an expression except the module's, innermost first."""
+        scope = next((s for n in ast.walk(node) if (s := self.scopes.get(n))), None)
+        while scope is not None and scope is not self.root:
+            yield scope
+            scope = scope.parent
 
     # -- what a name refers to ---------------------------------------------------------------
 
@@ -453,8 +470,8 @@ class Names:
         """Return whether two nodes are in different branches of one `if` or `match`."""
         if not any(isinstance(parent, (ast.If, ast.Match)) for parent in self.ancestors(one)):
             return False
-        path = dict(self._path(one))
-        for parent, child in self._path(other):
+        path = dict(self.path(one))
+        for parent, child in self.path(other):
             if parent in path:
                 mine, its = path[parent], child
                 if isinstance(parent, ast.Match):
@@ -465,12 +482,6 @@ class Names:
                     )
                 return False
         return False
-
-    def _path(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-        child = node
-        for parent in self.ancestors(node):
-            yield parent, child
-            child = parent
 
     def _unconditional(self, binding: Binding, around: set[ast.AST] | None, scope: Scope) -> bool:
         """Return whether every path to the use passes this binding."""

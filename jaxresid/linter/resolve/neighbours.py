@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from jaxresid.linter.resolve.alternatives import replaces_checkpoint
-from jaxresid.linter.resolve.apis import LoopApi
 from jaxresid.linter.resolve.contents import FileWords
 from jaxresid.linter.resolve.context import is_rule
 from jaxresid.linter.resolve.facts import Facts
@@ -245,7 +244,7 @@ def _write_use(uses: dict[str, tuple[RemoteUse, ...]], facts: Facts, qualname: s
                     facts.source.path,
                     facts.source.span(place),
                     use.mode == "forward",
-                    context.loop or _is_loop(use.api),
+                    context.loop or (use.api is not None and use.api.kind != "branch"),
                     context.reverse,
                     is_rule(use, context),
                     use.through,
@@ -265,7 +264,3 @@ def _remote_around(facts: Facts, use: Use) -> RemoteAround | None:
         for site in around.sites
     ]
     return RemoteAround(places[0] if places else None, around.names, around.unused, facts.path)
-
-
-def _is_loop(api: LoopApi | None) -> bool:
-    return api is not None and api.kind != "branch"

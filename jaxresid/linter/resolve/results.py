@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from jaxresid.linter.resolve.names import FunctionNode
+from jaxresid.linter.resolve.names import Definition, FunctionNode
 from jaxresid.linter.text.trees import children
 
 if TYPE_CHECKING:
@@ -40,15 +40,8 @@ def statements(function: FunctionNode) -> list[ast.stmt]:
     """Return a function's own statements without its docstring; a lambda's is one return."""
     if isinstance(function, ast.Lambda):
         return [ast.copy_location(ast.Return(function.body), function.body)]
-    body = function.body
-    if (
-        body
-        and isinstance(body[0], ast.Expr)
-        and isinstance(body[0].value, ast.Constant)
-        and isinstance(body[0].value.value, str)
-    ):
-        body = body[1:]
-    return body
+    has_docstring = ast.get_docstring(function, clean=False) is not None
+    return function.body[1:] if has_docstring else function.body
 
 
 def without_reductions(node: ast.expr, *, keys: bool = False) -> ast.expr:
@@ -61,8 +54,8 @@ def without_reductions(node: ast.expr, *, keys: bool = False) -> ast.expr:
     """
     while True:
         match node:
-            case ast.Call(args=[ast.ListComp() | ast.GeneratorExp() as each]) if (
-                reduced := _reduced_list(node.func, each)
+            case ast.Call(args=[ast.ListComp() | ast.GeneratorExp() as comprehension]) if (
+                reduced := _reduced_list(node.func, comprehension)
             ) is not None:
                 node = reduced
             case ast.Call(func=ast.Attribute(attr=attr, value=inner), args=args) if (
@@ -81,18 +74,16 @@ def without_reductions(node: ast.expr, *, keys: bool = False) -> ast.expr:
                 return node
 
 
-def _reduced_list(func: ast.expr, each: ast.ListComp | ast.GeneratorExp) -> ast.expr | None:
+def _reduced_list(
+    func: ast.expr, comprehension: ast.ListComp | ast.GeneratorExp
+) -> ast.expr | None:
     """Return the list whose every element is reduced and joined, None where more is done."""
-    match func:
-        case ast.Name(id="sum") | ast.Attribute(attr="sum"):
-            pass
-        case ast.Attribute(attr=attr) if attr in _JOINING:
-            pass
-        case _:
-            return None
-    match each.generators:
+    name = getattr(func, "attr", getattr(func, "id", ""))
+    if name != "sum" and not (isinstance(func, ast.Attribute) and name in _JOINING):
+        return None
+    match comprehension.generators:
         case [ast.comprehension(target=ast.Name(id=name), iter=made, ifs=[])]:
-            element = without_reductions(each.elt)
+            element = without_reductions(comprehension.elt)
             if isinstance(element, ast.Name) and element.id == name:
                 return made
     return None
@@ -193,7 +184,9 @@ def _returned_parts(facts: Facts, value: ast.expr, depth: int = 0) -> Iterator[P
             yield Part((), is_exact=True)
             yield from (Part((i,)) for i in range(len(elements)))
             return
-    written = [item for n in _values_of(facts, value) for item in _written(facts, n).items()]
+    origins = facts.names.origins(value) if isinstance(value, ast.Name) else (value,)
+    nodes = [o for o in origins if isinstance(o, ast.AST)]
+    written = [item for n in nodes for item in _written(facts, n).items()]
     written += _stored_keys(facts, value)
     if not written or depth > _MAX_NESTING:
         yield Part(())
@@ -201,12 +194,6 @@ def _returned_parts(facts: Facts, value: ast.expr, depth: int = 0) -> Iterator[P
     for key, inner in written:
         for part in _returned_parts(facts, inner, depth + 1):
             yield Part((key, *part.path), part.is_exact)
-
-
-def _values_of(facts: Facts, value: ast.expr) -> list[ast.AST]:
-    if not isinstance(value, ast.Name):
-        return [value]
-    return [o for o in facts.names.origins(value) if isinstance(o, ast.AST)]
 
 
 def _written(facts: Facts, node: ast.AST) -> dict[str | int, ast.expr]:
@@ -328,23 +315,19 @@ def _bound(facts: Facts, name: ast.Name, path: Path) -> list[tuple[ast.expr, Pat
 
 def _may_follow(facts: Facts, node: ast.AST, other: ast.AST) -> bool:
     around: dict[ast.AST, ast.AST] = {}
-    child = node
-    for parent in facts.names.ancestors(node):
+    for parent, child in facts.names.path(node):
         if isinstance(parent, (ast.For, ast.While, ast.AsyncFor)):
             return True
         around[parent] = child
-        if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        if isinstance(parent, FunctionNode):
             break
-        child = parent
     if facts.names.order[other] < facts.names.order[node]:
         return False
-    child = other
-    for parent in facts.names.ancestors(other):
+    for parent, child in facts.names.path(other):
         if isinstance(parent, ast.If) and parent in around:
             return (child in parent.body) == (around[parent] in parent.body)
         if parent in around:
             return True
-        child = parent
     return True
 
 
@@ -380,7 +363,7 @@ def own_nodes(function: FunctionNode) -> Iterator[ast.AST]:
     while todo:
         node = todo.pop()
         yield node
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+        if not isinstance(node, Definition):
             todo += children(node)
 
 
@@ -413,7 +396,8 @@ def _all_set_up(
                 if not sets_up(facts, value) and _reached(facts, function, call, value) is None:
                     return False
             case ast.If(body=body, orelse=orelse):
-                arms = [arm for arm in (body, orelse) if _contains(facts, arm, call)]
+                around = {*facts.names.ancestors(call)}
+                arms = [arm for arm in (body, orelse) if not around.isdisjoint(arm)]
                 if not all(
                     _all_set_up(facts, function, arm, call) for arm in arms or (body, orelse)
                 ):
@@ -421,10 +405,6 @@ def _all_set_up(
             case _:
                 return False
     return True
-
-
-def _contains(facts: Facts, block: list[ast.stmt], node: ast.AST) -> bool:
-    return any(parent in block for parent in facts.names.ancestors(node))
 
 
 def sets_up(facts: Facts, node: ast.expr) -> bool:

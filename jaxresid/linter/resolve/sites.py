@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -101,6 +102,7 @@ class Derivative(NamedTuple):
     function: ast.expr | None
 
 
+_Decorated = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 # An `if`, and whether what is meant stands in its body.
 Arm = tuple[ast.If, bool]
 
@@ -113,46 +115,24 @@ class SiteFinder(RoleResolver):
     @cached_property
     def sites(self) -> tuple[Site, ...]:
         """The uses of the checkpoint family, in source order."""
-        decorators = {
-            d: f
-            for f in (*self.names.functions, *self.names.classes)
-            if not isinstance(f, ast.Lambda)
-            for d in f.decorator_list
-        }
         found = []
         for call in self.names.calls:
-            role = self.role(call.func, "checkpoint") if _may_be_checkpoint(call) else None
+            has_arguments = call.args or call.keywords
+            role = self.role(call.func, "checkpoint") if has_arguments else None
             if role is None:
                 continue
             arguments = self.arguments(call, role)
             target = arguments.get(0, role.entry.target)
             if target is not None:
-                found.append(
-                    Site(
-                        role.entry,
-                        role.qualname,
-                        call,
-                        "call",
-                        arguments,
-                        target,
-                        calls=(*role.bound, call),
-                    )
-                )
-        for decorator, definition in decorators.items():
+                calls = (*role.bound, call)
+                site = Site(role.entry, role.qualname, call, "call", arguments, target, calls=calls)
+                found.append(site)
+        for definition, decorator in self._decorators():
             role = self.role(decorator, "checkpoint")
             if role is not None:
                 arguments = self.arguments(None, role)
-                found.append(
-                    Site(
-                        role.entry,
-                        role.qualname,
-                        decorator,
-                        "decorator",
-                        arguments,
-                        definition=definition,
-                        calls=role.bound,
-                    )
-                )
+                site = Site(role.entry, role.qualname, decorator, "decorator", arguments)
+                found.append(replace(site, definition=definition, calls=role.bound))
         return tuple(sorted(found, key=lambda s: (s.node.lineno, s.node.col_offset)))
 
     @cached_property
@@ -161,31 +141,23 @@ class SiteFinder(RoleResolver):
         found = []
         for call in self.names.calls:
             role = self.role(call.func, "name")
-            if role is None:
-                continue
-            arguments = self.arguments(call, role)
-            argument = arguments.get(1, "name")
-            name = self.names.constant(argument) if argument is not None else None
-            found.append(
-                Named(
-                    call,
-                    arguments.get(0, "x"),
-                    name if isinstance(name, str) else None,
-                    argument,
-                )
-            )
+            if role is not None:
+                arguments = self.arguments(call, role)
+                argument = arguments.get(1, "name")
+                value = self.names.constant(argument) if argument is not None else None
+                name = value if isinstance(value, str) else None
+                found.append(Named(call, arguments.get(0, "x"), name, argument))
         return tuple(found)
 
     @cached_property
     def loops(self) -> tuple[Loop, ...]:
         """The calls of the loop family, and its decorators, which name no body."""
         found: list[Loop] = []
-        for definition in (*self.names.functions, *self.names.classes):
-            for decorator in getattr(definition, "decorator_list", ()):
-                role = self.role(decorator, "loop")
-                if role is not None:
-                    given = self.arguments(None, role)
-                    found.append(Loop(decorator, role.entry, role.qualname, given, ()))
+        for _, decorator in self._decorators():
+            role = self.role(decorator, "loop")
+            if role is not None:
+                arguments = self.arguments(None, role)
+                found.append(Loop(decorator, role.entry, role.qualname, arguments, ()))
         for call in self.names.calls:
             role = self.role(call.func, "loop")
             if role is None or (role.entry.factory and not role.bound):
@@ -200,6 +172,11 @@ class SiteFinder(RoleResolver):
                 bodies = tuple(call.args[:1])
             found.append(Loop(call, role.entry, role.qualname, arguments, bodies))
         return tuple(found)
+
+    def _decorators(self) -> Iterator[tuple[_Decorated, ast.expr]]:
+        for definition in (*self.names.functions, *self.names.classes):
+            if not isinstance(definition, ast.Lambda):
+                yield from ((definition, decorator) for decorator in definition.decorator_list)
 
     @cached_property
     def derivatives(self) -> tuple[Derivative, ...]:
@@ -235,29 +212,23 @@ class SiteFinder(RoleResolver):
         for node in nodes:
             if not isinstance(node.ctx, ast.Load):
                 continue
-            if isinstance(node, ast.Name) and not self._is_imported(node):
+            if isinstance(node, ast.Name) and not any(
+                b.kind == "import" for b in self.names.bindings(node)
+            ):
                 continue
-            for qualname in self.names.qualnames(node):
-                name = apis.policy_name(qualname)
-                if name is not None:
-                    found.append((node, name))
-                    break
+            if name := self._policy_name(node):
+                found.append((node, name))
         return tuple(sorted(found, key=lambda f: (f[0].lineno, f[0].col_offset)))
-
-    def _is_imported(self, name: ast.Name) -> bool:
-        return any(b.kind == "import" for b in self.names.bindings(name))
 
     @cached_property
     def policy_calls(self) -> tuple[tuple[ast.Call, str], ...]:
         """The calls of members of `jax.checkpoint_policies`, through aliases too."""
-        found = []
-        for call in self.names.calls if self._mentions_policies else ():
-            for qualname in self.names.qualnames(call.func):
-                name = apis.policy_name(qualname)
-                if name is not None:
-                    found.append((call, name))
-                    break
-        return tuple(found)
+        calls = self.names.calls if self._mentions_policies else ()
+        return tuple((call, name) for call in calls if (name := self._policy_name(call.func)))
+
+    def _policy_name(self, node: ast.expr) -> str | None:
+        names = map(apis.policy_name, self.names.qualnames(node))
+        return next(filter(None, names), None)
 
     def policy(self, site: Site) -> Policy:
         """Return the policy that a site is given."""
@@ -279,11 +250,9 @@ class SiteFinder(RoleResolver):
                     return Policy("uncalled", name, node)
                 return Policy("plain" if name in apis.PLAIN_POLICIES else "unknown", name, node)
             case ast.Call() as call:
-                for qualname in self.names.qualnames(call.func):
-                    called = apis.policy_name(qualname)
-                    if called is not None:
-                        kind: Any = "factory" if called in apis.FACTORIES else "called"
-                        return Policy(kind, called, node, call)
+                if called := self._policy_name(call.func):
+                    kind: Any = "factory" if called in apis.FACTORIES else "called"
+                    return Policy(kind, called, node, call)
             case ast.Lambda() | ast.FunctionDef() as function:
                 return Policy("callable", node=node, function=function)
         return Policy("unknown", node=node)
@@ -312,13 +281,9 @@ class SiteFinder(RoleResolver):
 
     def arm(self, node: ast.AST) -> Arm | None:
         """Return the innermost `if` around a node in its function, with whether it is its body."""
-        child = node
-        for parent in self.names.ancestors(node):
-            if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-                return None
+        for parent, child in self.names.path(node, inside=True):
             if isinstance(parent, ast.If):
                 return parent, child in parent.body
-            child = parent
         return None
 
     # -- what is checkpointed ----------------------------------------------------------------
@@ -342,11 +307,7 @@ class SiteFinder(RoleResolver):
     def target(self, site: Site) -> Definition | None:
         """Return the function or class that a site checkpoints, None unless it is defined here."""
         targets = self.targets(site)
-        if len(targets) == 1 and isinstance(
-            targets[0], (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-        ):
-            return targets[0]
-        return None
+        return targets[0] if len(targets) == 1 and isinstance(targets[0], Definition) else None
 
     def site_of(self, node: ast.AST) -> Site | None:
         """Return the site that an expression or a decorated definition is, None if it is none."""
@@ -360,7 +321,3 @@ class SiteFinder(RoleResolver):
             if site.definition is not None:
                 found[site.definition] = site
         return found
-
-
-def _may_be_checkpoint(call: ast.Call) -> bool:
-    return bool(call.args or call.keywords)

@@ -339,7 +339,7 @@ class UseResolver(SiteFinder):
                     for binding in scope.bindings.get(name, ()):
                         if binding.node is node:
                             yield from self._binding_flow(binding, through, depth)
-                    if self._is_global(target):
+                    if name in scope.outer:
                         yield Use("escapes", node, through=through)
                 case ast.Attribute(value=ast.Name(id="self"), attr=attr):
                     owner = self.names.class_around(target)
@@ -349,10 +349,6 @@ class UseResolver(SiteFinder):
                     yield Use("escapes", node, through=through)
                 case _:
                     yield Use("escapes", node, through=through)
-
-    def _is_global(self, name: ast.Name) -> bool:
-        scope = self.names.scopes[name]
-        return name.id in scope.outer
 
     def _iteration_flow(
         self,
@@ -374,7 +370,8 @@ class UseResolver(SiteFinder):
         self, call: ast.Call, node: ast.AST
     ) -> tuple[ast.For | ast.comprehension, ast.expr | None] | None:
         """Return the loop over `enumerate(blocks)` and the like, with what takes their elements."""
-        callee = self._iterator(call)
+        origin = self.names.single_origin(call.func)
+        callee = origin.qualname if isinstance(origin, External) else None
         parent = self.names.parents.get(call)
         loop: ast.For | ast.comprehension
         target: ast.expr | None
@@ -384,18 +381,13 @@ class UseResolver(SiteFinder):
             loop, target = outer
         else:
             return None
-        if callee is None or node not in call.args:
+        if callee not in _ITERATORS or node not in call.args:
             return None
         if callee == "reversed":
             return loop, target
         index = 1 if callee == "enumerate" else call.args.index(node)
         elements = target.elts if isinstance(target, ast.Tuple) else []
         return loop, elements[index] if index < len(elements) else None
-
-    def _iterator(self, call: ast.Call) -> str | None:
-        callee = self.names.single_origin(call.func)
-        name = callee.qualname if isinstance(callee, External) else None
-        return name if name in _ITERATORS else None
 
     def _default_flow(
         self, arguments: ast.arguments, node: ast.AST, through: tuple[str, ...], depth: int
@@ -495,7 +487,9 @@ class UseResolver(SiteFinder):
             yield from self._iteration_flow(*over, through, depth)
             return
         match call.func:
-            case ast.Attribute(value=container, attr="append") if self._is_list(container):
+            case ast.Attribute(value=container, attr="append") if (
+                self.names.single_origin(container) in self.names.appended
+            ):
                 yield from self._appended_flow(container, (*through, "element"), depth)
                 return
         where = _position(call, node)
@@ -510,10 +504,6 @@ class UseResolver(SiteFinder):
                 yield from self._parameter_flow(callee, name, (*through, "argument"), depth + 3)
                 return
         yield Use("escapes", call, through=through)
-
-    def _is_list(self, container: ast.expr) -> bool:
-        origin = self.names.single_origin(container)
-        return isinstance(origin, ast.List) and origin in self.names.appended
 
     def _appended_flow(
         self, container: ast.expr, through: tuple[str, ...], depth: int

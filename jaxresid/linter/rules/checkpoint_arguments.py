@@ -127,18 +127,21 @@ class CheckpointArguments(Rule):
             name = checkpoint_calls.callee(facts, site.node)
             given = len(site.arguments.positional) + (site.form == "decorator")
             if given > site.api.positional:
+                taken = site.api.positional
+                count = "one argument" if taken == 1 else f"{taken} arguments"
                 yield self.report(
                     facts,
                     site.node,
-                    f"`{name}` takes {_count(site.api.positional)} by position and is given "
-                    f"{given}: this raises",
+                    f"`{name}` takes {count} by position and is given {given}: this raises",
                     fix=fixes.policy_by_keyword(facts, site),
                 )
             elif site.target is not None and _is_array(facts, site.target):
+                text = ast.unparse(site.target)
+                shown = text if len(text) <= 40 else f"{text[:37]}..."
                 yield self.report(
                     facts,
                     site.node,
-                    f"`{name}` is given the value of `{_short(site.target)}` instead of a function",
+                    f"`{name}` is given the value of `{shown}` instead of a function",
                     fix=fixes.called_afterwards(facts, site),
                 )
 
@@ -166,15 +169,6 @@ class CheckpointArguments(Rule):
                 why="Arguments that are not static are traced, and Python cannot branch on them.",
                 help="use `static_argnums`, or bind the arguments with `functools.partial`",
             )
-
-
-def _count(positional: int) -> str:
-    return "one argument" if positional == 1 else f"{positional} arguments"
-
-
-def _short(node: ast.expr) -> str:
-    text = ast.unparse(node)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _is_array(facts: Facts, node: ast.expr, left: int = _MAX_STEPS) -> bool:

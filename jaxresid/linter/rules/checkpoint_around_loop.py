@@ -94,19 +94,16 @@ class CheckpointAroundLoop(Rule):
                 continue
             loop = loops[0]
             if _stands_alone(facts, site):
+                callee = loop.node.func if isinstance(loop.node, ast.Call) else loop.node
                 yield self.report(
                     facts,
                     site.node,
                     f"{stages.site_text(facts, site)} wraps the whole "
-                    f"`{ast.unparse(_callee(loop))}`: this saves no peak memory, its body "
+                    f"`{ast.unparse(callee)}`: this saves no peak memory, its body "
                     f"`{ast.unparse(loop.bodies[0])}` is what to checkpoint",
                     fix=_moved(facts, site, loop) if len(loops) == 1 else None,
                     related=stages.related_place(facts, loop.node, "the loop"),
                 )
-
-
-def _callee(loop: Loop) -> ast.expr:
-    return loop.node.func if isinstance(loop.node, ast.Call) else loop.node
 
 
 def _stands_alone(facts: Facts, site: Site) -> bool:

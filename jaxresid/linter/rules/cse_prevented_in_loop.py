@@ -83,10 +83,11 @@ class CsePreventedInLoop(Rule):
             loop = _loop(facts, site)
             choice = cse.only_if(facts, site) if loop is None else None
             if loop is not None:
+                is_body = any(use.kind == "loop" for use in facts.site_uses(site))
                 yield self.report(
                     facts,
                     site.node,
-                    f"{stages.site_text(facts, site)} {_is_run_by(facts, site)} "
+                    f"{stages.site_text(facts, site)} {'is the body of' if is_body else 'runs in'} "
                     f"`{cse.loop_callee(facts, loop)}`: the barriers of `prevent_cse=True` are not "
                     "needed there",
                     fix=_fix(facts, site, "False"),
@@ -127,11 +128,6 @@ def _loop(facts: Facts, site: Site) -> Loop | None:
                 return None
             found = found or loop
     return found
-
-
-def _is_run_by(facts: Facts, site: Site) -> str:
-    is_body = any(use.kind == "loop" for use in facts.site_uses(site))
-    return "is the body of" if is_body else "runs in"
 
 
 def _fix(facts: Facts, site: Site, value: str) -> Fix | None:

@@ -193,10 +193,4 @@ def _checkpoint_of(facts: Facts, function: FunctionNode) -> Site | None:
 
 
 def _in_python_loop(facts: Facts, node: ast.AST) -> bool:
-    function = facts.names.function(node)
-    for parent in facts.names.ancestors(node):
-        if parent is function:
-            return False
-        if isinstance(parent, _MANY):
-            return True
-    return False
+    return any(isinstance(parent, _MANY) for parent, _ in facts.names.path(node, inside=True))

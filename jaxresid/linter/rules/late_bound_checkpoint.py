@@ -120,15 +120,13 @@ def _free(facts: Facts, function: FunctionNode) -> list[Binding]:
 
 
 def _rounds(facts: Facts, function: FunctionNode) -> Iterator[_Round]:
-    child: ast.AST = function
-    for parent in facts.names.ancestors(function):
-        if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+    for parent, child in facts.names.path(function, inside=True):
+        if isinstance(parent, ast.ClassDef):
             return
         if isinstance(parent, (ast.For, ast.AsyncFor)) and child in parent.body:
             yield parent
         if isinstance(parent, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
             yield from reversed(parent.generators)
-        child = parent
 
 
 def _varies(facts: Facts, binding: Binding, loop: _Round, left: int = _MAX_STEPS) -> bool:

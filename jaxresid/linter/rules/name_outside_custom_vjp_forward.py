@@ -220,18 +220,12 @@ def _reach(facts: Facts, forward: FunctionNode, primal: FunctionNode) -> _Reache
                 else:
                     found.opaque |= _is_opaque(facts, node)
             if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
-                mentioned = _mentioned(facts, node)
+                mentioned = _function(facts, node) or _primal(facts, node)
                 if mentioned is primal and _is_itself(facts, node, primal):
                     found.calls_itself = True
                 elif mentioned is not None:
                     todo.append(mentioned)
     return found
-
-
-def _mentioned(facts: Facts, node: ast.Name | ast.Attribute) -> FunctionNode | None:
-    """The function of this module that a name is, through a custom_vjp made of it."""
-    function = _function(facts, node)
-    return function if function is not None else _primal(facts, node)
 
 
 def _is_itself(facts: Facts, node: ast.expr, primal: FunctionNode) -> bool:

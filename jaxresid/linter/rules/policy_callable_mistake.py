@@ -75,7 +75,7 @@ class PolicyCallableMistake(Rule):
         for node in policies.policy_arguments(facts):
             for leaf in policies.leaves(node):
                 function = facts.policy_of(leaf).function
-                if function is None or _is_decorated(function):
+                if function is None or getattr(function, "decorator_list", []):
                     continue
                 found = [*self._calling(facts, leaf, function)]
                 if function not in reported:
@@ -121,10 +121,6 @@ class PolicyCallableMistake(Rule):
                 )
 
 
-def _is_decorated(function: FunctionNode) -> bool:
-    return not isinstance(function, ast.Lambda) and bool(function.decorator_list)
-
-
 def _called(facts: Facts, leaf: ast.expr) -> str:
     return (
         "the lambda" if isinstance(leaf, ast.Lambda) else f"`{policies.source_text(facts, leaf)}`"
@@ -161,8 +157,9 @@ def _compared(
             if isinstance(one, ast.Name) and is_prim(one) and _is_string(facts, other):
                 return one
     elif isinstance(node.ops[0], _IN):
-        if isinstance(left, ast.Name) and is_prim(left) and _is_strings(facts, right):
-            return left
+        values = facts.names.constant(right)
+        if isinstance(left, ast.Name) and is_prim(left) and isinstance(values, (list, tuple, set)):
+            return left if all(isinstance(v, str) for v in values) else None
         if isinstance(right, ast.Name) and is_prim(right) and _is_string(facts, left):
             return right
     return None
@@ -170,11 +167,6 @@ def _compared(
 
 def _is_string(facts: Facts, node: ast.expr) -> bool:
     return isinstance(facts.names.constant(node), str)
-
-
-def _is_strings(facts: Facts, node: ast.expr) -> bool:
-    value = facts.names.constant(node)
-    return isinstance(value, (list, tuple, set)) and all(isinstance(v, str) for v in value)
 
 
 def _by_name(facts: Facts, node: ast.Compare, name: ast.Name) -> Fix | None:

@@ -82,8 +82,7 @@ def _is_empty(facts: Facts, call: ast.Call) -> bool:
         case _:
             return False
     full = {names, *(f"len({names}){more}" for more in ("", " > 0", " >= 1", " != 0"))}
-    child: ast.AST = call
-    for parent in facts.names.ancestors(call):
+    for parent, child in facts.names.path(call, inside=True):
         if isinstance(parent, ast.If) and child in parent.orelse:
             inside = [n for statement in parent.orelse for n in ast.walk(statement)]
             changed = any(
@@ -94,7 +93,4 @@ def _is_empty(facts: Facts, call: ast.Call) -> bool:
             )
             if ast.unparse(parent.test) in full and not changed:
                 return True
-        if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            return False
-        child = parent
     return False

@@ -157,11 +157,7 @@ def _follows(facts: Facts, statement: ast.stmt, node: ast.AST) -> bool:
         if parent in facts.names.ancestors(node):
             break
         statement, parent = parent, facts.names.parents[parent]
-    child = node
-    for ancestor in facts.names.ancestors(node):
-        if ancestor is parent:
-            break
-        child = ancestor
+    child = next((c for p, c in facts.names.path(node) if p is parent), facts.names.tree)
     for _, block in ast.iter_fields(parent):
         if isinstance(block, list) and statement in block and child in block:
             return block.index(statement) < block.index(child)

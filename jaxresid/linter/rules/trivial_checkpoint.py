@@ -176,7 +176,8 @@ def _body(facts: Facts, function: FunctionNode, site: Site) -> str:
     value = _only_value(function)
     if value is None or next(islice(ast.walk(value), _MAX_NODES, None), None) is not None:
         return ""  # whatever it is, it is not trivial
-    if isinstance(value, ast.Subscript) and _is_lookup(value):
+    indices = value.slice if isinstance(value, ast.Subscript) and _is_leaf(value.value) else None
+    if isinstance(indices, (ast.Name, ast.Attribute)):
         return "a lookup keeps its indices alone anyway"
     if isinstance(value, ast.Call) and all(_is_leaf(a) for a in _inputs(value)):
         names = layers.layer(facts, value.func) or _given_layer(facts, function, value.func, site)
@@ -210,11 +211,6 @@ def _given_layer(
             return ()
         found |= dict.fromkeys(given)
     return tuple(found)
-
-
-def _is_lookup(node: ast.Subscript) -> bool:
-    where = node.slice
-    return _is_leaf(node.value) and isinstance(where, (ast.Name, ast.Attribute))
 
 
 def _operation_of(facts: Facts, call: ast.Call) -> str:

@@ -106,14 +106,10 @@ def _in_tables(facts: Facts) -> Iterator[ast.expr]:
         owner, siblings = _siblings(facts, node)
         if (
             owner is not None
-            and any(_is_finished(facts, s) for s in siblings)
+            and any(facts.policy_of(s).kind in {"plain", "factory"} for s in siblings)
             and not _entries_are_called(facts, owner, node)
         ):
             yield node
-
-
-def _is_finished(facts: Facts, node: ast.expr) -> bool:
-    return facts.policy_of(node).kind in {"plain", "factory"}
 
 
 def _siblings(facts: Facts, node: ast.expr) -> tuple[ast.AST | None, list[ast.expr]]:
@@ -125,7 +121,11 @@ def _siblings(facts: Facts, node: ast.expr) -> tuple[ast.AST | None, list[ast.ex
             return parent, parent.values
         case ast.List() | ast.Tuple() | ast.Set():
             return parent, parent.elts
-        case ast.keyword() if isinstance(above, ast.Call) and _is_dict(facts, above):
+        case ast.keyword() if isinstance(above, ast.Call) and (
+            isinstance(above.func, ast.Name)
+            and above.func.id == "dict"
+            and not facts.names.bindings(above.func)
+        ):
             return above, [k.value for k in above.keywords]
         case ast.Return():
             function = facts.names.function(parent)
@@ -133,11 +133,6 @@ def _siblings(facts: Facts, node: ast.expr) -> tuple[ast.AST | None, list[ast.ex
                 returned = results.returned(function)
                 return function, [leaf for value in returned for leaf in policies.leaves(value)]
     return None, []
-
-
-def _is_dict(facts: Facts, call: ast.Call) -> bool:
-    func = call.func
-    return isinstance(func, ast.Name) and func.id == "dict" and not facts.names.bindings(func)
 
 
 def _entries_are_called(facts: Facts, owner: ast.AST, node: ast.expr) -> bool:

@@ -105,11 +105,11 @@ def _no_reverse(facts: Facts, site: Site, use: Use) -> str:
     if context.reverse:
         return ""
     if use.kind == "derivative" and use.mode == "forward":
-        return "" if _differentiated_later(facts, use) else "only forward mode differentiates it"
+        # What it gives may be differentiated in turn (Hessians): `jacfwd` makes a function, `jvp`
+        # runs in one that somebody might differentiate.
+        kinds = {u.kind for u in facts.uses(use.node)}
+        in_turn = not kinds.isdisjoint({"derivative", "loop", "checkpoint"})
+        return "" if in_turn else "only forward mode differentiates it"
     if use.kind in {"call", "loop"} and context.only_rule:
         return "it runs only inside a custom_vjp, which JAX does not differentiate"
     return ""
-
-
-def _differentiated_later(facts: Facts, use: Use) -> bool:
-    return any(u.kind in {"derivative", "loop", "checkpoint"} for u in facts.uses(use.node))

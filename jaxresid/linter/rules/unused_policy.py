@@ -101,7 +101,8 @@ class UnusedPolicy(Rule):
                 continue
             reported.add(statement)
             binding, leaf = chosen
-            readers = _readers(facts, binding)
+            loads = facts.names.loads.get(binding.name, ())
+            readers = [n for n in loads if facts.names.scopes[n].node is binding.owner]
             policy = policies.source_text(facts, leaf)
             where = "where no checkpoint takes it" if readers else "and nothing reads it"
             yield self.report(
@@ -148,8 +149,3 @@ def _is_read_unseen(facts: Facts, binding: Binding, function: FunctionNode) -> b
         isinstance(n, ast.Name) and (n.id in _READS_ALL or (n.id == binding.name and n not in own))
         for n in ast.walk(function)
     )
-
-
-def _readers(facts: Facts, binding: Binding) -> list[ast.Name]:
-    loads = facts.names.loads.get(binding.name, ())
-    return [n for n in loads if facts.names.scopes[n].node is binding.owner]

@@ -107,13 +107,9 @@ def _is_heavy(facts: Facts, loop: Loop) -> bool:
         return False
     return len(calls) >= _FEW_CALLS or any(
         (isinstance(n, ast.BinOp) and isinstance(n.op, ast.MatMult))
-        or (isinstance(n, ast.Call) and _last(n.func) in _HEAVY)
+        or (isinstance(n, ast.Call) and ast.unparse(n.func).rpartition(".")[2] in _HEAVY)
         for n in ast.walk(origin)
     )
-
-
-def _last(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _is_differentiated(facts: Facts, loop: Loop) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -220,11 +220,6 @@ class _IgnoreFile(NamedTuple):
         return None
 
 
-@lru_cache(maxsize=256)
-def _patterns(text: str) -> tuple[_Pattern, ...]:
-    return tuple(filter(None, map(_pattern, reversed(text.split("\n")))))
-
-
 def _pattern(line: str) -> _Pattern | None:
     line = line.removesuffix("\r")
     bare = line.rstrip(" ")
@@ -242,9 +237,10 @@ def _pattern(line: str) -> _Pattern | None:
     return _Pattern(re.compile(regex, re.DOTALL), whole, directories_only, line[0] != "!")
 
 
-@cache
-def _tokens() -> re.Pattern[str]:
-    return re.compile(r"(?:^|(?<=/))\*\*+/|(?:^|(?<=/))\*\*+$|\*+|\\.|.", re.DOTALL)
+# Compiled only where there is a .gitignore to read, as most commit hooks need none.
+_TOKEN = r"(?:^|(?<=/))\*\*+/|(?:^|(?<=/))\*\*+$|\*+|\\.|."
+_CLASS = r"([!^]?)(\]?(?:\[:\w+:\]|\\.|[^\]\\])*)\]"
+_MEMBER = r"\[:(?P<named>\w+):\]|(?P<low>\\.|.)(?:-(?P<high>\\.|[^\]]))?"
 
 
 def _wildmatch(glob: str) -> str | None:
@@ -255,10 +251,10 @@ def _wildmatch(glob: str) -> str | None:
     groups: list[list[str]] = [[]]  # with any number of folders between them
     end = ""
     i = 0
-    while match := _tokens().match(glob, i):
+    while match := re.compile(_TOKEN, re.DOTALL).match(glob, i):
         token, i = match[0], match.end()
         if token == "[":
-            found = _classes().match(glob, i)
+            found = re.compile(_CLASS, re.DOTALL).match(glob, i)
             if found is None:
                 return None
             groups[-1].append(_class(found))
@@ -293,17 +289,6 @@ def _levels(pieces: Sequence[str]) -> str:
     return "/".join(regex_of_pieces(level, "[^/]") for level in levels)
 
 
-@cache
-def _classes() -> re.Pattern[str]:
-    return re.compile(r"([!^]?)(\]?(?:\[:\w+:\]|\\.|[^\]\\])*)\]", re.DOTALL)
-
-
-@cache
-def _members() -> re.Pattern[str]:
-    member = r"\[:(?P<named>\w+):\]|(?P<low>\\.|.)(?:-(?P<high>\\.|[^\]]))?"
-    return re.compile(member, re.DOTALL)
-
-
 _NAMED = {
     "alnum": "a-zA-Z0-9",
     "alpha": "a-zA-Z",
@@ -318,7 +303,7 @@ _NAMED = {
 def _class(match: re.Match[str]) -> str:
     """Return the regex of a class such as `!a-z]`; no class matches a slash."""
     members = []
-    for member in _members().finditer(match[2]):
+    for member in re.finditer(_MEMBER, match[2], re.DOTALL):
         if member["named"]:
             members.append(_NAMED.get(member["named"], ""))
             continue
@@ -378,7 +363,8 @@ def _read_ignores(path: str, base: str) -> tuple[_IgnoreFile, ...]:
     text = _read(path).removeprefix("\ufeff")
     if not text:
         return ()
-    return (_IgnoreFile(os.path.join(base, ""), _patterns(text), _possible_names(text)),)
+    patterns = tuple(filter(None, map(_pattern, reversed(text.split("\n")))))
+    return (_IgnoreFile(os.path.join(base, ""), patterns, _possible_names(text)),)
 
 
 def _read(path: str) -> str:
@@ -451,9 +437,14 @@ def marked_root(directory: Path) -> Path | None:
     for each in (directory, *directory.parents):
         if each.name in _INSTALLED:
             break
-        if any(os.path.exists(each / name) for name in _PROJECT_FILES):
+        if is_project(each):
             return each
     return None
+
+
+def is_project(directory: Path) -> bool:
+    """Return whether a file or `.git` marks a directory as that of a project."""
+    return any(os.path.exists(directory / name) for name in _PROJECT_FILES)
 
 
 def module_name(

@@ -15,11 +15,12 @@ from jaxresid.linter.run.discover import (
     UnreadablePath,
     discover,
     is_excluded,
+    is_project,
     module_name,
     project_root,
 )
 from jaxresid.linter.run.workers import CandidateFile, lint_files
-from jaxresid.linter.text import prefilter as funnel
+from jaxresid.linter.text import prefilter
 from jaxresid.linter.text.time_limit import start_again
 from jaxresid.settings.config import Config, Options, Selection, load, matches
 from jaxresid.settings.toml_values import ConfigFileError, display_path
@@ -98,7 +99,9 @@ class LintRun:
                 if not self._reports_configuration or directory == directory.parent:
                     raise
                 self._wrong.setdefault(error.file, error)
-                config = _without_fixes(self.config_in(directory.parent))
+                above = self.config_in(directory.parent)
+                selections = (*above.selections, Selection(unfixable=("ALL",)))
+                config = replace(above, selections=selections)
             self._configs[directory] = config
         return self._configs[directory]
 
@@ -134,7 +137,7 @@ class LintRun:
             config.target_jax,
             unsafe_fixes=config.unsafe_fixes,
             ignore_noqa=self.ignore_noqa,
-            fixable=_Fixable(config),
+            fixable=frozenset(c for c, name in KNOWN.items() if config.fix_allowed(c, name)),
         )
 
     def discover(self, paths: Sequence[str]) -> tuple[FoundFile | UnreadablePath, ...]:
@@ -210,7 +213,7 @@ class LintRun:
     def _is_complete(self, root: Path) -> bool:
         if any(path.is_relative_to(root) for path in self.over_limit_files):
             return False
-        return _is_project(root) or any(root.is_relative_to(d) for d in self.complete)
+        return is_project(root) or any(root.is_relative_to(d) for d in self.complete)
 
     # -- files -------------------------------------------------------------------------------
 
@@ -227,7 +230,8 @@ class LintRun:
     def content(self, raw: bytes, path: str, absolute: Path) -> Linted:
         """Lint bytes as the content of a file."""
         from jaxresid.base.violations import Linted
-        from jaxresid.linter.run.engine import INVALID_SYNTAX, broken, lint_bytes
+        from jaxresid.linter.run.engine import lint_bytes
+        from jaxresid.linter.text.document import INVALID_SYNTAX, broken
 
         project = None if self.is_alone(absolute) else self.project(self.root(absolute))
         try:
@@ -358,7 +362,9 @@ class LintRun:
                 raw = file.readall()
         except OSError as e:
             return _unreadable(found.path, e.strerror or str(e))
-        concerns = funnel.mentions if found.path.endswith(".ipynb") else funnel.mentions_in_code
+        concerns = (
+            prefilter.mentions if found.path.endswith(".ipynb") else prefilter.mentions_in_code
+        )
         if not concerns(raw, self._markers_for(found.absolute)):
             return None
         return CandidateFile(found.path, found.absolute, raw)
@@ -403,7 +409,7 @@ def _unreadable(path: str, reason: str) -> Linted:
 
 def _misconfigured(error: ConfigFileError) -> Linted:
     from jaxresid.base.violations import INVALID_CONFIGURATION, Linted
-    from jaxresid.linter.run.engine import broken
+    from jaxresid.linter.text.document import broken
 
     path = display_path(error.file)
     message = (
@@ -411,21 +417,3 @@ def _misconfigured(error: ConfigFileError) -> Linted:
     )
     row, column = error.line or 1, (error.column or 1) - 1
     return Linted(path, (broken(path, INVALID_CONFIGURATION, message, row, column),))
-
-
-def _without_fixes(config: Config) -> Config:
-    return replace(config, selections=(*config.selections, Selection(unfixable=("ALL",))))
-
-
-class _Fixable:
-    """Tells whether the configuration allows a rule's fixes, in another process too."""
-
-    def __init__(self, config: Config) -> None:
-        self._config = config
-
-    def __call__(self, code: str) -> bool:
-        return self._config.fix_allowed(code, KNOWN.get(code, ""))
-
-
-def _is_project(root: Path) -> bool:
-    return any((root / f).exists() for f in ("pyproject.toml", "setup.py", "setup.cfg", ".git"))

@@ -17,6 +17,7 @@ from jaxresid.base.text.wide_encodings import wide_encoding
 from jaxresid.base.violations import Edit, Span
 from jaxresid.linter.text.lexer import LINE_END
 from jaxresid.linter.text.magics import masked
+from jaxresid.linter.text.source import SourceText
 
 _BOM = "\ufeff"
 _BLANK = re.compile(r"[ \t\r\n]*+")
@@ -270,7 +271,8 @@ class Notebook:
             number, placed = self.place_edit(edit)
             _check_editable(index[number], placed.span)
             by_cell[number].append(placed)
-        ascii_only = _writes_ascii(self.json)
+        # Whether it was written with everything but ASCII escaped.
+        ascii_only = self.json.isascii() and _ESCAPED.search(self.json) is not None
         parts, at = [], 0
         for number in sorted(by_cell):
             cell = index[number]
@@ -285,7 +287,7 @@ class Notebook:
         return self.cells[index]
 
     def _source(self, cell: Cell, edits: Sequence[Edit], ascii_only: bool) -> str:
-        new = _edited(cell.text, edits)
+        new = SourceText("", cell.text).edited(edits)
         if cell.text != cell.source:
             new = new.removesuffix("\n")
         text = self.json[cell.start : cell.end]
@@ -307,26 +309,7 @@ def _check_editable(cell: Cell, span: Span) -> None:
         raise ValueError("an edit touches a magic")
 
 
-def _edited(text: str, edits: Sequence[Edit]) -> str:
-    starts = [0, *(m.end() for m in LINE_END.finditer(text))]
-    done, at = [], 0
-    for edit in sorted(edits):
-        span = edit.span
-        start = min(starts[span.row - 1] + span.column, len(text))
-        end = min(starts[span.end_row - 1] + span.end_column, len(text))
-        if start < at:
-            raise ValueError("edits overlap")
-        done += [text[at:start], edit.text]
-        at = end
-    return "".join(done) + text[at:]
-
-
-def _writes_ascii(text: str) -> bool:
-    """Return whether the notebook was written with everything but ASCII escaped."""
-    escaped = r"(?<!\\)(?:\\\\)*\\u(?!00[0-7])[0-9a-fA-F]{4}"
-    return text.isascii() and re.search(escaped, text) is not None
-
-
+_ESCAPED = re.compile(r"(?<!\\)(?:\\\\)*\\u(?!00[0-7])[0-9a-fA-F]{4}")
 _DATABRICKS = "application/vnd.databricks.v1+notebook"
 
 
@@ -350,13 +333,9 @@ def read(raw: bytes) -> Notebook:
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
     if "cells" not in top:
-        old = "worksheets" in top
-        reason = (
-            "its format is nbformat 3 or older; open and save it in Jupyter"
-            if old
-            else "it has no `cells`"
-        )
-        raise ValueError(reason)
+        if "worksheets" in top:
+            raise ValueError("its format is nbformat 3 or older; open and save it in Jupyter")
+        raise ValueError("it has no `cells`")
     cells = top["cells"].value
     if not isinstance(cells, list):
         raise ValueError("`cells` is not a list")

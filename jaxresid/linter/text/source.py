@@ -14,9 +14,8 @@ from functools import cached_property
 
 from jaxresid.base.text.wide_encodings import wide_encoding
 from jaxresid.base.violations import Edit, Span
+from jaxresid.linter.text.lexer import LINE_END
 
-# What ends a line for Python's tokenizer. str.splitlines knows more: form feeds, U+2028.
-_LINE = re.compile(r"\r\n|\r|\n")
 _WIDE = re.compile(r"[^\x00-\x7f]")
 _BOM = codecs.BOM_UTF8
 
@@ -74,12 +73,12 @@ class SourceText:
     @cached_property
     def starts(self) -> tuple[int, ...]:
         """The offset of each line's first character; row r starts at `starts[r - 1]`."""
-        return (0, *(m.end() for m in _LINE.finditer(self.text)))
+        return (0, *(m.end() for m in LINE_END.finditer(self.text)))
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
         """The lines without their ends."""
-        return tuple(_LINE.split(self.text))
+        return tuple(LINE_END.split(self.text))
 
     @cached_property
     def _wide_rows(self) -> dict[int, list[tuple[int, int]]]:

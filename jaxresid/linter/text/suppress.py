@@ -180,18 +180,17 @@ def _rows(comment: Comment, scanned: Scan, lines: tuple[str, ...]) -> tuple[int,
     if index and scanned.logical[index - 1][1] >= comment.row:
         # Between the brackets of a statement: the next row that holds something.
         last = scanned.logical[index - 1][1]
-        below = (r for r in range(comment.row + 1, last + 1) if _holds_code(lines[r - 1]))
-        return (comment.row, *([row] if (row := next(below, 0)) else ()))
+        for row in range(comment.row + 1, last + 1):
+            line = lines[row - 1].lstrip()
+            if line and not line.startswith("#"):
+                return (comment.row, row)
+        return (comment.row,)
     rows = [comment.row]
     for first, last in scanned.logical[index:]:
         rows += range(first, last + 1)
         if not lines[first - 1].lstrip().startswith("@"):
             break
     return tuple(rows)
-
-
-def _holds_code(line: str) -> bool:
-    return bool(line.strip()) and not line.lstrip().startswith("#")
 
 
 # --- applying them
@@ -222,9 +221,11 @@ def apply(
     used: set[tuple[int, int]] = set()
     kept = []
     for violation in violations:
+        rows = () if violation.code in UNSUPPRESSABLE else (None, *_rows_of(violation))
         marks = {
             mark
-            for index in _covering(covering, violation)
+            for row in rows
+            for index in covering.get(row, ())
             if (mark := _silences(index, items[index], violation)) is not None
         }
         used |= marks
@@ -237,7 +238,7 @@ def apply(
         for part, text in _parts(item):
             if (index, part) in used:
                 continue
-            targets = _targets(text, known)
+            targets = {c for c, name in known.items() if not text or _names(text, c, name)}
             reason = _reason(item, text, targets, enabled, known, optional)
             if reason is None:
                 continue
@@ -265,12 +266,6 @@ def _by_row(items: Sequence[Suppression]) -> dict[int | None, list[int]]:
             for row in (None,) if item.rows is None else item.rows:
                 covering[row].append(index)
     return covering
-
-
-def _covering(by_row: Mapping[int | None, list[int]], violation: Violation) -> set[int]:
-    if violation.code in UNSUPPRESSABLE:
-        return set()
-    return {index for row in (None, *_rows_of(violation)) for index in by_row.get(row, ())}
 
 
 def _rows_of(violation: Violation) -> tuple[int, ...]:
@@ -303,10 +298,6 @@ def _names(text: str, code: str, name: str) -> bool:
         return True
     letters = code.rstrip("0123456789")
     return text.startswith(letters) and code.startswith(text)
-
-
-def _targets(text: str, known: Mapping[str, str]) -> set[str]:
-    return {code for code, name in known.items() if not text or _names(text, code, name)}
 
 
 def _reason(
@@ -416,18 +407,16 @@ def add(
             at = max(0, bisect_left(scanned.logical, (rows[0] + 1,)) - 1)
             above[scanned.logical[at][0]].add(violation.code)
     words = " ".join(reason.split())
-    return tuple(
-        sorted(
-            [
-                *(_merge(existing[index], codes) for index, codes in merged.items()),
-                *(_append(lines[row - 1], row, codes, words) for row, codes in appended.items()),
-                *(
-                    _above(lines[row - 1], row, codes, words, newline)
-                    for row, codes in above.items()
-                ),
-            ]
-        )
-    )
+    edits = [_merge(existing[index], codes) for index, codes in merged.items()]
+    for row, codes in appended.items():
+        line = lines[row - 1]
+        end = Span(row, len(line.rstrip()), row, len(line))
+        edits.append(Edit(end, f"  {_comment(codes, words)}"))
+    for row, codes in above.items():
+        line = lines[row - 1]
+        indent = line[: len(line) - len(line.lstrip())]
+        edits.append(Edit(Span(row, 0, row, 0), f"{indent}{_comment(codes, words)}{newline}"))
+    return tuple(sorted(edits))
 
 
 def _comment(codes: set[str], reason: str) -> str:
@@ -439,12 +428,3 @@ def _merge(item: Suppression, codes: set[str]) -> Edit:
     new = sorted(codes - {c.text for c in item.codes})
     at = Span(last.row, last.end_column, last.row, last.end_column)
     return Edit(at, "".join(f", {c}" for c in new))
-
-
-def _append(line: str, row: int, codes: set[str], reason: str) -> Edit:
-    return Edit(Span(row, len(line.rstrip()), row, len(line)), f"  {_comment(codes, reason)}")
-
-
-def _above(line: str, row: int, codes: set[str], reason: str, newline: str) -> Edit:
-    indent = line[: len(line) - len(line.lstrip())]
-    return Edit(Span(row, 0, row, 0), f"{indent}{_comment(codes, reason)}{newline}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxresid.base.errors import InputsError
-from jaxresid.linter.text.source import SourceText, UndecodableError
+from jaxresid.linter.text.source import UndecodableError
 from jaxresid.server.buffers import Buffer
 from jaxresid.server.commands.projects import root_of
 from jaxresid.server.documents import Document
@@ -50,7 +50,10 @@ def workspace_edit(
         if root_of(path, folders) is None:
             raise InputsError(f"{path} is outside of the workspace: nothing is changed there")
         document = open_document(path)
-        buffer = _saved(path) if document is None else document.parts[None].buffer
+        try:
+            buffer = Buffer.saved(path) if document is None else document.parts[None].buffer
+        except (OSError, UndecodableError) as e:
+            raise InputsError(f"cannot read {path}: {e}") from e
         uri = path.as_uri() if document is None else document.uri
         version = None if document is None else buffer.version
         edits = [
@@ -69,10 +72,3 @@ def workspace_edit(
 
 def _position(buffer: Buffer, row: int, encoding: str) -> Json:
     return {"line": row - 1, "character": buffer.character(row, 0, encoding)}
-
-
-def _saved(path: Path) -> Buffer:
-    try:
-        return Buffer(SourceText.decode(path.read_bytes(), str(path)).text, 0)
-    except (OSError, UndecodableError) as e:
-        raise InputsError(f"cannot read {path}: {e}") from e

@@ -206,7 +206,9 @@ class Shown:
         found: dict[tuple[str, str], list[Kept]] = {}
         for kept in self._results.all:
             head = kept.head
-            if head.command in commands and path in kept.sources and self._is_named(kept):
+            named = self._targets.of(Path(head.folder))
+            is_named = named is None or any(target.name == head.target for target in named)
+            if head.command in commands and path in kept.sources and is_named:
                 beside = found.setdefault((head.folder, head.target), [])
                 if not beside or _is_another_size(head, beside[0].head):
                     beside.append(kept)
@@ -215,10 +217,6 @@ class Shown:
 
     def _is_in_workspace(self, path: Path) -> bool:
         return any(path.is_relative_to(folder) for folder in self._folders())
-
-    def _is_named(self, kept: Kept) -> bool:
-        named = self._targets.of(Path(kept.head.folder))
-        return named is None or any(target.name == kept.head.target for target in named)
 
     def _seen(self, kept: Kept, document: Document) -> Seen:
         rows = self._contents.rows(document, kept.sources[str(document.path)])

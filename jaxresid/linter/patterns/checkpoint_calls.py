@@ -43,11 +43,11 @@ def definite_api(facts: Facts, callee: ast.expr) -> Role | None:
     origins = facts.names.origins(callee)
     if len(origins) != 1:
         return None
-    roles = facts.roles(callee)
+    roles = facts.callees.roles(callee)
     if len(roles) != 1 or roles[0].kind != "checkpoint":
         return None
     made = origins[0]
-    if isinstance(made, ast.Call) and facts.is_partial(made) and made.args:
+    if isinstance(made, ast.Call) and facts.callees.is_partial(made) and made.args:
         return roles[0] if definite_api(facts, made.args[0]) is not None else None
     return roles[0]
 
@@ -63,7 +63,7 @@ def definite_site_api(facts: Facts, site: Site) -> Role | None:
 def callee(facts: Facts, node: ast.expr) -> str:
     """Return the API as the user wrote it: `jax.checkpoint` in `partial(jax.checkpoint, ...)`."""
     while isinstance(node, ast.Call):
-        node = node.args[0] if facts.is_partial(node) and node.args else node.func
+        node = node.args[0] if facts.callees.is_partial(node) and node.args else node.func
     return ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute)) else "jax.checkpoint"
 
 
@@ -92,7 +92,7 @@ def keywords(facts: Facts, name: str) -> Iterator[GivenKeyword]:
 def _is_definite_partial(facts: Facts, call: ast.Call | None) -> bool:
     return (
         call is not None
-        and facts.is_partial(call)
+        and facts.callees.is_partial(call)
         and bool(call.args)
         and definite_api(facts, call.args[0]) is not None
     )

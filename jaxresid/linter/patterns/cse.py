@@ -40,7 +40,7 @@ def without_prevent_cse(facts: Facts, site: Site, value: ast.expr) -> Fix | None
     call = next((c for c in site.calls if any(k.value is value for k in c.keywords)), None)
     if call is None or not (call is site.node or site.node in facts.names.ancestors(call)):
         return None
-    bare = facts.is_partial(call) and len(call.args) == 1 and len(call.keywords) == 1
+    bare = facts.callees.is_partial(call) and len(call.args) == 1 and len(call.keywords) == 1
     if bare and isinstance(call.args[0], (ast.Name, ast.Attribute)):
         edit = edits.replace(facts.source, call, ast.unparse(call.args[0]))
     else:
@@ -60,7 +60,7 @@ def loop_callee(facts: Facts, loop: Loop) -> str:
     """Return the loop's function as the user wrote it: `nn.scan`, also in `partial(nn.scan)`."""
     node = loop.node
     while isinstance(node, ast.Call):
-        node = node.args[0] if facts.is_partial(node) and node.args else node.func
+        node = node.args[0] if facts.callees.is_partial(node) and node.args else node.func
     return ast.unparse(node)
 
 
@@ -83,7 +83,7 @@ def only_if(facts: Facts, site: Site) -> Choice | None:
     """Return the condition under which loops run a site, and else calls; None for other uses."""
     loops: list[Loop] = []
     calls: list[Use] = []
-    for use in facts.site_uses(site):
+    for use in facts.flows.site_uses(site):
         if not PLAIN.issuperset(use.through):
             return None
         loop = loop_at(facts, use.node) if use.kind == "loop" else None
@@ -119,14 +119,14 @@ def enclosing_unrolled_loop(facts: Facts, site: Site) -> Unrolled | None:
     around.
     """
     found: Unrolled | None = None
-    for use in facts.site_uses(site):
+    for use in facts.flows.site_uses(site):
         for loop in running_loops(facts, use):
             if loop is None:
                 return None
             choice = unrolling_choice(facts, loop)
             if choice is None and not is_unrolled(facts, loop):
                 return None
-            context = facts.context(loop.node)
+            context = facts.contexts.at(loop.node)
             if context.loop or context.branch or context.rule or context.unknown:
                 return None
             condition = conditions.plain(*choice) if choice is not None else None
@@ -150,9 +150,10 @@ def running_loops(facts: Facts, use: Use, depth: int = 0) -> tuple[Loop | None, 
     if function is None:
         return (None,)
     owner = facts.names.class_of(function)
-    is_module = owner is not None and getattr(function, "name", "") == "__call__"
-    uses = facts.uses(owner) if owner is not None and is_module else facts.uses(function)
-    if not uses or facts.remote_uses(owner if owner is not None and is_module else function):
+    is_call = getattr(function, "name", "") == "__call__"
+    definition = owner if owner is not None and is_call else function
+    uses = facts.flows.uses(definition)
+    if not uses or facts.contexts.remote_uses(definition):
         return (None,)
     return tuple(loop for u in uses for loop in running_loops(facts, u, depth + 1))
 
@@ -165,8 +166,8 @@ def enclosing_checkpoint(facts: Facts, site: Site) -> Site | RemoteCheckpoint | 
     where a call is or may be elsewhere.
     """
     found: Site | RemoteCheckpoint | None = None
-    for use in facts.site_uses(site):
-        around = facts.around(use)
+    for use in facts.flows.site_uses(site):
+        around = facts.contexts.around(use)
         if around is None or site in around.sites:
             return None
         outers: list[Site | RemoteCheckpoint] = [*around.sites]

@@ -169,12 +169,12 @@ class _Flow:
     def _returned(self, statement: ast.Return) -> bool:
         facts = self._facts
         function = facts.names.function(statement)
-        if not isinstance(function, ast.FunctionDef) or facts.remote_uses(function):
+        if not isinstance(function, ast.FunctionDef) or facts.contexts.remote_uses(function):
             return False
         is_inner = facts.names.function(function) is not None
         if not is_inner and (not function.name.startswith("_") or function.name.endswith("__")):
             return False
-        uses = facts.uses(function)
+        uses = facts.flows.uses(function)
         return bool(uses) and all(
             u.kind in {"call", "loop"} and _PASSED.issuperset(u.through) and self.ends(u.node)
             for u in uses

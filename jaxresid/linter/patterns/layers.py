@@ -75,9 +75,8 @@ def is_trivial_class(facts: Facts, site: Site, qualname: str) -> bool:
     calls = [c for c in facts.names.calls if site.node in facts.names.origins(c.func)]
     if not calls or any(_copies(qualname, call) for call in calls):
         return False
-    return all(
-        use.kind == "call" and _VISIBLE.issuperset(use.through) for use in facts.site_uses(site)
-    )
+    uses = facts.flows.site_uses(site)
+    return all(use.kind == "call" and _VISIBLE.issuperset(use.through) for use in uses)
 
 
 def _multiplies_nothing(qualname: str) -> bool:

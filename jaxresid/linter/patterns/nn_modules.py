@@ -141,7 +141,7 @@ def _of_class(
         case ast.Call() if depth <= _MAX_DEPTH:
             site = facts.site_of(origin)
             inner = site.target if site is not None and facts.is_class(site) else None
-            if facts.is_partial(origin) and origin.args:
+            if facts.callees.is_partial(origin) and origin.args:
                 inner, calls = origin.args[0], (*calls, origin)
             if inner is not None:
                 origins = facts.names.origins(inner)

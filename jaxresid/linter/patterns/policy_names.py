@@ -69,11 +69,8 @@ def policy_arguments(facts: Facts) -> Iterator[ast.expr]:
 
 
 def _is_checkpoint_call(facts: Facts, call: ast.Call) -> bool:
-    if facts.role(call.func, "checkpoint") is not None:
-        return True
-    return bool(
-        call.args and facts.is_partial(call) and facts.role(call.args[0], "checkpoint") is not None
-    )
+    callee = call.args[0] if call.args and facts.callees.is_partial(call) else call.func
+    return facts.callees.role(callee, "checkpoint") is not None
 
 
 def factory_calls(facts: Facts) -> Iterator[FactoryCall]:
@@ -87,7 +84,7 @@ def factory_calls(facts: Facts) -> Iterator[FactoryCall]:
     for call in facts.names.calls:
         if call.args and isinstance(call.args[0], (ast.Name, ast.Attribute)):
             name = name_of(facts, call.args[0])
-            if name in apis.FACTORIES and facts.is_partial(call):
+            if name in apis.FACTORIES and facts.callees.is_partial(call):
                 yield FactoryCall(call, name, tuple(call.args[1:]))
 
 

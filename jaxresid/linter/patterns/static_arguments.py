@@ -168,7 +168,7 @@ def _is_plain(facts: Facts, site: Site, function: FunctionNode) -> bool:
         origin = facts.names.single_origin(decorator)
         if not isinstance(origin, External):
             return False
-        roles = facts.roles(decorator)
+        roles = facts.callees.roles(decorator)
         transform = len(roles) == 1 and roles[0].kind == "transform" and roles[0].entry == "jit"
         if origin.qualname not in _PLAIN_DECORATORS and not transform:
             return False
@@ -186,7 +186,7 @@ def _inside_lifted(facts: Facts, node: ast.expr | None) -> Origin:
 
 
 def _is_lifted(facts: Facts, call: ast.Call) -> bool:
-    roles = facts.roles(call.func)
+    roles = facts.callees.roles(call.func)
     return len(roles) == 1 and (
         roles[0].qualname.startswith(_LIFTED) and roles[0].kind in {"loop", "transform"}
     )
@@ -197,7 +197,7 @@ def visible_calls(facts: Facts, site: Site) -> list[VisibleCall]:
 
     Calls with positional arguments that are not all visible are left out.
     """
-    uses = facts.site_uses(site)
+    uses = facts.flows.site_uses(site)
     if facts.is_class(site) or not isinstance(_inside_lifted(facts, site.target), ast.ClassDef):
         return list(_calls(facts, site, uses))
     return list(_calls_of_instances(facts, site, uses))  # `nn.remat(nn.scan(Block))()(x)`
@@ -206,7 +206,7 @@ def visible_calls(facts: Facts, site: Site) -> list[VisibleCall]:
 def _calls_of_instances(facts: Facts, site: Site, uses: tuple[Use, ...]) -> Iterator[VisibleCall]:
     for use in uses:
         if use.kind == "call" and _TRANSPARENT.issuperset(use.through):
-            yield from _calls(facts, site, facts.uses(use.node), instance=True)
+            yield from _calls(facts, site, facts.flows.uses(use.node), instance=True)
 
 
 def _calls(
@@ -217,13 +217,13 @@ def _calls(
         if not isinstance(call, ast.Call) or not _TRANSPARENT.issuperset(use.through):
             continue
         if use.kind == "loop" and _is_lifted(facts, call):
-            inner = facts.uses(call)
+            inner = facts.flows.uses(call)
             if "class" in use.through:
                 yield from _calls_of_instances(facts, site, inner)
             elif depth < MAX_DEPTH:
                 yield from _calls(facts, site, inner, depth=depth + 1)
-        elif use.kind == "derivative" and facts.role(call.func, "derivative") is not None:
-            yield from _calls(facts, site, facts.uses(call), depth=depth + 1)
+        elif use.kind == "derivative" and facts.callees.role(call.func, "derivative") is not None:
+            yield from _calls(facts, site, facts.flows.uses(call), depth=depth + 1)
         elif (
             use.kind == "call"
             and not any(isinstance(a, ast.Starred) for a in call.args)

@@ -119,7 +119,7 @@ def _default(facts: Facts, parameter: Binding) -> object:
     function = parameter.owner
     if not isinstance(parameter.value, ast.Constant) or not isinstance(function, ast.FunctionDef):
         return None
-    if facts.remote_uses(function):
+    if facts.contexts.remote_uses(function):
         return None
     args = [*function.args.posonlyargs, *function.args.args]
     if facts.names.class_of(function) is not None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from jaxresid.linter.resolve.names import Origin
 
 if TYPE_CHECKING:
-    from jaxresid.linter.resolve.sites import SiteFinder
+    from jaxresid.linter.resolve.sites import Sites
 
 
-def is_other_arm(facts: SiteFinder, node: ast.AST, choice: ast.If, inside: bool) -> bool:
+def is_other_arm(facts: Sites, node: ast.AST, choice: ast.If, inside: bool) -> bool:
     """Return whether a node runs exactly where the given arm of an `if` does not.
 
     Args:
@@ -30,9 +30,7 @@ def is_other_arm(facts: SiteFinder, node: ast.AST, choice: ast.If, inside: bool)
     return False
 
 
-def replaces_checkpoint(
-    facts: SiteFinder, call: ast.AST, is_target: Callable[[Origin], bool]
-) -> bool:
+def replaces_checkpoint(facts: Sites, call: ast.AST, is_target: Callable[[Origin], bool]) -> bool:
     """Return whether a call takes the place of one of a checkpointed function, by some flag."""
     if not isinstance(call, ast.Call):
         return False

@@ -55,30 +55,29 @@ class ImportIndex(Protocol):
         """Return the name under which something is defined."""
 
 
-class RoleResolver:
-    """A resolver of expressions to members of the families of `apis`."""
+class Callees:
+    """What the callees of a module are: members of the families of `apis`."""
 
-    names: Names
-    project: ImportIndex | None
-    path: Path | None
-    _known_roles: dict[ast.AST, tuple[Role, ...]]
+    def __init__(self, names: Names, project: ImportIndex | None, path: Path | None) -> None:
+        self._names, self._project, self._path = names, project, path
+        self._known: dict[ast.AST, tuple[Role, ...]] = {}
 
     def roles(self, node: ast.AST | None) -> tuple[Role, ...]:
         """Return the members of the families that a callee may be."""
         if node is None:
             return ()
-        if node not in self._known_roles:
-            self._known_roles[node] = tuple(self._roles(node))
-        return self._known_roles[node]
+        if node not in self._known:
+            self._known[node] = tuple(self._roles(node))
+        return self._known[node]
 
     def _roles(self, node: ast.AST, depth: int = 0) -> Iterator[Role]:
         if depth > MAX_DEPTH:
             return
-        for origin in self.names.origins(node):
+        for origin in self._names.origins(node):
             match origin:
                 case External(qualname):
-                    if self.project is not None:
-                        qualname = self.project.canonical(qualname, self.path)
+                    if self._project is not None:
+                        qualname = self._project.canonical(qualname, self._path)
                     role = _role(qualname)
                     if role is not None:
                         yield role
@@ -133,7 +132,7 @@ class RoleResolver:
         return CallArguments(tuple(positional), keywords, dynamic)
 
     def _unpacked(self, node: ast.expr) -> dict[str, ast.keyword] | None:
-        origin = self.names.single_origin(node)
+        origin = self._names.single_origin(node)
         match origin:
             case ast.Dict():
                 found: dict[str, ast.keyword] = {}

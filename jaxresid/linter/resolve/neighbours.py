@@ -216,8 +216,8 @@ def _write_uses(
     uses: dict[str, tuple[RemoteUse, ...]], facts: Facts, askable: Askable, words: Set[str]
 ) -> None:
     """Add what a file does with each thing that may be asked for, whose names are the words."""
-    for last in facts.imported_words & words:
-        for qualname in facts.external_loads(last):
+    for last in facts.contexts.imported_words & words:
+        for qualname in facts.contexts.external_loads(last):
             if _is_askable(qualname, askable):
                 _write_use(uses, facts, qualname)
 
@@ -233,9 +233,9 @@ def _write_use(uses: dict[str, tuple[RemoteUse, ...]], facts: Facts, qualname: s
         )
 
     found = []
-    for node in facts.external_loads(qualname.rpartition(".")[2]).get(qualname, ()):
-        for use in facts.flow(node):
-            context = facts.context(use.node)
+    for node in facts.contexts.external_loads(qualname.rpartition(".")[2]).get(qualname, ()):
+        for use in facts.flows.flow(node):
+            context = facts.contexts.at(use.node)
             place: Any = use.node if hasattr(use.node, "lineno") else node
             found.append(
                 RemoteUse(
@@ -256,7 +256,7 @@ def _write_use(uses: dict[str, tuple[RemoteUse, ...]], facts: Facts, qualname: s
 
 
 def _remote_around(facts: Facts, use: Use) -> RemoteAround | None:
-    around = facts.around(use)
+    around = facts.contexts.around(use)
     if around is None or facts.path is None:
         return None
     places = [

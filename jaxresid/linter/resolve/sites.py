@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from jaxresid.linter.resolve import apis
-from jaxresid.linter.resolve.callees import MAX_DEPTH, CallArguments, Role, RoleResolver
-from jaxresid.linter.resolve.names import Definition, External, FunctionNode, Origin
+from jaxresid.linter.resolve.callees import MAX_DEPTH, CallArguments, Callees
+from jaxresid.linter.resolve.names import Definition, External, FunctionNode, Names, Origin
 
 if TYPE_CHECKING:
     from jaxresid.linter.text.source import SourceText
@@ -93,24 +93,16 @@ class Loop(NamedTuple):
     bodies: tuple[ast.expr, ...]
 
 
-class Derivative(NamedTuple):
-    """One call of the derivative family."""
-
-    node: ast.Call
-    mode: apis.Mode
-    qualname: str
-    function: ast.expr | None
-
-
 _Decorated = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 # An `if`, and whether what is meant stands in its body.
 Arm = tuple[ast.If, bool]
 
 
-class SiteFinder(RoleResolver):
-    """A finder of what the rules are about."""
+class Sites:
+    """What the rules are about: the checkpoints of a module, their policies, names and loops."""
 
-    source: SourceText
+    def __init__(self, source: SourceText, names: Names, callees: Callees) -> None:
+        self.source, self.names, self.callees = source, names, callees
 
     @cached_property
     def sites(self) -> tuple[Site, ...]:
@@ -118,19 +110,19 @@ class SiteFinder(RoleResolver):
         found = []
         for call in self.names.calls:
             has_arguments = call.args or call.keywords
-            role = self.role(call.func, "checkpoint") if has_arguments else None
+            role = self.callees.role(call.func, "checkpoint") if has_arguments else None
             if role is None:
                 continue
-            arguments = self.arguments(call, role)
+            arguments = self.callees.arguments(call, role)
             target = arguments.get(0, role.entry.target)
             if target is not None:
                 calls = (*role.bound, call)
                 site = Site(role.entry, role.qualname, call, "call", arguments, target, calls=calls)
                 found.append(site)
         for definition, decorator in self._decorators():
-            role = self.role(decorator, "checkpoint")
+            role = self.callees.role(decorator, "checkpoint")
             if role is not None:
-                arguments = self.arguments(None, role)
+                arguments = self.callees.arguments(None, role)
                 site = Site(role.entry, role.qualname, decorator, "decorator", arguments)
                 found.append(replace(site, definition=definition, calls=role.bound))
         return tuple(sorted(found, key=lambda s: (s.node.lineno, s.node.col_offset)))
@@ -140,9 +132,9 @@ class SiteFinder(RoleResolver):
         """The calls of `checkpoint_name`."""
         found = []
         for call in self.names.calls:
-            role = self.role(call.func, "name")
+            role = self.callees.role(call.func, "name")
             if role is not None:
-                arguments = self.arguments(call, role)
+                arguments = self.callees.arguments(call, role)
                 argument = arguments.get(1, "name")
                 value = self.names.constant(argument) if argument is not None else None
                 name = value if isinstance(value, str) else None
@@ -154,15 +146,15 @@ class SiteFinder(RoleResolver):
         """The calls of the loop family, and its decorators, which name no body."""
         found: list[Loop] = []
         for _, decorator in self._decorators():
-            role = self.role(decorator, "loop")
+            role = self.callees.role(decorator, "loop")
             if role is not None:
-                arguments = self.arguments(None, role)
+                arguments = self.callees.arguments(None, role)
                 found.append(Loop(decorator, role.entry, role.qualname, arguments, ()))
         for call in self.names.calls:
-            role = self.role(call.func, "loop")
+            role = self.callees.role(call.func, "loop")
             if role is None or (role.entry.factory and not role.bound):
                 continue
-            arguments = self.arguments(call, role)
+            arguments = self.callees.arguments(call, role)
             bodies = tuple(
                 body
                 for position, keyword in role.entry.bodies
@@ -177,26 +169,6 @@ class SiteFinder(RoleResolver):
         for definition in (*self.names.functions, *self.names.classes):
             if not isinstance(definition, ast.Lambda):
                 yield from ((definition, decorator) for decorator in definition.decorator_list)
-
-    @cached_property
-    def derivatives(self) -> tuple[Derivative, ...]:
-        """The calls of the derivative family."""
-        found = []
-        for call in self.names.calls:
-            role = self.role(call.func, "derivative")
-            if role is not None:
-                function = self.differentiated(call, role)
-                found.append(Derivative(call, role.entry, role.qualname, function))
-        return tuple(found)
-
-    def differentiated(self, call: ast.Call, role: Role) -> ast.expr | None:
-        """Return the function argument of a derivative, None where it is not given visibly."""
-        arguments = self.arguments(call, role)
-        for keyword in ("fun", "f", "fn", "value_fn"):
-            found = arguments.get(0, keyword)
-            if found is not None:
-                return found
-        return None
 
     @cached_property
     def _mentions_policies(self) -> bool:
@@ -298,7 +270,7 @@ class SiteFinder(RoleResolver):
         """Return the function inside jit, vmap and partial."""
         if depth > MAX_DEPTH or not isinstance(origin, ast.Call):
             return origin
-        role = self.role(origin.func, "transform")
+        role = self.callees.role(origin.func, "transform")
         if role is None or not origin.args:
             return origin
         inner = self.names.origins(origin.args[0])
@@ -308,6 +280,19 @@ class SiteFinder(RoleResolver):
         """Return the function or class that a site checkpoints, None unless it is defined here."""
         targets = self.targets(site)
         return targets[0] if len(targets) == 1 and isinstance(targets[0], Definition) else None
+
+    def is_class(self, site: Site) -> bool:
+        """Return whether what a site checkpoints is a class, as far as names tell."""
+        if site.api.library not in {"linen", "partitioning"}:
+            return False
+        targets = self.targets(site)
+        known = [t for t in targets if t is not None]
+        if any(isinstance(t, ast.ClassDef) for t in known):
+            return True
+        names = [t.qualname for t in known if isinstance(t, External)]
+        if isinstance(site.target, (ast.Name, ast.Attribute)) and not known:
+            names.append(site.target.id if isinstance(site.target, ast.Name) else site.target.attr)
+        return any(n.rpartition(".")[2][:1].isupper() for n in names)
 
     def site_of(self, node: ast.AST) -> Site | None:
         """Return the site that an expression or a decorated definition is, None if it is none."""

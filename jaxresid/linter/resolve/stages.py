@@ -42,9 +42,9 @@ def outermost(facts: Facts, derivative: ast.AST) -> bool:
     if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and isinstance(
         derivative, ast.expr
     ):
-        uses = facts.uses_above(parent, derivative)  # as a decorator
+        uses = facts.flows.uses_above(parent, derivative)  # as a decorator
     else:
-        uses = facts.uses(derivative)
+        uses = facts.flows.uses(derivative)
     for use in uses:
         if use.kind in {"derivative", "checkpoint", "rule"}:
             return False
@@ -53,7 +53,7 @@ def outermost(facts: Facts, derivative: ast.AST) -> bool:
         if use.kind == "call":
             places.append(use.node)
     for place in places:
-        context = facts.context(place)
+        context = facts.contexts.at(place)
         if context.reverse or context.checkpoint or context.rule:
             return False
         if context.loop and not _trains(facts, place):
@@ -81,7 +81,7 @@ def _trains(facts: Facts, place: ast.AST, depth: int = 0) -> bool:
                     gradients |= {t.id for target in targets for t in _stored(target)}
             case ast.Return(value=ast.expr() as value):
                 returned |= _mentions(value, gradients, place)
-    calls = [u for u in facts.uses(function) if u.kind != "returned"] if returned else []
+    calls = [u for u in facts.flows.uses(function) if u.kind != "returned"] if returned else []
     return bool(calls) and all(
         u.kind == "call" and _trains(facts, u.node, depth + 1) for u in calls
     )
@@ -90,10 +90,10 @@ def _trains(facts: Facts, place: ast.AST, depth: int = 0) -> bool:
 def _gradient_targets(facts: Facts, statement: ast.stmt, place: ast.Call) -> list[ast.Name]:
     if not isinstance(statement, ast.Assign):
         return []
-    roles = [r for r in facts.roles(place.func) if r.kind == "derivative"]
+    roles = [r for r in facts.callees.roles(place.func) if r.kind == "derivative"]
     maker = facts.names.single_origin(place.func)
     if isinstance(maker, ast.Call):
-        roles += [r for r in facts.roles(maker.func) if r.kind == "derivative"]
+        roles += [r for r in facts.callees.roles(maker.func) if r.kind == "derivative"]
     valued = any(r.qualname.endswith(_WITH_VALUE) for r in roles)
     found = []
     for target in statement.targets:
@@ -139,7 +139,7 @@ def _mentions(value: ast.AST, names: set[str], place: ast.AST) -> bool:
 def _closure_escapes(facts: Facts, derivative: ast.AST) -> bool:
     if not isinstance(derivative, ast.Call):
         return False
-    role = facts.role(derivative.func, "derivative")
+    role = facts.callees.role(derivative.func, "derivative")
     if role is None or not role.qualname.endswith(_KEEPS_CLOSURE):
         return False
     statement = facts.names.statement(derivative)
@@ -186,7 +186,7 @@ def top_derivatives(facts: Facts, uses: tuple[Use, ...]) -> list[Use] | None:
                     return None
                 found.append(use)
             case "call":
-                context = facts.context(use.node)
+                context = facts.contexts.at(use.node)
                 if context.reverse or context.loop or context.rule or context.checkpoint:
                     return None
             case "loop" | "checkpoint" | "rule":
@@ -210,7 +210,7 @@ def differentiating(
       whole: whether every function on the way must do nothing else; if not, it may do more before.
       parts: the parts of its result that are asked about.
     """
-    uses = facts.uses(function)
+    uses = facts.flows.uses(function)
     found = top_derivatives(facts, uses)
     if found:
         return found[0] if results.is_among((), parts) else None
@@ -218,7 +218,7 @@ def differentiating(
     calls = [use for use in uses if use.kind not in made]
     if depth > _MAX_CHAIN or not 0 < len(calls) <= _MAX_CALLS:
         return None
-    if any(use.kind != "call" for use in calls) or facts.remote_uses(function):
+    if any(use.kind != "call" for use in calls) or facts.contexts.remote_uses(function):
         return None
     derivative = None
     for use in calls:
@@ -229,7 +229,7 @@ def differentiating(
             if outer is not None and handed
             else None
         )
-        if above is None and (len(calls) == 1 or facts.context(use.node).reverse):
+        if above is None and (len(calls) == 1 or facts.contexts.at(use.node).reverse):
             return None
         derivative = derivative or above
     return derivative
@@ -256,7 +256,7 @@ def is_whole(facts: Facts, function: FunctionNode, call: ast.Call) -> bool:
 def derivative_name(facts: Facts, use: Use) -> str:
     """Return how the derivative is written: `jax.value_and_grad`."""
     node = use.node
-    while isinstance(node, ast.Call) and facts.is_partial(node) and node.args:
+    while isinstance(node, ast.Call) and facts.callees.is_partial(node) and node.args:
         node = node.args[0]
     if isinstance(node, ast.Call):
         node = node.func

@@ -103,7 +103,7 @@ class CheckpointArguments(Rule):
             role = checkpoint_calls.definite_api(facts, call.func)
             if role is None or role.entry.factory:
                 continue
-            arguments = facts.arguments(call, role)
+            arguments = facts.callees.arguments(call, role)
             if arguments.dynamic or arguments.get(0, role.entry.target) is not None:
                 continue
             if not checkpoint_calls.is_error_expected(facts, call):

@@ -108,7 +108,7 @@ class CheckpointAroundLoop(Rule):
 
 def _stands_alone(facts: Facts, site: Site) -> bool:
     """Whether the wrapped loop is used once, at no place where it is one of several stages."""
-    uses = [u for u in facts.site_uses(site) if u.kind != "discarded"]
+    uses = [u for u in facts.flows.site_uses(site) if u.kind != "discarded"]
     if (
         len(uses) != 1
         or uses[0].kind not in {"call", "derivative"}
@@ -116,11 +116,11 @@ def _stands_alone(facts: Facts, site: Site) -> bool:
     ):
         return False
     if site.definition is not None and any(
-        u.kind != "derivative" for u in facts.remote_uses(site.definition)
+        u.kind != "derivative" for u in facts.contexts.remote_uses(site.definition)
     ):
         return False
     for place in (uses[0].node, site.node):
-        context = facts.context(place)
+        context = facts.contexts.at(place)
         if context.loop or context.python_loop or context.checkpoint or context.only_rule:
             return False
     if uses[0].kind == "derivative":

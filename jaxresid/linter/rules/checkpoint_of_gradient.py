@@ -96,15 +96,15 @@ def _inner_derivative(facts: Facts, site: Site) -> ast.Call | None:
     if isinstance(target, (ast.FunctionDef, ast.Lambda)):
         nodes = [*results.own_nodes(target)]
     for node in nodes:
-        role = facts.role(node.func, "derivative") if isinstance(node, ast.Call) else None
+        role = facts.callees.role(node.func, "derivative") if isinstance(node, ast.Call) else None
         if isinstance(node, ast.Call) and role is not None and role.entry == "reverse":
             return node
     return None
 
 
 def _never_differentiated(facts: Facts, site: Site) -> bool:
-    uses = [u for u in facts.site_uses(site) if u.kind != "discarded"]
-    if site.definition is not None and facts.remote_uses(site.definition):
+    uses = [u for u in facts.flows.site_uses(site) if u.kind != "discarded"]
+    if site.definition is not None and facts.contexts.remote_uses(site.definition):
         return False
     target = facts.target(site)
     if not uses:
@@ -115,12 +115,12 @@ def _never_differentiated(facts: Facts, site: Site) -> bool:
     for use in uses:
         if use.kind != "call":
             return False
-        context = facts.context(use.node)
+        context = facts.contexts.at(use.node)
         if context.reverse or context.forward or context.loop or context.rule:
             return False
         if context.unknown or context.checkpoint:
             return False
         function = facts.names.function(use.node)
-        if function is not None and not facts.uses(function):
+        if function is not None and not facts.flows.uses(function):
             return False  # a library's function, which its users may differentiate
     return True

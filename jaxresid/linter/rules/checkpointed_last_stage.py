@@ -99,10 +99,10 @@ class CheckpointedLastStage(Rule):
 
 def _last_stage(facts: Facts, site: Site) -> tuple[FunctionNode, Use] | None:
     """The function whose last stage a site is, and what differentiates it."""
-    uses = facts.site_uses(site)
+    uses = facts.flows.site_uses(site)
     if len(uses) != 1 or uses[0].kind != "call" or uses[0].through:
         return None  # a function that is called elsewhere too is a stage there
-    if site.definition is not None and facts.remote_uses(site.definition):
+    if site.definition is not None and facts.contexts.remote_uses(site.definition):
         return None
     call = uses[0].node
     function = facts.names.function(call)

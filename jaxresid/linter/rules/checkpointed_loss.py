@@ -121,7 +121,7 @@ class CheckpointedLoss(Rule):
 
 
 def _evidence(facts: Facts, site: Site) -> tuple[str, tuple[Related, ...]] | None:
-    uses = facts.site_uses(site)
+    uses = facts.flows.site_uses(site)
     found = stages.top_derivatives(facts, uses)
     if any("made" in u.through for u in uses) and facts.target(site) is None:
         return None  # a wrapper, which others may call for something else
@@ -130,7 +130,7 @@ def _evidence(facts: Facts, site: Site) -> tuple[str, tuple[Related, ...]] | Non
     if found:
         by = stages.derivative_name(facts, found[0])
         return by, stages.related_place(facts, found[0].node, "differentiated here")
-    remote = facts.remote_uses(site.definition) if site.definition is not None else ()
+    remote = facts.contexts.remote_uses(site.definition) if site.definition is not None else ()
     if any(u.in_loop or u.in_reverse or u.kind in {"loop", "checkpoint", "rule"} for u in remote):
         return None
     for use in remote:

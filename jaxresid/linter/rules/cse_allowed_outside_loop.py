@@ -191,10 +191,10 @@ def _unprotected(facts: Facts, site: Site) -> Use | None:
     use of it is, or may be, in a staged loop or branch.
     """
     found = None
-    for use in facts.site_uses(site):
+    for use in facts.flows.site_uses(site):
         if use.kind != "call" or not PLAIN.issuperset(use.through):
             return None
-        context = facts.context(use.node)
+        context = facts.contexts.at(use.node)
         if context.loop or context.branch or context.rule or context.unknown:
             return None
         if context.checkpoint:
@@ -206,7 +206,7 @@ def _unprotected(facts: Facts, site: Site) -> Use | None:
 
 def _runs_backward(facts: Facts, use: Use) -> bool:
     """Whether a call is in differentiated code, or in a Python loop, and in no staged loop."""
-    context = facts.context(use.node)
+    context = facts.contexts.at(use.node)
     if context.loop or context.branch or context.rule or context.unknown or context.checkpoint:
         return False
     return context.reverse or context.python_loop

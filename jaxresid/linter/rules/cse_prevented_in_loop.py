@@ -83,7 +83,7 @@ class CsePreventedInLoop(Rule):
             loop = _loop(facts, site)
             choice = cse.only_if(facts, site) if loop is None else None
             if loop is not None:
-                is_body = any(use.kind == "loop" for use in facts.site_uses(site))
+                is_body = any(use.kind == "loop" for use in facts.flows.site_uses(site))
                 yield self.report(
                     facts,
                     site.node,
@@ -115,7 +115,7 @@ class CsePreventedInLoop(Rule):
 def _loop(facts: Facts, site: Site) -> Loop | None:
     """The loop that runs a site's function, where all that does are loops that stay loops."""
     found = None
-    for use in facts.site_uses(site):
+    for use in facts.flows.site_uses(site):
         for loop in cse.running_loops(facts, use):
             if loop is None or loop.api.kind not in {"loop", "map"}:
                 return None

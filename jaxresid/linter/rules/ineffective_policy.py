@@ -163,9 +163,9 @@ def _literal(policy: Policy) -> str | None:
 
 
 def _overriding(facts: Facts, site: Site, mine: str) -> Site | None:
-    uses = facts.site_uses(site)
+    uses = facts.flows.site_uses(site)
     definition = site.definition
-    if definition is not None and facts.remote_uses(definition):
+    if definition is not None and facts.contexts.remote_uses(definition):
         return None
     found = None
     for use in uses:
@@ -185,8 +185,8 @@ def _checkpoint_of(facts: Facts, function: FunctionNode) -> Site | None:
         site = facts.site_of(decorator)
         if site is not None:
             return site
-    uses = facts.uses(function)
-    if not isinstance(function, ast.Lambda) and facts.remote_uses(function):
+    uses = facts.flows.uses(function)
+    if not isinstance(function, ast.Lambda) and facts.contexts.remote_uses(function):
         return None
     sites = {facts.site_of(u.node) if u.kind == "checkpoint" else None for u in uses}
     return sites.pop() if len(sites) == 1 else None

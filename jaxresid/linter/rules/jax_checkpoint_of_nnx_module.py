@@ -151,7 +151,7 @@ def _class_of_argument(
         cls = facts.names.single_origin(annotation)
         return cls if isinstance(cls, ast.ClassDef) else None
     found: set[modules.ModuleClass | None] = set()
-    for use in facts.site_uses(site):
+    for use in facts.flows.site_uses(site):
         call = use.node
         if use.kind != "call" or not isinstance(call, ast.Call) or "vmap" in use.through:
             return None

@@ -193,7 +193,7 @@ def _outermost(facts: Facts, node: ast.AST) -> ast.AST:
     while True:
         parent = facts.names.parents.get(node)
         if isinstance(parent, ast.Call) and parent.args[:1] == [node]:
-            if facts.role(parent.func, "transform") is None:
+            if facts.callees.role(parent.func, "transform") is None:
                 return node
         elif not isinstance(parent, (ast.Tuple, ast.List, ast.Dict)):
             return node

@@ -174,7 +174,7 @@ def _primal(facts: Facts, node: ast.expr) -> FunctionNode | None:
         case ast.FunctionDef() as function if _is_custom_vjp(facts, function):
             return function
         case ast.Call() as call:
-            role = facts.role(call.func, "custom")
+            role = facts.callees.role(call.func, "custom")
             if role is None or role.qualname not in _RULES or not call.args:
                 return None
             return _function(facts, call.args[0])
@@ -195,7 +195,7 @@ def _is_custom_vjp(facts: Facts, function: ast.FunctionDef) -> bool:
     decorators = function.decorator_list
     if not decorators:
         return False
-    role = facts.role(decorators[0], "custom")
+    role = facts.callees.role(decorators[0], "custom")
     return role is not None and role.qualname in _RULES
 
 

@@ -122,7 +122,7 @@ class _Output(NamedTuple):
 
 def _message(facts: Facts, site: Site, function: FunctionNode, output: _Output) -> str:
     what = "lambda" if isinstance(function, ast.Lambda) else function.name
-    in_loop = any(u.kind == "loop" for u in facts.site_uses(site))
+    in_loop = any(u.kind == "loop" for u in facts.flows.site_uses(site))
     role = "carry" if in_loop and output.first else "output"
     owner = facts.names.class_of(function)
     if owner is not None and what == "__call__":
@@ -142,13 +142,13 @@ def _function(facts: Facts, site: Site) -> FunctionNode | None:
 def _is_alone(facts: Facts, site: Site) -> bool:
     target = facts.target(site)
     assert target is not None
-    if facts.remote_uses(target) or facts.context(site.node).checkpoint:
+    if facts.contexts.remote_uses(target) or facts.contexts.at(site.node).checkpoint:
         return False
-    if site.form == "call" and any(use.kind != "checkpoint" for use in facts.uses(target)):
+    if site.form == "call" and any(use.kind != "checkpoint" for use in facts.flows.uses(target)):
         return False
     return not any(
-        use.kind == "checkpoint" or facts.context(use.node).checkpoint
-        for use in facts.site_uses(site)
+        use.kind == "checkpoint" or facts.contexts.at(use.node).checkpoint
+        for use in facts.flows.site_uses(site)
     )
 
 

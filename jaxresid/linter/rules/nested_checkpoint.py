@@ -89,7 +89,7 @@ def _directly_inside(facts: Facts, site: Site) -> Site | None:
             inner = facts.site_of(decorator)
             if inner is not None:
                 return inner
-            if not any(r.kind == "transform" for r in facts.roles(decorator)):
+            if not any(r.kind == "transform" for r in facts.callees.roles(decorator)):
                 return None
         return _called_inside(facts, site.definition)
     targets = facts.targets(site)

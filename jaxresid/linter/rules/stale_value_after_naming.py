@@ -177,7 +177,7 @@ def _is_harmless(facts: Facts, load: ast.expr) -> bool:
         case ast.Assign(value=value) | ast.AnnAssign(value=value) if value is load:
             return True  # an alias: whoever reads that one is not followed
         case ast.Call(func=func) if func is not load:
-            return facts.role(func, "name") is not None or _is_harmless_call(facts, func)
+            return facts.callees.role(func, "name") is not None or _is_harmless_call(facts, func)
     return any(isinstance(a, ast.Assert) for a in facts.names.ancestors(load))
 
 

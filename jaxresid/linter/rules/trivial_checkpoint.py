@@ -200,7 +200,7 @@ def _given_layer(
         return ()
     index = names.index(func.id)
     found: dict[str, None] = {}
-    for use in facts.site_uses(site):
+    for use in facts.flows.site_uses(site):
         call = use.node
         if use.kind != "call" or use.through or not isinstance(call, ast.Call):
             return ()

@@ -137,7 +137,9 @@ def _siblings(facts: Facts, node: ast.expr) -> tuple[ast.AST | None, list[ast.ex
 
 def _entries_are_called(facts: Facts, owner: ast.AST, node: ast.expr) -> bool:
     if isinstance(owner, ast.FunctionDef):
-        return any(_is_called(facts, use.node) for use in facts.uses(owner) if use.kind == "call")
+        return any(
+            _is_called(facts, use.node) for use in facts.flows.uses(owner) if use.kind == "call"
+        )
     if _is_called(facts, node):
         return True
     for load in (owner, *_loads(facts, owner)):
@@ -169,12 +171,12 @@ def _loads(facts: Facts, table: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_called(facts: Facts, value: ast.AST, depth: int = 0) -> bool:
-    for use in facts.flow(value):
+    for use in facts.flows.flow(value):
         if use.kind == "call":
             return True
         function = facts.names.function(use.node) if use.kind == "returned" else None
         if function is not None and depth < _DEPTH:
-            calls = (u.node for u in facts.uses(function) if u.kind == "call")
+            calls = (u.node for u in facts.flows.uses(function) if u.kind == "call")
             if any(_is_called(facts, call, depth + 1) for call in calls):
                 return True
     return False

@@ -86,8 +86,8 @@ def _reason(facts: Facts, site: Site) -> str:
     inside = stopped.stops_inside(facts, site)
     if inside:
         return inside
-    uses = facts.site_uses(site)
-    if not uses or (site.definition is not None and facts.remote_uses(site.definition)):
+    uses = facts.flows.site_uses(site)
+    if not uses or (site.definition is not None and facts.contexts.remote_uses(site.definition)):
         return ""
     reasons = {_no_reverse(facts, site, use) for use in uses}
     return reasons.pop() if len(reasons) == 1 else ""
@@ -101,13 +101,13 @@ def _no_reverse(facts: Facts, site: Site, use: Use) -> str:
         return ended
     if use.kind == "call" and stopped.arguments_are_stopped(facts, site, use):
         return "its arguments go through stop_gradient"
-    context = facts.context(use.node)
+    context = facts.contexts.at(use.node)
     if context.reverse:
         return ""
     if use.kind == "derivative" and use.mode == "forward":
         # What it gives may be differentiated in turn (Hessians): `jacfwd` makes a function, `jvp`
         # runs in one that somebody might differentiate.
-        kinds = {u.kind for u in facts.uses(use.node)}
+        kinds = {u.kind for u in facts.flows.uses(use.node)}
         in_turn = not kinds.isdisjoint({"derivative", "loop", "checkpoint"})
         return "" if in_turn else "only forward mode differentiates it"
     if use.kind in {"call", "loop"} and context.only_rule:

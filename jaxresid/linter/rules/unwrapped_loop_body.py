@@ -103,7 +103,7 @@ def _is_heavy(facts: Facts, loop: Loop) -> bool:
     if not isinstance(origin, (ast.FunctionDef, ast.Lambda)):
         return False
     calls = [n for n in ast.walk(origin) if isinstance(n, ast.Call)]
-    if any(facts.role(c.func, "derivative") for c in calls):
+    if any(facts.callees.role(c.func, "derivative") for c in calls):
         return False
     return len(calls) >= _FEW_CALLS or any(
         (isinstance(n, ast.BinOp) and isinstance(n.op, ast.MatMult))
@@ -113,7 +113,7 @@ def _is_heavy(facts: Facts, loop: Loop) -> bool:
 
 
 def _is_differentiated(facts: Facts, loop: Loop) -> bool:
-    context = facts.context(loop.node)
+    context = facts.contexts.at(loop.node)
     return context.reverse and not (
         context.checkpoint or context.rule or context.loop or context.only_rule
     )

@@ -95,23 +95,23 @@ class _Call:
 @click.option("--trips", type=click.IntRange(min=1))
 @click.option("--compile", is_flag=True)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
-def _options(**given: Any) -> dict[str, Any]:
-    return given
+def _options(**options: Any) -> dict[str, Any]:
+    return options
 
 
 def _residuals(shell: Any, line: str, cell: str | None) -> Report | None:
     """Return the report; None where the cell fails, which the shell has told then."""
-    given = _parsed(line)
-    words = given.pop("words")
+    options = _parsed(line)
+    words = options.pop("words")
     if cell is None:
         if not words:
             raise _MagicError(f"nothing to report on; write {_USAGE}")
-        return _reported(_named(words, shell.user_ns), given)
+        return _reported(_named(words, shell.user_ns), options)
     body, last = (cell, None) if words else _split(shell.transform_cell(cell))
     if not _run(shell, body):
         return None
     call = _named(words, shell.user_ns) if last is None else _called(last, shell.user_ns)
-    return _reported(call, given)
+    return _reported(call, options)
 
 
 def _run(shell: Any, body: str) -> bool:
@@ -126,16 +126,16 @@ def _run(shell: Any, body: str) -> bool:
 
 def _parsed(line: str) -> dict[str, Any]:
     """Return the options of a line by name, and its other words."""
-    given: dict[str, Any] = _options.main(
+    options: dict[str, Any] = _options.main(
         line.split(), standalone_mode=False, prog_name="%residuals"
     )
     known = [name for option in _options.params for name in option.opts if name[:2] == "--"]
-    for word in given["words"]:
+    for word in options["words"]:
         name = word.partition("=")[0]
         if name.startswith("--") and name[2:3].isalpha():
             hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
             raise _MagicError(f"there is no option {name}{hint}")
-    return given
+    return options
 
 
 def _named(words: tuple[str, ...], names: dict[str, Any]) -> _Call:
@@ -146,10 +146,10 @@ def _named(words: tuple[str, ...], names: dict[str, Any]) -> _Call:
         return _called(tree, names)
     if tree is not None and not isinstance(tree, ast.Tuple):
         return _Call(_function(tree, names), (), {})
-    each = [_expression(word.rstrip(",")) for word in words]
-    if len(words) < 2 or None in each:
+    trees = [_expression(word.rstrip(",")) for word in words]
+    if len(words) < 2 or None in trees:
         raise _MagicError(f"{whole} is no call; write {_USAGE}")
-    fun, *args = (tree for tree in each if tree is not None)
+    fun, *args = (tree for tree in trees if tree is not None)
     return _Call(_function(fun, names), tuple(_value(arg, names) for arg in args), {})
 
 
@@ -204,24 +204,27 @@ def _value(tree: ast.expr, names: dict[str, Any]) -> Any:
         raise _MagicError(f"{what} raises {type(e).__name__}: {e}") from None
 
 
-def _reported(call: _Call, given: Mapping[str, Any]) -> Report:
+def _reported(call: _Call, options: Mapping[str, Any]) -> Report:
     from jaxresid.advice.compile.report import inspect
     from jaxresid.inspector.memory.compilers import has_estimate
     from jaxresid.xla.chosen import choose
 
-    *others, on = given["on"] or (None,)
+    *others, on = options["on"] or (None,)
     if others:
         raise _MagicError("--on is given more than once; a report is for one place")
-    memory = {"memory_fraction": given["memory_fraction"], "margin_nbytes": given["margin"] or 0}
+    memory = {
+        "memory_fraction": options["memory_fraction"],
+        "margin_nbytes": options["margin"] or 0,
+    }
     place = choose(on, **memory)
     return inspect(
         call.fun,
-        argnums=_numbers(given["argnums"]),
-        has_aux=given["has_aux"],
-        mode=given["mode"],
+        argnums=_numbers(options["argnums"]),
+        has_aux=options["has_aux"],
+        mode=options["mode"],
         on=place,
-        trips=given["trips"],
-        compile=given["compile"],
+        trips=options["trips"],
+        compile=options["compile"],
         lifetimes=has_estimate(place),
     )(*call.args, **call.kwargs)
 

@@ -121,7 +121,11 @@ class Findings:
         edits = {
             cell: part.buffer.edits_to(texts[cell]) for cell, part in self.document.parts.items()
         }
-        changed = [self._edit(cell, found) for cell, found in edits.items() if found]
+        changed = [
+            self._edit(cell, edits_of_text)
+            for cell, edits_of_text in edits.items()
+            if edits_of_text
+        ]
         return {
             "title": "Make all fixes of jaxresid",
             "kind": FIX_ALL,
@@ -132,8 +136,8 @@ class Findings:
         """Return edits of one text, which hold for the version that was linted alone."""
         part = self.document.parts[cell]
         where = {"uri": part.uri, "version": part.buffer.version}
-        found = edits_at(self, str(self.document.path), cell, edits)
-        return {"documentChanges": [{"textDocument": where, "edits": found}]}
+        changes = edits_at(self, str(self.document.path), cell, edits)
+        return {"documentChanges": [{"textDocument": where, "edits": changes}]}
 
     def hover(self, cell: int | None, line: int, character: int, *, markdown: bool) -> Json | None:
         """Return the pages of the rules that found something at a position; None if none did."""

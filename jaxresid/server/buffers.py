@@ -144,10 +144,10 @@ class Buffer:
         import difflib
 
         old, new = (_lines_with_ends(t.removeprefix(_BOM)) for t in (self.text, text))
-        found = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+        opcodes = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
         return tuple(
             Edit(Span(i1 + 1, 0, i2 + 1, 0), "".join(new[j1:j2]))
-            for tag, i1, i2, j1, j2 in found
+            for tag, i1, i2, j1, j2 in opcodes
             if tag != "equal"
         )
 

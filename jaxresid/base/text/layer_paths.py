@@ -20,13 +20,13 @@ def folded(paths: Iterable[str]) -> str:
     Indices that differ become the range they cover, `blocks[0..11].mlp`; other numbers that differ
     become a star, `layers/*/mlp`. What is the same in all paths is kept.
     """
-    each = [_NUMBER.split(path) for path in dict.fromkeys(paths)]
-    if not each:
+    split_paths = [_NUMBER.split(path) for path in dict.fromkeys(paths)]
+    if not split_paths:
         return ""
-    parts = list(each[0])
+    parts = list(split_paths[0])
     for at in range(1, len(parts), 2):
-        numbers = {int(path[at]) for path in each}
-        if len({path[at] for path in each}) > 1:
+        numbers = {int(path[at]) for path in split_paths}
+        if len({path[at] for path in split_paths}) > 1:
             is_index = parts[at - 1].endswith("[") and parts[at + 1].startswith("]")
             parts[at] = _range(numbers) if is_index else "*"
     return "".join(parts)

@@ -119,11 +119,11 @@ class _Safe:
         return known[1]
 
     def _text(self, text: str, several: bool) -> str:
-        found = self._texts.get((text, several))
-        if found is None:
-            found = _IN_LINES.sub(_picture, text) if several else visible(text)
-            self._texts[text, several] = found
-        return text if found == text else found
+        visible_text = self._texts.get((text, several))
+        if visible_text is None:
+            visible_text = _IN_LINES.sub(_picture, text) if several else visible(text)
+            self._texts[text, several] = visible_text
+        return text if visible_text == text else visible_text
 
     def _made(self, value: Any, several: bool) -> Any:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -81,8 +81,8 @@ class ArgumentList(NamedTuple):
 
 def sorted_arguments(call: ast.Call) -> list[ast.expr | ast.keyword]:
     """Return a call's positional and keyword arguments in source order."""
-    found: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
-    return sorted(found, key=lambda a: (a.lineno, a.col_offset))
+    arguments: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
+    return sorted(arguments, key=lambda a: (a.lineno, a.col_offset))
 
 
 def read_arguments(source: SourceText, call: ast.Call) -> ArgumentList | None:

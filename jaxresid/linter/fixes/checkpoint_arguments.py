@@ -36,13 +36,13 @@ def _inlined(facts: Facts, call: ast.Call, outer: ast.Call) -> Edit | None:
     if len(outer.args) != 1 or outer.keywords or isinstance(outer.args[0], ast.Starred):
         return None
     source = facts.source
-    given = source.segment(source.span(outer.args[0]))
+    function = source.segment(source.span(outer.args[0]))
     start = source.end(source.span(call.func))
     end, outer_end = source.end(source.span(call)), source.end(source.span(outer))
     text, tail = source.text[start:end], source.text[end:outer_end]
     if "#" in tail or not text.startswith("("):
         return None
-    text = f"({given}, {text[1:]}" if call.keywords else f"({given})"
+    text = f"({function}, {text[1:]}" if call.keywords else f"({function})"
     return Edit(source.between(start, outer_end), text)
 
 

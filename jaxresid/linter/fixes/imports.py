@@ -96,8 +96,8 @@ class Imports:
             return binding.qualname == qualname and isinstance(parent, (ast.Module, ast.Try))
         if binding.kind == "assign" and isinstance(parent, ast.Module):
             is_earlier = names.function(at) is not None or binding.order < names.order[at]
-            found = names.origins(binding.value)
-            return is_earlier and [getattr(o, "qualname", None) for o in found] == [qualname]
+            origins = names.origins(binding.value)
+            return is_earlier and [getattr(o, "qualname", None) for o in origins] == [qualname]
         return False
 
     def _is_visible(self, name: str, qualname: str, at: ast.AST) -> bool:

@@ -39,7 +39,7 @@ def decision(facts: Facts, function: FunctionNode, name: str, depth: int = 0) ->
     """Return what needs the truth of a parameter; None also where its type is asked for first."""
     if depth > _MAX_DEPTH:
         return None
-    found = None
+    asking = None
     for node in ast.walk(function):
         if not isinstance(node, ast.Name) or not _is(facts, node, function, name):
             continue
@@ -47,9 +47,9 @@ def decision(facts: Facts, function: FunctionNode, name: str, depth: int = 0) ->
         match call:
             case ast.Call(func=ast.Name(id="isinstance" | "type" | "callable")):
                 return None
-        if found is None and (_is_asked(facts, node) or _is_handed_on(facts, node, depth)):
-            found = node
-    return found
+        if asking is None and (_is_asked(facts, node) or _is_handed_on(facts, node, depth)):
+            asking = node
+    return asking
 
 
 def _is(facts: Facts, node: ast.Name, function: FunctionNode, name: str, depth: int = 0) -> bool:
@@ -140,14 +140,14 @@ def _callees(facts: Facts, call: ast.Call) -> list[tuple[Facts, FunctionNode, in
     if isinstance(origin, (ast.FunctionDef, ast.Lambda)):
         bound = isinstance(call.func, ast.Attribute) and home.names.class_of(origin) is not None
         return [(home, origin, int(bound))]
-    found: list[tuple[Facts, FunctionNode, int]] = []
+    callees: list[tuple[Facts, FunctionNode, int]] = []
     for instance in nn_modules.instances(facts, call.func):
         home, cls = _defined(facts, instance.cls)
         method = home.names.method(cls, "__call__") if isinstance(cls, ast.ClassDef) else None
         if method is None:
             return []
-        found.append((home, method, 1))
-    return found
+        callees.append((home, method, 1))
+    return callees
 
 
 def _defined(facts: Facts, origin: Origin) -> tuple[Facts, Origin]:
@@ -161,13 +161,13 @@ def _layer_asks(facts: Facts, layer: Instance, keyword: str | None, position: in
         return False
     if rate is None:
         return True
-    given = next((k.value for call in layer.calls for k in call.keywords if k.arg == rate), None)
-    if given is None and rate == "rate" and layer.calls and layer.calls[0].args:
-        given = layer.calls[0].args[0]
-    if given is None:
+    value = next((k.value for call in layer.calls for k in call.keywords if k.arg == rate), None)
+    if value is None and rate == "rate" and layer.calls and layer.calls[0].args:
+        value = layer.calls[0].args[0]
+    if value is None:
         return False
     # A rate that is zero as the code stands: itself, or by the default of a field.
-    values = _defaults(facts, given)
+    values = _defaults(facts, value)
     return not any(isinstance(v, ast.Constant) and not v.value for v in values)
 
 

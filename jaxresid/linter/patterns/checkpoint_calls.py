@@ -46,9 +46,9 @@ def definite_api(facts: Facts, callee: ast.expr) -> Role | None:
     roles = facts.callees.roles(callee)
     if len(roles) != 1 or roles[0].kind != "checkpoint":
         return None
-    made = origins[0]
-    if isinstance(made, ast.Call) and facts.callees.is_partial(made) and made.args:
-        return roles[0] if definite_api(facts, made.args[0]) is not None else None
+    origin = origins[0]
+    if isinstance(origin, ast.Call) and facts.callees.is_partial(origin) and origin.args:
+        return roles[0] if definite_api(facts, origin.args[0]) is not None else None
     return roles[0]
 
 

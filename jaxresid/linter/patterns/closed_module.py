@@ -35,8 +35,8 @@ def is_closed(facts: Facts) -> bool:
     known = _LIBRARIES | sys.stdlib_module_names
     if any(name.partition(".")[0] not in known for name in _imports(facts)):
         return False
-    given = [site.keyword("policy") for site in facts.sites]
-    origins = [o for node in given if node is not None for o in facts.names.origins(node)]
+    arguments = [site.keyword("policy") for site in facts.sites]
+    origins = [o for node in arguments if node is not None for o in facts.names.origins(node)]
     taken = {inner for o in origins if isinstance(o, ast.AST) for inner in ast.walk(o)}
     if not taken.issuperset(call for call, _ in facts.policy_calls):
         return False
@@ -47,13 +47,13 @@ def is_closed(facts: Facts) -> bool:
 
 
 def _imports(facts: Facts) -> list[str]:
-    found = []
+    modules = []
     for node in facts.names.imports:
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            modules += [alias.name for alias in node.names]
         else:
-            found.append("." * node.level + (node.module or ""))
-    return found
+            modules.append("." * node.level + (node.module or ""))
+    return modules
 
 
 def _is_unknown(facts: Facts, call: ast.Call) -> bool:

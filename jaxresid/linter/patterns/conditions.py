@@ -140,7 +140,7 @@ def _means_the_same(facts: Facts, one: ast.expr, other: ast.expr) -> bool:
         for a in facts.names.attributes
         if isinstance(a.ctx, ast.Store) and facts.names.function(a) in functions
     }
-    found: list[dict[str, object]] = []
+    meanings: list[dict[str, object]] = []
     for test in (one, other):
         known: dict[str, object] = {}
         for node in ast.walk(test):
@@ -154,5 +154,5 @@ def _means_the_same(facts: Facts, one: ast.expr, other: ast.expr) -> bool:
                     if len(bindings) > 1:
                         return False
                     known[name] = bindings
-        found.append(known)
-    return found[0] == found[1]
+        meanings.append(known)
+    return meanings[0] == meanings[1]

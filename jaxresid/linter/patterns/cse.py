@@ -44,10 +44,10 @@ def without_prevent_cse(facts: Facts, site: Site, value: ast.expr) -> Fix | None
     if bare and isinstance(call.args[0], (ast.Name, ast.Attribute)):
         edit = edits.replace(facts.source, call, ast.unparse(call.args[0]))
     else:
-        found = edits.remove_argument(facts.source, call, value)
-        if found is None:
+        removal = edits.remove_argument(facts.source, call, value)
+        if removal is None:
             return None
-        edit = found
+        edit = removal
     return Fix("Leave `prevent_cse` at True", (edit,), "unsafe")
 
 
@@ -118,7 +118,7 @@ def enclosing_unrolled_loop(facts: Facts, site: Site) -> Unrolled | None:
     None is returned where anything else becomes of the site, or where another loop is visible
     around.
     """
-    found: Unrolled | None = None
+    unrolled: Unrolled | None = None
     for use in facts.flows.site_uses(site):
         for loop in running_loops(facts, use):
             if loop is None:
@@ -130,8 +130,8 @@ def enclosing_unrolled_loop(facts: Facts, site: Site) -> Unrolled | None:
             if context.loop or context.branch or context.rule or context.unknown:
                 return None
             condition = conditions.plain(*choice) if choice is not None else None
-            found = found or Unrolled(loop, condition)
-    return found
+            unrolled = unrolled or Unrolled(loop, condition)
+    return unrolled
 
 
 def running_loops(facts: Facts, use: Use, depth: int = 0) -> tuple[Loop | None, ...]:
@@ -165,7 +165,7 @@ def enclosing_checkpoint(facts: Facts, site: Site) -> Site | RemoteCheckpoint | 
     in, or one that calls these. None is returned where a staged loop or a branch is in between, or
     where a call is or may be elsewhere.
     """
-    found: Site | RemoteCheckpoint | None = None
+    enclosing: Site | RemoteCheckpoint | None = None
     for use in facts.flows.site_uses(site):
         around = facts.contexts.around(use)
         if around is None or site in around.sites:
@@ -175,15 +175,15 @@ def enclosing_checkpoint(facts: Facts, site: Site) -> Site | RemoteCheckpoint | 
             return None
         if not outers or not all(_may_both(facts, site, outer) for outer in outers):
             return None
-        found = found or outers[0]
-    return found
+        enclosing = enclosing or outers[0]
+    return enclosing
 
 
 def _ask(
     facts: Facts,
     around: Around | RemoteAround,
     home: Path | None,
-    found: list[Site | RemoteCheckpoint],
+    checkpoints: list[Site | RemoteCheckpoint],
     seen: set[str],
 ) -> bool:
     """Find the checkpoints that other modules have around what contains a call.
@@ -192,7 +192,7 @@ def _ask(
     function or a class that its own module does not use is used nowhere.
 
     Args:
-      found: where the checkpoints are added.
+      checkpoints: where they are added.
       seen: the names that were asked about before.
     """
     for name in around.names:
@@ -205,11 +205,13 @@ def _ask(
             return False
         for use in uses:
             if use.kind == "checkpoint" and PLAIN.issuperset(use.through):
-                found.append(use.checkpoint)
-            elif use.around is None or not _ask(facts, use.around, use.around.home, found, seen):
+                checkpoints.append(use.checkpoint)
+            elif use.around is None or not _ask(
+                facts, use.around, use.around.home, checkpoints, seen
+            ):
                 return False
             elif use.around.checkpoint is not None:
-                found.append(use.around.checkpoint)
+                checkpoints.append(use.around.checkpoint)
     return True
 
 

@@ -151,13 +151,13 @@ class _Flow:
             return True
         if isinstance(func, ast.Call):
             return _named(facts, func.func, _MAPS) and self.ends(call)
-        found = facts.names.qualnames(func)
-        if found:
-            return all(name.startswith(_PURE) for name in found) and self.ends(call)
-        made = facts.names.single_origin(func) if isinstance(func, ast.Name) else None
-        if not isinstance(made, (ast.FunctionDef, ast.Lambda)):
+        qualnames = facts.names.qualnames(func)
+        if qualnames:
+            return all(name.startswith(_PURE) for name in qualnames) and self.ends(call)
+        function = facts.names.single_origin(func) if isinstance(func, ast.Name) else None
+        if not isinstance(function, (ast.FunctionDef, ast.Lambda)):
             return False
-        return _keeps_nothing(made) and self.ends(call)
+        return _keeps_nothing(function) and self.ends(call)
 
     def _is_logged(self, call: ast.Call) -> bool:
         parents = self._facts.names.parents
@@ -182,8 +182,8 @@ class _Flow:
 
 
 def _named(facts: Facts, func: ast.expr, names: frozenset[str]) -> bool:
-    found = facts.names.qualnames(func)
-    return bool(found) and all(name in names for name in found)
+    qualnames = facts.names.qualnames(func)
+    return bool(qualnames) and all(name in names for name in qualnames)
 
 
 def _converts(facts: Facts, call: ast.Call) -> bool:

@@ -53,9 +53,9 @@ def layer(facts: Facts, node: ast.expr) -> tuple[str, ...]:
     They are given by their own names, `Conv`, in the order of the source; there are several where a
     flag chooses, and none where the expression may be anything else.
     """
-    found = nn_modules.instances(facts, node)
+    instances = nn_modules.instances(facts, node)
     names = []
-    for instance in found:
+    for instance in instances:
         qualname = instance.cls.qualname if isinstance(instance.cls, External) else ""
         if qualname not in SINGLE_OPERATIONS or any(_copies(qualname, c) for c in instance.calls):
             return ()

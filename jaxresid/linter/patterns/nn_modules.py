@@ -39,9 +39,9 @@ def library(facts: Facts, cls: ModuleClass | None, depth: int = 0) -> str | None
             case External(qualname) if qualname in apis.MODULE_BASES:
                 return apis.MODULE_BASES[qualname]
             case ast.ClassDef() as parent:
-                found = library(facts, parent, depth + 1)
-                if found is not None:
-                    return found
+                inherited = library(facts, parent, depth + 1)
+                if inherited is not None:
+                    return inherited
     return None
 
 
@@ -72,8 +72,8 @@ def instance_class(facts: Facts, node: ast.expr) -> ModuleClass | None:
     return _only_class(instances(facts, node))
 
 
-def _only_class(found: tuple[Instance, ...]) -> ModuleClass | None:
-    classes = {i.cls for i in found}
+def _only_class(instances: tuple[Instance, ...]) -> ModuleClass | None:
+    classes = {i.cls for i in instances}
     return classes.pop() if len(classes) == 1 else None
 
 
@@ -104,8 +104,8 @@ def instances(facts: Facts, node: ast.expr, depth: int = 0) -> tuple[Instance, .
 
 def _all(parts: Iterable[tuple[Instance, ...]]) -> tuple[Instance, ...]:
     """Return the instances of several origins; nothing where one of these has none."""
-    found = list(parts)
-    return tuple(dict.fromkeys(i for part in found for i in part)) if all(found) else ()
+    all_parts = list(parts)
+    return tuple(dict.fromkeys(i for part in all_parts for i in part)) if all(all_parts) else ()
 
 
 def _of_attribute(
@@ -200,12 +200,12 @@ def update(
     """
     if depth > _MAX_DEPTH:
         return None
-    found = None
+    changed = None
     for node in results.own_nodes(function):
         if _passes_on(facts, node, root):
             return None
-        found = found or _update_at(facts, node, root, cls, depth)
-    return found
+        changed = changed or _update_at(facts, node, root, cls, depth)
+    return changed
 
 
 def update_in_closure(facts: Facts, function: FunctionNode) -> str | None:
@@ -217,9 +217,9 @@ def update_in_closure(facts: Facts, function: FunctionNode) -> str | None:
         seen.add(name.id)
         cls = facts.names.class_around(name) if name.id == "self" else instance_class(facts, name)
         if isinstance(cls, ast.ClassDef) and library(facts, cls) == "nnx":
-            found = update(facts, function, name.id, cls)
-            if found is not None:
-                return found
+            changed = update(facts, function, name.id, cls)
+            if changed is not None:
+                return changed
     return None
 
 

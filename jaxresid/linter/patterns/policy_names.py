@@ -30,11 +30,11 @@ def name_of(facts: Facts, node: ast.expr) -> str | None:
 
     The name, such as `dots_saveable`, need not exist in jax. None is returned for anything else.
     """
-    found = {
+    policies = {
         apis.policy_name(origin.qualname) if isinstance(origin, External) else None
         for origin in facts.names.origins(node)
     }
-    return found.pop() if len(found) == 1 else None
+    return policies.pop() if len(policies) == 1 else None
 
 
 def leaves(node: ast.expr) -> Iterator[ast.expr]:
@@ -52,20 +52,20 @@ def leaves(node: ast.expr) -> Iterator[ast.expr]:
 
 def policy_arguments(facts: Facts) -> Iterator[ast.expr]:
     """Yield the expressions given to `policy=` of the checkpoint family or of its partials."""
-    found: dict[ast.expr, None] = {}
+    arguments: dict[ast.expr, None] = {}
     for site in facts.sites:
         node = site.keyword("policy")
         if node is not None:
-            found[node] = None
+            arguments[node] = None
     for call in facts.names.calls:
         for keyword in call.keywords:
             if (
                 keyword.arg == "policy"
-                and keyword.value not in found
+                and keyword.value not in arguments
                 and _is_checkpoint_call(facts, call)
             ):
-                found[keyword.value] = None
-    yield from found
+                arguments[keyword.value] = None
+    yield from arguments
 
 
 def _is_checkpoint_call(facts: Facts, call: ast.Call) -> bool:

@@ -123,37 +123,39 @@ def _indices(value: object) -> tuple[int, ...]:
 def signature(facts: Facts, site: Site) -> Signature | None:
     """Return the parameters of what a site checkpoints, None where they are not visible."""
     origin = site.definition or _inside_lifted(facts, site.target)
-    home, found = facts.definition(origin) or (facts, origin)
-    if home is not facts and facts.is_class(site) != isinstance(found, ast.ClassDef):
+    home, definition = facts.definition(origin) or (facts, origin)
+    if home is not facts and facts.is_class(site) != isinstance(definition, ast.ClassDef):
         return None
     own_attribute = (
         isinstance(site.target, ast.Attribute)
         and isinstance(site.target.value, ast.Name)
         and site.target.value.id in {"self", "cls"}
     )
-    if isinstance(found, ast.ClassDef):
+    if isinstance(definition, ast.ClassDef):
         if site.api.library not in _LINEN or "methods" in site.arguments.keywords:
             return None
-        found = facts.names.method(found, "__call__")
-    elif isinstance(found, ast.Call) and site.target is not None:
+        definition = facts.names.method(definition, "__call__")
+    elif isinstance(definition, ast.Call) and site.target is not None:
         cls = nn_modules.instance_class(facts, site.target)
         if not isinstance(cls, ast.ClassDef) or nn_modules.library(facts, cls) != "haiku":
             return None
-        found, own_attribute = facts.names.method(cls, "__call__"), True
+        definition, own_attribute = facts.names.method(cls, "__call__"), True
     elif own_attribute and site.api.library not in {"jax", "haiku"}:
         return None
-    if not isinstance(found, (ast.FunctionDef, ast.Lambda)) or not _is_plain(home, site, found):
+    if not isinstance(definition, (ast.FunctionDef, ast.Lambda)) or not _is_plain(
+        home, site, definition
+    ):
         return None
-    args = found.args
+    args = definition.args
     parameters = [*args.posonlyargs, *args.args]
-    if own_attribute and home.names.class_of(found) is not None:
+    if own_attribute and home.names.class_of(definition) is not None:
         parameters = parameters[1:]
     defaulted = [*args.posonlyargs, *args.args][-len(args.defaults) or None :]
     defaults = {a.arg: d for a, d in zip(defaulted, args.defaults, strict=False)}
     keywords = zip(args.kwonlyargs, args.kw_defaults, strict=True)
     defaults |= {a.arg: d for a, d in keywords if d is not None}
     return Signature(
-        home, found, tuple(parameters[site.api.implicit :]), defaults, args.vararg is not None
+        home, definition, tuple(parameters[site.api.implicit :]), defaults, args.vararg is not None
     )
 
 

@@ -85,11 +85,11 @@ def _returns_stopped(facts: Facts, call: ast.Call, depth: int) -> bool:
 
 def is_stop(facts: Facts, call: ast.Call) -> bool:
     """Return whether a call is `stop_gradient(...)` or maps it over a tree."""
-    found = facts.names.qualnames(call.func)
-    if any(q in _STOPS for q in found):
+    qualnames = facts.names.qualnames(call.func)
+    if any(q in _STOPS for q in qualnames):
         return True
     return (
-        any(q in _TREE_MAPS for q in found)
+        any(q in _TREE_MAPS for q in qualnames)
         and bool(call.args)
         and any(q in _STOPS for q in facts.names.qualnames(call.args[0]))
     )
@@ -121,10 +121,10 @@ def arguments_are_stopped(facts: Facts, site: Site, use: Use) -> bool:
     call = use.node
     if not isinstance(call, ast.Call) or not {"jit", "vmap"}.issuperset(use.through):
         return False
-    given = [*call.args, *(k.value for k in call.keywords)]
+    arguments = [*call.args, *(k.value for k in call.keywords)]
     if any(k.arg is None for k in call.keywords):
         return False
-    arrays = [a for a in given if not isinstance(a, ast.Constant)]
+    arrays = [a for a in arguments if not isinstance(a, ast.Constant)]
     if not arrays or not all(is_stopped(facts, a) for a in arrays):
         return False
     return all(_is_closed(facts, target) for target in facts.targets(site))

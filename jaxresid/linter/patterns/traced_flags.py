@@ -71,22 +71,22 @@ def traced_flags(facts: Facts, site: Site) -> TracedFlags | None:
         return None
     marked = {i + len(signature.parameters) if i < 0 else i for i in static}
     calls = static_arguments.visible_calls(facts, site)
-    found: list[TracedFlag] = []
+    flags: list[TracedFlag] = []
     for index, parameter in enumerate(signature.parameters):
         is_self = index == 0 and signature.home.names.class_of(signature.function) is not None
         if index not in marked and not is_self:
-            found += _traced(facts, site, signature, parameter, index, calls)
+            flags += _traced(facts, site, signature, parameter, index, calls)
     for parameter in signature.function.args.kwonlyargs:
-        found += _traced(facts, site, signature, parameter, None, calls)
-    if not found:
+        flags += _traced(facts, site, signature, parameter, None, calls)
+    if not flags:
         return None
     kept = {
         i
         for i in marked & set(range(len(signature.parameters)))
         if not static_arguments.is_array(signature, signature.parameters[i])
     }
-    needed = kept | {f.index for f in found if f.index is not None}
-    return TracedFlags(signature.home, tuple(found), tuple(sorted(needed)))
+    needed = kept | {f.index for f in flags if f.index is not None}
+    return TracedFlags(signature.home, tuple(flags), tuple(sorted(needed)))
 
 
 def _traced(
@@ -97,15 +97,15 @@ def _traced(
     index: int | None,
     calls: list[VisibleCall],
 ) -> Iterator[TracedFlag]:
-    given = [
+    values = [
         (call, value, by_keyword)
         for call in calls
         for value, by_keyword in _values(site, call, parameter.arg, index)
     ]
-    if len(given) < len(calls):
-        given = [g for g in given if not static_arguments.is_under_condition(facts, g[0].call)]
+    if len(values) < len(calls):
+        values = [g for g in values if not static_arguments.is_under_condition(facts, g[0].call)]
     asked = branches.decision(signature.home, signature.function, parameter.arg)
-    for call, value, by_keyword in given:
+    for call, value, by_keyword in values:
         kind = _kind(facts, signature, parameter, value)
         if kind == "string" or (kind == "flag" and asked is not None):
             asked = asked if kind == "flag" else None

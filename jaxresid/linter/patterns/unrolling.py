@@ -31,17 +31,17 @@ def is_unrolled(facts: Facts, loop: Loop) -> bool:
         return True
     if loop.qualname not in SCANS | _CURRIED_SCANS | _FORI and not loop.api.factory:
         return False
-    given = unroll_argument(loop)
-    return given is not None and _is_complete(facts, loop, given, length)
+    unroll = unroll_argument(loop)
+    return unroll is not None and _is_complete(facts, loop, unroll, length)
 
 
 def unrolling_choice(facts: Facts, loop: Loop) -> tuple[ast.expr, bool] | None:
     """Return the test and its truth of `unroll=n if unroll_layers else 1`, else None."""
-    given = None if loop.arguments.dynamic else unroll_argument(loop)
-    bindings = facts.names.bindings(given) if isinstance(given, ast.Name) else ()
+    unroll = None if loop.arguments.dynamic else unroll_argument(loop)
+    bindings = facts.names.bindings(unroll) if isinstance(unroll, ast.Name) else ()
     if len(bindings) == 1 and bindings[0].kind == "assign":
-        given = bindings[0].value
-    match given:
+        unroll = bindings[0].value
+    match unroll:
         case ast.IfExp(test=test, body=body, orelse=orelse):
             length = _length(facts, loop)
             arms = [_is_complete(facts, loop, arm, length) for arm in (body, orelse)]
@@ -49,13 +49,13 @@ def unrolling_choice(facts: Facts, loop: Loop) -> tuple[ast.expr, bool] | None:
     return None
 
 
-def _is_complete(facts: Facts, loop: Loop, given: ast.expr, length: int | None) -> bool:
-    unroll = _value(facts, given)
+def _is_complete(facts: Facts, loop: Loop, argument: ast.expr, length: int | None) -> bool:
+    unroll = _value(facts, argument)
     if unroll is True:
         return True
     if type(unroll) is int and length is not None:
         return 0 < length <= unroll
-    return _is_length(loop, given)
+    return _is_length(loop, argument)
 
 
 def unroll_argument(loop: Loop) -> ast.expr | None:

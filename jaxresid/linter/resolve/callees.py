@@ -135,13 +135,13 @@ class Callees:
         origin = self._names.single_origin(node)
         match origin:
             case ast.Dict():
-                found: dict[str, ast.keyword] = {}
+                keywords: dict[str, ast.keyword] = {}
                 for key, value in zip(origin.keys, origin.values, strict=True):
                     if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
                         return None
                     keyword = ast.keyword(arg=key.value, value=value)
-                    found[key.value] = ast.copy_location(keyword, value)
-                return found
+                    keywords[key.value] = ast.copy_location(keyword, value)
+                return keywords
             case ast.Call(func=ast.Name(id="dict"), args=[]) if all(
                 k.arg is not None for k in origin.keywords
             ):

@@ -245,17 +245,17 @@ class Contexts:
         )
         if not uses:
             return Around((), names, names) if names else None
-        found: list[Around | None] = [Around((), names)]
+        parts: list[Around | None] = [Around((), names)]
         for use in uses:
             if use.kind == "checkpoint" and PLAIN.issuperset(use.through):
                 site = self._sites.site_of(use.node)
                 inside = Around((site,)) if site and not site.api.loop else None
                 if site is not None and site.definition is function:
                     return inside  # whoever calls it
-                found.append(inside)
+                parts.append(inside)
             else:
-                found.append(self.around(use))
-        return _together(found)
+                parts.append(self.around(use))
+        return _together(parts)
 
     def remote_uses(self, definition: Definition) -> tuple[RemoteUse, ...]:
         """Return what the other modules of the project do with a definition of this one."""
@@ -269,23 +269,23 @@ class Contexts:
     @cached_property
     def _imported_loads(self) -> dict[str, tuple[ast.expr, ...]]:
         """The places that may read something of another module, by its own name there."""
-        found: dict[str, list[ast.expr]] = {}
+        by_last: dict[str, list[ast.expr]] = {}
         for attribute in self._names.attributes:
-            found.setdefault(attribute.attr, []).append(attribute)
+            by_last.setdefault(attribute.attr, []).append(attribute)
         for name, bindings in sorted(self._names.root.bindings.items()):
             for last in {b.qualname.rpartition(".")[2] for b in bindings if b.kind == "import"}:
-                found.setdefault(last, []).extend(self._names.loads.get(name, ()))
-        return {last: tuple(dict.fromkeys(nodes)) for last, nodes in found.items()}
+                by_last.setdefault(last, []).extend(self._names.loads.get(name, ()))
+        return {last: tuple(dict.fromkeys(nodes)) for last, nodes in by_last.items()}
 
     def external_loads(self, last: str) -> dict[str, list[ast.expr]]:
         """Return where this module reads what has this last name in others, by its dotted names."""
         assert self._project is not None
-        found: dict[str, list[ast.expr]] = {}
+        by_name: dict[str, list[ast.expr]] = {}
         for node in self._imported_loads.get(last, ()):
             qualnames = self._names.qualnames(node)
             for name in {self._project.canonical(q, self._path) for q in qualnames}:
-                found.setdefault(name, []).append(node)
-        return found
+                by_name.setdefault(name, []).append(node)
+        return by_name
 
     @property
     def imported_words(self) -> Set[str]:

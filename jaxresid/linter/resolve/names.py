@@ -371,9 +371,9 @@ class Names:
 
     def functions_around(self, node: ast.AST) -> Iterator[FunctionNode]:
         """Yield the functions that contain `node`, innermost first."""
-        while (found := self.function(node)) is not None:
-            yield found
-            node = found
+        while (function := self.function(node)) is not None:
+            yield function
+            node = function
 
     def class_of(self, function: ast.AST) -> ast.ClassDef | None:
         """Return the class whose body directly holds a function, None if there is none."""
@@ -517,12 +517,12 @@ class Names:
             return (None,)
         self._pending.add(node)
         try:
-            found = tuple(dict.fromkeys(self._compute(node)))
+            origins = tuple(dict.fromkeys(self._compute(node)))
         finally:
             self._pending.discard(node)
         if not self._cut or not self._pending:
-            self._origins[node] = found  # what a cut answered holds for this question alone
-        return found
+            self._origins[node] = origins  # what a cut answered holds for this question alone
+        return origins
 
     def _compute(self, node: ast.AST) -> Iterator[Origin]:
         match node:
@@ -643,14 +643,14 @@ class Names:
     @cached_property
     def appended(self) -> dict[ast.List, list[ast.expr]]:
         """What is appended to each list that is written as empty: `blocks = []` and later."""
-        found: dict[ast.List, list[ast.expr]] = {}
+        by_list: dict[ast.List, list[ast.expr]] = {}
         for call in self.calls:
             match call:
                 case ast.Call(func=ast.Attribute(value=container, attr="append"), args=[value]):
                     origin = self.single_origin(container)
                     if isinstance(origin, ast.List) and not origin.elts:
-                        found.setdefault(origin, []).append(value)
-        return found
+                        by_list.setdefault(origin, []).append(value)
+        return by_list
 
     def loads_of(self, binding: Binding) -> Iterator[ast.Name]:
         """Yield the places that read the value a binding gave."""

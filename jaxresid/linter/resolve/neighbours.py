@@ -232,12 +232,12 @@ def _write_use(uses: dict[str, tuple[RemoteUse, ...]], facts: Facts, qualname: s
             facts.project.canonical(target.qualname, facts.path) == qualname
         )
 
-    found = []
+    remote_uses = []
     for node in facts.contexts.external_loads(qualname.rpartition(".")[2]).get(qualname, ()):
         for use in facts.flows.flow(node):
             context = facts.contexts.at(use.node)
             place: Any = use.node if hasattr(use.node, "lineno") else node
-            found.append(
+            remote_uses.append(
                 RemoteUse(
                     use.kind,
                     derivative_name(facts, use),
@@ -252,7 +252,7 @@ def _write_use(uses: dict[str, tuple[RemoteUse, ...]], facts: Facts, qualname: s
                     _remote_around(facts, use),
                 )
             )
-    uses[qualname] = tuple(found)
+    uses[qualname] = tuple(remote_uses)
 
 
 def _remote_around(facts: Facts, use: Use) -> RemoteAround | None:

@@ -85,9 +85,9 @@ class Project:
 
     def _parse(self, path: Path) -> ParsedModule | None:
         content = self.contents.content(path)
-        found = self._remembered.find(path, content) if self._remembered is not None else None
-        if found is not None:
-            return found
+        known = self._remembered.find(path, content) if self._remembered is not None else None
+        if known is not None:
+            return known
         shown = self._shown.get(path, str(path))
         try:
             source = SourceText.decode(content, shown)
@@ -141,11 +141,11 @@ class Project:
         None is returned for what is not at the top level of a module of the project, or is bound
         there more than once.
         """
-        found = self.names.locate(self.names.canonical(qualname, importer), importer)
-        if found is None or is_library(found[0].name):
+        located = self.names.locate(self.names.canonical(qualname, importer), importer)
+        if located is None or is_library(located[0].name):
             return None
-        facts = self._neighbours.facts(found[0].path)
-        match facts.names.root.bindings.get(found[1], []) if facts is not None else []:
+        facts = self._neighbours.facts(located[0].path)
+        match facts.names.root.bindings.get(located[1], []) if facts is not None else []:
             case [Binding(node=ast.FunctionDef() | ast.ClassDef() as node)]:
                 assert facts is not None
                 return facts, node
@@ -228,8 +228,8 @@ class Project:
         for path in self.contents.answer(Question(value)):
             if not self.contents.words(path).may_quote(value):
                 continue
-            found = self._neighbours.strings(path, value)
-            if found is None:
+            occurrences = self._neighbours.strings(path, value)
+            if occurrences is None:
                 return _MANY
-            count += found
+            count += occurrences
         return count

@@ -159,13 +159,13 @@ def parts(
         values: list[ast.expr | None] = [function.body]
     else:
         values = [n.value for n in own_nodes(function) if isinstance(n, ast.Return)]
-    found = set()
+    returned_parts = set()
     for value in filter(None, values):
         for part in _returned_parts(facts, value):
             path = _reached(facts, function, call, value, part.path)
             if path is not None and is_among(path, of):
-                found.add(part)
-    return frozenset(found)
+                returned_parts.add(part)
+    return frozenset(returned_parts)
 
 
 def is_among(path: Path, of: frozenset[Part]) -> bool:
@@ -209,10 +209,10 @@ def _written(facts: Facts, node: ast.AST) -> dict[str | int, ast.expr]:
             if name != "dict" and not name[:1].isupper():
                 return {}
             fields = _fields(facts, func)
-            found: dict[str | int, ast.expr] = dict(zip(fields, args, strict=False))
-            found |= {k.arg: k.value for k in keywords if k.arg is not None}
-            found |= {i: found[f] for i, f in enumerate(fields) if f in found}
-            return found
+            written: dict[str | int, ast.expr] = dict(zip(fields, args, strict=False))
+            written |= {k.arg: k.value for k in keywords if k.arg is not None}
+            written |= {i: written[f] for i, f in enumerate(fields) if f in written}
+            return written
     return {}
 
 
@@ -235,7 +235,7 @@ def _stored_keys(facts: Facts, name: ast.expr) -> list[tuple[str | int, ast.expr
     if not isinstance(name, ast.Name):
         return []
     bindings = facts.names.bindings(name)
-    found = []
+    stored = []
     for load in facts.names.loads.get(name.id, ()):
         parent = facts.names.parents.get(load)
         match parent:
@@ -244,8 +244,8 @@ def _stored_keys(facts: Facts, name: ast.expr) -> list[tuple[str | int, ast.expr
             ):
                 statement = facts.names.parents.get(parent)
                 if isinstance(statement, ast.Assign) and parent in statement.targets:
-                    found.append((key, statement.value))
-    return found
+                    stored.append((key, statement.value))
+    return stored
 
 
 def _reached(
@@ -294,7 +294,7 @@ def _reached(
 
 def _bound(facts: Facts, name: ast.Name, path: Path) -> list[tuple[ast.expr, Path]]:
     """Return what a part of a local name is a part of, by the assignments that reach it."""
-    found = []
+    parts = []
     bindings = facts.names.bindings(name)
     for binding in bindings:
         node = binding.node
@@ -305,12 +305,12 @@ def _bound(facts: Facts, name: ast.Name, path: Path) -> list[tuple[ast.expr, Pat
         for target in node.targets:
             match target:
                 case ast.Name(id=bound) if bound == name.id:
-                    found.append((node.value, path))
+                    parts.append((node.value, path))
                 case ast.Tuple(elts=elements) | ast.List(elts=elements):
                     names = [getattr(e, "id", None) for e in elements]
                     if name.id in names:
-                        found.append((node.value, (names.index(name.id), *path)))
-    return found
+                        parts.append((node.value, (names.index(name.id), *path)))
+    return parts
 
 
 def _may_follow(facts: Facts, node: ast.AST, other: ast.AST) -> bool:
@@ -337,10 +337,10 @@ def _without_arithmetic(
     """Return an expression without reductions, and without arithmetic with given values."""
     node = without_reductions(node, keys=keys)
     while isinstance(node, ast.BinOp) and isinstance(node.op, _ARITHMETIC):
-        given = [_is_given(facts, function, side) for side in (node.left, node.right)]
-        if given[0] == given[1]:
+        are_given = [_is_given(facts, function, side) for side in (node.left, node.right)]
+        if are_given[0] == are_given[1]:
             break
-        node = without_reductions(node.right if given[0] else node.left, keys=keys)
+        node = without_reductions(node.right if are_given[0] else node.left, keys=keys)
     return node
 
 

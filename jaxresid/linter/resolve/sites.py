@@ -70,8 +70,8 @@ class Site:
 
     def keyword(self, name: str) -> ast.expr | None:
         """Return the value given to a keyword, None where it is not given."""
-        given = self.arguments.keywords.get(name)
-        return given.value if given is not None else None
+        keyword = self.arguments.keywords.get(name)
+        return keyword.value if keyword is not None else None
 
 
 class Named(NamedTuple):
@@ -107,7 +107,7 @@ class Sites:
     @cached_property
     def sites(self) -> tuple[Site, ...]:
         """The uses of the checkpoint family, in source order."""
-        found = []
+        sites = []
         for call in self.names.calls:
             has_arguments = call.args or call.keywords
             role = self.callees.role(call.func, "checkpoint") if has_arguments else None
@@ -118,19 +118,19 @@ class Sites:
             if target is not None:
                 calls = (*role.bound, call)
                 site = Site(role.entry, role.qualname, call, "call", arguments, target, calls=calls)
-                found.append(site)
+                sites.append(site)
         for definition, decorator in self._decorators():
             role = self.callees.role(decorator, "checkpoint")
             if role is not None:
                 arguments = self.callees.arguments(None, role)
                 site = Site(role.entry, role.qualname, decorator, "decorator", arguments)
-                found.append(replace(site, definition=definition, calls=role.bound))
-        return tuple(sorted(found, key=lambda s: (s.node.lineno, s.node.col_offset)))
+                sites.append(replace(site, definition=definition, calls=role.bound))
+        return tuple(sorted(sites, key=lambda s: (s.node.lineno, s.node.col_offset)))
 
     @cached_property
     def named(self) -> tuple[Named, ...]:
         """The calls of `checkpoint_name`."""
-        found = []
+        named = []
         for call in self.names.calls:
             role = self.callees.role(call.func, "name")
             if role is not None:
@@ -138,18 +138,18 @@ class Sites:
                 argument = arguments.get(1, "name")
                 value = self.names.constant(argument) if argument is not None else None
                 name = value if isinstance(value, str) else None
-                found.append(Named(call, arguments.get(0, "x"), name, argument))
-        return tuple(found)
+                named.append(Named(call, arguments.get(0, "x"), name, argument))
+        return tuple(named)
 
     @cached_property
     def loops(self) -> tuple[Loop, ...]:
         """The calls of the loop family, and its decorators, which name no body."""
-        found: list[Loop] = []
+        loops: list[Loop] = []
         for _, decorator in self._decorators():
             role = self.callees.role(decorator, "loop")
             if role is not None:
                 arguments = self.callees.arguments(None, role)
-                found.append(Loop(decorator, role.entry, role.qualname, arguments, ()))
+                loops.append(Loop(decorator, role.entry, role.qualname, arguments, ()))
         for call in self.names.calls:
             role = self.callees.role(call.func, "loop")
             if role is None or (role.entry.factory and not role.bound):
@@ -162,8 +162,8 @@ class Sites:
             )
             if role.entry.factory:
                 bodies = tuple(call.args[:1])
-            found.append(Loop(call, role.entry, role.qualname, arguments, bodies))
-        return tuple(found)
+            loops.append(Loop(call, role.entry, role.qualname, arguments, bodies))
+        return tuple(loops)
 
     def _decorators(self) -> Iterator[tuple[_Decorated, ast.expr]]:
         for definition in (*self.names.functions, *self.names.classes):
@@ -177,7 +177,7 @@ class Sites:
     @cached_property
     def policy_names(self) -> tuple[tuple[ast.Name | ast.Attribute, str], ...]:
         """The references to members of `jax.checkpoint_policies`, known or not, outermost only."""
-        found: list[tuple[ast.Name | ast.Attribute, str]] = []
+        references: list[tuple[ast.Name | ast.Attribute, str]] = []
         if not self._mentions_policies:
             return ()
         nodes: list[ast.Name | ast.Attribute] = [*self.names.attributes, *self.names.names]
@@ -189,8 +189,8 @@ class Sites:
             ):
                 continue
             if name := self._policy_name(node):
-                found.append((node, name))
-        return tuple(sorted(found, key=lambda f: (f[0].lineno, f[0].col_offset)))
+                references.append((node, name))
+        return tuple(sorted(references, key=lambda f: (f[0].lineno, f[0].col_offset)))
 
     @cached_property
     def policy_calls(self) -> tuple[tuple[ast.Call, str], ...]:
@@ -244,12 +244,12 @@ class Sites:
     @cached_property
     def chosen_sites(self) -> dict[FunctionNode | None, list[tuple[Site, Arm]]]:
         """The sites under an `if`, with their arm of it, by the function that they stand in."""
-        found: dict[FunctionNode | None, list[tuple[Site, Arm]]] = {}
+        by_function: dict[FunctionNode | None, list[tuple[Site, Arm]]] = {}
         for site in self.sites:
             arm = self.arm(site.node)
             if arm is not None:
-                found.setdefault(self.names.function(site.node), []).append((site, arm))
-        return found
+                by_function.setdefault(self.names.function(site.node), []).append((site, arm))
+        return by_function
 
     def arm(self, node: ast.AST) -> Arm | None:
         """Return the innermost `if` around a node in its function, with whether it is its body."""
@@ -300,9 +300,9 @@ class Sites:
 
     @cached_property
     def _site_nodes(self) -> dict[ast.AST, Site]:
-        found: dict[ast.AST, Site] = {}
+        by_node: dict[ast.AST, Site] = {}
         for site in self.sites:
-            found[site.node] = site
+            by_node[site.node] = site
             if site.definition is not None:
-                found[site.definition] = site
-        return found
+                by_node[site.definition] = site
+        return by_node

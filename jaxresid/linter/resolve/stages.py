@@ -95,12 +95,12 @@ def _gradient_targets(facts: Facts, statement: ast.stmt, place: ast.Call) -> lis
     if isinstance(maker, ast.Call):
         roles += [r for r in facts.callees.roles(maker.func) if r.kind == "derivative"]
     valued = any(r.qualname.endswith(_WITH_VALUE) for r in roles)
-    found = []
+    names = []
     for target in statement.targets:
         parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
         skipped = 1 if valued and len(parts) > 1 and statement.value is place else 0
-        found += [name for part in parts[skipped:] for name in _stored(part)]
-    return found
+        names += [name for part in parts[skipped:] for name in _stored(part)]
+    return names
 
 
 def _stored(target: ast.expr) -> Iterator[ast.Name]:
@@ -178,20 +178,20 @@ def _is_first_target(statement: ast.stmt, name: str) -> bool:
 
 def top_derivatives(facts: Facts, uses: tuple[Use, ...]) -> list[Use] | None:
     """Return the reverse-mode derivatives among uses, None where others show a larger whole."""
-    found = []
+    derivatives = []
     for use in uses:
         match use.kind:
             case "derivative" if use.mode == "reverse":
                 if "custom" in use.through or not outermost(facts, use.node):
                     return None
-                found.append(use)
+                derivatives.append(use)
             case "call":
                 context = facts.contexts.at(use.node)
                 if context.reverse or context.loop or context.rule or context.checkpoint:
                     return None
             case "loop" | "checkpoint" | "rule":
                 return None
-    return found
+    return derivatives
 
 
 def differentiating(
@@ -211,11 +211,11 @@ def differentiating(
       parts: the parts of its result that are asked about.
     """
     uses = facts.flows.uses(function)
-    found = top_derivatives(facts, uses)
-    if found:
-        return found[0] if results.is_among((), parts) else None
-    made = {"returned"} if any("made" in u.through for u in uses) else set()
-    calls = [use for use in uses if use.kind not in made]
+    derivatives = top_derivatives(facts, uses)
+    if derivatives:
+        return derivatives[0] if results.is_among((), parts) else None
+    ignored = {"returned"} if any("made" in u.through for u in uses) else set()
+    calls = [use for use in uses if use.kind not in ignored]
     if depth > _MAX_CHAIN or not 0 < len(calls) <= _MAX_CALLS:
         return None
     if any(use.kind != "call" for use in calls) or facts.contexts.remote_uses(function):
@@ -249,8 +249,10 @@ def _handed_on(facts: Facts, use: Use, parts: frozenset[Part], *, whole: bool) -
 
 def is_whole(facts: Facts, function: FunctionNode, call: ast.Call) -> bool:
     """Return whether a call is all that a function does, what it is given included."""
-    given = (*call.args, *(k.value for k in call.keywords))
-    return results.is_only(facts, function, call) and all(results.sets_up(facts, g) for g in given)
+    arguments = (*call.args, *(k.value for k in call.keywords))
+    return results.is_only(facts, function, call) and all(
+        results.sets_up(facts, g) for g in arguments
+    )
 
 
 def derivative_name(facts: Facts, use: Use) -> str:
@@ -312,9 +314,9 @@ def whole_loops(facts: Facts, site: Site) -> tuple[Loop, ...]:
         if made is None or not results.is_only(facts, target, made):
             return ()
         parts = (made.body, made.orelse) if isinstance(made, ast.IfExp) else (made,)
-        found = [_loop_called(by_node, results.without_reductions(part)) for part in parts]
-        known = tuple(loop for loop in found if loop is not None)
-        return known if len(known) == len(found) else ()
+        loops = [_loop_called(by_node, results.without_reductions(part)) for part in parts]
+        known = tuple(loop for loop in loops if loop is not None)
+        return known if len(known) == len(loops) else ()
     origins = facts.targets(site)
     if len(origins) == 1 and isinstance(origins[0], ast.Call):
         loop = by_node.get(origins[0])

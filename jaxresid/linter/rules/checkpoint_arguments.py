@@ -125,14 +125,14 @@ class CheckpointArguments(Rule):
             if role is None or checkpoint_calls.is_error_expected(facts, site.node):
                 continue
             name = checkpoint_calls.callee(facts, site.node)
-            given = len(site.arguments.positional) + (site.form == "decorator")
-            if given > site.api.positional:
+            count_given = len(site.arguments.positional) + (site.form == "decorator")
+            if count_given > site.api.positional:
                 taken = site.api.positional
                 count = "one argument" if taken == 1 else f"{taken} arguments"
                 yield self.report(
                     facts,
                     site.node,
-                    f"`{name}` takes {count} by position and is given {given}: this raises",
+                    f"`{name}` takes {count} by position and is given {count_given}: this raises",
                     fix=fixes.policy_by_keyword(facts, site),
                 )
             elif site.target is not None and _is_array(facts, site.target):
@@ -146,16 +146,16 @@ class CheckpointArguments(Rule):
                 )
 
     def _static_argnames(self, facts: Facts) -> Iterator[Violation]:
-        for given in checkpoint_calls.keywords(facts, "static_argnames"):
-            site = given.site
+        for keyword in checkpoint_calls.keywords(facts, "static_argnames"):
+            site = keyword.site
             if site.api.library == "keras":
                 continue
             takes_it = site.qualname in _ACCEPTING
             accepted = takes_it and facts.jax_is((0, 10))
-            empty = facts.names.constant(given.value) in ((), [], "")
+            empty = facts.names.constant(keyword.value) in ((), [], "")
             if accepted and (empty or "jax_remat3" in facts.source.text):
                 continue
-            name = checkpoint_calls.callee(facts, given.call or site.node)
+            name = checkpoint_calls.callee(facts, keyword.call or site.node)
             message = f"`{name}` has no `static_argnames`: this raises"
             if accepted:
                 message = f"`{name}` ignores `static_argnames`: the arguments are traced"
@@ -163,9 +163,9 @@ class CheckpointArguments(Rule):
                 message = f"`{name}` has no `static_argnames` before jax 0.10.2: this raises"
             yield self.report(
                 facts,
-                given.node,
+                keyword.node,
                 message,
-                fix=fixes.static_positions(facts, site, given.node, given.value),
+                fix=fixes.static_positions(facts, site, keyword.node, keyword.value),
                 why="Arguments that are not static are traced, and Python cannot branch on them.",
                 help="use `static_argnums`, or bind the arguments with `functools.partial`",
             )

@@ -83,9 +83,9 @@ class CheckpointedLastStage(Rule):
         for site in facts.sites:
             if site.api.loop or not facts.policy(site).saves_nothing:
                 continue
-            found = _last_stage(facts, site)
-            if found is not None:
-                function, derivative = found
+            last_stage = _last_stage(facts, site)
+            if last_stage is not None:
+                function, derivative = last_stage
                 name = getattr(function, "name", "the differentiated function")
                 yield self.report(
                     facts,
@@ -122,11 +122,11 @@ def _has_earlier_stage(facts: Facts, function: FunctionNode, call: ast.Call) -> 
             return True
         for node in ast.walk(argument):
             for binding in facts.names.bindings(node) if isinstance(node, ast.Name) else ():
-                made = binding.value if binding.kind == "assign" else None
+                value = binding.value if binding.kind == "assign" else None
                 if (
-                    made is not None
-                    and facts.names.function(made) is function
-                    and not results.sets_up(facts, made)
+                    value is not None
+                    and facts.names.function(value) is function
+                    and not results.sets_up(facts, value)
                 ):
                     return True
     return False

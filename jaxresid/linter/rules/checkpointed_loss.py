@@ -122,14 +122,14 @@ class CheckpointedLoss(Rule):
 
 def _evidence(facts: Facts, site: Site) -> tuple[str, tuple[Related, ...]] | None:
     uses = facts.flows.site_uses(site)
-    found = stages.top_derivatives(facts, uses)
+    derivatives = stages.top_derivatives(facts, uses)
     if any("made" in u.through for u in uses) and facts.target(site) is None:
         return None  # a wrapper, which others may call for something else
-    if found is None:
+    if derivatives is None:
         return _inside(facts, uses)
-    if found:
-        by = stages.derivative_name(facts, found[0])
-        return by, stages.related_place(facts, found[0].node, "differentiated here")
+    if derivatives:
+        by = stages.derivative_name(facts, derivatives[0])
+        return by, stages.related_place(facts, derivatives[0].node, "differentiated here")
     remote = facts.contexts.remote_uses(site.definition) if site.definition is not None else ()
     if any(u.in_loop or u.in_reverse or u.kind in {"loop", "checkpoint", "rule"} for u in remote):
         return None
@@ -151,8 +151,8 @@ def _inside(facts: Facts, uses: tuple[Use, ...]) -> tuple[str, tuple[Related, ..
         or not stages.is_whole(facts, function, call)
     ):
         return None
-    found = stages.differentiating(facts, function, whole=True)
-    if found is None:
+    derivative = stages.differentiating(facts, function, whole=True)
+    if derivative is None:
         return None
-    by = stages.derivative_name(facts, found)
-    return by, stages.related_place(facts, found.node, "differentiated here")
+    by = stages.derivative_name(facts, derivative)
+    return by, stages.related_place(facts, derivative.node, "differentiated here")

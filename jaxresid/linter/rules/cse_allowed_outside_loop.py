@@ -96,15 +96,15 @@ class CseAllowedOutsideLoop(Rule):
             if value is None or site.api.loop:
                 continue
             if cse.false_prevent_cse(facts, site) is None:
-                found = self._turned_round(facts, site, value)
+                violation = self._turned_round(facts, site, value)
             else:
-                found = (
+                violation = (
                     self._everywhere(facts, site, value)
                     or self._chosen(facts, site, value)
                     or self._unrolled(facts, site, value)
                 )
-            if found is not None:
-                yield found
+            if violation is not None:
+                yield violation
 
     def _everywhere(self, facts: Facts, site: Site, value: ast.expr) -> Violation | None:
         call = _unprotected(facts, site)
@@ -166,8 +166,8 @@ class CseAllowedOutsideLoop(Rule):
         choice = cse.only_if(facts, site)
         if choice is None or not choice.is_known or not _runs_backward(facts, choice.call):
             return None
-        given, asked = conditions.plain(value, True), choice.condition
-        if given.holds != asked.holds or ast.dump(given.test) != ast.dump(asked.test):
+        argument, asked = conditions.plain(value, True), choice.condition
+        if argument.holds != asked.holds or ast.dump(argument.test) != ast.dump(asked.test):
             return None
         wanted = conditions.negated(facts, asked)
         return self.report(
@@ -190,7 +190,7 @@ def _unprotected(facts: Facts, site: Site) -> Use | None:
     """A call of a site's function in differentiated code, or in a Python loop over layers, where no
     use of it is, or may be, in a staged loop or branch.
     """
-    found = None
+    unprotected = None
     for use in facts.flows.site_uses(site):
         if use.kind != "call" or not PLAIN.issuperset(use.through):
             return None
@@ -200,8 +200,8 @@ def _unprotected(facts: Facts, site: Site) -> Use | None:
         if context.checkpoint:
             return None  # cse-allowed-in-nested-checkpoint
         if context.reverse or context.python_loop:
-            found = found or use
-    return found
+            unprotected = unprotected or use
+    return unprotected
 
 
 def _runs_backward(facts: Facts, use: Use) -> bool:

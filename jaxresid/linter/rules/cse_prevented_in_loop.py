@@ -114,7 +114,7 @@ class CsePreventedInLoop(Rule):
 
 def _loop(facts: Facts, site: Site) -> Loop | None:
     """The loop that runs a site's function, where all that does are loops that stay loops."""
-    found = None
+    first = None
     for use in facts.flows.site_uses(site):
         for loop in cse.running_loops(facts, use):
             if loop is None or loop.api.kind not in {"loop", "map"}:
@@ -126,8 +126,8 @@ def _loop(facts: Facts, site: Site) -> Loop | None:
             unroll = unrolling.unroll_argument(loop)
             if unroll is not None and not isinstance(unroll, ast.Constant):
                 return None
-            found = found or loop
-    return found
+            first = first or loop
+    return first
 
 
 def _fix(facts: Facts, site: Site, value: str) -> Fix | None:

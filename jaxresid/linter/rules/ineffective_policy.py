@@ -167,7 +167,7 @@ def _overriding(facts: Facts, site: Site, mine: str) -> Site | None:
     definition = site.definition
     if definition is not None and facts.contexts.remote_uses(definition):
         return None
-    found = None
+    overriding = None
     for use in uses:
         function = facts.names.function(use.node) if use.kind == "call" else None
         outer = _checkpoint_of(facts, function) if function is not None else None
@@ -176,8 +176,8 @@ def _overriding(facts: Facts, site: Site, mine: str) -> Site | None:
         theirs = _literal(facts.policy(outer))
         if theirs is None or theirs == mine:
             return None
-        found = outer
-    return found
+        overriding = outer
+    return overriding
 
 
 def _checkpoint_of(facts: Facts, function: FunctionNode) -> Site | None:

@@ -126,11 +126,11 @@ def _jax(facts: Facts, site: Site) -> tuple[str | None, Fix | None]:
         return "takes the linen module `self` for an array: calling it raises TypeError", fix
     if site.target is None:
         return None, None
-    made = modules.instance_class(facts, site.target)
-    match modules.library(facts, made):
+    cls_of_target = modules.instance_class(facts, site.target)
+    match modules.library(facts, cls_of_target):
         case "linen":
             return "takes an instance of a linen module, which has no hash: TypeError", None
-        case "equinox" if made is not None and _holds_arrays(facts, made):
+        case "equinox" if cls_of_target is not None and _holds_arrays(facts, cls_of_target):
             keywords = apis.CHECKPOINTS["equinox.filter_checkpoint"].keywords
             fix = modules.swap_checkpoint_api(facts, site, "equinox.filter_checkpoint", keywords)
             return "takes an Equinox module with arrays, which has no hash: TypeError", fix

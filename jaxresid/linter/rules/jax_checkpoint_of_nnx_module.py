@@ -127,11 +127,14 @@ def _dropped(facts: Facts, site: Site) -> str | None:
             return None
         return modules.update(facts, function, function.args.args[0].arg, cls)
     for index, arg in enumerate(function.args.args):
-        given = _class_of_argument(facts, site, function, index)
-        if isinstance(given, ast.ClassDef) and modules.library(facts, given) == "nnx":
-            found = modules.update(facts, function, arg.arg, given)
-            if found is not None:
-                return found
+        cls_of_argument = _class_of_argument(facts, site, function, index)
+        if (
+            isinstance(cls_of_argument, ast.ClassDef)
+            and modules.library(facts, cls_of_argument) == "nnx"
+        ):
+            changed = modules.update(facts, function, arg.arg, cls_of_argument)
+            if changed is not None:
+                return changed
     return None
 
 
@@ -150,15 +153,15 @@ def _class_of_argument(
     if isinstance(annotation, (ast.Name, ast.Attribute)):
         cls = facts.names.single_origin(annotation)
         return cls if isinstance(cls, ast.ClassDef) else None
-    found: set[modules.ModuleClass | None] = set()
+    classes: set[modules.ModuleClass | None] = set()
     for use in facts.flows.site_uses(site):
         call = use.node
         if use.kind != "call" or not isinstance(call, ast.Call) or "vmap" in use.through:
             return None
         if not PLAIN.issuperset(use.through) or len(call.args) <= index:
             return None
-        found.add(modules.instance_class(facts, call.args[index]))
-    return found.pop() if len(found) == 1 else None
+        classes.add(modules.instance_class(facts, call.args[index]))
+    return classes.pop() if len(classes) == 1 else None
 
 
 def _closed_over(facts: Facts, site: Site) -> str | None:

@@ -94,29 +94,29 @@ def _made_here(facts: Facts, site: Site) -> FunctionNode | None:
         return site.definition
     if isinstance(site.target, ast.Lambda):
         return site.target
-    found = facts.names.single_origin(site.target) if isinstance(site.target, ast.Name) else None
-    return found if isinstance(found, (ast.FunctionDef, ast.Lambda)) else None
+    origin = facts.names.single_origin(site.target) if isinstance(site.target, ast.Name) else None
+    return origin if isinstance(origin, (ast.FunctionDef, ast.Lambda)) else None
 
 
 def _late(facts: Facts, function: FunctionNode) -> Iterator[tuple[_Round, list[Binding]]]:
     """The loops around a function, innermost first, whose variables it reads when called."""
     reads = _free(facts, function)
     for loop in _rounds(facts, function):
-        found = [b for b in reads if _varies(facts, b, loop)]
-        if found:
-            yield loop, found
+        varying = [b for b in reads if _varies(facts, b, loop)]
+        if varying:
+            yield loop, varying
 
 
 def _free(facts: Facts, function: FunctionNode) -> list[Binding]:
     body = function.body if isinstance(function.body, list) else [function.body]
-    found: list[Binding] = []
+    free: list[Binding] = []
     for statement in body:
         for node in ast.walk(statement):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 bindings = facts.names.bindings(node)
                 if not any(function in facts.names.ancestors(b.node) for b in bindings):
-                    found += bindings[-1:]
-    return found
+                    free += bindings[-1:]
+    return free
 
 
 def _rounds(facts: Facts, function: FunctionNode) -> Iterator[_Round]:
@@ -181,11 +181,11 @@ def _loads(facts: Facts, node: ast.AST, name: str) -> list[ast.AST]:
     if scope is None:
         statement = node.targets[0] if isinstance(node, ast.Assign) else node
         scope = facts.names.scopes[statement]
-    found: list[ast.AST] = []
+    loads: list[ast.AST] = []
     for binding in scope.bindings.get(name, ()):
         if binding.node is node:
-            found += facts.names.loads_of(binding)
-    return found
+            loads += facts.names.loads_of(binding)
+    return loads
 
 
 def _outermost(facts: Facts, node: ast.AST) -> ast.AST:

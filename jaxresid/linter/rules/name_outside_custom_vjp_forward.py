@@ -184,9 +184,9 @@ def _primal(facts: Facts, node: ast.expr) -> FunctionNode | None:
 def _is_shared(facts: Facts, custom: ast.expr, primal: FunctionNode) -> bool:
     if not isinstance(primal, ast.FunctionDef) or _is_custom_vjp(facts, primal):
         return False
-    made = facts.names.single_origin(custom)
+    origin = facts.names.single_origin(custom)
     return any(
-        facts.names.parents.get(load) is not made and facts.names.single_origin(load) is primal
+        facts.names.parents.get(load) is not origin and facts.names.single_origin(load) is primal
         for load in facts.names.loads.get(primal.name, ())
     )
 
@@ -201,7 +201,7 @@ def _is_custom_vjp(facts: Facts, function: ast.FunctionDef) -> bool:
 
 def _reach(facts: Facts, forward: FunctionNode, primal: FunctionNode) -> _Reached:
     """What a forward rule runs. The functions that it mentions count as run."""
-    found = _Reached()
+    reached = _Reached()
     calls = {named.node: named for named in facts.named}
     todo: list[FunctionNode] = [forward]
     seen: set[ast.AST] = set()
@@ -215,17 +215,17 @@ def _reach(facts: Facts, forward: FunctionNode, primal: FunctionNode) -> _Reache
             if isinstance(node, ast.Call):
                 if node in calls:
                     name = calls[node].name
-                    found.opaque |= name is None
-                    found.names.add(name or "")
+                    reached.opaque |= name is None
+                    reached.names.add(name or "")
                 else:
-                    found.opaque |= _is_opaque(facts, node)
+                    reached.opaque |= _is_opaque(facts, node)
             if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
                 mentioned = _function(facts, node) or _primal(facts, node)
                 if mentioned is primal and _is_itself(facts, node, primal):
-                    found.calls_itself = True
+                    reached.calls_itself = True
                 elif mentioned is not None:
                     todo.append(mentioned)
-    return found
+    return reached
 
 
 def _is_itself(facts: Facts, node: ast.expr, primal: FunctionNode) -> bool:

@@ -154,20 +154,20 @@ def _is_alone(facts: Facts, site: Site) -> bool:
 
 def _outputs(facts: Facts, function: FunctionNode) -> Iterator[_Output]:
     calls = {named.node: named for named in facts.named}
-    found = [
+    candidates = [
         _Output(calls[call], index == 0)
         for value in results.returned(function)
         for index, part in enumerate(_parts(value))
         if (call := _only_returned(facts, part)) in calls
     ]
-    outputs = {output.named.node for output in found}
+    outputs = {output.named.node for output in candidates}
     # A name that is also given to a value inside does its work there.
     inside = {
         named.name
         for named in facts.named
         if named.node not in outputs and function in facts.names.functions_around(named.node)
     }
-    yield from (output for output in found if output.named.name not in inside)
+    yield from (output for output in candidates if output.named.name not in inside)
 
 
 def _parts(node: ast.expr) -> Iterator[ast.expr]:

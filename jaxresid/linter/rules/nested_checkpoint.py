@@ -106,10 +106,10 @@ def _directly_inside(facts: Facts, site: Site) -> Site | None:
 def _called_inside(facts: Facts, function: ast.AST) -> Site | None:
     if not isinstance(function, (ast.FunctionDef, ast.Lambda)):
         return None
-    made = results.returned_expression(facts, function)
-    if not isinstance(made, ast.Call) or not stages.is_whole(facts, function, made):
+    call = results.returned_expression(facts, function)
+    if not isinstance(call, ast.Call) or not stages.is_whole(facts, function, call):
         return None
-    callee = facts.names.single_origin(made.func)
+    callee = facts.names.single_origin(call.func)
     if isinstance(callee, ast.Call) and facts.site_of(callee) is None:
         callee = facts.inside(callee)
     if not isinstance(callee, ast.AST):

@@ -77,11 +77,14 @@ class PolicyCallableMistake(Rule):
                 function = facts.policy_of(leaf).function
                 if function is None or getattr(function, "decorator_list", []):
                     continue
-                found = [*self._calling(facts, leaf, function)]
+                violations = [*self._calling(facts, leaf, function)]
                 if function not in reported:
-                    found += [*self._comparing(facts, function), *self._returning(facts, function)]
+                    violations += [
+                        *self._comparing(facts, function),
+                        *self._returning(facts, function),
+                    ]
                 reported.add(function)
-                yield from found
+                yield from violations
 
     def _calling(self, facts: Facts, leaf: ast.expr, function: FunctionNode) -> Iterator[Violation]:
         args = function.args

@@ -109,8 +109,10 @@ def _is_table(facts: Facts, node: ast.expr) -> bool:
     origin = facts.names.single_origin(node)
     if not isinstance(origin, ast.Dict) or None in origin.keys:
         return False
-    found = [facts.policy_of(value) for value in origin.values]
-    return any(p.saves_nothing for p in found) and any(p.name is not None for p in found)
+    policies_of_table = [facts.policy_of(value) for value in origin.values]
+    return any(p.saves_nothing for p in policies_of_table) and any(
+        p.name is not None for p in policies_of_table
+    )
 
 
 def _is_settled(facts: Facts, name: ast.expr) -> bool:

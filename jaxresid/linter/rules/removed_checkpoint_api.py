@@ -92,10 +92,12 @@ class RemovedCheckpointApi(Rule):
     def find(self, facts: Facts) -> Iterator[Violation]:
         yield from self._imports(facts)
         yield from self._attributes(facts)
-        for given in checkpoint_calls.keywords(facts, "concrete"):
-            message = _concrete(facts, given)
+        for keyword in checkpoint_calls.keywords(facts, "concrete"):
+            message = _concrete(facts, keyword)
             if message is not None:
-                yield self.report(facts, given.node, message, fix=_without_concrete(facts, given))
+                yield self.report(
+                    facts, keyword.node, message, fix=_without_concrete(facts, keyword)
+                )
 
     def _imports(self, facts: Facts) -> Iterator[Violation]:
         for node in facts.names.imports:
@@ -136,10 +138,10 @@ def _missing(facts: Facts, name: str) -> tuple[str, str | None] | None:
     return _MISSING[name]
 
 
-def _concrete(facts: Facts, given: GivenKeyword) -> str | None:
-    site = given.site
-    value = facts.names.constant(given.value)
-    name = checkpoint_calls.callee(facts, given.call or site.node)
+def _concrete(facts: Facts, keyword: GivenKeyword) -> str | None:
+    site = keyword.site
+    value = facts.names.constant(keyword.value)
+    name = checkpoint_calls.callee(facts, keyword.call or site.node)
     if site.api.library in {"linen", "partitioning"}:
         return f"`{name}` no longer takes `concrete=True`: this raises" if value is True else None
     if site.api.library not in {"jax", "haiku"}:
@@ -151,8 +153,8 @@ def _concrete(facts: Facts, given: GivenKeyword) -> str | None:
     return f"`{name}` no longer takes `concrete=True`: this raises" if value is True else None
 
 
-def _without_concrete(facts: Facts, given: GivenKeyword) -> Fix | None:
-    if given.call is None or facts.names.constant(given.value) is not False:
+def _without_concrete(facts: Facts, keyword: GivenKeyword) -> Fix | None:
+    if keyword.call is None or facts.names.constant(keyword.value) is not False:
         return None
-    edit = edits.remove_argument(facts.source, given.call, given.value)
+    edit = edits.remove_argument(facts.source, keyword.call, keyword.value)
     return Fix("Remove `concrete=False`", (edit,), "safe") if edit is not None else None

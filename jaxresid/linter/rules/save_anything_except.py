@@ -66,11 +66,15 @@ class SaveAnythingExcept(Rule):
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
-        for made in policies.factory_calls(facts):
-            if made.name == "save_anything_except_these_names" and not _is_empty(facts, made.call):
-                what = policies.source_text(facts, made.call)
+        for factory_call in policies.factory_calls(facts):
+            if factory_call.name == "save_anything_except_these_names" and not _is_empty(
+                facts, factory_call.call
+            ):
+                what = policies.source_text(facts, factory_call.call)
                 yield self.report(
-                    facts, made.call, f"`{what}` saves everything, including the names it excludes"
+                    facts,
+                    factory_call.call,
+                    f"`{what}` saves everything, including the names it excludes",
                 )
 
 

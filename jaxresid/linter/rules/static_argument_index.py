@@ -288,8 +288,10 @@ def _call_problem(
     if static.site.api.library == "partitioning":
         return None  # what is left out is no error here
     if name is None:
-        given = [f"`{k.arg}`" for k in passed.call.keywords if k.arg is not None]
-        if not given:
+        keywords = [f"`{k.arg}`" for k in passed.call.keywords if k.arg is not None]
+        if not keywords:
             return None
-        return f"index {index} is past the arguments given by position: {', '.join(given)} are not"
+        return (
+            f"index {index} is past the arguments given by position: {', '.join(keywords)} are not"
+        )
     return f"static argument `{name}` is left to its default, and only positions are static"

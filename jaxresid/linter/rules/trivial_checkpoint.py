@@ -199,18 +199,18 @@ def _given_layer(
     if not isinstance(func, ast.Name) or func.id not in names:
         return ()
     index = names.index(func.id)
-    found: dict[str, None] = {}
+    names_of_layers: dict[str, None] = {}
     for use in facts.flows.site_uses(site):
         call = use.node
         if use.kind != "call" or use.through or not isinstance(call, ast.Call):
             return ()
         if len(call.args) <= index or any(isinstance(a, ast.Starred) for a in call.args):
             return ()
-        given = layers.layer(facts, call.args[index])
-        if not given:
+        names_of_argument = layers.layer(facts, call.args[index])
+        if not names_of_argument:
             return ()
-        found |= dict.fromkeys(given)
-    return tuple(found)
+        names_of_layers |= dict.fromkeys(names_of_argument)
+    return tuple(names_of_layers)
 
 
 def _operation_of(facts: Facts, call: ast.Call) -> str:

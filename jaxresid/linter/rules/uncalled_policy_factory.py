@@ -75,8 +75,8 @@ class UncalledPolicyFactory(Rule):
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
-        found = {*_as_policy(facts), *_in_tables(facts)}
-        for node in sorted(found, key=lambda n: (n.lineno, n.col_offset)):
+        factories = {*_as_policy(facts), *_in_tables(facts)}
+        for node in sorted(factories, key=lambda n: (n.lineno, n.col_offset)):
             what = policies.source_text(facts, node)
             message = f"`{what}` makes policies, but is used as a policy without being called"
             yield self.report(facts, node, message)
@@ -91,9 +91,9 @@ def _is_factory(facts: Facts, node: ast.expr) -> bool:
 
 def _as_policy(facts: Facts) -> Iterator[ast.expr]:
     expected = list(policies.policy_arguments(facts))
-    for made in policies.factory_calls(facts):
-        if made.name == "save_from_both_policies":
-            expected += [*made.args, *(k.value for k in made.call.keywords)]
+    for factory_call in policies.factory_calls(facts):
+        if factory_call.name == "save_from_both_policies":
+            expected += [*factory_call.args, *(k.value for k in factory_call.call.keywords)]
     for node in expected:
         yield from (leaf for leaf in policies.leaves(node) if _is_factory(facts, leaf))
 

@@ -130,9 +130,9 @@ def _is_nowhere(facts: Facts, mention: Mention, *, is_closed: bool) -> bool:
         assert project is not None
         names = project.of_policies(policy_names)
         return project.strings(mention.name) <= sum(p.nliterals.get(mention.name, 0) for p in names)
-    given = {m.literal for m in mentions(facts) if m is not None}
+    literals = {m.literal for m in mentions(facts) if m is not None}
     return all(
-        node in given or _names_a_layer(facts, node)
+        node in literals or _names_a_layer(facts, node)
         for node in ast.walk(facts.names.tree)
         if isinstance(node, ast.Constant) and node.value == mention.name
     )

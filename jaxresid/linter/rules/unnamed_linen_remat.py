@@ -87,10 +87,10 @@ class UnnamedLinenRemat(Rule):
         for call in facts.names.calls:
             if not isinstance(call.func, (ast.Name, ast.IfExp, ast.Attribute)):
                 continue
-            found = _optional(facts, call)
-            if found is None or any(k.arg in {None, "name", "parent"} for k in call.keywords):
+            optional = _optional(facts, call)
+            if optional is None or any(k.arg in {None, "name", "parent"} for k in call.keywords):
                 continue
-            site, plain = found
+            site, plain = optional
             if _is_compact(facts, call):
                 yield self.report(
                     facts,

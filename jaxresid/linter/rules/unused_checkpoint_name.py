@@ -95,8 +95,8 @@ def _used_names(project: OtherModules) -> frozenset[str] | None:
     for policies in project.of_policies(policy_names):
         if policies.handed_on or not policies.factories.isdisjoint(EXCLUDING):
             return None
-        for given in policies.given:
-            if given is None:
+        for name in policies.given:
+            if name is None:
                 return None
-            used.add(given[0])
+            used.add(name[0])
     return frozenset(used) or None

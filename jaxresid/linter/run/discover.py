@@ -63,7 +63,7 @@ def discover(paths: Sequence[str], config: Config) -> tuple[FoundFile | Unreadab
         if not os.path.lexists(path):
             raise UsageError(f"no such file or directory: {path}")
     excluded = config.excluder()
-    found: dict[str, FoundFile] = {}
+    files: dict[str, FoundFile] = {}
     problems: dict[str, UnreadablePath] = {}
     for path in paths:
         shown = str(Path(path))
@@ -73,11 +73,11 @@ def discover(paths: Sequence[str], config: Config) -> tuple[FoundFile | Unreadab
         for real, item in sorted(items, key=lambda pair: pair[1].path):
             if isinstance(item, UnreadablePath):
                 problems.setdefault(real, item)
-            elif real not in found:
-                found[real] = item
+            elif real not in files:
+                files[real] = item
             elif item.explicit:
-                found[real] = found[real]._replace(explicit=True)
-    everything: list[FoundFile | UnreadablePath] = [*found.values(), *problems.values()]
+                files[real] = files[real]._replace(explicit=True)
+    everything: list[FoundFile | UnreadablePath] = [*files.values(), *problems.values()]
     return tuple(sorted(everything, key=lambda item: item.path))
 
 
@@ -254,11 +254,11 @@ def _wildmatch(glob: str) -> str | None:
     while match := re.compile(_TOKEN, re.DOTALL).match(glob, i):
         token, i = match[0], match.end()
         if token == "[":
-            found = re.compile(_CLASS, re.DOTALL).match(glob, i)
-            if found is None:
+            class_match = re.compile(_CLASS, re.DOTALL).match(glob, i)
+            if class_match is None:
                 return None
-            groups[-1].append(_class(found))
-            i = found.end()
+            groups[-1].append(_class(class_match))
+            i = class_match.end()
         elif token == "\\":
             return None
         elif token.endswith("*/"):
@@ -434,11 +434,11 @@ def project_root(path: str | os.PathLike[str]) -> Path:
 
 def marked_root(directory: Path) -> Path | None:
     """Return the nearest directory upwards of a project, None in an installed package."""
-    for each in (directory, *directory.parents):
-        if each.name in _INSTALLED:
+    for folder in (directory, *directory.parents):
+        if folder.name in _INSTALLED:
             break
-        if is_project(each):
-            return each
+        if is_project(folder):
+            return folder
     return None
 
 

@@ -81,8 +81,8 @@ def lint_bytes(
     document = read(raw, path)
     if isinstance(document, Violation):
         return Linted(path, (document,))
-    found = violations_in(document, settings, project=project, file=file)
-    ordered = sorted(map(document.relative_to_cell, found), key=lambda v: v.sort_key)
+    unordered = violations_in(document, settings, project=project, file=file)
+    ordered = sorted(map(document.relative_to_cell, unordered), key=lambda v: v.sort_key)
     violations = tuple(dict.fromkeys(ordered))
     return Linted(path, violations, document.lines(violations))
 
@@ -137,10 +137,10 @@ def _found_in(
         folders = {path.parent.name, *(module.name.split(".")[:-1] if module else ())}
         lenient = _TEST_MODULE.fullmatch(path.name) or not _TEST_FOLDERS.isdisjoint(folders)
         for rule in settings.rules:
-            found = rule().find(facts)
+            of_rule = rule().find(facts)
             if lenient and rule.lenient_in_tests:
-                found = (replace(violation, severity="info") for violation in found)
-            violations += found
+                of_rule = (replace(violation, severity="info") for violation in of_rule)
+            violations += of_rule
         if violations:
             expected = _rows_expected_to_fail(tree)
             violations = [v for v in violations if v.span.row not in expected]
@@ -194,7 +194,7 @@ def fix_bytes(
     Args:
       project: returns the project as the file sees it, with its content after each round.
     """
-    made: list[Violation] = []
+    fixes: list[Violation] = []
     refused: set[Fix] = set()
     for _ in range(_MAX_ROUNDS):
         if not prefilter.mentions(raw, settings.markers):
@@ -202,8 +202,10 @@ def fix_bytes(
         document = read(raw, path)
         if isinstance(document, Violation):
             break
-        found = violations_in(document, settings, project=project(raw), file=file)
-        chosen = [v for v in _fixes_of_round(document, found, settings) if v.fix not in refused]
+        violations = violations_in(document, settings, project=project(raw), file=file)
+        chosen = [
+            v for v in _fixes_of_round(document, violations, settings) if v.fix not in refused
+        ]
         if not chosen:
             break
         after = _applied(document, chosen)
@@ -216,9 +218,9 @@ def fix_bytes(
         if after == raw:
             break
         raw = after
-        made += chosen
+        fixes += chosen
     return FixResult(
-        raw, tuple(made), lint_bytes(raw, path, settings, project=project(raw), file=file)
+        raw, tuple(fixes), lint_bytes(raw, path, settings, project=project(raw), file=file)
     )
 
 

@@ -153,11 +153,11 @@ class LintRun:
             groups.setdefault(self.config_in(directory), []).append(path)
         if len(groups) == 1:
             return discover(paths, *groups)
-        found: dict[str, FoundFile | UnreadablePath] = {}
+        items: dict[str, FoundFile | UnreadablePath] = {}
         for config, group in groups.items():
             for item in discover(group, config):
-                found.setdefault(os.path.abspath(item.path), item)
-        return tuple(sorted(found.values(), key=lambda item: item.path))
+                items.setdefault(os.path.abspath(item.path), item)
+        return tuple(sorted(items.values(), key=lambda item: item.path))
 
     # -- the project around a file -----------------------------------------------------------
 
@@ -180,8 +180,8 @@ class LintRun:
         if root not in self._listed:
             config = replace(self.config_in(root), force_exclude=False)
             # The directory of a buffer that was never saved need not exist.
-            found = discover([str(root)], config) if root.is_dir() else ()
-            self._listed[root] = tuple(filter(_is_python, found))
+            files = discover([str(root)], config) if root.is_dir() else ()
+            self._listed[root] = tuple(filter(_is_python, files))
         return self._listed[root]
 
     def project(self, root: Path) -> Project:
@@ -302,15 +302,15 @@ class LintRun:
         project = self.project(self.root(absolute))
         settings = self.settings(absolute)
         try:
-            found = violations_in(document, settings, project=project, file=absolute)
+            violations = violations_in(document, settings, project=project, file=absolute)
         except RecursionError:
             return raw, 0
         from jaxresid.linter.text import suppress
 
         text = document.source.text
         newline = "\r\n" if "\r\n" in text else "\n"
-        edits = suppress.add(document.source.lines, found, reason, newline=newline)
-        count = sum(v.code not in suppress.UNSUPPRESSABLE for v in found)
+        edits = suppress.add(document.source.lines, violations, reason, newline=newline)
+        count = sum(v.code not in suppress.UNSUPPRESSABLE for v in violations)
         return document.edited(edits), count if edits else 0
 
     def run(self, paths: Sequence[str], *, jobs: int | None = None) -> tuple[Linted, ...]:
@@ -327,17 +327,17 @@ class LintRun:
         """
         directories = [Path(os.path.abspath(p)) for p in paths if os.path.isdir(p)]
         self.complete = (*self.complete, *directories)
-        found = self.discover(paths)
-        self.found_nothing = not found
+        files = self.discover(paths)
+        self.found_nothing = not files
         for directory in directories:
             # A project that was walked just now is not walked again for its index.
             if len(paths) == 1 and self.root(directory / "x.py") == directory:
-                self._listed[directory] = tuple(filter(_is_python, found))
+                self._listed[directory] = tuple(filter(_is_python, files))
         results: list[Linted] = [
-            _unreadable(f.path, f.reason) for f in found if isinstance(f, UnreadablePath)
+            _unreadable(f.path, f.reason) for f in files if isinstance(f, UnreadablePath)
         ]
         candidates: list[CandidateFile] = []
-        for item in found:
+        for item in files:
             if isinstance(item, FoundFile):
                 outcome = self._candidate(item)
                 if isinstance(outcome, CandidateFile):
@@ -356,18 +356,18 @@ class LintRun:
         results += map(_misconfigured, self._wrong.values())
         return tuple(sorted((r for r in results if r.violations), key=lambda r: r.path))
 
-    def _candidate(self, found: FoundFile) -> CandidateFile | Linted | None:
+    def _candidate(self, item: FoundFile) -> CandidateFile | Linted | None:
         try:
-            with open(found.absolute, "rb", buffering=0) as file:
+            with open(item.absolute, "rb", buffering=0) as file:
                 raw = file.readall()
         except OSError as e:
-            return _unreadable(found.path, e.strerror or str(e))
+            return _unreadable(item.path, e.strerror or str(e))
         concerns = (
-            prefilter.mentions if found.path.endswith(".ipynb") else prefilter.mentions_in_code
+            prefilter.mentions if item.path.endswith(".ipynb") else prefilter.mentions_in_code
         )
-        if not concerns(raw, self._markers_for(found.absolute)):
+        if not concerns(raw, self._markers_for(item.absolute)):
             return None
-        return CandidateFile(found.path, found.absolute, raw)
+        return CandidateFile(item.path, item.absolute, raw)
 
     def _markers_for(self, path: Path) -> frozenset[bytes]:
         directory = os.path.dirname(path)
@@ -382,7 +382,7 @@ def _named(paths: Iterable[Path], root: Path) -> tuple[ProjectModule, ...]:
 
     packages: dict[Path, bool] = {}
     inside: dict[str, str | None] = {}
-    found = []
+    modules = []
     for path in paths:
         directory, file_name = os.path.split(path)
         if directory not in inside:
@@ -393,8 +393,8 @@ def _named(paths: Iterable[Path], root: Path) -> tuple[ProjectModule, ...]:
         stem = os.path.splitext(file_name)[0]
         name = prefix[:-2] if stem == "__init__" else f"{prefix[:-1]}{stem}"
         if name and stem.isidentifier():
-            found.append(ProjectModule(path, name))
-    return tuple(found)
+            modules.append(ProjectModule(path, name))
+    return tuple(modules)
 
 
 def _is_python(item: FoundFile | UnreadablePath) -> TypeGuard[FoundFile]:

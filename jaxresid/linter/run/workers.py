@@ -112,8 +112,8 @@ def _outcomes(
     with ProcessPoolExecutor(workers, initializer=_start, initargs=(another,)) as pool:
         try:
             with blocking_interrupts():  # and so are the processes that this starts
-                found = pool.map(_in_worker, ordered, chunksize=chunk)
-            return list(found)
+                outcomes = pool.map(_in_worker, ordered, chunksize=chunk)
+            return list(outcomes)
         except BaseException as e:
             # Nobody waits for them any more.
             for process in set(active_children()) - others:

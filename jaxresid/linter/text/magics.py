@@ -95,8 +95,8 @@ def _cut(text: str) -> tuple[list[str], list[int], bool]:
     start = next(line for line in lines if line.strip())
     for initial, prompt in _PROMPTS:
         if initial.match(start):
-            found = [prompt.match(line) for line in lines]
-            widths = [match.end() if match else 0 for match in found]
+            prompts = [prompt.match(line) for line in lines]
+            widths = [match.end() if match else 0 for match in prompts]
             lines = [line[width:] for line, width in zip(lines, widths, strict=True)]
             return lines, [cut + w for cut, w in zip(cuts, widths, strict=True)], True
     return lines, cuts, False

@@ -78,21 +78,21 @@ def _read_object(text: str, pos: int, inner: str = "") -> tuple[dict[str, _JsonV
 
 def _read_array(text: str, pos: int) -> tuple[list[dict[str, _JsonValue] | None], int]:
     """Return the objects in an array, None for other elements, and its end."""
-    found: list[dict[str, _JsonValue] | None] = []
+    objects: list[dict[str, _JsonValue] | None] = []
     pos = _expect(text, pos, "[")
     if text.startswith("]", _skip(text, pos)):
-        return found, _skip(text, pos) + 1
+        return objects, _skip(text, pos) + 1
     while True:
         start = _skip(text, pos)
         if text.startswith("{", start):
             members, pos = _read_object(text, start)
-            found.append(members)
+            objects.append(members)
         else:
             pos = _read_value(text, start).end
-            found.append(None)
+            objects.append(None)
         pos = _expect(text, pos, ",]")
         if text[pos - 1] == "]":
-            return found, pos
+            return objects, pos
 
 
 # A surrogate pair is one character of the decoded string.
@@ -342,7 +342,7 @@ def read(raw: bytes) -> Notebook:
     if not _is_python(top):
         return Notebook("", (), text)
     of_databricks = _get(top, "metadata", _DATABRICKS) is not None
-    found: list[Cell] = []
+    code_cells: list[Cell] = []
     parts: list[str] = []
     row = 1
     for number, members in enumerate(cells, 1):
@@ -350,10 +350,12 @@ def read(raw: bytes) -> Notebook:
         if cell is None:
             continue
         python = masked(cell.text, of_databricks=of_databricks)
-        found.append(replace(cell, magic_rows=python.rows, first=python.first, cuts=python.cuts))
+        code_cells.append(
+            replace(cell, magic_rows=python.rows, first=python.first, cuts=python.cuts)
+        )
         parts.append(python.text)
         row += len(LINE_END.findall(python.text))
-    return Notebook("".join(parts), tuple(found), text)
+    return Notebook("".join(parts), tuple(code_cells), text)
 
 
 def _cell(number: int, members: dict[str, _JsonValue] | None, row: int) -> Cell | None:

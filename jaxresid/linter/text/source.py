@@ -111,16 +111,16 @@ class SourceText:
         The end of the character is in bytes; the shift is by how much columns are fewer than bytes
         from there on. The result is kept, as a row may be long and hold many nodes.
         """
-        found = self._wide_rows.get(row)
-        if found is None:
-            found = self._wide_rows[row] = []
+        shifts = self._wide_rows.get(row)
+        if shifts is None:
+            shifts = self._wide_rows[row] = []
             line = self.lines[row - 1] if row <= len(self.lines) else ""
             if not line.isascii():
                 shift = 0
                 for match in _WIDE.finditer(line):
                     shift += len(match.group().encode("utf-8")) - 1
-                    found.append((match.end() + shift, shift))
-        return found
+                    shifts.append((match.end() + shift, shift))
+        return shifts
 
     def span(self, node: ast.expr | ast.stmt | ast.arg | ast.keyword | ast.alias) -> Span:
         """Return the span of a node."""
@@ -155,11 +155,11 @@ class SourceText:
         Raises:
           ValueError: Two edits overlap.
         """
-        done, at = [], 0
+        parts, at = [], 0
         for edit in sorted(edits):
             start, end = self.start(edit.span), self.end(edit.span)
             if start < at:
                 raise ValueError("edits overlap")
-            done += [self.text[at:start], edit.text]
+            parts += [self.text[at:start], edit.text]
             at = end
-        return "".join(done) + self.text[at:]
+        return "".join(parts) + self.text[at:]

@@ -119,9 +119,9 @@ def _parse_ours(comment: Comment, scanned: Scan, lines: tuple[str, ...]) -> Iter
         codes: tuple[Code, ...] = ()
         if brackets:
             at = start + brackets.start(1)
-            found = re.finditer(r"[^\s,]+", brackets[1])
+            words = re.finditer(r"[^\s,]+", brackets[1])
             codes = tuple(
-                Code(m.group(), _within(comment, at + m.start(), at + m.end())) for m in found
+                Code(m.group(), _within(comment, at + m.start(), at + m.end())) for m in words
             )
             if not codes:
                 yield Suppression(span, "malformed", (), (comment.row,), "its brackets are empty")

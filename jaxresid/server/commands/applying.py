@@ -59,12 +59,12 @@ def workspace_edit(
         edits = [
             {
                 "range": {
-                    "start": _position(buffer, each.span.row, encoding),
-                    "end": _position(buffer, each.span.end_row, encoding),
+                    "start": _position(buffer, change.span.row, encoding),
+                    "end": _position(buffer, change.span.end_row, encoding),
                 },
-                "newText": each.text,
+                "newText": change.text,
             }
-            for each in buffer.edits_to(edit.text)
+            for change in buffer.edits_to(edit.text)
         ]
         changes.append({"textDocument": {"uri": uri, "version": version}, "edits": edits})
     return {"documentChanges": changes}

@@ -49,9 +49,9 @@ def project_target(
     named = _named(known, folders, targets)
     if folder is not None and not named:
         raise InputsError(f"{folder} is outside of the workspace: nothing is run there")
-    found = [path for path, names in named.items() if name in names]
-    if not found:
-        names = sorted({each for names in named.values() for each in names})
+    folders_with_it = [path for path, names in named.items() if name in names]
+    if not folders_with_it:
+        names = sorted({known_name for names in named.values() for known_name in names})
         if not names:
             raise InputsError(
                 f"no target {name!r}: no pyproject.toml of the workspace names targets; write"
@@ -59,16 +59,16 @@ def project_target(
             )
         guess = did_you_mean(name, names)
         raise InputsError(f"no target {name!r}{guess} (known: {', '.join(names)})")
-    if len(found) > 1:
-        where = ", ".join(map(str, found))
+    if len(folders_with_it) > 1:
+        where = ", ".join(map(str, folders_with_it))
         raise InputsError(f"the target {name!r} is in several projects: name the folder: {where}")
-    target = next(t for t in targets.of(found[0]) or () if t.name == name)
+    target = next(t for t in targets.of(folders_with_it[0]) or () if t.name == name)
     place = target.target.rpartition(":")[0].rpartition(":")[2]
-    if place.endswith(".py") and root_of(found[0] / place, folders) is None:
+    if place.endswith(".py") and root_of(folders_with_it[0] / place, folders) is None:
         raise InputsError(f"{place} of the target {name!r} is outside of the workspace")
-    root = root_of(found[0], folders)
+    root = root_of(folders_with_it[0], folders)
     assert root is not None
-    return ProjectTarget(name, found[0], root)
+    return ProjectTarget(name, folders_with_it[0], root)
 
 
 def all_targets(

@@ -54,12 +54,12 @@ class KeptResults:
             return False
         from jaxresid.serialization.latest import read
 
-        known = {path: found for path, found in self._known.items() if path in states}
+        known = {path: results for path, results in self._known.items() if path in states}
         for path in changed:
             known[path] = states[path], read(Path(path))
         self._known = known
-        found = [kept for _, kept in known.values() if kept is not None]
-        self._all = tuple(sorted(found, key=lambda kept: -kept.head.made))
+        results = [kept for _, kept in known.values() if kept is not None]
+        self._all = tuple(sorted(results, key=lambda kept: -kept.head.made))
         return True
 
 

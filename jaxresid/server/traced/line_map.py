@@ -17,13 +17,13 @@ def line_map(before: Sequence[str], now: Sequence[str]) -> Mapping[int, int]:
     tail = 0
     while tail < least - head and before[-1 - tail] == now[-1 - tail]:
         tail += 1
-    found = {row: row for row in range(1, head + 1)}
+    rows = {row: row for row in range(1, head + 1)}
     moved = len(now) - len(before)
-    found |= {row: row + moved for row in range(len(before) - tail + 1, len(before) + 1)}
+    rows |= {row: row + moved for row in range(len(before) - tail + 1, len(before) + 1)}
     old, new = before[head : len(before) - tail], now[head : len(now) - tail]
     # What occurs more than once says nothing by itself, only beside what does.
     often = Counter(new)
     matcher = difflib.SequenceMatcher(lambda line: often[line] > 1, old, new, autojunk=False)
     for block in matcher.get_matching_blocks():
-        found |= {head + block.a + i + 1: head + block.b + i + 1 for i in range(block.size)}
-    return found
+        rows |= {head + block.a + i + 1: head + block.b + i + 1 for i in range(block.size)}
+    return rows

@@ -41,15 +41,15 @@ class NamedTargets:
 
 def project_folders(paths: Iterable[Path]) -> list[Path]:
     """Return the folders of the configuration files that hold for some files or folders."""
-    found: dict[Path, None] = {}
+    folders: dict[Path, None] = {}
     for path in paths:
         try:
             file = find(path).file
         except ConfigError:
             continue
         if file is not None:
-            found[file.parent] = None
-    return list(found)
+            folders[file.parent] = None
+    return list(folders)
 
 
 def name_in(target: NamedTarget, folder: Path, path: Path) -> str | None:

@@ -64,12 +64,12 @@ class Shown:
         buffer = self._buffer(document)
         seen = self.reports(document)
         texts: dict[int, list[str]] = {}
-        for each in seen:
-            for row, figures in self._figures_of(each.kept, document).lines.items():
-                now, text = each.rows.get(row), hint_text(figures)
+        for result in seen:
+            for row, figures in self._figures_of(result.kept, document).lines.items():
+                now, text = result.rows.get(row), hint_text(figures)
                 if text and now is not None and first <= now - 1 <= last:
-                    name = f"{each.kept.head.name}: " if len(seen) > 1 else ""
-                    texts.setdefault(now, []).append(name + each.marked(text))
+                    name = f"{result.kept.head.name}: " if len(seen) > 1 else ""
+                    texts.setdefault(now, []).append(name + result.marked(text))
         return [
             {
                 "position": {
@@ -87,8 +87,8 @@ class Shown:
         if None not in document.parts or not self._is_in_workspace(document.path):
             return []
         figures = [_lens(row, text) for row, text in self._figure_lenses(document)]
-        found = self.commands(document) if runs else ()
-        return figures + [{**_lens(row, ""), "command": command} for row, command in found]
+        commands = self.commands(document) if runs else ()
+        return figures + [{**_lens(row, ""), "command": command} for row, command in commands]
 
     def commands(self, document: Document) -> Iterator[tuple[int, Json]]:
         """Yield what can be done with the targets that a document defines, each with its row."""
@@ -113,39 +113,39 @@ class Shown:
 
         lines = self._buffer(document).seen
         seen = self.reports(document)
-        found: dict[tuple[int, str], None] = {}
-        for each in seen:
-            name = f"{each.kept.head.name}: " if len(seen) > 1 else ""
-            figures = self._figures_of(each.kept, document)
+        lenses: dict[tuple[int, str], None] = {}
+        for result in seen:
+            name = f"{result.kept.head.name}: " if len(seen) > 1 else ""
+            figures = self._figures_of(result.kept, document)
             for function, rows in figures.functions.items():
-                here = [each.rows[row] for row in rows if row in each.rows]
+                here = [result.rows[row] for row in rows if row in result.rows]
                 at = _definition(lines, function, min(here)) if here else None
                 text = function_text([figures.lines[row] for row in rows])
                 if at is not None and text:
-                    found[at, name + each.marked(text)] = None
+                    lenses[at, name + result.marked(text)] = None
             for row, checkpoint in figures.checkpoints:
-                if row in each.rows:
-                    text = each.marked(checkpoint_text(checkpoint))
-                    found[each.rows[row], name + text] = None
+                if row in result.rows:
+                    text = result.marked(checkpoint_text(checkpoint))
+                    lenses[result.rows[row], name + text] = None
         for target in targets_here(document.path, lines, self._targets):
-            for each in seen:
-                head = each.kept.head
+            for result in seen:
+                head = result.kept.head
                 if (head.folder, head.target) == (str(target.folder), target.name):
-                    text = each.marked(report_text(each.kept.report))
-                    found[target.row, f"{head.name}: {text}"] = None
-        return list(found)
+                    text = result.marked(report_text(result.kept.report))
+                    lenses[target.row, f"{head.name}: {text}"] = None
+        return list(lenses)
 
     def hover(self, document: Document, line: int) -> str | None:
         """Return what a line (from 0) keeps, in Markdown; None where nothing is known of it."""
         from jaxresid.render.in_editor import hover_page
 
         pages = []
-        for each in self.reports(document):
-            head = each.kept.head
-            for row, figures in self._figures_of(each.kept, document).lines.items():
-                if each.rows.get(row) == line + 1:
+        for result in self.reports(document):
+            head = result.kept.head
+            for row, figures in self._figures_of(result.kept, document).lines.items():
+                if result.rows.get(row) == line + 1:
                     words = " ".join((head.name, *head.words[1:]))
-                    title = each.marked(f"{words} on {each.kept.result.place.name}")
+                    title = result.marked(f"{words} on {result.kept.result.place.name}")
                     pages.append(hover_page(title, figures))
         return BETWEEN.join(pages) or None
 
@@ -155,32 +155,32 @@ class Shown:
         Findings of lines that changed are left out, and fixes of files that did.
         """
         path = str(document.path)
-        found: dict[Violation, None] = {}
+        violations: dict[Violation, None] = {}
         for kept in self._of_targets(document, ("check",)):
             here = [v for v in kept.findings if kept.absolute(v.path) == path]
             if not here:
                 continue
-            each = self._seen(kept, document)
+            seen = self._seen(kept, document)
             of_size = "" if kept.head.size is None else f"{kept.head.name}: "
             for violation in here:
-                moved = _moved(violation, each.rows)
+                moved = _moved(violation, seen.rows)
                 if moved is not None:
                     now = replace(
                         moved,
-                        message=each.marked(f"{of_size}{violation.message}"),
-                        fix=None if each.is_stale else violation.fix,
+                        message=seen.marked(f"{of_size}{violation.message}"),
+                        fix=None if seen.is_stale else violation.fix,
                         path=path,
                         related=tuple(
                             replace(r, path=kept.absolute(r.path)) for r in violation.related
                         ),
                     )
-                    found[now] = None
-        return tuple(found)
+                    violations[now] = None
+        return tuple(violations)
 
     def reports(self, document: Document) -> tuple[Seen, ...]:
         """Return the last report of each target that has something to say of a document."""
-        found = self._of_targets(document, ("report", "check"))
-        return tuple(self._seen(kept, document) for kept in found)
+        results = self._of_targets(document, ("report", "check"))
+        return tuple(self._seen(kept, document) for kept in results)
 
     def freshness(self) -> tuple[tuple[Head, bool], ...]:
         """Return for each result of the workspace whether it is of code that has changed."""
@@ -203,16 +203,16 @@ class Shown:
         path = str(document.path)
         if None not in document.parts or not self._is_in_workspace(document.path):
             return []
-        found: dict[tuple[str, str], list[Kept]] = {}
+        by_target: dict[tuple[str, str], list[Kept]] = {}
         for kept in self._results.all:
             head = kept.head
             named = self._targets.of(Path(head.folder))
             is_named = named is None or any(target.name == head.target for target in named)
             if head.command in commands and path in kept.sources and is_named:
-                beside = found.setdefault((head.folder, head.target), [])
+                beside = by_target.setdefault((head.folder, head.target), [])
                 if not beside or _is_another_size(head, beside[0].head):
                     beside.append(kept)
-        every = [kept for beside in found.values() for kept in beside]
+        every = [kept for beside in by_target.values() for kept in beside]
         return sorted(every, key=lambda k: (k.head.folder, k.head.target, k.head.size or 0))
 
     def _is_in_workspace(self, path: Path) -> bool:

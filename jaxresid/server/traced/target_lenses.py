@@ -41,8 +41,10 @@ def targets_here(path: Path, lines: Sequence[str], targets: NamedTargets) -> Ite
 def _row(lines: Sequence[str], name: str) -> int | None:
     """Return the row that defines a name, outermost first; None where none does."""
     named = re.escape(name)
-    found = re.compile(
+    definition = re.compile(
         rf"(\s*)(?:(?:async\s+)?def|class)\s+{named}\b|()(?:{named})\s*(?::.*)?=[^=]"
     )
-    rows = [(len(m[1] or ""), n) for n, line in enumerate(lines, 1) if (m := found.match(line))]
+    rows = [
+        (len(m[1] or ""), n) for n, line in enumerate(lines, 1) if (m := definition.match(line))
+    ]
     return min(rows)[1] if rows else None

@@ -80,8 +80,8 @@ class Traces:
 
     def actions(self, document: Document, first: int, last: int) -> list[Any]:
         """Return the commands for the targets that lines (from 0) define, as actions."""
-        found = self._shown.commands(document)
-        here = [command for row, command in found if first <= row - 1 <= last]
+        commands = self._shown.commands(document)
+        here = [command for row, command in commands if first <= row - 1 <= last]
         return [{"title": command["title"], "command": command} for command in here]
 
     async def hover(self, uri: str, line: int, page: Any, *, markdown: bool) -> Any:

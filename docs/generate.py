@@ -21,6 +21,8 @@ from jaxresid.linter.rules import all_rules
 
 # How many bad and good examples of a rule its page has.
 _EXAMPLES = 3
+# What fixes make of the examples of rules.
+_FIXED = Path(__file__).parent.parent / "tests" / "linter" / "rules"
 _MARK = re.compile(r"[ \t]*# !$", re.MULTILINE)
 # The first digit of a code -> what its rules are about.
 _FAMILIES = {
@@ -163,6 +165,8 @@ def _rule(rule: type[Documented]) -> str:
     parts += ["## Reported"]
     for example in rule.bad[:_EXAMPLES]:
         parts += _example(example, info.code)
+        if (fixed := _FIXED / info.code / "bad.fixed.py").exists():
+            parts += ["fixed:", _code(fixed.read_text())]
     parts += ["## Not reported"]
     for example in rule.good[:_EXAMPLES]:
         parts += _example(example, info.code)
@@ -175,15 +179,10 @@ def _rule(rule: type[Documented]) -> str:
 
 
 def _example(example: Example, code: str) -> Iterator[str]:
-    if example.jax is not None:
-        yield f"With JAX {'.'.join(map(str, example.jax))}:"
     yield _code(_MARK.sub(f"  # <-- {code}", example.source))
     for path, text in example.files.items():
         yield f"with `{path}`:"
         yield _code(text)
-    if example.fixed is not None:
-        yield "fixed:"
-        yield _code(example.fixed)
 
 
 def _code(source: str) -> str:

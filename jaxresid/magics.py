@@ -71,7 +71,6 @@ Options, as those of `jaxresid report`:
 
 
 def _told(message: str) -> str:
-    """Return a message as one line, which is all that a notebook shows of an error."""
     return visible(f"%residuals: {' '.join(map(str.strip, message.splitlines()))}")
 
 
@@ -81,13 +80,7 @@ class _MagicError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What is to be reported on.
-
-    Attributes:
-      fun: the function.
-      args: its positional arguments.
-      kwargs: its keyword arguments.
-    """
+    """What is to be reported on."""
 
     fun: Callable[..., Any]
     args: tuple[Any, ...]
@@ -102,33 +95,26 @@ class _Call:
 @click.option("--trips", type=click.IntRange(min=1))
 @click.option("--compile", is_flag=True)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
-def _options(**given: Any) -> dict[str, Any]:
-    return given
+def _options(**options: Any) -> dict[str, Any]:
+    return options
 
 
 def _residuals(shell: Any, line: str, cell: str | None) -> Report | None:
-    """Return the report; None where the cell fails, which the shell has told then.
-
-    Raises:
-      JaxresidError: something is wrong with the function or its arguments.
-      click.ClickException: an option is wrong.
-      _MagicError: no call is named.
-    """
-    given = _parsed(line)
-    words = given.pop("words")
+    """Return the report; None where the cell fails, which the shell has told then."""
+    options = _parsed(line)
+    words = options.pop("words")
     if cell is None:
         if not words:
             raise _MagicError(f"nothing to report on; write {_USAGE}")
-        return _reported(_named(words, shell.user_ns), given)
+        return _reported(_named(words, shell.user_ns), options)
     body, last = (cell, None) if words else _split(shell.transform_cell(cell))
     if not _run(shell, body):
         return None
     call = _named(words, shell.user_ns) if last is None else _called(last, shell.user_ns)
-    return _reported(call, given)
+    return _reported(call, options)
 
 
 def _run(shell: Any, body: str) -> bool:
-    """Run a part of a cell under the cell's number, and return whether it succeeds."""
     # The magic is the first line of the cell; IPython drops empty ones.
     first = "" if body.startswith("%%") else "#\n"
     shell.execution_count -= 1  # it is the next cell's already
@@ -139,40 +125,31 @@ def _run(shell: Any, body: str) -> bool:
 
 
 def _parsed(line: str) -> dict[str, Any]:
-    """Return the options of a line by name, and its other words.
-
-    Raises:
-      click.ClickException: an option is wrong.
-      _MagicError: there is no such option.
-    """
-    given: dict[str, Any] = _options.main(
+    """Return the options of a line by name, and its other words."""
+    options: dict[str, Any] = _options.main(
         line.split(), standalone_mode=False, prog_name="%residuals"
     )
     known = [name for option in _options.params for name in option.opts if name[:2] == "--"]
-    for word in given["words"]:
+    for word in options["words"]:
         name = word.partition("=")[0]
         if name.startswith("--") and name[2:3].isalpha():
             hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
             raise _MagicError(f"there is no option {name}{hint}")
-    return given
+    return options
 
 
 def _named(words: tuple[str, ...], names: dict[str, Any]) -> _Call:
-    """Return the call that the words of a line name: `loss(params, batch)` or `loss params batch`.
-
-    Raises:
-      _MagicError: they name none.
-    """
+    """Return the call that words name: `loss(params, batch)` or `loss params batch`."""
     whole = " ".join(words)
     tree = _expression(whole)
     if isinstance(tree, ast.Call):
         return _called(tree, names)
     if tree is not None and not isinstance(tree, ast.Tuple):
         return _Call(_function(tree, names), (), {})
-    each = [_expression(word.rstrip(",")) for word in words]
-    if len(words) < 2 or None in each:
+    trees = [_expression(word.rstrip(",")) for word in words]
+    if len(words) < 2 or None in trees:
         raise _MagicError(f"{whole} is no call; write {_USAGE}")
-    fun, *args = (tree for tree in each if tree is not None)
+    fun, *args = (tree for tree in trees if tree is not None)
     return _Call(_function(fun, names), tuple(_value(arg, names) for arg in args), {})
 
 
@@ -184,11 +161,7 @@ def _expression(text: str) -> ast.expr | None:
 
 
 def _split(cell: str) -> tuple[str, ast.Call]:
-    """Return a cell without its last line, and the call that this is.
-
-    Raises:
-      _MagicError: it is none.
-    """
+    """Return a cell without its last line, and the call that this is."""
     try:
         tree = ast.parse(cell)
     except SyntaxError as e:
@@ -204,11 +177,7 @@ def _split(cell: str) -> tuple[str, ast.Call]:
 
 
 def _called(call: ast.Call, names: dict[str, Any]) -> _Call:
-    """Return the function and the arguments of a call, evaluated.
-
-    Raises:
-      _MagicError: one of them cannot be.
-    """
+    """Return the function and the arguments of a call, evaluated."""
     fun = _function(call.func, names)
     taken = ast.Call(ast.Name("_taken_", ast.Load()), call.args, call.keywords)
     args, kwargs = _value(taken, {**names, "_taken_": lambda *args, **kwargs: (args, kwargs)})
@@ -223,11 +192,6 @@ def _function(tree: ast.expr, names: dict[str, Any]) -> Callable[..., Any]:
 
 
 def _value(tree: ast.expr, names: dict[str, Any]) -> Any:
-    """Return the value of an expression in the notebook.
-
-    Raises:
-      _MagicError: it has none.
-    """
     whole = ast.fix_missing_locations(ast.Expression(tree))
     try:
         return eval(compile(whole, "<%residuals>", "eval"), names)
@@ -240,24 +204,27 @@ def _value(tree: ast.expr, names: dict[str, Any]) -> Any:
         raise _MagicError(f"{what} raises {type(e).__name__}: {e}") from None
 
 
-def _reported(call: _Call, given: Mapping[str, Any]) -> Report:
+def _reported(call: _Call, options: Mapping[str, Any]) -> Report:
     from jaxresid.advice.compile.report import inspect
     from jaxresid.inspector.memory.compilers import has_estimate
     from jaxresid.xla.chosen import choose
 
-    *others, on = given["on"] or (None,)
+    *others, on = options["on"] or (None,)
     if others:
         raise _MagicError("--on is given more than once; a report is for one place")
-    memory = {"memory_fraction": given["memory_fraction"], "margin_nbytes": given["margin"] or 0}
+    memory = {
+        "memory_fraction": options["memory_fraction"],
+        "margin_nbytes": options["margin"] or 0,
+    }
     place = choose(on, **memory)
     return inspect(
         call.fun,
-        argnums=_numbers(given["argnums"]),
-        has_aux=given["has_aux"],
-        mode=given["mode"],
+        argnums=_numbers(options["argnums"]),
+        has_aux=options["has_aux"],
+        mode=options["mode"],
         on=place,
-        trips=given["trips"],
-        compile=given["compile"],
+        trips=options["trips"],
+        compile=options["compile"],
         lifetimes=has_estimate(place),
     )(*call.args, **call.kwargs)
 

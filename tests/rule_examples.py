@@ -4,6 +4,7 @@ There is a folder for each rule, and a file in it for each example, whose name s
 
     JXR106/made_by_a_factory.py        a module; the lines that are reported end in `# !`
     JXR106/made_by_a_factory.fixed.py  its exact text after all fixes, unsafe ones too
+    JXR106/bad.fixed.py                that of the bad example that the rule itself shows
     JXR302/table_of_modes/             a project of several files, of which `module.py` is linted
 
 Nothing may be reported in a module without a mark. Lines at its top that begin with `#:` are about
@@ -12,10 +13,21 @@ the example, and not part of it: `#: jax 0.9` is the JAX that is targeted, and o
 
 import functools
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-from jaxresid.linter.rule import Example
 from jaxresid.linter.rules import KNOWN, rule
+
+
+class Example(NamedTuple):
+    """A module, and what is beside it."""
+
+    source: str
+    fixed: str | None = None  # its exact text after all fixes
+    files: Mapping[str, str] = {}
+    jax: tuple[int, int] | None = None  # the targeted one
+
 
 FOLDER = Path(__file__).parent / "linter" / "rules"
 MARK = re.compile(r"\s*# !$", re.MULTILINE)
@@ -27,8 +39,11 @@ _JAX = re.compile(r"#: jax (\d+)\.(\d+)\n")
 def examples(code: str) -> dict[str, Example]:
     """Return the examples of a rule by name: its own are `bad`, `good` and `good_2`."""
     shown = rule(KNOWN[code])
-    own = {"bad": shown.bad[0], **dict(zip(("good", "good_2"), shown.good, strict=False))}
     folder = FOLDER / code
+    own = {
+        name: Example(e.source, _text(folder / f"{name}.fixed.py"), e.files)
+        for name, e in zip(("bad", "good", "good_2"), (*shown.bad, *shown.good), strict=False)
+    }
     paths = sorted(folder.iterdir()) if folder.is_dir() else []
     files = {p.stem: p for p in paths if not p.name.endswith((".fixed.py", "__pycache__"))}
     return own | {name: _read(path) for name, path in files.items()}
@@ -68,10 +83,13 @@ def _read(path: Path) -> Example:
     target = _JAX.search(header)
     if target is None and "#: jax" in header.lower():
         raise ValueError(f"{path}: the targeted JAX is written `#: jax 0.9`")
-    fixed = path.with_suffix(".fixed.py")
     return Example(
         text.removeprefix(header),
-        fixed.read_text() if fixed.exists() else None,
+        _text(path.with_suffix(".fixed.py")),
         others,
         (int(target[1]), int(target[2])) if target else None,
     )
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None

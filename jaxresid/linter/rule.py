@@ -31,43 +31,32 @@ SECTIONS = (
 
 
 class Example:
-    """Source that illustrates a rule.
+    """A module that illustrates a rule; in a bad one the lines that are reported end in `# !`.
 
     Text that begins with a new line is an indented block: it loses that line and the indentation,
     when it is asked for, since who only runs the rules never does.
 
     Attributes:
-      source: a module. In a bad example the lines that are reported end in `# !`.
-      fixed: the exact text after all fixes (unsafe ones too); None where there is no fix.
-      files: other modules of its project, path -> source.
-      jax: the targeted jax, where the rule depends on it.
       on: the place whose compiler the rule depends on; '' for any.
       options: options of `jaxresid check` that the rule needs.
     """
 
-    __slots__ = ("_files", "_fixed", "_source", "jax", "on", "options")
+    __slots__ = ("_files", "_source", "on", "options")
 
     def __init__(
         self,
         source: str,
-        fixed: str | None = None,
         files: Mapping[str, str] | None = None,
-        jax: tuple[int, int] | None = None,
         on: str = "",
         options: tuple[str, ...] = (),
     ) -> None:
-        self._source, self._fixed, self._files = source, fixed, files or {}
-        self.jax, self.on, self.options = jax, on, options
+        self._source, self._files = source, files or {}
+        self.on, self.options = on, options
 
     @property
     def source(self) -> str:
         """The module."""
         return _dedented(self._source)
-
-    @property
-    def fixed(self) -> str | None:
-        """Its text after all fixes, if there are any."""
-        return None if self._fixed is None else _dedented(self._fixed)
 
     @property
     def files(self) -> dict[str, str]:
@@ -77,6 +66,11 @@ class Example:
 
 def _dedented(text: str) -> str:
     return textwrap.dedent(text[1:]) if text.startswith("\n") else text
+
+
+def examples(*sources: str, files: Mapping[str, str] | None = None) -> tuple[Example, ...]:
+    """Return the examples of a rule's page, with the other modules of their project by path."""
+    return tuple(Example(source, files) for source in sources)
 
 
 class Documented:
@@ -166,11 +160,7 @@ class Rule(Documented):
         """Return a violation of this rule at `node`.
 
         Args:
-          facts: the facts of the module.
-          node: what is reported.
           message: what is wrong here, without the remedy.
-          fix: the fix, None if there is none.
-          related: other places that explain the violation.
           why: the consequence; None for the rule's own `why`.
           help: the remedy; None for the rule's own `help`.
           span: the text to report; None for that of `node`.
@@ -207,7 +197,6 @@ def noqa_rows(facts: Facts, node: ast.AST) -> tuple[int, ...]:
 
 
 def _header_end(statement: ast.stmt) -> int:
-    """Return the last row of a statement, or of the header of a compound statement."""
     if not hasattr(statement, "body"):
         return statement.end_lineno or statement.lineno
     end = statement.lineno
@@ -222,11 +211,7 @@ def _header_end(statement: ast.stmt) -> int:
 
 
 def documentation(cls: type[Documented]) -> tuple[str, dict[str, str]]:
-    """Return the summary and the sections (heading -> text) of a rule's docstring.
-
-    Raises:
-      ValueError: There is no docstring, or it has a section that is not in `SECTIONS`.
-    """
+    """Return the summary and the sections (heading -> text) of a rule's docstring."""
     text = inspect.getdoc(cls) if cls.__doc__ else None
     if not text:
         raise ValueError(f"{cls.__name__} has no docstring")

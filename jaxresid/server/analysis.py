@@ -23,11 +23,7 @@ _T = TypeVar("_T")
 
 
 class Analysis:
-    """Lints documents; remembers which files projects have, and their configuration.
-
-    Args:
-      folders: the folders of the workspace.
-    """
+    """Lints documents; remembers which files projects have, and their configuration."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = tuple(folders)
@@ -40,11 +36,7 @@ class Analysis:
         self._excluded: dict[Path, bool] = {}
 
     def is_excluded(self, path: Path) -> bool:
-        """Return whether the configuration leaves a file out.
-
-        Raises:
-          ConfigError: The configuration is not understood.
-        """
+        """Return whether the configuration leaves a file out; raise ConfigError as `lint`."""
         if self._run.is_alone(path):
             return False
         if path not in self._excluded:
@@ -52,15 +44,7 @@ class Analysis:
         return self._excluded[path]
 
     def lint(self, path: Path, open_files: Mapping[Path, bytes]) -> Linted:
-        """Lint one of the open files.
-
-        Args:
-          path: the file.
-          open_files: the contents of all open files.
-
-        Raises:
-          ConfigError: The configuration is not understood.
-        """
+        """Lint one of the open files; raise ConfigError if its configuration is not understood."""
         from jaxresid.base.violations import Linted
         from jaxresid.linter.run.engine import over_limit
 
@@ -71,15 +55,7 @@ class Analysis:
         return self._within_limit(run, path, work) or over_limit(str(path))
 
     def fixed(self, path: Path, open_files: Mapping[Path, bytes]) -> bytes:
-        """Return one of the open files after all fixes that `jaxresid lint --fix` would make.
-
-        Args:
-          path: the file.
-          open_files: the contents of all open files.
-
-        Raises:
-          ConfigError: The configuration is not understood.
-        """
+        """Return an open file after all fixes that `jaxresid lint --fix` would make; as `lint`."""
         if self.is_excluded(path):
             return open_files[path]
         run = self._replacing(path, open_files)
@@ -92,7 +68,6 @@ class Analysis:
         return self._run.replacing({**open_files, **empty})
 
     def _within_limit(self, run: LintRun, path: Path, work: Callable[[], _T]) -> _T | None:
-        """Return what work with a run returns; None, and forget, where a file takes too long."""
         result = within_limit(run, path, work)
         if run.over_limit_files != self._run.over_limit_files:
             self.forget()

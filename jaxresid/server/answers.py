@@ -12,6 +12,7 @@ from typing import Any
 
 from jaxresid.base.violations import Edit, Violation
 from jaxresid.linter.text import suppress
+from jaxresid.linter.text.source import UndecodableError
 from jaxresid.render.lint.formats.lsp import diagnostic, edits_at
 from jaxresid.server.buffers import Buffer
 from jaxresid.server.documents import Document, OpenFile
@@ -33,8 +34,6 @@ class Findings:
     """What the linter found in a document.
 
     Attributes:
-      document: the document as it was then.
-      violations: the violations.
       neighbours: the other open documents, by the paths under which related places are.
       encoding: what positions count.
       traced: what `check` found in it, at the lines where that is now.
@@ -58,8 +57,11 @@ class Findings:
         document = self._document(path)
         buffer = document.parts[cell].buffer if document and cell in document.parts else None
         if buffer is None:
-            buffer = _saved(path)
-        return column if buffer is None else buffer.character(row, column, self.encoding)
+            try:
+                buffer = Buffer.saved(Path(path))
+            except (OSError, UndecodableError):
+                return column
+        return buffer.character(row, column, self.encoding)
 
     def _document(self, path: str) -> Document | None:
         if path == str(self.document.path):
@@ -87,13 +89,7 @@ class Findings:
         ]
 
     def quick_fixes(self, cell: int | None, first: int, last: int) -> Iterator[Json]:
-        """Yield the actions for the findings at some lines: each one's fix, and its suppression.
-
-        Args:
-          cell: the text of the document.
-          first: the first line, from 0.
-          last: the last line.
-        """
+        """Yield the fix and the suppression of each finding between two lines, from 0."""
         buffer = self.document.parts[cell].buffer
         for violation in (*self._of(cell), *self._traced_in(cell)):
             if violation.span.row - 1 > last or violation.span.end_row - 1 < first:
@@ -118,18 +114,18 @@ class Findings:
                 }
 
     def fix_all(self, fixed: bytes) -> Json | None:
-        """Return the action that makes the document what it is after all fixes; None if it is.
-
-        Args:
-          fixed: the document's content after all fixes.
-        """
+        """Return the action that makes the document what it is after all fixes; None if it is."""
         if fixed == self.document.content:
             return None
         texts = self.document.texts_in(fixed)
         edits = {
             cell: part.buffer.edits_to(texts[cell]) for cell, part in self.document.parts.items()
         }
-        changed = [self._edit(cell, found) for cell, found in edits.items() if found]
+        changed = [
+            self._edit(cell, edits_of_text)
+            for cell, edits_of_text in edits.items()
+            if edits_of_text
+        ]
         return {
             "title": "Make all fixes of jaxresid",
             "kind": FIX_ALL,
@@ -140,8 +136,8 @@ class Findings:
         """Return edits of one text, which hold for the version that was linted alone."""
         part = self.document.parts[cell]
         where = {"uri": part.uri, "version": part.buffer.version}
-        found = edits_at(self, str(self.document.path), cell, edits)
-        return {"documentChanges": [{"textDocument": where, "edits": found}]}
+        changes = edits_at(self, str(self.document.path), cell, edits)
+        return {"documentChanges": [{"textDocument": where, "edits": changes}]}
 
     def hover(self, cell: int | None, line: int, character: int, *, markdown: bool) -> Json | None:
         """Return the pages of the rules that found something at a position; None if none did."""
@@ -179,13 +175,3 @@ def without_versions(edit: Json) -> Json:
 def is_asked_for(kind: str, only: Sequence[str] | None) -> bool:
     """Return whether an action of a kind is among those that a client asks for."""
     return only is None or any(kind == o or kind.startswith(f"{o}.") for o in only)
-
-
-def _saved(path: str) -> Buffer | None:
-    """Return the text of a file that is not open; None where it cannot be read."""
-    from jaxresid.linter.text.source import SourceText, UndecodableError
-
-    try:
-        return Buffer(SourceText.decode(Path(path).read_bytes(), path).text, 0)
-    except (OSError, UndecodableError):
-        return None

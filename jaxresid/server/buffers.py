@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 from jaxresid.base.violations import Edit, Span
@@ -29,13 +30,7 @@ class Position(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change of a document.
-
-    Attributes:
-      start: where the text that is replaced starts; None where all of it is replaced.
-      end: where it ends, likewise.
-      text: what replaces it.
-    """
+    """A change of a document, of all of it where there is no start and end."""
 
     start: Position | None
     end: Position | None
@@ -78,6 +73,11 @@ class Buffer:
     text: str
     version: int
 
+    @classmethod
+    def saved(cls, path: Path) -> Buffer:
+        """Return the text of a file that is not open; raise OSError or UndecodableError."""
+        return cls(SourceText.decode(path.read_bytes(), str(path)).text, 0)
+
     @cached_property
     def _source(self) -> SourceText:
         return SourceText("", self.text)
@@ -111,13 +111,7 @@ class Buffer:
             return raw
 
     def changed(self, changes: Iterable[Change], version: int, encoding: str) -> Buffer:
-        """Return the document after changes, each of the text that the one before it left.
-
-        Args:
-          changes: the changes.
-          version: the client's number for the result.
-          encoding: what positions count.
-        """
+        """Return the document after changes, each of the text that the one before it left."""
         now = self
         for change in changes:
             if change.start is None or change.end is None:
@@ -146,18 +140,14 @@ class Buffer:
         return nunits(line[:column], encoding) + max(0, column - len(line))
 
     def edits_to(self, text: str) -> tuple[Edit, ...]:
-        """Return edits of whole lines, in the linter's coordinates, that make this text another.
-
-        Args:
-          text: the other text, with a byte order mark if this one has it.
-        """
+        """Return edits of whole lines, in the linter's coordinates, that make this text another."""
         import difflib
 
         old, new = (_lines_with_ends(t.removeprefix(_BOM)) for t in (self.text, text))
-        found = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+        opcodes = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
         return tuple(
             Edit(Span(i1 + 1, 0, i2 + 1, 0), "".join(new[j1:j2]))
-            for tag, i1, i2, j1, j2 in found
+            for tag, i1, i2, j1, j2 in opcodes
             if tag != "equal"
         )
 

@@ -13,25 +13,14 @@ from jaxresid.server.buffers import Buffer, Change
 
 
 class Part(NamedTuple):
-    """A text of a document.
-
-    Attributes:
-      uri: its URI.
-      buffer: the text.
-    """
+    """A text of a document."""
 
     uri: str
     buffer: Buffer
 
 
 class Cell(NamedTuple):
-    """A cell of a notebook.
-
-    Attributes:
-      uri: the URI of its text.
-      is_code: whether it is code, and not prose.
-      language: the language of its text: `python`.
-    """
+    """A cell of a notebook, code or prose, with the language of its text: `python`."""
 
     uri: str
     is_code: bool
@@ -43,9 +32,7 @@ class Document:
     """A document that the client has open.
 
     Attributes:
-      uri: its URI; a notebook's own.
       path: the file; for what was never saved a path where there is none.
-      is_python: whether there is anything to lint.
       parts: its texts by the number of the cell, from 1; by None where it is no notebook.
       version: the client's number for it; None for a notebook, whose texts have numbers.
       content: what the file would hold if it were saved; for a notebook one with the same cells.
@@ -74,14 +61,7 @@ class Document:
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file that is open as a text.
-
-    Attributes:
-      uri: its URI.
-      path: the file.
-      language: the language that the client takes it for.
-      buffer: the text.
-    """
+    """A file that is open as a text."""
 
     uri: str
     path: Path
@@ -105,15 +85,7 @@ class TextFile:
 
 @dataclass(frozen=True)
 class NotebookFile:
-    """A notebook that is open as such.
-
-    Attributes:
-      uri: its URI.
-      path: the file.
-      metadata: its metadata, which tell the language.
-      cells: its cells.
-      buffers: the texts of cells by their URIs.
-    """
+    """A notebook that is open as such, with the texts of its cells by their URIs."""
 
     uri: str
     path: Path
@@ -156,8 +128,6 @@ class NotebookFile:
 
         Args:
           start: the number of cells in front of those that go.
-          ndeleted: how many go.
-          cells: those that come.
           opened: the texts of those that are new.
         """
         now = (*self.cells[:start], *cells, *self.cells[start + ndeleted :])

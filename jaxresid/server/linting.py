@@ -19,15 +19,7 @@ from jaxresid.server.documents import OpenFile, OpenFiles
 
 
 class Linting:
-    """Lints open documents in another process.
-
-    Args:
-      files: the open documents.
-      encoding: what positions count.
-      executor: runs one function at a time, so that what projects are known by needs no lock.
-      publish: shows what was found in a document.
-      tell: shows a line to the user.
-    """
+    """Lints open documents in another process, one at a time by the executor, without a lock."""
 
     def __init__(
         self,
@@ -84,7 +76,6 @@ class Linting:
                 self._publish(findings)
 
     async def _latest(self, uri: str) -> Findings | None:
-        """Return what there is to say of a document as it is when this begins."""
         file = self._files.file(uri)
         if file is None:
             return None
@@ -95,24 +86,21 @@ class Linting:
         return await asyncio.shield(known[2])
 
     async def findings(self, uri: str) -> Findings | None:
-        """Return what there is to say of a document as it is now; None if it is not open.
-
-        The document may be named by one of its texts.
-        """
+        """Return what there is to say of a document, or of one of its texts, if it is open."""
         while True:
             file = self._files.file(uri)
-            found = await self._latest(uri)
-            if found is None or self._files.file(uri) is file:
-                return found
+            findings = await self._latest(uri)
+            if findings is None or self._files.file(uri) is file:
+                return findings
 
     async def fixed(self, uri: str) -> tuple[Findings, bytes] | None:
         """Return a document's findings, and its content after all fixes; None if it is not open."""
-        found = await self.findings(uri)
+        findings = await self.findings(uri)
         file = self._files.file(uri)
-        if found is None or file is None:
+        if findings is None or file is None:
             return None
-        if not any(v.fix for v in found.violations):
-            return found, found.document.content
+        if not any(v.fix for v in findings.violations):
+            return findings, findings.document.content
         run = asyncio.get_running_loop().run_in_executor
         contents, analysis = self._files.contents(), self._analysis
         try:
@@ -120,7 +108,7 @@ class Linting:
         except Exception as e:
             self._report(e, file.path)
             return None
-        return (found, fixed) if self._files.file(uri) is file else None
+        return (findings, fixed) if self._files.file(uri) is file else None
 
     async def _lint(self, file: OpenFile) -> Findings:
         contents, analysis = self._files.contents(), self._analysis

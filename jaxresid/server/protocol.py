@@ -71,8 +71,8 @@ class Protocol(LanguageServerProtocol):
         handler = self.fm.commands.get(params.command)
         if handler is None:
             raise JsonRpcInvalidParams(f"there is no command {params.command!r}")
-        found = handler(params.work_done_token, *(params.arguments or ()))
-        return await found if inspect.isawaitable(found) else found
+        answer = handler(params.work_done_token, *(params.arguments or ()))
+        return await answer if inspect.isawaitable(answer) else answer
 
     def structure_message(self, data: dict[str, Any]) -> Any:
         """Return a message by its JSON; one that is malformed is answered, and ignored."""

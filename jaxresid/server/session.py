@@ -32,11 +32,7 @@ _WATCHED = ("**/*.{py,pyi,ipynb}", "**/*.{toml,lock,txt,cfg,ini,yml,yaml}", "**/
 
 
 class Session:
-    """One connection to a client.
-
-    Args:
-      server: pygls' server, to send what nobody asked for.
-    """
+    """One connection to a client."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
@@ -132,8 +128,8 @@ class Session:
         self._traces_changed(False)
 
     def _did_change_configuration(self, params: Any) -> None:
-        given = self._convert.unstructure(params.settings)
-        self._commands.options = server_options(given, self._commands.options)
+        settings = self._convert.unstructure(params.settings)
+        self._commands.options = server_options(settings, self._commands.options)
         self._traces_changed(False)
 
     async def _shutdown(self, params: Any) -> None:
@@ -177,7 +173,6 @@ class Session:
         self._change(params.text_document, params.content_changes)
 
     def _change(self, which: Any, changes: Iterable[Any]) -> None:
-        """Change one text, if it is open."""
         file = self._files.file(which.uri)
         if file is not None and file.document.part(which.uri) is not None:
             now = file.changed(which.uri, map(_change, changes), which.version, self._units)
@@ -187,6 +182,9 @@ class Session:
 
     def _did_close(self, params: Any) -> None:
         self._close(params.text_document.uri)
+
+    def _did_close_notebook(self, params: Any) -> None:
+        self._close(params.notebook_document.uri)
 
     def _close(self, uri: str) -> None:
         if self._files.remove(uri) is not None:
@@ -213,8 +211,8 @@ class Session:
         file = self._files.file(uri)
         if not isinstance(file, NotebookFile):
             return
-        found = params.change.cells
-        structure = found.structure if found is not None else None
+        changed_cells = params.change.cells
+        structure = changed_cells.structure if changed_cells is not None else None
         if structure is not None:
             opened = structure.did_open or []
             languages = {text.uri: text.language_id for text in opened}
@@ -224,12 +222,9 @@ class Session:
             self._files.put(
                 file.rearranged(array.start, array.delete_count, cells, _buffers(opened))
             )
-        for text in (found.text_content if found is not None else None) or ():
+        for text in (changed_cells.text_content if changed_cells is not None else None) or ():
             self._change(text.document, text.changes)
         self._linting.changed(uri)
-
-    def _did_close_notebook(self, params: Any) -> None:
-        self._close(params.notebook_document.uri)
 
     # -- answers -----------------------------------------------------------------------------
 
@@ -246,19 +241,18 @@ class Session:
             self._send(part.uri, part.buffer.version, findings.diagnostics(cell))
 
     def _send(self, uri: str, version: int | None, diagnostics: list[Any]) -> None:
-        given = {"uri": uri, "version": version, "diagnostics": diagnostics}
-        params = self._convert.structure(given, types.PublishDiagnosticsParams)
+        message = {"uri": uri, "version": version, "diagnostics": diagnostics}
+        params = self._convert.structure(message, types.PublishDiagnosticsParams)
         self._server.text_document_publish_diagnostics(params)
 
     async def _diagnostic(self, params: Any) -> Any:
-        found = await self._at(params.text_document.uri)
-        if found is None:
+        findings_of_text = await self._at(params.text_document.uri)
+        if findings_of_text is None:
             return {"kind": "full", "items": []}
-        findings, cell = found
+        findings, cell = findings_of_text
         return {"kind": "full", "items": findings.diagnostics(cell)}
 
     async def _at(self, uri: str) -> tuple[Findings, int | None] | None:
-        """Return the findings of the document that has a text, and which text that is."""
         findings = await self._linting.findings(uri)
         part = findings.document.part(uri) if findings is not None else None
         if findings is None or part is None:
@@ -268,10 +262,10 @@ class Session:
 
     async def _code_action(self, params: Any) -> Any:
         uri = params.text_document.uri
-        found = await self._at(uri)
-        if found is None:
+        findings_of_text = await self._at(uri)
+        if findings_of_text is None:
             return []
-        findings, cell = found
+        findings, cell = findings_of_text
         only = params.context.only
         actions: Iterator[Any] = iter(())
         if is_asked_for(KINDS[0], only):
@@ -291,10 +285,10 @@ class Session:
 
     async def _hover(self, params: Any) -> Any:
         uri, at, markdown = params.text_document.uri, params.position, self._can["markdown"]
-        found = await self._at(uri)
-        if found is None:
+        findings_of_text = await self._at(uri)
+        if findings_of_text is None:
             return None
-        findings, cell = found
+        findings, cell = findings_of_text
         page = findings.hover(cell, at.line, at.character, markdown=markdown)
         return await self._traces.hover(uri, at.line, page, markdown=markdown)
 
@@ -314,8 +308,8 @@ def _flag(capabilities: Any, *keys: str) -> bool:
 
 
 def _paths(uris: Iterable[Any]) -> dict[str, Path]:
-    found = {uri: path_of(uri) for uri in uris}
-    return {uri: path for uri, path in found.items() if path is not None}
+    paths = {uri: path_of(uri) for uri in uris}
+    return {uri: path for uri, path in paths.items() if path is not None}
 
 
 def _path_or_none_there(uri: str) -> Path:

@@ -21,7 +21,6 @@ class Input:
     pygls waits for as many bytes as a header names, and skips what it does not understand.
 
     Args:
-      stream: what they are read from.
       answers: where the answers go; once these cannot be written, no more messages are read.
     """
 

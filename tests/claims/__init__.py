@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.linter.rule import Example
+from rule_examples import Example
 
 
 @dataclass(frozen=True)

@@ -407,38 +407,4 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         Claim(string_in_name, source=example("JXR207", "membership_in_a_list_and_a_string").fixed),
     ),
     "JXR208": (Claim(excepted_is_saved),),
-    "JXR212": (
-        Claim(at_once(AttributeError, lambda m: m["run"](dots, W, X))),
-        Claim(dots_named, source=example("JXR212").fixed),
-        Claim(
-            example="imported_from_a_module_that_is_none",
-            raises=ModuleNotFoundError,
-            match="checkpoint_policies",
-        ),
-        Claim(
-            example="imported_as_a_module", raises=ModuleNotFoundError, match="checkpoint_policies"
-        ),
-        Claim(
-            at_once(AttributeError, lambda m: m["choose"](True)), example="misspelt_in_two_branches"
-        ),
-        Claim(
-            at_once(AttributeError, lambda m: m["choose"](False)),
-            example="misspelt_in_two_branches",
-        ),
-        Claim(
-            lambda m: m["choose"](True), source=example("JXR212", "misspelt_in_two_branches").fixed
-        ),
-        Claim(at_once(AttributeError, lambda m: m["policy"]()), example="missing_function"),
-        Claim(
-            at_once(AttributeError, lambda m: m["policy"]()),
-            example="class_of_remat3",
-            before=(0, 11),
-        ),
-        Claim(
-            at_once(AttributeError, lambda m: m["policy"]()),
-            example="class_of_remat3",
-            since=(0, 12),
-        ),
-        Claim(lambda m: m["policy"](), example="class_of_remat3", since=(0, 11), before=(0, 12)),
-    ),
 }

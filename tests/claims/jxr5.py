@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -19,13 +17,6 @@ from claims import Claim, joined, saved
 Namespace = dict[str, Any]
 X = np.linspace(0.1, 1.0, 6, dtype=np.float32).reshape(2, 3)
 W = np.linspace(-1.0, 1.0, 9, dtype=np.float32).reshape(3, 3)
-
-
-def executed(source: str | None) -> Namespace:
-    assert source is not None
-    namespace: Namespace = {"__name__": "example"}
-    exec(compile(source, "<example>", "exec"), namespace)
-    return namespace
 
 
 def raising(
@@ -507,46 +498,3 @@ CLAIMS["JXR507"] = (
         if "scan" not in source and "(x) for w in ws" not in source
     ),
 )
-
-# -- 508 -----------------------------------------------------------------------------------------
-
-
-def _twice(plain: int, after: int) -> Callable[[Namespace], None]:
-    def check(n: Namespace) -> None:
-        def times(fun: Callable[..., Any]) -> int:
-            n["seen"].clear()
-            jax.grad(lambda x: fun(x).sum())(X)
-            jax.effects_barrier()
-            return len(n["seen"])
-
-        assert times(inspect.unwrap(n["layer"])) == plain
-        assert times(n["layer"]) == after
-
-    return check
-
-
-def _printed_twice(n: Namespace) -> None:
-    def lines(fun: Callable[..., Any]) -> int:
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            jax.grad(lambda x: fun(x).sum())(X)
-            jax.effects_barrier()
-        return printed.getvalue().count("x = ")
-
-    assert lines(inspect.unwrap(n["layer"])) == 1
-    assert lines(n["layer"]) == 2
-
-
-def _refused(n: Namespace) -> None:
-    jax.grad(lambda x: n["layer"](x).sum())(X)
-    n["loss"](X)
-    with pytest.raises(NotImplementedError, match="Effects not supported"):
-        jax.grad(n["loss"])(X)
-
-
-CLAIMS["JXR508"] = (
-    Claim(_printed_twice),
-    Claim(_refused, example="io_callback"),
-    Claim(_twice(1, 2), example="debug_callback_with_a_policy"),
-    Claim(_twice(1, 2), example="pure_callback_with_an_effect"),
-)
-assert len(reported("JXR508")) == 4

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from rule_examples import example
 
 from claims import Claim
 
@@ -191,54 +190,6 @@ def _named(namespace):
         assert _names(namespace[name](remat=True)) == {"block"}
 
 
-def _no_module(*calls):
-    """Each call raises, as the first argument has no state of a module."""
-
-    def check(namespace):
-        for name, *args in calls:
-            with pytest.raises(AttributeError, match="_state"):
-                namespace[name](*args)
-
-    return check
-
-
-def _inside_a_module(namespace):
-    with pytest.raises(AttributeError, match="_state"):
-        namespace["Model"]().init(jax.random.key(0), X)
-
-
-def _variables(namespace):
-    variables = namespace["model"].init(jax.random.key(0), X)
-    with pytest.raises(AttributeError, match="_state"):
-        namespace["run"](variables, X)
-
-
-W = jnp.full((4, 4), 0.1)
-NO_ARGUMENTS = """
-import flax.linen as nn
-
-def run():
-    return nn.remat(lambda: 1.0)()
-"""
-
-
-def _no_arguments(namespace):
-    with pytest.raises(TypeError, match="self"):
-        namespace["run"]()
-
-
-def _lifted_right(namespace):
-    from flax import linen as nn
-
-    class Model(nn.Module):
-        @nn.compact
-        def __call__(self, x):
-            return nn.remat(lambda mdl, h: nn.Dense(4)(nn.gelu(h)))(self, x)
-
-    assert jnp.isfinite(Model().init_with_output(jax.random.key(0), X)[0]).all()
-    assert jnp.isfinite(namespace["run"](W, X))
-
-
 FLAX = ("flax",)
 CLAIMS = {
     "JXR601": (
@@ -281,14 +232,5 @@ CLAIMS = {
             needs=FLAX,
         ),
         Claim(_named, source=NAMED, needs=FLAX),
-    ),
-    "JXR604": (
-        Claim(_no_module(("run", W, X)), needs=FLAX),
-        Claim(_lifted_right, source=example("JXR604").fixed, needs=FLAX),
-        Claim(_inside_a_module, example="lambda_and_softmax", needs=FLAX),
-        Claim(_no_module(("step", {"w": W}, X)), example="decorated_by_a_partial", needs=FLAX),
-        Claim(_variables, example="apply_of_a_model", needs=FLAX),
-        Claim(_no_module(("run", X, jnp.ones(3))), example="nn_scan", needs=FLAX),
-        Claim(_no_arguments, source=NO_ARGUMENTS, needs=FLAX),
     ),
 }

@@ -66,15 +66,15 @@ def make():
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("before", "between", "after"),
     [
-        ("", ""),
-        ("#!/usr/bin/env python\n", ""),
-        ("#!/usr/bin/env python\n# -*- coding: latin-1 -*-\n# é\n", "\n"),
-        ('#!/usr/bin/env python\n"""What it is."""\n', "\n"),
-        ("# A licence.\n\nimport os\n", ""),
+        ("", "", "\n"),
+        ("#!/usr/bin/env python\n", "", "\n"),
+        ("#!/usr/bin/env python\n# -*- coding: latin-1 -*-\n# é\n", "", "\n"),
+        ('#!/usr/bin/env python\n"""What it is."""\n', "\n", "\n"),
+        ("# A licence.\n\n", "", "import os\n\n"),
     ],
 )
-def test_an_import_is_added_below_what_has_to_come_first(before, after):
+def test_an_import_is_added_below_what_has_to_come_first(before, between, after):
     fixed = jaxresid.fix_source(f"{before}{after}{FACTORY}")
-    assert fixed.startswith(f"{before}import functools\n{after}def make():\n")
+    assert fixed.startswith(f"{before}{between}import functools\n{after}def make():\n"), fixed

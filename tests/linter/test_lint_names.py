@@ -160,7 +160,7 @@ def test_a_name_is_looked_up_where_it_stands():
 )
 def test_where_a_checkpointed_function_goes(code, kinds):
     found = facts(f"import jax\ndef f(x): ...\n{code}")
-    uses = [u.kind for s in found.sites for u in found.site_uses(s) if s.qualname != "x"]
+    uses = [u.kind for s in found.sites for u in found.flows.site_uses(s) if s.qualname != "x"]
     if "flax" in code:
         assert uses == ["loop"]
     else:
@@ -192,7 +192,7 @@ def test_under_what_code_runs(code, expected):
         "import jax\ndef f(x): ...\ndef outer(x):\n    return jax.checkpoint(f)(x)\n" + code
     )
     site = next(s for s in found.sites if s.node.lineno == 4)
-    context = found.context(site.node)
+    context = found.contexts.at(site.node)
     names = ("forward", "loop", "branch", "checkpoint", "rule", "only_rule", "unknown")
     shown = {n for n in names if getattr(context, n)} | ({"reverse"} if context.reverse else set())
     assert shown == expected

@@ -10,10 +10,7 @@ _SUFFIX = re.compile(r"_?\d+")
 
 
 def pattern(path: str) -> str:
-    """Return a path with stars for its numbers, which is equal for repeated layers.
-
-    For example, `params['layers'][3]['w']` becomes `params['layers'][*]['w']`.
-    """
+    """Return a path with stars for its numbers, equal for repeated layers: `layers[*]['w']`."""
     return _NUMBER.sub("*", path)
 
 
@@ -23,22 +20,20 @@ def folded(paths: Iterable[str]) -> str:
     Indices that differ become the range they cover, `blocks[0..11].mlp`; other numbers that differ
     become a star, `layers/*/mlp`. What is the same in all paths is kept.
     """
-    each = [_NUMBER.split(path) for path in dict.fromkeys(paths)]
-    if not each:
+    split_paths = [_NUMBER.split(path) for path in dict.fromkeys(paths)]
+    if not split_paths:
         return ""
-    parts = list(each[0])
+    parts = list(split_paths[0])
     for at in range(1, len(parts), 2):
-        numbers = {int(path[at]) for path in each}
-        if len({path[at] for path in each}) > 1:
-            parts[at] = _range(numbers) if _is_index(parts, at) else "*"
+        numbers = {int(path[at]) for path in split_paths}
+        if len({path[at] for path in split_paths}) > 1:
+            is_index = parts[at - 1].endswith("[") and parts[at + 1].startswith("]")
+            parts[at] = _range(numbers) if is_index else "*"
     return "".join(parts)
 
 
 def scope_key(scope: str) -> str:
-    """Return a key that is equal for the module paths of repeated layers.
-
-    The first of them may have no number: `dense`, `dense_1`.
-    """
+    """Return a key that is equal for the module paths of repeated layers: `dense`, `dense_1`."""
     return _SUFFIX.sub("", scope)
 
 
@@ -60,10 +55,6 @@ def _folded_scope(alike: list[str]) -> str:
         return folded(alike)
     parts = zip(*(scope.split("/") for scope in alike), strict=False)
     return "/".join(p[0] if len(set(p)) == 1 else max(map(pattern, p), key=len) for p in parts)
-
-
-def _is_index(parts: list[str], at: int) -> bool:
-    return parts[at - 1].endswith("[") and parts[at + 1].startswith("]")
 
 
 def _range(numbers: set[int]) -> str:

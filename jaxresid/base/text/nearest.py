@@ -11,8 +11,6 @@ def nearest(word: str, words: Iterable[str], *, cutoff: float = 0.6) -> str | No
     Upper and lower case count as the same.
 
     Args:
-      word: the unknown word.
-      words: the known words.
       cutoff: the least similarity, from 0 to 1, as `difflib.get_close_matches` takes it.
     """
     import difflib

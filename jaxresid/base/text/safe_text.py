@@ -66,10 +66,7 @@ def inert(text: str) -> str:
 
 
 def safe_value(value: T) -> T:
-    """Return a value of the model with all its text made visible.
-
-    The same object is returned where all its text is visible already.
-    """
+    """Return a value of the model with all its text made visible, itself where it is already."""
     return _Safe().of(value, several=False)  # type: ignore[no-any-return]
 
 
@@ -80,7 +77,6 @@ def json_text(value: Any, *, indent: int | None = 2) -> str:
     accepts, are replaced.
 
     Args:
-      value: what `json.dumps` accepts.
       indent: spaces per level; None for one line without spaces.
     """
     separators = None if indent is not None else (",", ":")
@@ -123,11 +119,11 @@ class _Safe:
         return known[1]
 
     def _text(self, text: str, several: bool) -> str:
-        found = self._texts.get((text, several))
-        if found is None:
-            found = _IN_LINES.sub(_picture, text) if several else visible(text)
-            self._texts[text, several] = found
-        return text if found == text else found
+        visible_text = self._texts.get((text, several))
+        if visible_text is None:
+            visible_text = _IN_LINES.sub(_picture, text) if several else visible(text)
+            self._texts[text, several] = visible_text
+        return text if visible_text == text else visible_text
 
     def _made(self, value: Any, several: bool) -> Any:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -155,7 +151,6 @@ class _Safe:
 
 
 def _is_visible(value: Any) -> bool:
-    """Return whether a value is a tuple of visible texts."""
     is_of_texts = isinstance(value, tuple) and all(type(v) is str for v in value)
     return is_of_texts and not _UNSEEN.search("".join(value))
 

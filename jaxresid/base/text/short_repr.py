@@ -58,7 +58,7 @@ def _text(value: Any, detail: _Detail) -> str:
         own = type(value).__repr__ is not Shown.__repr__  # a short one
         return repr(value) if own else _dataclass(value, detail)
     if isinstance(value, tuple | list):
-        inner = _listed((_text(each, detail) for each in value), len(value), detail)
+        inner = _listed((_text(item, detail) for item in value), len(value), detail)
         comma = "," * (len(value) == 1 and isinstance(value, tuple))
         return f"({inner}{comma})" if isinstance(value, tuple) else f"[{inner}]"
     if isinstance(value, Mapping):
@@ -82,14 +82,14 @@ def _dataclass(value: Any, detail: _Detail) -> str:
         return f"{name}(…)"
     inside = detail._replace(depth=detail.depth - 1)
     shown = []
-    for each in dataclasses.fields(value):
-        held = getattr(value, each.name)
-        if each.repr and not _is_default(each, held):
-            shown.append(f"{each.name}={_text(held, inside)}")
+    for field in dataclasses.fields(value):
+        held = getattr(value, field.name)
+        if field.repr and not _is_default(field, held):
+            shown.append(f"{field.name}={_text(held, inside)}")
     return f"{name}({', '.join(shown)})"
 
 
-def _is_default(each: dataclasses.Field[Any], held: Any) -> bool:
-    if each.default_factory is not dataclasses.MISSING:
+def _is_default(field: dataclasses.Field[Any], held: Any) -> bool:
+    if field.default_factory is not dataclasses.MISSING:
         return not held
-    return bool(held == each.default)
+    return bool(held == field.default)

@@ -17,10 +17,7 @@ _BYTES = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)")
 
 
 def format_bytes(nbytes: int) -> str:
-    """Return a number of bytes as text such as `12.38 GiB`.
-
-    The unit is binary. There are two decimals, and none for single bytes.
-    """
+    """Return bytes as text with a binary unit, `12.38 GiB`, without decimals for single bytes."""
     value = float(nbytes)
     for unit in _BINARY:
         # 1023.996 would print as 1024.00
@@ -31,10 +28,7 @@ def format_bytes(nbytes: int) -> str:
 
 
 def format_flops(flops: float) -> str:
-    """Return a number of FLOPs as text such as `180.39 GFLOP`.
-
-    The unit is decimal. There are two decimals, and none for single operations.
-    """
+    """Return FLOPs as text with a decimal unit, `180.39 GFLOP`."""
     value = float(flops)
     for unit in _DECIMAL:
         # 999.996 would print as 1000.00

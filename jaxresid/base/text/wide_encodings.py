@@ -13,9 +13,5 @@ _MARKS = {  # the longer first, as they begin with the shorter
 
 
 def wide_encoding(data: bytes) -> str:
-    """Return the name of the encoding whose byte order mark some bytes begin with.
-
-    Returns:
-      `UTF-16` or `UTF-32`; '' for any other text.
-    """
+    """Return `UTF-16` or `UTF-32` for bytes that begin with its byte order mark, else ''."""
     return next((name for mark, name in _MARKS.items() if data.startswith(mark)), "")

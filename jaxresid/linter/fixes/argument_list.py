@@ -46,13 +46,7 @@ class WrittenArgument(NamedTuple):
 
 
 class ArgumentList(NamedTuple):
-    """The text between the brackets of a call.
-
-    Attributes:
-      start, end: the offsets of that text in the source.
-      before: the blanks and comments before the first argument.
-      arguments: the arguments in source order.
-    """
+    """The text between the brackets of a call, which it starts and ends at in the source."""
 
     start: int
     end: int
@@ -87,8 +81,8 @@ class ArgumentList(NamedTuple):
 
 def sorted_arguments(call: ast.Call) -> list[ast.expr | ast.keyword]:
     """Return a call's positional and keyword arguments in source order."""
-    found: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
-    return sorted(found, key=lambda a: (a.lineno, a.col_offset))
+    arguments: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
+    return sorted(arguments, key=lambda a: (a.lineno, a.col_offset))
 
 
 def read_arguments(source: SourceText, call: ast.Call) -> ArgumentList | None:
@@ -124,5 +118,4 @@ def _start(source: SourceText, at_least: int, node: int) -> int:
 
 
 def _without_comments(text: str) -> str:
-    """Return the text with blanks in place of comments."""
     return _COMMENT.sub(lambda match: " " * len(match.group()), text)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.base.violations import Edit, Fix
 from jaxresid.linter.fixes import edits
+from jaxresid.linter.fixes.imports import Imports
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site
@@ -23,15 +24,11 @@ def with_function(facts: Facts, call: ast.Call) -> Fix | None:
         return Fix(f"Give `{name}` the function", (edit,), "safe") if edit else None
     source = facts.source
     if not call.keywords:
-        rest = source.text[source.end(source.span(call.func)) : _end(facts, call)]
+        rest = source.text[source.end(source.span(call.func)) : source.end(source.span(call))]
         if rest.replace(" ", "") != "()":
             return None
         return Fix("Remove the parentheses", (edits.replace(source, call, name),), "safe")
     return _partial(facts, call, name)
-
-
-def _end(facts: Facts, call: ast.Call) -> int:
-    return facts.source.end(facts.source.span(call))
 
 
 def _inlined(facts: Facts, call: ast.Call, outer: ast.Call) -> Edit | None:
@@ -39,42 +36,29 @@ def _inlined(facts: Facts, call: ast.Call, outer: ast.Call) -> Edit | None:
     if len(outer.args) != 1 or outer.keywords or isinstance(outer.args[0], ast.Starred):
         return None
     source = facts.source
-    given = source.segment(source.span(outer.args[0]))
+    function = source.segment(source.span(outer.args[0]))
     start = source.end(source.span(call.func))
-    text = source.text[start : _end(facts, call)]
-    tail = source.text[_end(facts, call) : _end(facts, outer)]
+    end, outer_end = source.end(source.span(call)), source.end(source.span(outer))
+    text, tail = source.text[start:end], source.text[end:outer_end]
     if "#" in tail or not text.startswith("("):
         return None
-    text = f"({given}, {text[1:]}" if call.keywords else f"({given})"
-    return Edit(source.between(start, _end(facts, outer)), text)
+    text = f"({function}, {text[1:]}" if call.keywords else f"({function})"
+    return Edit(source.between(start, outer_end), text)
 
 
 def _partial(facts: Facts, call: ast.Call, name: str) -> Fix | None:
     """`jax.checkpoint(policy=p)` -> `functools.partial(jax.checkpoint, policy=p)`."""
     source = facts.source
-    partial = edits.name_for(facts, "functools.partial")
-    head = (partial or "functools").partition(".")[0]
-    if _is_rebound(facts, head, imported=partial is not None):
+    imports = Imports(facts)
+    partial = imports.spelling("functools.partial", "functools", call)
+    if partial is None:
         return None
-    imports = () if partial else (edits.add_import(facts, "functools"),)
     start, end = source.start(source.span(call)), source.end(source.span(call.func))
     if source.text[end : end + 1] != "(":
         return None
     comma = "," if source.text[end + 1 : end + 2] in {"\n", "\r"} else ", "
-    edit = Edit(
-        source.between(start, end + 1),
-        f"{partial or 'functools.partial'}({name}{comma}",
-    )
-    return Fix("Use `functools.partial`", (*imports, edit), "safe")
-
-
-def _is_rebound(facts: Facts, name: str, *, imported: bool) -> bool:
-    """Whether a name means, or somewhere in the module may mean, something else."""
-    if not imported and name in facts.names.root.bindings:
-        return True
-    return any(n.id == name and not isinstance(n.ctx, ast.Load) for n in facts.names.names) or any(
-        isinstance(n, ast.arg) and n.arg == name for n in ast.walk(facts.names.tree)
-    )
+    edit = Edit(source.between(start, end + 1), f"{partial}({name}{comma}")
+    return Fix("Use `functools.partial`", (*imports.edits(), edit), "safe")
 
 
 def policy_by_keyword(facts: Facts, site: Site) -> Fix | None:
@@ -129,7 +113,6 @@ def static_positions(
 
 
 def _indices(facts: Facts, site: Site, node: ast.expr) -> list[int]:
-    """Where the named arguments stand in the function, where that is visible."""
     function = site.definition or facts.names.single_origin(site.target)
     if not isinstance(function, (ast.FunctionDef, ast.Lambda)):
         return []

@@ -12,7 +12,7 @@ from jaxresid.base.violations import Edit, Span
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
-    from jaxresid.linter.resolve.names import Binding, Scope
+    from jaxresid.linter.resolve.names import Binding
 
 _Import = ast.Import | ast.ImportFrom
 # The order that isort and ruff keep: future, standard library, everything else.
@@ -34,7 +34,6 @@ class Imports:
     Asking for a name that is missing adds its import.
 
     Attributes:
-      facts: the facts of the module.
       missing: the imports to add: the dotted name of what is imported -> the name that it binds.
     """
 
@@ -47,10 +46,8 @@ class Imports:
         """Return how to write `qualname` at a place, None where other names take every way to.
 
         Args:
-          qualname: the dotted name of what is wanted.
           imported: what is imported where the module has no name for it, a part of `qualname`:
             `jax` for `import jax`, `flax.nnx` for `from flax import nnx`.
-          at: the node where the name is to be written.
           also: other qualified names of the same thing.
         """
         known = self._existing_name((qualname, *also), at)
@@ -81,7 +78,6 @@ class Imports:
     # -- names there are -----------------------------------------------------------------------
 
     def _existing_name(self, qualnames: Sequence[str], at: ast.AST) -> str | None:
-        """Return the module's name for one of these, or else for the module that has it."""
         own = [(q, "") for q in qualnames]
         own += [(module, f".{last}") for module, _, last in (q.rpartition(".") for q in qualnames)]
         for wanted, tail in own:
@@ -100,18 +96,15 @@ class Imports:
             return binding.qualname == qualname and isinstance(parent, (ast.Module, ast.Try))
         if binding.kind == "assign" and isinstance(parent, ast.Module):
             is_earlier = names.function(at) is not None or binding.order < names.order[at]
-            found = names.origins(binding.value)
-            return is_earlier and [getattr(o, "qualname", None) for o in found] == [qualname]
+            origins = names.origins(binding.value)
+            return is_earlier and [getattr(o, "qualname", None) for o in origins] == [qualname]
         return False
 
     def _is_visible(self, name: str, qualname: str, at: ast.AST) -> bool:
-        """Return whether a name has its module-level meaning at a place.
-
-        It does unless a function, class or comprehension around the place gives it another meaning.
-        """
+        """Return whether a name means at a place what it means for the module."""
         return all(
             all(b.kind == "import" and b.qualname == qualname for b in scope.bindings[name])
-            for scope in self._scopes(at)
+            for scope in self.facts.names.scopes_around(at)
             if name in scope.bindings
         )
 
@@ -121,14 +114,6 @@ class Imports:
             for b in self.facts.names.root.bindings.get(name, ())
         )
         return not is_taken and self._is_visible(name, qualname, at)
-
-    def _scopes(self, at: ast.AST) -> Iterator[Scope]:
-        """Yield the scopes around a place except the module's, innermost first."""
-        names = self.facts.names
-        scope = next((s for n in ast.walk(at) if (s := names.scopes.get(n))), None)
-        while scope is not None and scope is not names.root:
-            yield scope
-            scope = scope.parent
 
     # -- where imports go ----------------------------------------------------------------------
 
@@ -149,7 +134,6 @@ class Imports:
         return self._first_insertion_point()
 
     def _groups(self) -> list[list[_Import]]:
-        """Return the imports at the top of the module, grouped where their lines are adjacent."""
         groups: list[list[_Import]] = []
         for node in self.facts.names.tree.body:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -157,7 +141,7 @@ class Imports:
                     groups[-1].append(node)
                 else:
                     groups.append([node])
-            elif not _is_docstring(node, self.facts.names.tree):
+            elif node.lineno > self._docstring_end():
                 break
         return groups
 
@@ -167,14 +151,18 @@ class Imports:
         It is after the docstring, or without one after the comments that begin the file, among them
         its interpreter and its encoding.
         """
-        tree, lines = self.facts.names.tree, self.facts.source.lines
-        if tree.body and _is_docstring(tree.body[0], tree):
-            return _InsertionPoint(
-                (tree.body[0].end_lineno or tree.body[0].lineno) + 1, space_before=True
-            )
+        if end := self._docstring_end():
+            return _InsertionPoint(end + 1, space_before=True)
+        lines = self.facts.source.lines
         row = 1 + next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
         is_code = row <= len(lines) and bool(lines[row - 1].strip())
         return _InsertionPoint(row, space_after=is_code)
+
+    def _docstring_end(self) -> int:
+        """Return the last row of the module's docstring, 0 without one."""
+        tree = self.facts.names.tree
+        has_one = ast.get_docstring(tree, clean=False) is not None
+        return tree.body[0].end_lineno or 0 if has_one else 0
 
 
 def _statement(imported: str, bound: str) -> str:
@@ -182,15 +170,6 @@ def _statement(imported: str, bound: str) -> str:
     if not module:
         return f"import {imported}"
     return f"from {module} import {last}" + (f" as {bound}" if bound != last else "")
-
-
-def _is_docstring(node: ast.stmt, tree: ast.Module) -> bool:
-    return (
-        node is tree.body[0]
-        and isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
 
 
 def _module(node: _Import) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from jaxresid.base.violations import Edit, Fix, Span
+from jaxresid.base.violations import Edit, Fix
 from jaxresid.linter.fixes import edits
 
 if TYPE_CHECKING:
@@ -19,12 +19,6 @@ def import_from_public(
 
     The module keeps the name that it is bound to. None is returned where the statement cannot be
     rewritten safely.
-
-    Args:
-      facts: the facts of the module.
-      node: the import statement.
-      alias: the name in the statement to import from elsewhere.
-      public: the public dotted name.
     """
     module, _, name = public.rpartition(".")
     source = facts.source
@@ -46,23 +40,11 @@ def import_from_public(
 
 
 def read_from_public(facts: Facts, node: ast.Attribute, public: str) -> Fix | None:
-    """Return the fix that reads an attribute from its public module.
-
-    None is returned where the module does not import what it takes.
-    """
+    """Return the fix that reads an attribute from its public module, if that is imported."""
     name = edits.name_for(facts, public)
-    if name is None or _is_shadowed(facts, node, name.partition(".")[0]):
+    if name is None:
         return None
-    span: Span = facts.source.span(node)
-    return Fix(f"Use `{name}`", (Edit(span, name),), "safe")
-
-
-def _is_shadowed(facts: Facts, node: ast.Attribute, head: str) -> bool:
-    """Return whether a function or class around a place binds a name itself."""
-    root = facts.names.root
-    scope = next((s for n in ast.walk(node) if (s := facts.names.scopes.get(n))), None)
-    while scope is not None and scope is not root:
-        if head in scope.bindings:
-            return True
-        scope = scope.parent
-    return False
+    head = name.partition(".")[0]
+    if any(head in scope.bindings for scope in facts.names.scopes_around(node)):
+        return None
+    return Fix(f"Use `{name}`", (Edit(facts.source.span(node), name),), "safe")

@@ -71,7 +71,6 @@ def _bracketed(facts: Facts, inner: ast.expr) -> str:
 
 
 def _remove_statement(facts: Facts, statement: ast.stmt) -> Edit | None:
-    """Return the edit that removes a statement, with an `if` that holds nothing else."""
     around = next(facts.names.ancestors(statement), None)
     if isinstance(around, ast.If) and around.body == [statement]:
         is_part = isinstance(next(facts.names.ancestors(around), None), ast.If)  # an `elif`, say
@@ -88,7 +87,6 @@ def _remove_statement(facts: Facts, statement: ast.stmt) -> Edit | None:
 
 
 def _remove_rows(facts: Facts, span: Span) -> Edit | None:
-    """Return the edit that removes the rows of a span, None where a comment or code is on them."""
     source = facts.source
     after = source.lines[span.end_row - 1][span.end_column :]
     inside = source.segment(span)
@@ -98,13 +96,12 @@ def _remove_rows(facts: Facts, span: Span) -> Edit | None:
 
 
 def _inline(facts: Facts, call: ast.Call, function: ast.Lambda) -> Edit | None:
-    """Return the edit that puts the body of a lambda in the place of a call to it."""
-    given = _arguments(call, function)
-    if given is None or _has(function.body, _OPAQUE):
+    arguments = _arguments(call, function)
+    if arguments is None or _has(function.body, _OPAQUE):
         return None
     source = facts.source
-    names = [n for n in ast.walk(function.body) if isinstance(n, ast.Name) and n.id in given]
-    for name, argument in given.items():
+    names = [n for n in ast.walk(function.body) if isinstance(n, ast.Name) and n.id in arguments]
+    for name, argument in arguments.items():
         is_simple = isinstance(argument, (ast.Name, ast.Constant))
         if not is_simple and sum(n.id == name for n in names) != 1:
             return None  # evaluated as often as before
@@ -114,7 +111,7 @@ def _inline(facts: Facts, call: ast.Call, function: ast.Lambda) -> Edit | None:
     for node in sorted(names, key=lambda n: -source.start(source.span(n))):
         place = source.span(node)
         start, end = source.start(place) - begin, source.end(place) - begin
-        text = text[:start] + _bracketed(facts, given[node.id]) + text[end:]
+        text = text[:start] + _bracketed(facts, arguments[node.id]) + text[end:]
     alone = isinstance(function.body, _ATOMS) or _is_bracketed(facts, call)
     if not alone or "\n" in text:
         text = f"({text})"
@@ -133,7 +130,7 @@ def _arguments(call: ast.Call, function: ast.Lambda) -> dict[str, ast.expr] | No
         or any(isinstance(argument, ast.Starred) for argument in call.args)
     ):
         return None
-    names = [each.arg for each in (*parameters.posonlyargs, *parameters.args)]
+    names = [parameter.arg for parameter in (*parameters.posonlyargs, *parameters.args)]
     if len(names) != len(call.args):
         return None
     return dict(zip(names, call.args, strict=True))

@@ -36,29 +36,24 @@ _LAYERS: dict[str, tuple[str, str | None, int | None]] = {
 
 
 def decision(facts: Facts, function: FunctionNode, name: str, depth: int = 0) -> ast.expr | None:
-    """Return the expression that needs the truth of a parameter, None where none is seen.
-
-    None is also returned where the function asks for the parameter's type first.
-    """
+    """Return what needs the truth of a parameter; None also where its type is asked for first."""
     if depth > _MAX_DEPTH:
         return None
-    found = None
+    asking = None
     for node in ast.walk(function):
         if not isinstance(node, ast.Name) or not _is(facts, node, function, name):
             continue
         call = facts.names.parents.get(node)
-        if isinstance(call, ast.Call) and _name(call.func) in {"isinstance", "type", "callable"}:
-            return None
-        if found is None and (_is_asked(facts, node) or _is_handed_on(facts, node, depth)):
-            found = node
-    return found
+        match call:
+            case ast.Call(func=ast.Name(id="isinstance" | "type" | "callable")):
+                return None
+        if asking is None and (_is_asked(facts, node) or _is_handed_on(facts, node, depth)):
+            asking = node
+    return asking
 
 
 def _is(facts: Facts, node: ast.Name, function: FunctionNode, name: str, depth: int = 0) -> bool:
-    """Return whether a name is read and certainly is a parameter of a function.
-
-    It is too after `train = nn.merge_param("train", self.train, train)`.
-    """
+    """Return whether a name certainly is a parameter, also one that `nn.merge_param` merged."""
     if not isinstance(node.ctx, ast.Load) or depth > _MAX_DEPTH:
         return False
     match facts.names.bindings(node):
@@ -72,12 +67,7 @@ def _is(facts: Facts, node: ast.Name, function: FunctionNode, name: str, depth: 
     return False
 
 
-def _name(func: ast.expr) -> str:
-    return func.id if isinstance(func, ast.Name) else ""
-
-
 def _is_asked(facts: Facts, node: ast.expr) -> bool:
-    """Return whether the code around a value needs its truth."""
     parent = facts.names.parents.get(node)
     match parent:
         case ast.UnaryOp(op=ast.Not()):
@@ -98,7 +88,6 @@ def _is_asked(facts: Facts, node: ast.expr) -> bool:
 
 
 def _is_handed_on(facts: Facts, node: ast.Name, depth: int) -> bool:
-    """Return whether a value is given to something visible that needs its truth."""
     parent = facts.names.parents.get(node)
     keyword = parent.arg if isinstance(parent, ast.keyword) else None
     call = facts.names.parents.get(parent) if isinstance(parent, ast.keyword) else parent
@@ -126,7 +115,6 @@ def _asks(
     position: int | None,
     depth: int,
 ) -> bool:
-    """Return whether a function needs the truth of an argument that it is called with."""
     decorators = [] if isinstance(function, ast.Lambda) else function.decorator_list
     if any(not _is_compact(facts, d) for d in decorators):
         return False
@@ -147,54 +135,40 @@ def _is_compact(facts: Facts, decorator: ast.expr) -> bool:
 
 
 def _callees(facts: Facts, call: ast.Call) -> list[tuple[Facts, FunctionNode, int]]:
-    """Return the functions that a call may run, and how many arguments come before its own.
-
-    Each has the facts of its module. There are none where the call may run something else.
-    """
+    """Return the functions that a call may run, each with its facts and its implicit arguments."""
     home, origin = _defined(facts, facts.names.single_origin(call.func))
     if isinstance(origin, (ast.FunctionDef, ast.Lambda)):
         bound = isinstance(call.func, ast.Attribute) and home.names.class_of(origin) is not None
         return [(home, origin, int(bound))]
-    found: list[tuple[Facts, FunctionNode, int]] = []
+    callees: list[tuple[Facts, FunctionNode, int]] = []
     for instance in nn_modules.instances(facts, call.func):
         home, cls = _defined(facts, instance.cls)
         method = home.names.method(cls, "__call__") if isinstance(cls, ast.ClassDef) else None
         if method is None:
             return []
-        found.append((home, method, 1))
-    return found
+        callees.append((home, method, 1))
+    return callees
 
 
 def _defined(facts: Facts, origin: Origin) -> tuple[Facts, Origin]:
-    """Return a function or a class of the project with the facts of its module, else what it is."""
     return facts.definition(origin) or (facts, origin)
 
 
 def _layer_asks(facts: Facts, layer: Instance, keyword: str | None, position: int | None) -> bool:
-    """Return whether a layer of Flax branches on an argument of its constructor or its call.
-
-    Args:
-      facts: the facts of the module.
-      layer: the layer.
-      keyword: the name by which the argument is given.
-      position: its place in the layer's call.
-    """
     qualname = layer.cls.qualname if isinstance(layer.cls, External) else ""
     argument, rate, place = _LAYERS.get(qualname, (None, None, None))
     if argument is None or not (keyword == argument or (keyword is None and position == place)):
         return False
     if rate is None:
         return True
-    given = next((k.value for call in layer.calls for k in call.keywords if k.arg == rate), None)
-    if given is None and rate == "rate" and layer.calls and layer.calls[0].args:
-        given = layer.calls[0].args[0]
-    return given is not None and not _may_be_zero(facts, given)
-
-
-def _may_be_zero(facts: Facts, node: ast.expr) -> bool:
-    """Return whether a rate is zero as the code stands: itself, or by the default of a field."""
-    values = [*_defaults(facts, node)]
-    return any(isinstance(v, ast.Constant) and not v.value for v in values)
+    value = next((k.value for call in layer.calls for k in call.keywords if k.arg == rate), None)
+    if value is None and rate == "rate" and layer.calls and layer.calls[0].args:
+        value = layer.calls[0].args[0]
+    if value is None:
+        return False
+    # A rate that is zero as the code stands: itself, or by the default of a field.
+    values = _defaults(facts, value)
+    return not any(isinstance(v, ast.Constant) and not v.value for v in values)
 
 
 def _defaults(facts: Facts, node: ast.expr) -> Iterator[ast.expr]:

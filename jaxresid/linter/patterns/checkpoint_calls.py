@@ -28,8 +28,6 @@ class GivenKeyword(NamedTuple):
     """A keyword that a checkpoint is given.
 
     Attributes:
-      site: the checkpoint.
-      value: the keyword's value.
       node: the keyword as written; its value alone where it came out of a dictionary.
       call: the call that it is written in.
     """
@@ -45,12 +43,12 @@ def definite_api(facts: Facts, callee: ast.expr) -> Role | None:
     origins = facts.names.origins(callee)
     if len(origins) != 1:
         return None
-    roles = facts.roles(callee)
+    roles = facts.callees.roles(callee)
     if len(roles) != 1 or roles[0].kind != "checkpoint":
         return None
-    made = origins[0]
-    if isinstance(made, ast.Call) and facts.is_partial(made) and made.args:
-        return roles[0] if definite_api(facts, made.args[0]) is not None else None
+    origin = origins[0]
+    if isinstance(origin, ast.Call) and facts.callees.is_partial(origin) and origin.args:
+        return roles[0] if definite_api(facts, origin.args[0]) is not None else None
     return roles[0]
 
 
@@ -65,7 +63,7 @@ def definite_site_api(facts: Facts, site: Site) -> Role | None:
 def callee(facts: Facts, node: ast.expr) -> str:
     """Return the API as the user wrote it: `jax.checkpoint` in `partial(jax.checkpoint, ...)`."""
     while isinstance(node, ast.Call):
-        node = node.args[0] if facts.is_partial(node) and node.args else node.func
+        node = node.args[0] if facts.callees.is_partial(node) and node.args else node.func
     return ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute)) else "jax.checkpoint"
 
 
@@ -94,19 +92,15 @@ def keywords(facts: Facts, name: str) -> Iterator[GivenKeyword]:
 def _is_definite_partial(facts: Facts, call: ast.Call | None) -> bool:
     return (
         call is not None
-        and facts.is_partial(call)
+        and facts.callees.is_partial(call)
         and bool(call.args)
         and definite_api(facts, call.args[0]) is not None
     )
 
 
 def is_error_expected(facts: Facts, node: ast.AST) -> bool:
-    """Return whether the code around a node expects an error there.
-
-    It does inside `try`, `pytest.raises` and the like, or under a check of the version.
-    """
-    child = node
-    for parent in facts.names.ancestors(node):
+    """Return whether a `try`, `pytest.raises` or a check of the version is around a node."""
+    for parent, child in facts.names.path(node):
         if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and child in parent.body:
             return False
         match parent:
@@ -116,9 +110,10 @@ def is_error_expected(facts: Facts, node: ast.AST) -> bool:
                 return True
             case ast.With() | ast.AsyncWith() if any(_expects(i) for i in parent.items):
                 return True
-            case ast.If() | ast.IfExp() if _asks_for_version(parent.test):
-                return True
-        child = parent
+            case ast.If() | ast.IfExp():
+                text = ast.unparse(parent.test).lower()
+                if "version" in text or "hasattr" in text:
+                    return True
     return False
 
 
@@ -134,8 +129,3 @@ def _expects(item: ast.withitem) -> bool:
     func = context.func if isinstance(context, ast.Call) else context
     last = ast.unparse(func).rpartition(".")[2]
     return last in {"raises", "suppress"} or last.startswith("assertRaises")
-
-
-def _asks_for_version(test: ast.expr) -> bool:
-    text = ast.unparse(test).lower()
-    return "version" in text or "hasattr" in text

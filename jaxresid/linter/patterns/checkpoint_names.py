@@ -43,8 +43,6 @@ class Mention(NamedTuple):
     Attributes:
       node: the argument or element as written.
       literal: the string itself, which may be written elsewhere.
-      name: the value of the string.
-      factory: the policy factory that it is given to.
     """
 
     node: ast.expr
@@ -55,18 +53,18 @@ class Mention(NamedTuple):
 
 def names_given(facts: Facts, call: ast.Call, factory: str) -> tuple[Mention | None, ...]:
     """Return the names that one call of a policy factory gets, None for what is not literal."""
-    found: list[Mention | None] = []
+    names: list[Mention | None] = []
     for keyword in call.keywords:
         if keyword.arg in _LISTS:
-            found += _elements(facts, keyword.value, factory)
+            names += _elements(facts, keyword.value, factory)
         elif keyword.arg is None or factory != "save_and_offload_only_these_names":
-            found.append(None)
+            names.append(None)
     for arg in call.args:
         if isinstance(arg, ast.Starred):
-            found += _elements(facts, arg.value, factory)
+            names += _elements(facts, arg.value, factory)
         else:
-            found.append(_literal(facts, arg, factory))
-    return tuple(found)
+            names.append(_literal(facts, arg, factory))
+    return tuple(names)
 
 
 def _elements(facts: Facts, node: ast.expr, factory: str) -> Iterator[Mention | None]:
@@ -120,7 +118,6 @@ class PolicyNames(NamedTuple):
     """What the policies of one module do with names.
 
     Attributes:
-      factories: the factories of policies that it calls.
       handed_on: whether a factory over names goes where its call is not visible.
       given: the names that policies are given, each with the factory; None for what is not literal.
       nliterals: how many string literals each of the names is written as.
@@ -135,15 +132,15 @@ class PolicyNames(NamedTuple):
 def policy_names(facts: Facts) -> PolicyNames:
     """Return what the policies of a module do with names."""
     callees = {call.func for call, _ in facts.policy_calls}
-    found = mentions(facts)
-    literals = {mention.literal: mention.name for mention in found if mention is not None}
+    mentioned = mentions(facts)
+    literals = {mention.literal: mention.name for mention in mentioned if mention is not None}
     return PolicyNames(
         frozenset(factory for _, factory in facts.policy_calls),
         any(
             name in SAVING | apis.NAME_FACTORIES and node not in callees
             for node, name in facts.policy_names
         ),
-        frozenset((m.name, m.factory) if m is not None else None for m in found),
+        frozenset((m.name, m.factory) if m is not None else None for m in mentioned),
         Counter(literals.values()),
     )
 
@@ -164,15 +161,15 @@ def computed_names(facts: Facts) -> frozenset[tuple[str, str]]:
 
     `f"layer_{i}"` begins with `layer_`; both are empty where nothing is known.
     """
-    found = set()
+    ends_of_names = set()
     for named in facts.named:
         if named.name is None:
             origin = facts.names.single_origin(named.argument)
             parts = origin.values if isinstance(origin, ast.JoinedStr) else []
             ends = (parts[0], parts[-1]) if parts else ()
             texts = [e.value if isinstance(e, ast.Constant) else "" for e in ends] or ["", ""]
-            found.add((str(texts[0]), str(texts[-1])))
-    return frozenset(found)
+            ends_of_names.add((str(texts[0]), str(texts[-1])))
+    return frozenset(ends_of_names)
 
 
 def saved_names(facts: Facts, policy: Policy) -> frozenset[str]:

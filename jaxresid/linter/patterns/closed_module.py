@@ -6,7 +6,7 @@ import ast
 import sys
 from typing import TYPE_CHECKING
 
-from jaxresid.linter.resolve.names import External
+from jaxresid.linter.resolve.names import Definition, External
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
@@ -22,7 +22,6 @@ _MODULE_METHODS = frozenset(
     get_variable put_variable
     """.split()
 )
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 def is_closed(facts: Facts) -> bool:
@@ -36,34 +35,25 @@ def is_closed(facts: Facts) -> bool:
     known = _LIBRARIES | sys.stdlib_module_names
     if any(name.partition(".")[0] not in known for name in _imports(facts)):
         return False
-    if not _taken_calls(facts).issuperset(call for call, _ in facts.policy_calls):
+    arguments = [site.keyword("policy") for site in facts.sites]
+    origins = [o for node in arguments if node is not None for o in facts.names.origins(node)]
+    taken = {inner for o in origins if isinstance(o, ast.AST) for inner in ast.walk(o)}
+    if not taken.issuperset(call for call, _ in facts.policy_calls):
         return False
-    if not all(_is_own(facts, target) for site in facts.sites for target in facts.targets(site)):
+    targets = [target for site in facts.sites for target in facts.targets(site)]
+    if not all(isinstance(target, Definition | External) for target in targets):
         return False
     return not any(_is_unknown(facts, call) for call in facts.names.calls)
 
 
-def _taken_calls(facts: Facts) -> set[ast.AST]:
-    """Return the calls that make the policies of the module's checkpoints."""
-    given = [site.keyword("policy") for site in facts.sites]
-    origins = [o for node in given if node is not None for o in facts.names.origins(node)]
-    return {inner for o in origins if isinstance(o, ast.AST) for inner in ast.walk(o)}
-
-
 def _imports(facts: Facts) -> list[str]:
-    """Return the modules that a module imports from, by their dotted names."""
-    found = []
+    modules = []
     for node in facts.names.imports:
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            modules += [alias.name for alias in node.names]
         else:
-            found.append("." * node.level + (node.module or ""))
-    return found
-
-
-def _is_own(facts: Facts, target: object) -> bool:
-    """Return whether what is checkpointed is defined in the module, or a class of a library."""
-    return isinstance(target, (*_FUNCTIONS, External))
+            modules.append("." * node.level + (node.module or ""))
+    return modules
 
 
 def _is_unknown(facts: Facts, call: ast.Call) -> bool:

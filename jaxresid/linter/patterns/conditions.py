@@ -24,12 +24,8 @@ class Condition(NamedTuple):
 
 
 def around(facts: Facts, node: ast.AST) -> Iterator[Condition]:
-    """Yield the conditions under which a place of a function runs, innermost first.
-
-    What an `if` before it ends with a `return` is one too.
-    """
-    child = node
-    for parent in facts.names.ancestors(node):
+    """Yield the conditions of a place, innermost first; an `if` that returned before counts."""
+    for parent, child in facts.names.path(node):
         if isinstance(child, ast.stmt):
             for before in _before(parent, child):
                 if before.body and isinstance(before.body[-1], _LEAVES) and not before.orelse:
@@ -41,7 +37,6 @@ def around(facts: Facts, node: ast.AST) -> Iterator[Condition]:
                 yield plain(test, child in body)
             case ast.IfExp(test=test, body=chosen) if child is not test:
                 yield plain(test, child is chosen)
-        child = parent
 
 
 def _before(parent: ast.AST, child: ast.stmt) -> Iterator[ast.If]:
@@ -137,7 +132,6 @@ def _contradict(facts: Facts, one: Condition, other: Condition) -> bool:
 
 
 def _means_the_same(facts: Facts, one: ast.expr, other: ast.expr) -> bool:
-    """Return whether the names of two tests have the same values at both places."""
     if not _is_pure(one) or not _is_pure(other):
         return False
     functions = {facts.names.function(n) for t in (one, other) for n in ast.iter_child_nodes(t)}
@@ -146,7 +140,7 @@ def _means_the_same(facts: Facts, one: ast.expr, other: ast.expr) -> bool:
         for a in facts.names.attributes
         if isinstance(a.ctx, ast.Store) and facts.names.function(a) in functions
     }
-    found: list[dict[str, object]] = []
+    meanings: list[dict[str, object]] = []
     for test in (one, other):
         known: dict[str, object] = {}
         for node in ast.walk(test):
@@ -160,5 +154,5 @@ def _means_the_same(facts: Facts, one: ast.expr, other: ast.expr) -> bool:
                     if len(bindings) > 1:
                         return False
                     known[name] = bindings
-        found.append(known)
-    return found[0] == found[1]
+        meanings.append(known)
+    return meanings[0] == meanings[1]

@@ -40,14 +40,14 @@ def without_prevent_cse(facts: Facts, site: Site, value: ast.expr) -> Fix | None
     call = next((c for c in site.calls if any(k.value is value for k in c.keywords)), None)
     if call is None or not (call is site.node or site.node in facts.names.ancestors(call)):
         return None
-    bare = facts.is_partial(call) and len(call.args) == 1 and len(call.keywords) == 1
+    bare = facts.callees.is_partial(call) and len(call.args) == 1 and len(call.keywords) == 1
     if bare and isinstance(call.args[0], (ast.Name, ast.Attribute)):
         edit = edits.replace(facts.source, call, ast.unparse(call.args[0]))
     else:
-        found = edits.remove_argument(facts.source, call, value)
-        if found is None:
+        removal = edits.remove_argument(facts.source, call, value)
+        if removal is None:
             return None
-        edit = found
+        edit = removal
     return Fix("Leave `prevent_cse` at True", (edit,), "unsafe")
 
 
@@ -60,7 +60,7 @@ def loop_callee(facts: Facts, loop: Loop) -> str:
     """Return the loop's function as the user wrote it: `nn.scan`, also in `partial(nn.scan)`."""
     node = loop.node
     while isinstance(node, ast.Call):
-        node = node.args[0] if facts.is_partial(node) and node.args else node.func
+        node = node.args[0] if facts.callees.is_partial(node) and node.args else node.func
     return ast.unparse(node)
 
 
@@ -68,7 +68,6 @@ class Choice(NamedTuple):
     """A condition under which a staged loop runs a checkpoint, which is called without one else.
 
     Attributes:
-      loop: the loop.
       call: a call outside it.
       condition: what holds where the loop runs.
       is_known: whether the condition can be asked where the checkpoint is made.
@@ -81,13 +80,10 @@ class Choice(NamedTuple):
 
 
 def only_if(facts: Facts, site: Site) -> Choice | None:
-    """Return the condition under which loops run a site, with a call of it where it does not hold.
-
-    None is returned where something else becomes of the site as well.
-    """
+    """Return the condition under which loops run a site, and else calls; None for other uses."""
     loops: list[Loop] = []
     calls: list[Use] = []
-    for use in facts.site_uses(site):
+    for use in facts.flows.site_uses(site):
         if not PLAIN.issuperset(use.through):
             return None
         loop = loop_at(facts, use.node) if use.kind == "loop" else None
@@ -122,20 +118,20 @@ def enclosing_unrolled_loop(facts: Facts, site: Site) -> Unrolled | None:
     None is returned where anything else becomes of the site, or where another loop is visible
     around.
     """
-    found: Unrolled | None = None
-    for use in facts.site_uses(site):
+    unrolled: Unrolled | None = None
+    for use in facts.flows.site_uses(site):
         for loop in running_loops(facts, use):
             if loop is None:
                 return None
             choice = unrolling_choice(facts, loop)
             if choice is None and not is_unrolled(facts, loop):
                 return None
-            context = facts.context(loop.node)
+            context = facts.contexts.at(loop.node)
             if context.loop or context.branch or context.rule or context.unknown:
                 return None
             condition = conditions.plain(*choice) if choice is not None else None
-            found = found or Unrolled(loop, condition)
-    return found
+            unrolled = unrolled or Unrolled(loop, condition)
+    return unrolled
 
 
 def running_loops(facts: Facts, use: Use, depth: int = 0) -> tuple[Loop | None, ...]:
@@ -154,9 +150,10 @@ def running_loops(facts: Facts, use: Use, depth: int = 0) -> tuple[Loop | None, 
     if function is None:
         return (None,)
     owner = facts.names.class_of(function)
-    is_module = owner is not None and getattr(function, "name", "") == "__call__"
-    uses = facts.uses(owner) if owner is not None and is_module else facts.uses(function)
-    if not uses or facts.remote_uses(owner if owner is not None and is_module else function):
+    is_call = getattr(function, "name", "") == "__call__"
+    definition = owner if owner is not None and is_call else function
+    uses = facts.flows.uses(definition)
+    if not uses or facts.contexts.remote_uses(definition):
         return (None,)
     return tuple(loop for u in uses for loop in running_loops(facts, u, depth + 1))
 
@@ -168,9 +165,9 @@ def enclosing_checkpoint(facts: Facts, site: Site) -> Site | RemoteCheckpoint | 
     in, or one that calls these. None is returned where a staged loop or a branch is in between, or
     where a call is or may be elsewhere.
     """
-    found: Site | RemoteCheckpoint | None = None
-    for use in facts.site_uses(site):
-        around = facts.around(use)
+    enclosing: Site | RemoteCheckpoint | None = None
+    for use in facts.flows.site_uses(site):
+        around = facts.contexts.around(use)
         if around is None or site in around.sites:
             return None
         outers: list[Site | RemoteCheckpoint] = [*around.sites]
@@ -178,15 +175,15 @@ def enclosing_checkpoint(facts: Facts, site: Site) -> Site | RemoteCheckpoint | 
             return None
         if not outers or not all(_may_both(facts, site, outer) for outer in outers):
             return None
-        found = found or outers[0]
-    return found
+        enclosing = enclosing or outers[0]
+    return enclosing
 
 
 def _ask(
     facts: Facts,
     around: Around | RemoteAround,
     home: Path | None,
-    found: list[Site | RemoteCheckpoint],
+    checkpoints: list[Site | RemoteCheckpoint],
     seen: set[str],
 ) -> bool:
     """Find the checkpoints that other modules have around what contains a call.
@@ -195,10 +192,7 @@ def _ask(
     function or a class that its own module does not use is used nowhere.
 
     Args:
-      facts: the facts of the module that is linted.
-      around: what contains the call.
-      home: the file that it is in.
-      found: where the checkpoints are added.
+      checkpoints: where they are added.
       seen: the names that were asked about before.
     """
     for name in around.names:
@@ -211,11 +205,13 @@ def _ask(
             return False
         for use in uses:
             if use.kind == "checkpoint" and PLAIN.issuperset(use.through):
-                found.append(use.checkpoint)
-            elif use.around is None or not _ask(facts, use.around, use.around.home, found, seen):
+                checkpoints.append(use.checkpoint)
+            elif use.around is None or not _ask(
+                facts, use.around, use.around.home, checkpoints, seen
+            ):
                 return False
             elif use.around.checkpoint is not None:
-                found.append(use.around.checkpoint)
+                checkpoints.append(use.around.checkpoint)
     return True
 
 
@@ -232,14 +228,10 @@ def _may_both(facts: Facts, inner: Site, outer: Site | RemoteCheckpoint) -> bool
 
 def _condition(facts: Facts, node: ast.AST) -> tuple[str, bool] | None:
     """Return the innermost test around a node in its function, with whether it has to hold."""
-    child = node
-    for parent in facts.names.ancestors(node):
+    for parent, child in facts.names.path(node, inside=True):
         match parent:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
-                return None
             case ast.If(test=test, body=body):
                 return ast.dump(test), child in body
             case ast.IfExp(test=test, body=chosen) if child is not test:
                 return ast.dump(test), child is chosen
-        child = parent
     return None

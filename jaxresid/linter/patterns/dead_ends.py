@@ -56,12 +56,7 @@ def dead_end(facts: Facts, use: Use) -> str:
 
 
 class _Flow:
-    """Where values go.
-
-    Attributes:
-      converted: whether some become what JAX does not differentiate.
-      stopped: whether some go through `stop_gradient`.
-    """
+    """Where values go: whether some are converted to NumPy or numbers, or go through a stop."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
@@ -110,7 +105,6 @@ class _Flow:
         return False
 
     def _bound(self, statement: ast.AST, target: ast.expr) -> bool:
-        """Follow what a statement binds to a target."""
         names = self._facts.names
         match target:
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
@@ -143,7 +137,6 @@ class _Flow:
         return self.ends(call)
 
     def _argument(self, call: ast.Call) -> bool:
-        """Follow what a call makes of a value that it is given."""
         facts, func = self._facts, call.func
         if is_stop(facts, call):
             self.stopped = True
@@ -158,13 +151,13 @@ class _Flow:
             return True
         if isinstance(func, ast.Call):
             return _named(facts, func.func, _MAPS) and self.ends(call)
-        found = facts.names.qualnames(func)
-        if found:
-            return all(name.startswith(_PURE) for name in found) and self.ends(call)
-        made = facts.names.single_origin(func) if isinstance(func, ast.Name) else None
-        if not isinstance(made, (ast.FunctionDef, ast.Lambda)):
+        qualnames = facts.names.qualnames(func)
+        if qualnames:
+            return all(name.startswith(_PURE) for name in qualnames) and self.ends(call)
+        function = facts.names.single_origin(func) if isinstance(func, ast.Name) else None
+        if not isinstance(function, (ast.FunctionDef, ast.Lambda)):
             return False
-        return _keeps_nothing(made) and self.ends(call)
+        return _keeps_nothing(function) and self.ends(call)
 
     def _is_logged(self, call: ast.Call) -> bool:
         parents = self._facts.names.parents
@@ -174,15 +167,14 @@ class _Flow:
         return False
 
     def _returned(self, statement: ast.Return) -> bool:
-        """Follow what a function returns to its callers, if only this module can have any."""
         facts = self._facts
         function = facts.names.function(statement)
-        if not isinstance(function, ast.FunctionDef) or facts.remote_uses(function):
+        if not isinstance(function, ast.FunctionDef) or facts.contexts.remote_uses(function):
             return False
         is_inner = facts.names.function(function) is not None
         if not is_inner and (not function.name.startswith("_") or function.name.endswith("__")):
             return False
-        uses = facts.uses(function)
+        uses = facts.flows.uses(function)
         return bool(uses) and all(
             u.kind in {"call", "loop"} and _PASSED.issuperset(u.through) and self.ends(u.node)
             for u in uses
@@ -190,13 +182,11 @@ class _Flow:
 
 
 def _named(facts: Facts, func: ast.expr, names: frozenset[str]) -> bool:
-    """Return whether an expression certainly is one of some functions."""
-    found = facts.names.qualnames(func)
-    return bool(found) and all(name in names for name in found)
+    qualnames = facts.names.qualnames(func)
+    return bool(qualnames) and all(name in names for name in qualnames)
 
 
 def _converts(facts: Facts, call: ast.Call) -> bool:
-    """Return whether a call converts what it is given, or each array in it."""
     if _named(facts, call.func, CONVERSIONS):
         return True
     return (
@@ -207,7 +197,6 @@ def _converts(facts: Facts, call: ast.Call) -> bool:
 
 
 def _keeps_nothing(function: FunctionNode) -> bool:
-    """Return whether a function keeps what it is given nowhere but in its result."""
     for node in results.own_nodes(function):
         if isinstance(node, (ast.Global, ast.Nonlocal)):
             return False

@@ -53,9 +53,9 @@ def layer(facts: Facts, node: ast.expr) -> tuple[str, ...]:
     They are given by their own names, `Conv`, in the order of the source; there are several where a
     flag chooses, and none where the expression may be anything else.
     """
-    found = nn_modules.instances(facts, node)
+    instances = nn_modules.instances(facts, node)
     names = []
-    for instance in found:
+    for instance in instances:
         qualname = instance.cls.qualname if isinstance(instance.cls, External) else ""
         if qualname not in SINGLE_OPERATIONS or any(_copies(qualname, c) for c in instance.calls):
             return ()
@@ -67,11 +67,6 @@ def is_trivial_class(facts: Facts, site: Site, qualname: str) -> bool:
     """Return whether all that becomes of a checkpointed class is layers of one operation.
 
     It is not where code that is not visible may instantiate it, with a `dtype` perhaps.
-
-    Args:
-      facts: the facts of the module.
-      site: the checkpoint of the class.
-      qualname: the class.
     """
     if qualname not in SINGLE_OPERATIONS:
         return False
@@ -80,9 +75,8 @@ def is_trivial_class(facts: Facts, site: Site, qualname: str) -> bool:
     calls = [c for c in facts.names.calls if site.node in facts.names.origins(c.func)]
     if not calls or any(_copies(qualname, call) for call in calls):
         return False
-    return all(
-        use.kind == "call" and _VISIBLE.issuperset(use.through) for use in facts.site_uses(site)
-    )
+    uses = facts.flows.site_uses(site)
+    return all(use.kind == "call" and _VISIBLE.issuperset(use.through) for use in uses)
 
 
 def _multiplies_nothing(qualname: str) -> bool:
@@ -90,10 +84,7 @@ def _multiplies_nothing(qualname: str) -> bool:
 
 
 def _copies(qualname: str, call: ast.Call) -> bool:
-    """Return whether a layer may compute with copies of what it gets, as it is constructed.
-
-    For example with `dtype=`, or with keywords that are not visible.
-    """
+    """Return whether a layer may compute with copies of what it gets, for example with `dtype=`."""
     if _multiplies_nothing(qualname):
         return False
     for keyword in call.keywords:

@@ -27,10 +27,7 @@ _FROZEN = frozenset({"deterministic", "use_running_average"})
 
 
 def library(facts: Facts, cls: ModuleClass | None, depth: int = 0) -> str | None:
-    """Return the library from whose Module a class certainly derives, else None.
-
-    It is `linen`, `nnx`, `equinox` or `haiku`.
-    """
+    """Return `linen`, `nnx`, `equinox` or `haiku` if a class certainly derives from its Module."""
     if isinstance(cls, External):
         prefix, _, name = cls.qualname.rpartition(".")
         known = {"flax.linen": "linen", "flax.nnx": "nnx", "equinox.nn": "equinox"}
@@ -42,9 +39,9 @@ def library(facts: Facts, cls: ModuleClass | None, depth: int = 0) -> str | None
             case External(qualname) if qualname in apis.MODULE_BASES:
                 return apis.MODULE_BASES[qualname]
             case ast.ClassDef() as parent:
-                found = library(facts, parent, depth + 1)
-                if found is not None:
-                    return found
+                inherited = library(facts, parent, depth + 1)
+                if inherited is not None:
+                    return inherited
     return None
 
 
@@ -62,7 +59,6 @@ class Instance(NamedTuple):
     """An instance of a class.
 
     Attributes:
-      cls: the class.
       calls: the calls that give its constructor arguments, those of partials among them; none where
         only an annotation tells.
     """
@@ -76,13 +72,8 @@ def instance_class(facts: Facts, node: ast.expr) -> ModuleClass | None:
     return _only_class(instances(facts, node))
 
 
-def attribute_class(facts: Facts, cls: ast.ClassDef, attr: str) -> ModuleClass | None:
-    """Return the class of an attribute of the instances of a class, None where it is not known."""
-    return _only_class(_of_attribute(facts, cls, attr, None, 0))
-
-
-def _only_class(found: tuple[Instance, ...]) -> ModuleClass | None:
-    classes = {i.cls for i in found}
+def _only_class(instances: tuple[Instance, ...]) -> ModuleClass | None:
+    classes = {i.cls for i in instances}
     return classes.pop() if len(classes) == 1 else None
 
 
@@ -113,8 +104,8 @@ def instances(facts: Facts, node: ast.expr, depth: int = 0) -> tuple[Instance, .
 
 def _all(parts: Iterable[tuple[Instance, ...]]) -> tuple[Instance, ...]:
     """Return the instances of several origins; nothing where one of these has none."""
-    found = list(parts)
-    return tuple(dict.fromkeys(i for part in found for i in part)) if all(found) else ()
+    all_parts = list(parts)
+    return tuple(dict.fromkeys(i for part in all_parts for i in part)) if all(all_parts) else ()
 
 
 def _of_attribute(
@@ -131,7 +122,6 @@ def _of_attribute(
 
 
 def _made(facts: Facts, origin: Origin, depth: int) -> tuple[Instance, ...]:
-    """Return the instances that a call makes, or makes a checkpoint of."""
     if not isinstance(origin, ast.Call):
         return ()
     site = facts.site_of(origin)
@@ -151,7 +141,7 @@ def _of_class(
         case ast.Call() if depth <= _MAX_DEPTH:
             site = facts.site_of(origin)
             inner = site.target if site is not None and facts.is_class(site) else None
-            if facts.is_partial(origin) and origin.args:
+            if facts.callees.is_partial(origin) and origin.args:
                 inner, calls = origin.args[0], (*calls, origin)
             if inner is not None:
                 origins = facts.names.origins(inner)
@@ -167,7 +157,6 @@ def _annotated(facts: Facts, annotation: ast.expr | None) -> tuple[Instance, ...
 
 
 def _elements(facts: Facts, container: ast.expr, depth: int) -> tuple[Instance, ...]:
-    """Return the instances that are the elements of a list that is written here."""
     if depth > _MAX_DEPTH:
         return ()
     origin = facts.names.single_origin(container)
@@ -211,21 +200,16 @@ def update(
     """
     if depth > _MAX_DEPTH:
         return None
-    found = None
+    changed = None
     for node in results.own_nodes(function):
         if _passes_on(facts, node, root):
             return None
-        found = found or _update_at(facts, node, root, cls, depth)
-    return found
+        changed = changed or _update_at(facts, node, root, cls, depth)
+    return changed
 
 
 def update_in_closure(facts: Facts, function: FunctionNode) -> str | None:
-    """Return what a function changes in an nnx module that it closes over; None if nothing is seen.
-
-    Args:
-      facts: the facts of the module.
-      function: the function.
-    """
+    """Return what a function changes in an nnx module that it closes over, None if nothing seen."""
     seen = {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
     for name in results.own_nodes(function):
         if not isinstance(name, ast.Name) or name.id in seen:
@@ -233,9 +217,9 @@ def update_in_closure(facts: Facts, function: FunctionNode) -> str | None:
         seen.add(name.id)
         cls = facts.names.class_around(name) if name.id == "self" else instance_class(facts, name)
         if isinstance(cls, ast.ClassDef) and library(facts, cls) == "nnx":
-            found = update(facts, function, name.id, cls)
-            if found is not None:
-                return found
+            changed = update(facts, function, name.id, cls)
+            if changed is not None:
+                return changed
     return None
 
 
@@ -251,7 +235,10 @@ def _passes_on(facts: Facts, node: ast.AST, root: str) -> bool:
 
 def _update_at(facts: Facts, node: ast.AST, root: str, cls: ast.ClassDef, depth: int) -> str | None:
     for target in _targets(node):
-        if _root(target) == root and not isinstance(target, ast.Name):
+        base = target
+        while isinstance(base, (ast.Attribute, ast.Subscript)):
+            base = base.value
+        if base is not target and isinstance(base, ast.Name) and base.id == root:
             return ast.unparse(target)
     if not isinstance(node, ast.Call):
         return None
@@ -264,7 +251,8 @@ def _update_at(facts: Facts, node: ast.AST, root: str, cls: ast.ClassDef, depth:
             method = facts.names.method(cls, attr)
             if method is not None and method.args.args:
                 return update(facts, method, method.args.args[0].arg, cls, depth + 1)
-            return _update_by_call(facts, node, attribute_class(facts, cls, attr), depth)
+            attribute = _only_class(_of_attribute(facts, cls, attr, None, 0))
+            return _update_by_call(facts, node, attribute, depth)
         case ast.Name():
             return _update_by_call(facts, node, instance_class(facts, node.func), depth)
     return None
@@ -288,12 +276,6 @@ def _targets(node: ast.AST) -> Iterator[ast.expr]:
             yield target
 
 
-def _root(node: ast.expr) -> str | None:
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else None
-
-
 # -- the other library's checkpoint --------------------------------------------------------------
 
 
@@ -306,9 +288,6 @@ def swap_checkpoint_api(
     the same keywords.
 
     Args:
-      facts: the facts of the module.
-      site: the checkpoint to replace.
-      qualname: the dotted name of the other checkpoint.
       keywords: the keywords that the other checkpoint takes.
     """
     callee = site.node.func if isinstance(site.node, ast.Call) else site.node

@@ -14,13 +14,7 @@ if TYPE_CHECKING:
 
 
 class FactoryCall(NamedTuple):
-    """A call of a policy factory, or a `functools.partial` of one.
-
-    Attributes:
-      call: the call.
-      name: the factory's name in `jax.checkpoint_policies`.
-      args: its positional arguments.
-    """
+    """A call of a policy factory, or a `functools.partial` of one."""
 
     call: ast.Call
     name: str
@@ -36,11 +30,11 @@ def name_of(facts: Facts, node: ast.expr) -> str | None:
 
     The name, such as `dots_saveable`, need not exist in jax. None is returned for anything else.
     """
-    found = {
+    policies = {
         apis.policy_name(origin.qualname) if isinstance(origin, External) else None
         for origin in facts.names.origins(node)
     }
-    return found.pop() if len(found) == 1 else None
+    return policies.pop() if len(policies) == 1 else None
 
 
 def leaves(node: ast.expr) -> Iterator[ast.expr]:
@@ -58,29 +52,25 @@ def leaves(node: ast.expr) -> Iterator[ast.expr]:
 
 def policy_arguments(facts: Facts) -> Iterator[ast.expr]:
     """Yield the expressions given to `policy=` of the checkpoint family or of its partials."""
-    found: dict[ast.expr, None] = {}
+    arguments: dict[ast.expr, None] = {}
     for site in facts.sites:
         node = site.keyword("policy")
         if node is not None:
-            found[node] = None
+            arguments[node] = None
     for call in facts.names.calls:
         for keyword in call.keywords:
             if (
                 keyword.arg == "policy"
-                and keyword.value not in found
+                and keyword.value not in arguments
                 and _is_checkpoint_call(facts, call)
             ):
-                found[keyword.value] = None
-    yield from found
+                arguments[keyword.value] = None
+    yield from arguments
 
 
 def _is_checkpoint_call(facts: Facts, call: ast.Call) -> bool:
-    """Return whether a call is one of the checkpoint family, or a partial of one."""
-    if facts.role(call.func, "checkpoint") is not None:
-        return True
-    return bool(
-        call.args and facts.is_partial(call) and facts.role(call.args[0], "checkpoint") is not None
-    )
+    callee = call.args[0] if call.args and facts.callees.is_partial(call) else call.func
+    return facts.callees.role(callee, "checkpoint") is not None
 
 
 def factory_calls(facts: Facts) -> Iterator[FactoryCall]:
@@ -94,7 +84,7 @@ def factory_calls(facts: Facts) -> Iterator[FactoryCall]:
     for call in facts.names.calls:
         if call.args and isinstance(call.args[0], (ast.Name, ast.Attribute)):
             name = name_of(facts, call.args[0])
-            if name in apis.FACTORIES and facts.is_partial(call):
+            if name in apis.FACTORIES and facts.callees.is_partial(call):
                 yield FactoryCall(call, name, tuple(call.args[1:]))
 
 

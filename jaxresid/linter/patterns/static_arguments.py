@@ -38,8 +38,6 @@ class StaticArguments(NamedTuple):
     """The static arguments of a site.
 
     Attributes:
-      site: the site.
-      node: the expression given.
       value: its value, where it is a literal.
       indices: the value as integers, () where it is none of the forms that the API takes.
     """
@@ -55,9 +53,7 @@ class Signature(NamedTuple):
 
     Attributes:
       home: the facts of the module that defines the function.
-      function: the function.
       parameters: the parameters that can be given by position and are counted.
-      defaults: default values by parameter name.
       open: whether it takes `*args` too.
     """
 
@@ -72,7 +68,6 @@ class VisibleCall(NamedTuple):
     """A visible call of a checkpointed function.
 
     Attributes:
-      call: the call.
       shift: how many counted arguments come before the first that the call gives.
     """
 
@@ -128,37 +123,39 @@ def _indices(value: object) -> tuple[int, ...]:
 def signature(facts: Facts, site: Site) -> Signature | None:
     """Return the parameters of what a site checkpoints, None where they are not visible."""
     origin = site.definition or _inside_lifted(facts, site.target)
-    home, found = facts.definition(origin) or (facts, origin)
-    if home is not facts and facts.is_class(site) != isinstance(found, ast.ClassDef):
+    home, definition = facts.definition(origin) or (facts, origin)
+    if home is not facts and facts.is_class(site) != isinstance(definition, ast.ClassDef):
         return None
     own_attribute = (
         isinstance(site.target, ast.Attribute)
         and isinstance(site.target.value, ast.Name)
         and site.target.value.id in {"self", "cls"}
     )
-    if isinstance(found, ast.ClassDef):
+    if isinstance(definition, ast.ClassDef):
         if site.api.library not in _LINEN or "methods" in site.arguments.keywords:
             return None
-        found = facts.names.method(found, "__call__")
-    elif isinstance(found, ast.Call) and site.target is not None:
+        definition = facts.names.method(definition, "__call__")
+    elif isinstance(definition, ast.Call) and site.target is not None:
         cls = nn_modules.instance_class(facts, site.target)
         if not isinstance(cls, ast.ClassDef) or nn_modules.library(facts, cls) != "haiku":
             return None
-        found, own_attribute = facts.names.method(cls, "__call__"), True
+        definition, own_attribute = facts.names.method(cls, "__call__"), True
     elif own_attribute and site.api.library not in {"jax", "haiku"}:
         return None
-    if not isinstance(found, (ast.FunctionDef, ast.Lambda)) or not _is_plain(home, site, found):
+    if not isinstance(definition, (ast.FunctionDef, ast.Lambda)) or not _is_plain(
+        home, site, definition
+    ):
         return None
-    args = found.args
+    args = definition.args
     parameters = [*args.posonlyargs, *args.args]
-    if own_attribute and home.names.class_of(found) is not None:
+    if own_attribute and home.names.class_of(definition) is not None:
         parameters = parameters[1:]
     defaulted = [*args.posonlyargs, *args.args][-len(args.defaults) or None :]
     defaults = {a.arg: d for a, d in zip(defaulted, args.defaults, strict=False)}
     keywords = zip(args.kwonlyargs, args.kw_defaults, strict=True)
     defaults |= {a.arg: d for a, d in keywords if d is not None}
     return Signature(
-        home, found, tuple(parameters[site.api.implicit :]), defaults, args.vararg is not None
+        home, definition, tuple(parameters[site.api.implicit :]), defaults, args.vararg is not None
     )
 
 
@@ -173,7 +170,7 @@ def _is_plain(facts: Facts, site: Site, function: FunctionNode) -> bool:
         origin = facts.names.single_origin(decorator)
         if not isinstance(origin, External):
             return False
-        roles = facts.roles(decorator)
+        roles = facts.callees.roles(decorator)
         transform = len(roles) == 1 and roles[0].kind == "transform" and roles[0].entry == "jit"
         if origin.qualname not in _PLAIN_DECORATORS and not transform:
             return False
@@ -191,7 +188,7 @@ def _inside_lifted(facts: Facts, node: ast.expr | None) -> Origin:
 
 
 def _is_lifted(facts: Facts, call: ast.Call) -> bool:
-    roles = facts.roles(call.func)
+    roles = facts.callees.roles(call.func)
     return len(roles) == 1 and (
         roles[0].qualname.startswith(_LIFTED) and roles[0].kind in {"loop", "transform"}
     )
@@ -202,7 +199,7 @@ def visible_calls(facts: Facts, site: Site) -> list[VisibleCall]:
 
     Calls with positional arguments that are not all visible are left out.
     """
-    uses = facts.site_uses(site)
+    uses = facts.flows.site_uses(site)
     if facts.is_class(site) or not isinstance(_inside_lifted(facts, site.target), ast.ClassDef):
         return list(_calls(facts, site, uses))
     return list(_calls_of_instances(facts, site, uses))  # `nn.remat(nn.scan(Block))()(x)`
@@ -211,7 +208,7 @@ def visible_calls(facts: Facts, site: Site) -> list[VisibleCall]:
 def _calls_of_instances(facts: Facts, site: Site, uses: tuple[Use, ...]) -> Iterator[VisibleCall]:
     for use in uses:
         if use.kind == "call" and _TRANSPARENT.issuperset(use.through):
-            yield from _calls(facts, site, facts.uses(use.node), instance=True)
+            yield from _calls(facts, site, facts.flows.uses(use.node), instance=True)
 
 
 def _calls(
@@ -222,22 +219,20 @@ def _calls(
         if not isinstance(call, ast.Call) or not _TRANSPARENT.issuperset(use.through):
             continue
         if use.kind == "loop" and _is_lifted(facts, call):
-            inner = facts.uses(call)
+            inner = facts.flows.uses(call)
             if "class" in use.through:
                 yield from _calls_of_instances(facts, site, inner)
             elif depth < MAX_DEPTH:
                 yield from _calls(facts, site, inner, depth=depth + 1)
-        elif use.kind == "derivative" and facts.role(call.func, "derivative") is not None:
-            yield from _calls(facts, site, facts.uses(call), depth=depth + 1)
-        elif use.kind == "call" and _is_visible(call):
+        elif use.kind == "derivative" and facts.callees.role(call.func, "derivative") is not None:
+            yield from _calls(facts, site, facts.flows.uses(call), depth=depth + 1)
+        elif (
+            use.kind == "call"
+            and not any(isinstance(a, ast.Starred) for a in call.args)
+            and getattr(call.func, "attr", "") not in {"apply", "init"}
+        ):
             shift = _shift(facts, site, call, use.through) + int(instance)
             yield VisibleCall(call, shift)
-
-
-def _is_visible(call: ast.Call) -> bool:
-    if any(isinstance(a, ast.Starred) for a in call.args):
-        return False
-    return not (isinstance(call.func, ast.Attribute) and call.func.attr in {"apply", "init"})
 
 
 def _shift(facts: Facts, site: Site, call: ast.Call, through: tuple[str, ...]) -> int:
@@ -253,12 +248,8 @@ def _shift(facts: Facts, site: Site, call: ast.Call, through: tuple[str, ...]) -
 
 def is_under_condition(facts: Facts, node: ast.AST) -> bool:
     """Return whether a call is made in one of several branches of its function."""
-    for parent in facts.names.ancestors(node):
-        if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            return False
-        if isinstance(parent, (ast.If, ast.IfExp, ast.Try, ast.Match)):
-            return True
-    return False
+    around = facts.names.path(node, inside=True)
+    return any(isinstance(p, (ast.If, ast.IfExp, ast.Try, ast.Match)) for p, _ in around)
 
 
 def is_array(signature: Signature, parameter: ast.arg) -> bool:

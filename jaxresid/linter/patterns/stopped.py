@@ -17,7 +17,7 @@ _STOPS = frozenset({"jax.lax.stop_gradient"})
 _TREE_MAPS = frozenset({"jax.tree.map", "jax.tree_map", "jax.tree_util.tree_map"})
 # Attributes of an array that no derivative passes through.
 STATIC = frozenset({"shape", "dtype", "ndim", "size"})
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
 _MAX_DEPTH = 6
 
 
@@ -71,7 +71,6 @@ def _is_filled(facts: Facts, binding: Binding, depth: int) -> bool:
 
 
 def _returns_stopped(facts: Facts, call: ast.Call, depth: int) -> bool:
-    """Return whether a function of this module hands on nothing that is not stopped."""
     function = facts.names.single_origin(call.func)
     if not isinstance(function, ast.FunctionDef) or function.decorator_list:
         return False
@@ -86,11 +85,11 @@ def _returns_stopped(facts: Facts, call: ast.Call, depth: int) -> bool:
 
 def is_stop(facts: Facts, call: ast.Call) -> bool:
     """Return whether a call is `stop_gradient(...)` or maps it over a tree."""
-    found = facts.names.qualnames(call.func)
-    if any(q in _STOPS for q in found):
+    qualnames = facts.names.qualnames(call.func)
+    if any(q in _STOPS for q in qualnames):
         return True
     return (
-        any(q in _TREE_MAPS for q in found)
+        any(q in _TREE_MAPS for q in qualnames)
         and bool(call.args)
         and any(q in _STOPS for q in facts.names.qualnames(call.args[0]))
     )
@@ -118,17 +117,14 @@ def _all_loads_stopped(facts: Facts, bindings: Iterable[Binding]) -> bool:
 
 
 def arguments_are_stopped(facts: Facts, site: Site, use: Use) -> bool:
-    """Return whether a call gives a site nothing that a derivative could be taken of.
-
-    The function must be visible, and read nothing of the functions around it.
-    """
+    """Return whether a call gives a visible, closed function nothing but stopped values."""
     call = use.node
     if not isinstance(call, ast.Call) or not {"jit", "vmap"}.issuperset(use.through):
         return False
-    given = [*call.args, *(k.value for k in call.keywords)]
+    arguments = [*call.args, *(k.value for k in call.keywords)]
     if any(k.arg is None for k in call.keywords):
         return False
-    arrays = [a for a in given if not isinstance(a, ast.Constant)]
+    arrays = [a for a in arguments if not isinstance(a, ast.Constant)]
     if not arrays or not all(is_stopped(facts, a) for a in arrays):
         return False
     return all(_is_closed(facts, target) for target in facts.targets(site))
@@ -138,25 +134,22 @@ def _is_closed(facts: Facts, target: object) -> bool:
     """Return whether all the arrays that a function sees are its arguments."""
     if isinstance(target, External):
         return target.qualname.startswith(("jax.numpy.", "jax.nn.", "jax.lax."))
-    if not isinstance(target, _FUNCTIONS):
+    if not isinstance(target, FunctionNode):
         return False
-    own: set[ast.AST] = {target, *(n for n in walk(target) if isinstance(n, _FUNCTIONS))}
+    own: set[ast.AST] = {target, *(n for n in walk(target) if isinstance(n, FunctionNode))}
     body = target.body if isinstance(target.body, list) else [target.body]
     for name in (n for part in body for n in walk(part)):
         if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load):
             for binding in facts.names.bindings(name):
                 home = facts.names.function(binding.node)
                 if binding.kind == "param":
-                    home = _function_of_parameter(facts, binding.node)
+                    around = facts.names.ancestors(binding.node)
+                    home = next((p for p in around if isinstance(p, FunctionNode)), None)
                 if home is not None and home not in own:
                     return False
                 if name.id == "self":
                     return False
     return True
-
-
-def _function_of_parameter(facts: Facts, argument: ast.AST) -> FunctionNode | None:
-    return next((p for p in facts.names.ancestors(argument) if isinstance(p, _FUNCTIONS)), None)
 
 
 def stops_inside(facts: Facts, site: Site) -> str:
@@ -183,7 +176,6 @@ def stops_inside(facts: Facts, site: Site) -> str:
 
 
 def _parameters(facts: Facts, function: FunctionNode, name: str) -> Iterable[Binding]:
-    """Yield the binding of a parameter, found at a name in the function's body that reads it."""
     for load in facts.names.loads.get(name, ()):
         for binding in facts.names.bindings(load):
             if binding.kind == "param" and binding.owner is function:

@@ -34,12 +34,10 @@ class TracedFlag:
     """An argument that a checkpoint traces although the function needs a Python value.
 
     Attributes:
-      name: the parameter.
       index: its position as the API counts, None where it can be given by keyword alone.
       kind: `string`, or `flag` where the function needs its truth.
       given: the call that gives it, None where every call does and none is visible.
       asked: the expression that needs its truth, for flags.
-      by_keyword: whether that call gives it by keyword.
     """
 
     name: str
@@ -51,13 +49,7 @@ class TracedFlag:
 
 
 class TracedFlags(NamedTuple):
-    """The flags and strings that a site traces.
-
-    Attributes:
-      home: the facts of the module that defines the function.
-      flags: each parameter once, in order.
-      static: the positions that should be static.
-    """
+    """The flags and strings that a site traces, and the positions that should be static."""
 
     home: Facts
     flags: tuple[TracedFlag, ...]
@@ -74,33 +66,27 @@ def traced_flags(facts: Facts, site: Site) -> TracedFlags | None:
         return None
     signature = static_arguments.signature(facts, site)
     static = static_arguments.static_indices(facts, site)
-    if signature is None or static is None or _is_prepared(facts, site):
+    is_prepared = checkpoint_calls.is_error_expected(facts, site.node)
+    if signature is None or static is None or is_prepared:
         return None
     marked = {i + len(signature.parameters) if i < 0 else i for i in static}
     calls = static_arguments.visible_calls(facts, site)
-    found: list[TracedFlag] = []
+    flags: list[TracedFlag] = []
     for index, parameter in enumerate(signature.parameters):
-        if index not in marked and not (index == 0 and _is_receiver(signature)):
-            found += _traced(facts, site, signature, parameter, index, calls)
+        is_self = index == 0 and signature.home.names.class_of(signature.function) is not None
+        if index not in marked and not is_self:
+            flags += _traced(facts, site, signature, parameter, index, calls)
     for parameter in signature.function.args.kwonlyargs:
-        found += _traced(facts, site, signature, parameter, None, calls)
-    if not found:
+        flags += _traced(facts, site, signature, parameter, None, calls)
+    if not flags:
         return None
     kept = {
         i
         for i in marked & set(range(len(signature.parameters)))
         if not static_arguments.is_array(signature, signature.parameters[i])
     }
-    needed = kept | {f.index for f in found if f.index is not None}
-    return TracedFlags(signature.home, tuple(found), tuple(sorted(needed)))
-
-
-def _is_prepared(facts: Facts, site: Site) -> bool:
-    return checkpoint_calls.is_error_expected(facts, site.node)
-
-
-def _is_receiver(signature: Signature) -> bool:
-    return signature.home.names.class_of(signature.function) is not None
+    needed = kept | {f.index for f in flags if f.index is not None}
+    return TracedFlags(signature.home, tuple(flags), tuple(sorted(needed)))
 
 
 def _traced(
@@ -111,26 +97,19 @@ def _traced(
     index: int | None,
     calls: list[VisibleCall],
 ) -> Iterator[TracedFlag]:
-    """Yield the parameter as a traced flag, if it is one."""
-    given = [
+    values = [
         (call, value, by_keyword)
         for call in calls
         for value, by_keyword in _values(site, call, parameter.arg, index)
     ]
-    if len(given) < len(calls):
-        given = [g for g in given if not static_arguments.is_under_condition(facts, g[0].call)]
+    if len(values) < len(calls):
+        values = [g for g in values if not static_arguments.is_under_condition(facts, g[0].call)]
     asked = branches.decision(signature.home, signature.function, parameter.arg)
-    for call, value, by_keyword in given:
+    for call, value, by_keyword in values:
         kind = _kind(facts, signature, parameter, value)
         if kind == "string" or (kind == "flag" and asked is not None):
-            yield TracedFlag(
-                parameter.arg,
-                index,
-                kind,
-                call.call,
-                asked if kind == "flag" else None,
-                by_keyword,
-            )
+            asked = asked if kind == "flag" else None
+            yield TracedFlag(parameter.arg, index, kind, call.call, asked, by_keyword)
             return
     if calls or asked is None or index is None or parameter.arg in signature.defaults:
         return
@@ -141,7 +120,6 @@ def _traced(
 def _values(
     site: Site, passed: VisibleCall, name: str, index: int | None
 ) -> Iterator[tuple[ast.expr, bool]]:
-    """Yield what a call gives for a parameter, and whether by keyword."""
     position = index - passed.shift if index is not None else -1
     if 0 <= position < len(passed.call.args):
         yield passed.call.args[position], False
@@ -153,7 +131,6 @@ def _values(
 
 
 def _kind(facts: Facts, signature: Signature, parameter: ast.arg, value: ast.expr) -> Kind | None:
-    """Return what kind of Python value is given for a parameter, None where that is not certain."""
     known = facts.names.constant(value)
     if known is not ...:
         if isinstance(known, str):

@@ -31,20 +31,17 @@ def is_unrolled(facts: Facts, loop: Loop) -> bool:
         return True
     if loop.qualname not in SCANS | _CURRIED_SCANS | _FORI and not loop.api.factory:
         return False
-    given = unroll_argument(loop)
-    return given is not None and _is_complete(facts, loop, given, length)
+    unroll = unroll_argument(loop)
+    return unroll is not None and _is_complete(facts, loop, unroll, length)
 
 
 def unrolling_choice(facts: Facts, loop: Loop) -> tuple[ast.expr, bool] | None:
-    """Return the test on which a loop is unrolled completely, with whether it has to hold.
-
-    It is that of `unroll=n if unroll_layers else 1`.
-    """
-    given = None if loop.arguments.dynamic else unroll_argument(loop)
-    bindings = facts.names.bindings(given) if isinstance(given, ast.Name) else ()
+    """Return the test and its truth of `unroll=n if unroll_layers else 1`, else None."""
+    unroll = None if loop.arguments.dynamic else unroll_argument(loop)
+    bindings = facts.names.bindings(unroll) if isinstance(unroll, ast.Name) else ()
     if len(bindings) == 1 and bindings[0].kind == "assign":
-        given = bindings[0].value
-    match given:
+        unroll = bindings[0].value
+    match unroll:
         case ast.IfExp(test=test, body=body, orelse=orelse):
             length = _length(facts, loop)
             arms = [_is_complete(facts, loop, arm, length) for arm in (body, orelse)]
@@ -52,14 +49,13 @@ def unrolling_choice(facts: Facts, loop: Loop) -> tuple[ast.expr, bool] | None:
     return None
 
 
-def _is_complete(facts: Facts, loop: Loop, given: ast.expr, length: int | None) -> bool:
-    """Return whether an unrolling leaves no loop of a loop with a length."""
-    unroll = _value(facts, given)
+def _is_complete(facts: Facts, loop: Loop, argument: ast.expr, length: int | None) -> bool:
+    unroll = _value(facts, argument)
     if unroll is True:
         return True
     if type(unroll) is int and length is not None:
         return 0 < length <= unroll
-    return _is_length(loop, given)
+    return _is_length(loop, argument)
 
 
 def unroll_argument(loop: Loop) -> ast.expr | None:
@@ -69,17 +65,13 @@ def unroll_argument(loop: Loop) -> ast.expr | None:
 
 
 def _length_argument(loop: Loop) -> ast.expr | None:
-    """Return the length that a scan or a stack of layers is given, None where it is given none."""
     if loop.api.factory:
         return loop.arguments.get(0, "num_layers")
     return loop.arguments.get(3 if loop.qualname in SCANS else None, "length")
 
 
 def _is_length(loop: Loop, unroll: ast.expr) -> bool:
-    """Return whether an unrolling is written as the loop's length.
-
-    That is `length=n, unroll=n`, or `len(xs)` and `xs.shape[0]` of its `xs`.
-    """
+    """Return whether an unrolling is written as the length, or as `len(xs)` or `xs.shape[0]`."""
     if isinstance(unroll, ast.Constant) or loop.qualname in _FORI:
         return False
     text = ast.unparse(unroll)
@@ -93,7 +85,6 @@ def _is_length(loop: Loop, unroll: ast.expr) -> bool:
 
 
 def _length(facts: Facts, loop: Loop) -> int | None:
-    """Return the length of a loop, None where its code does not say."""
     get = loop.arguments.get
     if loop.qualname in _FORI:
         lower, upper = _value(facts, get(0, "lower")), _value(facts, get(1, "upper"))
@@ -107,7 +98,6 @@ def _length(facts: Facts, loop: Loop) -> int | None:
 
 
 def _arange(facts: Facts, xs: ast.expr | None) -> int | None:
-    """Return the length of `jnp.arange(4)`, None for other expressions."""
     if not isinstance(xs, ast.Call) or len(xs.args) != 1 or xs.keywords:
         return None
     if "jax.numpy.arange" not in facts.names.qualnames(xs.func):
@@ -117,10 +107,7 @@ def _arange(facts: Facts, xs: ast.expr | None) -> int | None:
 
 
 def _value(facts: Facts, node: ast.expr | None) -> object:
-    """Return the value of a literal, of a name that has one, and of a parameter by default.
-
-    None is returned where it has no such value.
-    """
+    """Return the value of a literal, a name that has one or a parameter by default, else None."""
     bindings = facts.names.bindings(node) if isinstance(node, ast.Name) else ()
     if len(bindings) == 1 and bindings[0].kind == "param":
         return _default(facts, bindings[0])
@@ -129,11 +116,10 @@ def _value(facts: Facts, node: ast.expr | None) -> object:
 
 
 def _default(facts: Facts, parameter: Binding) -> object:
-    """Return the default of a parameter, None where a caller gives, or may give, another value."""
     function = parameter.owner
     if not isinstance(parameter.value, ast.Constant) or not isinstance(function, ast.FunctionDef):
         return None
-    if facts.remote_uses(function):
+    if facts.contexts.remote_uses(function):
         return None
     args = [*function.args.posonlyargs, *function.args.args]
     if facts.names.class_of(function) is not None:

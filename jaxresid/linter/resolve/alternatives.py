@@ -9,20 +9,16 @@ from typing import TYPE_CHECKING
 from jaxresid.linter.resolve.names import Origin
 
 if TYPE_CHECKING:
-    from jaxresid.linter.resolve.sites import SiteFinder
+    from jaxresid.linter.resolve.sites import Sites
 
 
-def is_other_arm(facts: SiteFinder, node: ast.AST, choice: ast.If, inside: bool) -> bool:
+def is_other_arm(facts: Sites, node: ast.AST, choice: ast.If, inside: bool) -> bool:
     """Return whether a node runs exactly where the given arm of an `if` does not.
 
     Args:
-      facts: the facts of the module.
-      node: the node.
-      choice: the `if`.
       inside: whether the given arm is its body.
     """
-    child = node
-    for parent in facts.names.ancestors(node):
+    for parent, child in facts.names.path(node):
         if parent is choice:
             return child in (choice.orelse if inside else choice.body)
         block = getattr(parent, "body", None)
@@ -31,20 +27,11 @@ def is_other_arm(facts: SiteFinder, node: ast.AST, choice: ast.If, inside: bool)
             last = (choice.body if inside else choice.orelse)[-1:]
             returned = bool(last) and isinstance(last[0], ast.Return)
             return returned and block.index(child) > block.index(choice)
-        child = parent
     return False
 
 
-def replaces_checkpoint(
-    facts: SiteFinder, call: ast.AST, is_target: Callable[[Origin], bool]
-) -> bool:
-    """Return whether a call takes the place of one of a checkpointed function, by some flag.
-
-    Args:
-      facts: the facts of the module.
-      call: the call.
-      is_target: whether what a site checkpoints is the function.
-    """
+def replaces_checkpoint(facts: Sites, call: ast.AST, is_target: Callable[[Origin], bool]) -> bool:
+    """Return whether a call takes the place of one of a checkpointed function, by some flag."""
     if not isinstance(call, ast.Call):
         return False
     callee: ast.expr = call

@@ -14,7 +14,6 @@ class CheckpointApi(NamedTuple):
     """One spelling of checkpoint.
 
     Attributes:
-      library: the library that it belongs to.
       target: name of the parameter that takes the function.
       keywords: what it accepts by keyword.
       positional: how many positional arguments it accepts.
@@ -225,10 +224,6 @@ OFFLOAD_FACTORIES = frozenset(
 )
 FACTORIES = NAME_FACTORIES | OFFLOAD_FACTORIES | {"save_from_both_policies"}
 POLICIES = PLAIN_POLICIES | FACTORIES
-# Classes that the release 0.11.0 alone had.
-POLICY_CLASSES = frozenset(
-    {"SaveOnlyTheseNames", "SaveAnyNamesButThese", "SaveAndOffloadOnlyTheseNames"}
-)
 POLICIES_MODULE = "checkpoint_policies"
 POLICY_MODULES = tuple(
     f"{parent}.{POLICIES_MODULE}."

@@ -18,8 +18,6 @@ class Role(NamedTuple):
     """The entry of one of the families that a callee is.
 
     Attributes:
-      kind: the family.
-      qualname: the qualified name of the entry.
       entry: the family's own data on it, as in `apis`; None for families without data.
       bound: the partial or factory calls that already gave arguments, outermost first.
     """
@@ -34,8 +32,6 @@ class CallArguments(NamedTuple):
     """The arguments of a call, including those that partials bound before.
 
     Attributes:
-      positional: the positional arguments.
-      keywords: the keyword arguments by name.
       dynamic: whether there are `*args` or `**kwargs` whose content is not visible.
     """
 
@@ -44,7 +40,7 @@ class CallArguments(NamedTuple):
     dynamic: bool
 
     def get(self, position: int | None, keyword: str) -> ast.expr | None:
-        """Return the argument at a position or by keyword, None where it is not given."""
+        """Return the argument at a position or by keyword, None where it is not part."""
         if keyword in self.keywords:
             return self.keywords[keyword].value
         if position is not None and position < len(self.positional):
@@ -59,38 +55,34 @@ class ImportIndex(Protocol):
         """Return the name under which something is defined."""
 
 
-class RoleResolver:
-    """A resolver of expressions to members of the families of `apis`."""
+class Callees:
+    """What the callees of a module are: members of the families of `apis`."""
 
-    names: Names
-    project: ImportIndex | None
-    path: Path | None
-    _known_roles: dict[ast.AST, tuple[Role, ...]]
+    def __init__(self, names: Names, project: ImportIndex | None, path: Path | None) -> None:
+        self._names, self._project, self._path = names, project, path
+        self._known: dict[ast.AST, tuple[Role, ...]] = {}
 
     def roles(self, node: ast.AST | None) -> tuple[Role, ...]:
         """Return the members of the families that a callee may be."""
         if node is None:
             return ()
-        if node not in self._known_roles:
-            self._known_roles[node] = tuple(self._roles(node))
-        return self._known_roles[node]
+        if node not in self._known:
+            self._known[node] = tuple(self._roles(node))
+        return self._known[node]
 
     def _roles(self, node: ast.AST, depth: int = 0) -> Iterator[Role]:
         if depth > MAX_DEPTH:
             return
-        for origin in self.names.origins(node):
+        for origin in self._names.origins(node):
             match origin:
                 case External(qualname):
-                    role = self._external(qualname)
+                    if self._project is not None:
+                        qualname = self._project.canonical(qualname, self._path)
+                    role = _role(qualname)
                     if role is not None:
                         yield role
                 case ast.Call():
                     yield from self._of_call(origin, depth)
-
-    def _external(self, qualname: str) -> Role | None:
-        if self.project is not None:
-            qualname = self.project.canonical(qualname, self.path)
-        return _role(qualname)
 
     def _of_call(self, call: ast.Call, depth: int) -> Iterator[Role]:
         """Yield the roles of a call's result: those of a partial, or of a checkpoint factory."""
@@ -115,25 +107,20 @@ class RoleResolver:
         return role is not None and role.entry == "partial"
 
     def arguments(self, call: ast.Call | None, role: Role) -> CallArguments:
-        """Return a call's arguments together with those bound before it.
-
-        Args:
-          call: the call; None where only bound arguments exist.
-          role: the role of its callee.
-        """
+        """Return a call's arguments with those bound before it, or these alone without a call."""
         positional: list[ast.expr] = []
         keywords: dict[str, ast.keyword] = {}
         dynamic = False
-        for given in (*reversed(role.bound), *((call,) if call is not None else ())):
-            args = given.args
-            if given in role.bound and self.is_partial(given):
+        for part in (*reversed(role.bound), *((call,) if call is not None else ())):
+            args = part.args
+            if part in role.bound and self.is_partial(part):
                 args = args[1:]
             for arg in args:
                 if isinstance(arg, ast.Starred):
                     dynamic = True
                     break
                 positional.append(arg)
-            for keyword in given.keywords:
+            for keyword in part.keywords:
                 if keyword.arg is not None:
                     keywords[keyword.arg] = keyword
                 else:
@@ -145,17 +132,16 @@ class RoleResolver:
         return CallArguments(tuple(positional), keywords, dynamic)
 
     def _unpacked(self, node: ast.expr) -> dict[str, ast.keyword] | None:
-        """Return the keywords of `**{...}` and `**dict(...)`, None where they are not literal."""
-        origin = self.names.single_origin(node)
+        origin = self._names.single_origin(node)
         match origin:
             case ast.Dict():
-                found: dict[str, ast.keyword] = {}
+                keywords: dict[str, ast.keyword] = {}
                 for key, value in zip(origin.keys, origin.values, strict=True):
                     if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
                         return None
                     keyword = ast.keyword(arg=key.value, value=value)
-                    found[key.value] = ast.copy_location(keyword, value)
-                return found
+                    keywords[key.value] = ast.copy_location(keyword, value)
+                return keywords
             case ast.Call(func=ast.Name(id="dict"), args=[]) if all(
                 k.arg is not None for k in origin.keywords
             ):
@@ -164,7 +150,6 @@ class RoleResolver:
 
 
 def _role(qualname: str) -> Role | None:
-    """Return the member of the families that a fully qualified name is, None if it is none."""
     if qualname in apis.CHECKPOINTS:
         return Role("checkpoint", qualname, apis.CHECKPOINTS[qualname])
     loop = apis.loop(qualname)

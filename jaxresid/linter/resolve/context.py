@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 from jaxresid.linter.resolve import alternatives
 from jaxresid.linter.resolve.callees import ImportIndex
 from jaxresid.linter.resolve.names import Definition, FunctionNode
-from jaxresid.linter.resolve.sites import Site
-from jaxresid.linter.resolve.uses import PLAIN, RemoteUse, Use, UseResolver
+from jaxresid.linter.resolve.sites import Site, Sites
+from jaxresid.linter.resolve.uses import PLAIN, Flows, RemoteUse, Use
 
 # How many callers, or functions around one another, are followed up; beyond them is unknown.
 _MAX_CALLERS = 50
@@ -28,11 +28,6 @@ class Context:
     """The context in which the code at a place runs, as far as the module shows.
 
     Attributes:
-      reverse: whether it is under a reverse-mode derivative.
-      forward: whether a forward-mode derivative is taken of it.
-      loop: whether a staged loop or map runs it.
-      branch: whether it is one of the branches of a conditional.
-      checkpoint: whether a checkpoint contains it.
       rule: whether it belongs to a custom derivative rule.
       only_rule: whether nothing runs it but such rules, which are not differentiated.
       python_loop: whether a Python loop, or comprehension, repeats it where it is written.
@@ -73,30 +68,40 @@ class Callers(ImportIndex, Protocol):
         """Return what the other modules do with a function."""
 
 
-class ContextResolver(UseResolver):
-    """A resolver of the context that code runs in, which follows callers."""
+class Contexts:
+    """Under what the code of a module runs, callers in other modules included.
 
-    project: Callers | None
-    remote: bool
-    _contexts: dict[ast.AST, Context]
-    _arounds: dict[FunctionNode, Around | None]
+    Args:
+      remote: whether this module is itself looked at for another, and so asks no further.
+    """
+
     _depth = 0
 
-    def context(self, node: ast.AST) -> Context:
+    def __init__(
+        self,
+        sites: Sites,
+        flows: Flows,
+        project: Callers | None,
+        path: Path | None,
+        *,
+        remote: bool,
+    ) -> None:
+        self._sites, self._names, self._flows = sites, sites.names, flows
+        self._project, self._path, self._remote = project, path, remote
+        self._contexts: dict[ast.AST, Context] = {}
+        self._arounds: dict[FunctionNode, Around | None] = {}
+
+    def at(self, node: ast.AST) -> Context:
         """Return the context in which the code at `node` runs."""
         context = Context()
-        child: ast.AST = node
-        for parent in self.names.ancestors(node):
+        for parent, child in self._names.path(node, inside=True):
             if isinstance(parent, (ast.For, ast.While, ast.AsyncFor)) and (
                 child in parent.body or child in parent.orelse
             ):
                 context.python_loop = True
             if isinstance(parent, (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)):
                 context.python_loop = True
-            if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-                break
-            child = parent
-        function = self.names.function(node)
+        function = self._names.function(node)
         if function is not None:
             outer = self._function_context(function)
             _merge(context, outer)
@@ -119,20 +124,20 @@ class ContextResolver(UseResolver):
         return context
 
     def _fill(self, function: FunctionNode, context: Context) -> None:
-        uses = self.uses(function)
+        uses = self._flows.uses(function)
         for use in uses:
             if use.kind == "checkpoint":
                 context.checkpoint = True
-                site = self.site_of(use.node)
-                for after in self.site_uses(site) if site is not None else ():
+                site = self._sites.site_of(use.node)
+                for after in self._flows.site_uses(site) if site is not None else ():
                     self._add(context, after)
             else:
                 self._add(context, use)
-        enclosing = self.names.function(function)
+        enclosing = self._names.function(function)
         elsewhere = self.remote_uses(function) if enclosing is None else ()
         context.only_rule = self._has_custom_vjp(function) or (
             bool(uses or elsewhere)
-            and all(is_rule(use, self.context(use.node)) for use in uses)
+            and all(is_rule(use, self.at(use.node)) for use in uses)
             and all(use.in_rule for use in elsewhere)
         )
         if enclosing is not None:
@@ -144,19 +149,14 @@ class ContextResolver(UseResolver):
             self._add_remote(elsewhere, function, context)
 
     def _has_custom_vjp(self, function: FunctionNode) -> bool:
-        """Return whether a decorator replaces the function's reverse pass.
-
-        If so, the function's own body is never differentiated.
-        """
         return not isinstance(function, ast.Lambda) and any(
             not role.qualname.endswith("jvp")
             for decorator in function.decorator_list
-            for role in self.roles(decorator)
+            for role in self._sites.callees.roles(decorator)
             if role.kind == "custom"
         )
 
     def _add(self, context: Context, use: Use) -> None:
-        """Add what one use of a function tells about the context of the code in it."""
         match use.kind:
             case "derivative" if use.mode == "reverse":
                 context.reverse = True
@@ -167,9 +167,9 @@ class ContextResolver(UseResolver):
                     context.branch = True
                 else:
                     context.loop = True
-                _merge(context, self.context(use.node))
+                _merge(context, self.at(use.node))
             case "call":
-                _merge(context, self.context(use.node))
+                _merge(context, self.at(use.node))
             case "rule":
                 context.rule = True
             case "returned" | "escapes":
@@ -178,7 +178,6 @@ class ContextResolver(UseResolver):
     def _add_remote(
         self, uses: tuple[RemoteUse, ...], function: FunctionNode, context: Context
     ) -> None:
-        """Add what other modules of the project do with a function of this one."""
         for use in uses:
             match use.kind:
                 case "derivative":
@@ -200,13 +199,15 @@ class ContextResolver(UseResolver):
         """
         if use.kind != "call" or not PLAIN.issuperset(use.through):
             return None
-        function = self.names.function(use.node)
-        if getattr(function, "name", "") in _SET_UP and _makes_instance(use.node):
+        function = self._names.function(use.node)
+        func = use.node.func if isinstance(use.node, ast.Call) else None
+        callee = getattr(func, "attr", getattr(func, "id", ""))
+        if getattr(function, "name", "") in _SET_UP and callee[:1].isupper():
             functions = [
-                self.names.function(u.node)
+                self._names.function(u.node)
                 if u.kind == "call" and PLAIN.issuperset(u.through)
                 else None
-                for u in self.uses(use.node)
+                for u in self._flows.uses(use.node)
             ]
             if not functions or function in functions:
                 return None
@@ -228,93 +229,73 @@ class ContextResolver(UseResolver):
         return self._arounds[function]
 
     def _find_around(self, function: FunctionNode) -> Around | None:
-        uses, owner = self.uses(function), self.names.class_of(function)
+        uses, owner = self._flows.uses(function), self._names.class_of(function)
         called = owner is not None and getattr(function, "name", "") == "__call__"
         if owner is not None and called:
-            uses = (*uses, *self.uses(owner))
+            uses = (*uses, *self._flows.uses(owner))
         shared: Definition | None = owner if called else function if owner is None else None
-        name = self.names.qualname(shared) if shared is not None else None
+        name = self._names.qualname(shared) if shared is not None else None
         names = (name,) if name is not None else ()
         uses = tuple(
             use
             for use in uses
             if not alternatives.replaces_checkpoint(
-                self, use.node, lambda t: t is not None and t in (function, owner)
+                self._sites, use.node, lambda t: t is not None and t in (function, owner)
             )
         )
         if not uses:
             return Around((), names, names) if names else None
-        found: list[Around | None] = [Around((), names)]
+        parts: list[Around | None] = [Around((), names)]
         for use in uses:
             if use.kind == "checkpoint" and PLAIN.issuperset(use.through):
-                site = self.site_of(use.node)
+                site = self._sites.site_of(use.node)
                 inside = Around((site,)) if site and not site.api.loop else None
                 if site is not None and site.definition is function:
                     return inside  # whoever calls it
-                found.append(inside)
+                parts.append(inside)
             else:
-                found.append(self.around(use))
-        return _together(found)
+                parts.append(self.around(use))
+        return _together(parts)
 
     def remote_uses(self, definition: Definition) -> tuple[RemoteUse, ...]:
         """Return what the other modules of the project do with a definition of this one."""
-        if self.project is None or self.remote or self.names.class_of(definition) is not None:
+        if self._project is None or self._remote or self._names.class_of(definition) is not None:
             return ()  # a method is reached through instances, which nobody can follow
-        qualname = self.names.qualname(definition)
+        qualname = self._names.qualname(definition)
         if qualname is None:
             return ()
-        return self.project.remote_uses(qualname, self.path)
+        return self._project.remote_uses(qualname, self._path)
 
     @cached_property
     def _imported_loads(self) -> dict[str, tuple[ast.expr, ...]]:
         """The places that may read something of another module, by its own name there."""
-        found: dict[str, list[ast.expr]] = {}
-        for attribute in self.names.attributes:
-            found.setdefault(attribute.attr, []).append(attribute)
-        for name, bindings in sorted(self.names.root.bindings.items()):
+        by_last: dict[str, list[ast.expr]] = {}
+        for attribute in self._names.attributes:
+            by_last.setdefault(attribute.attr, []).append(attribute)
+        for name, bindings in sorted(self._names.root.bindings.items()):
             for last in {b.qualname.rpartition(".")[2] for b in bindings if b.kind == "import"}:
-                found.setdefault(last, []).extend(self.names.loads.get(name, ()))
-        return {last: tuple(dict.fromkeys(nodes)) for last, nodes in found.items()}
+                by_last.setdefault(last, []).extend(self._names.loads.get(name, ()))
+        return {last: tuple(dict.fromkeys(nodes)) for last, nodes in by_last.items()}
 
     def external_loads(self, last: str) -> dict[str, list[ast.expr]]:
-        """Return where this module reads what has a name in another one, by its dotted names.
-
-        Args:
-          last: the last part of the dotted name.
-        """
-        assert self.project is not None
-        found: dict[str, list[ast.expr]] = {}
+        """Return where this module reads what has this last name in others, by its dotted names."""
+        assert self._project is not None
+        by_name: dict[str, list[ast.expr]] = {}
         for node in self._imported_loads.get(last, ()):
-            qualnames = self.names.qualnames(node)
-            for name in {self.project.canonical(q, self.path) for q in qualnames}:
-                found.setdefault(name, []).append(node)
-        return found
+            qualnames = self._names.qualnames(node)
+            for name in {self._project.canonical(q, self._path) for q in qualnames}:
+                by_name.setdefault(name, []).append(node)
+        return by_name
 
     @property
     def imported_words(self) -> Set[str]:
         """What `external_loads` has an answer for."""
         return self._imported_loads.keys()
 
-    def flow(self, node: ast.AST) -> tuple[Use, ...]:
-        """Return the places where the value of an expression goes."""
-        return self._unique(self._flow(node, (), 0))
-
 
 def is_rule(use: Use, context: Context) -> bool:
-    """Return whether a use is, or is only in, a rule of a custom derivative.
-
-    Args:
-      use: the use of a function.
-      context: the context of the place where it is used.
-    """
+    """Return whether a use is, or is only in, a rule of a custom derivative."""
     return use.kind == "rule" or "custom" in use.through or context.only_rule
-
-
-def _makes_instance(node: ast.AST) -> bool:
-    """Return whether a call is one of a class, as far as its spelling tells."""
-    func = node.func if isinstance(node, ast.Call) else None
-    name = getattr(func, "attr", getattr(func, "id", ""))
-    return isinstance(name, str) and name[:1].isupper()
 
 
 def _together(parts: Iterable[Around | None]) -> Around | None:

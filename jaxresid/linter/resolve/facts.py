@@ -4,27 +4,28 @@ A *site* is one use of the checkpoint family. The *uses* of a value (a function,
 function, a gradient function) are the places it reaches. The *context* of a place is the context
 that its code runs in.
 
-Most of what `Facts` has is inherited: `sites`, `policy`, `named`, `loops` and `derivatives` are in
-`sites`, `uses` in `uses`, `context` in `context`, `role` in `callees`; `facts.names` is in `names`.
+`Facts` has the sites, policies, names and loops of its module (`sites`), and asks other parts:
+`facts.names` what a name refers to, `facts.callees` what a callee is (`callees`), `facts.flows`
+where a value goes (`uses`), `facts.contexts` under what code runs (`context`).
 """
 
 from __future__ import annotations
 
 import ast
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from jaxresid.linter.resolve.callees import CallArguments, Role
-from jaxresid.linter.resolve.context import Callers, Context, ContextResolver
+from jaxresid.linter.resolve.callees import CallArguments, Callees, Role
+from jaxresid.linter.resolve.context import Callers, Context, Contexts
 from jaxresid.linter.resolve.names import Definition, External, Names, Origin
-from jaxresid.linter.resolve.sites import Derivative, Loop, Named, Policy, Site
-from jaxresid.linter.resolve.uses import Use
+from jaxresid.linter.resolve.sites import Loop, Named, Policy, Site, Sites
+from jaxresid.linter.resolve.uses import Flows, Use
 
 __all__ = [
     "CallArguments",
     "Context",
-    "Derivative",
     "Facts",
     "Loop",
     "Named",
@@ -63,23 +64,17 @@ class OtherModules(Callers, Protocol):
         """Return what a name of another module is there, with the facts of that module."""
 
 
-class Facts(ContextResolver):
+class Facts(Sites):
     """Everything that one module shows about its checkpoints.
 
     Args:
-      source: the module's source.
-      tree: its syntax tree.
       module: its dotted name; "" where it is not known.
-      is_package: whether the file is an `__init__.py`.
       project: answers for other modules; None where only this file is known.
       target_jax: the jax that the code is written for; None for the newest.
-      path: the file, for imports of its neighbours.
       names: the names of the tree, where they are known.
       remote: whether the module is looked at only to answer a question of another; it then asks no
         further itself.
     """
-
-    project: OtherModules | None
 
     def __init__(
         self,
@@ -94,24 +89,18 @@ class Facts(ContextResolver):
         names: Names | None = None,
         remote: bool = False,
     ) -> None:
-        self.source = source
+        names = names or Names(tree, module, is_package)
+        super().__init__(source, names, Callees(names, project, path))
         self.path = path
         self.remote = remote
-        self.names = names or Names(tree, module, is_package)
         self.project = project
         self.target_jax = target_jax
-        self._known_roles = {}
-        self._uses: dict[tuple[ast.AST, int], tuple[Use, ...]] = {}
-        self._contexts: dict[ast.AST, Context] = {}
-        self._arounds = {}
+        own = weakref.proxy(self)  # without a cycle trees go at once, not when Python looks for one
+        self.flows = Flows(own)
+        self.contexts = Contexts(own, self.flows, project, path, remote=remote)
 
     def jax_is(self, at_least: tuple[int, int], below: tuple[int, int] | None = None) -> bool:
-        """Return whether the targeted jax is in a range of versions; no target means the newest.
-
-        Args:
-          at_least: the first version of the range.
-          below: the first version after the range; None for no upper bound.
-        """
+        """Return whether the targeted jax is in a range of versions; no target means the newest."""
         target = self.target_jax or (999, 0)
         return at_least <= target and (below is None or target < below)
 
@@ -121,7 +110,7 @@ class Facts(ContextResolver):
         It is looked up in the other modules of the project where it is imported from one. None is
         returned for what is defined several times, or not in the project.
         """
-        if isinstance(origin, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+        if isinstance(origin, Definition):
             return self, origin
         if not isinstance(origin, External) or self.project is None or self.remote:
             return None

@@ -24,13 +24,7 @@ _ASKED_ABOUT = (b"checkpoint", b"remat")
 
 
 class ModuleNames:
-    """The names that a project's modules give to what they import and define.
-
-    Args:
-      modules: the modules.
-      contents: their bytes.
-      tree_of: returns the tree of a module, None where it does not parse.
-    """
+    """The names that a project's modules give to what they import and define."""
 
     def __init__(
         self,
@@ -48,7 +42,6 @@ class ModuleNames:
 
     @cached_property
     def _top_level(self) -> frozenset[str]:
-        """The first components of what can be imported from the project."""
         return frozenset(
             part
             for m in self._modules

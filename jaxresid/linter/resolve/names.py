@@ -19,8 +19,7 @@ from jaxresid.linter.text.trees import NODE_FIELDS
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
+
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 # The most frequent nodes that bind nothing; the others go through a long chain of cases.
 _NOTHING_TO_RECORD = frozenset(
@@ -53,14 +52,11 @@ class Binding:
     """One place that gives a name a value.
 
     Attributes:
-      kind: what kind of statement or target binds.
-      name: the name that is bound.
       node: the statement, argument or target that binds.
       owner: the module, class, function or comprehension that the name is bound in.
       value: the expression bound, where it is one and is bound whole.
       qualname: for imports, the dotted name.
       element: whether `value` is a container, and what is bound is one of its elements.
-      order: the position of the binding in source order.
     """
 
     kind: Literal["import", "def", "class", "assign", "param", "for", "other"]
@@ -92,9 +88,7 @@ class Names:
     """The names of one module.
 
     Args:
-      tree: the module.
       module: its dotted name, or "" where it is not known; relative imports need it.
-      is_package: whether the file is an `__init__.py`.
       bodies: whether the bodies of functions count; those of methods do, as they set attributes.
     """
 
@@ -167,7 +161,6 @@ class Names:
                     stack.append((value, of_field))
 
     def _is_outside_classes(self, node: ast.AST, scope: Scope) -> bool:
-        """Return whether a node is a function that no class contains."""
         is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         return is_function and self._class_around(scope) is None
 
@@ -237,10 +230,7 @@ class Names:
         return scope
 
     def _known_target(self, node: ast.Name) -> bool:
-        """Return whether the statement around a stored name has already bound it.
-
-        It always has, except for `del`, augmented assignment and bare annotations.
-        """
+        """Return whether a stored name is bound already: not by `del` and augmented assignment."""
         parent = self.parents.get(node)
         return not isinstance(parent, (ast.Delete, ast.AugAssign))
 
@@ -357,22 +347,33 @@ class Names:
 
         A decorator or a default belongs to the function around the one that it is written on.
         """
-        child = node
-        for parent in self.ancestors(node):
+        for parent, child in self.path(node):
             if isinstance(parent, ast.Lambda) and child is parent.body:
                 return parent
             if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and any(
                 child is s for s in parent.body
             ):
                 return parent
-            child = parent
         return None
+
+    def path(self, node: ast.AST, *, inside: bool = False) -> Iterator[tuple[ast.AST, ast.AST]]:
+        """Yield the nodes that contain `node`, innermost first, each with the part it is in.
+
+        Args:
+          inside: whether to end before the innermost function.
+        """
+        child = node
+        for parent in self.ancestors(node):
+            if inside and isinstance(parent, FunctionNode):
+                return
+            yield parent, child
+            child = parent
 
     def functions_around(self, node: ast.AST) -> Iterator[FunctionNode]:
         """Yield the functions that contain `node`, innermost first."""
-        while (found := self.function(node)) is not None:
-            yield found
-            node = found
+        while (function := self.function(node)) is not None:
+            yield function
+            node = function
 
     def class_of(self, function: ast.AST) -> ast.ClassDef | None:
         """Return the class whose body directly holds a function, None if there is none."""
@@ -391,9 +392,16 @@ class Names:
         for parent in self.ancestors(node):
             if isinstance(parent, ast.ClassDef):
                 parts.insert(0, parent.name)
-            elif isinstance(parent, _FUNCTIONS):
+            elif isinstance(parent, FunctionNode):
                 return None
         return ".".join([self.module, *parts] if self.module else parts)
+
+    def scopes_around(self, node: ast.AST) -> Iterator[Scope]:
+        """Yield the scopes around an expression except the module's, innermost first."""
+        scope = next((s for n in ast.walk(node) if (s := self.scopes.get(n))), None)
+        while scope is not None and scope is not self.root:
+            yield scope
+            scope = scope.parent
 
     # -- what a name refers to ---------------------------------------------------------------
 
@@ -420,10 +428,7 @@ class Names:
     def _reaching(
         self, bindings: list[Binding], use: ast.AST | None, scope: Scope
     ) -> tuple[Binding, ...]:
-        """Return those of a scope's bindings of one name that reach a use.
-
-        Where `use` is None, they are those that reach the end of the scope.
-        """
+        """Return the bindings of one name that reach a use, or the end of the scope for None."""
         reaching: list[Binding] = []
         around = set(self.ancestors(use)) if use is not None else None
         last, found = len(bindings), use is None
@@ -462,14 +467,11 @@ class Names:
         )
 
     def _other_branch(self, one: ast.AST, other: ast.AST) -> bool:
-        """Return whether two nodes are in different branches of one `if` or `match`.
-
-        If so, neither sees the other.
-        """
+        """Return whether two nodes are in different branches of one `if` or `match`."""
         if not any(isinstance(parent, (ast.If, ast.Match)) for parent in self.ancestors(one)):
             return False
-        path = dict(self._path(one))
-        for parent, child in self._path(other):
+        path = dict(self.path(one))
+        for parent, child in self.path(other):
             if parent in path:
                 mine, its = path[parent], child
                 if isinstance(parent, ast.Match):
@@ -480,12 +482,6 @@ class Names:
                     )
                 return False
         return False
-
-    def _path(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-        child = node
-        for parent in self.ancestors(node):
-            yield parent, child
-            child = parent
 
     def _unconditional(self, binding: Binding, around: set[ast.AST] | None, scope: Scope) -> bool:
         """Return whether every path to the use passes this binding."""
@@ -521,12 +517,12 @@ class Names:
             return (None,)
         self._pending.add(node)
         try:
-            found = tuple(dict.fromkeys(self._compute(node)))
+            origins = tuple(dict.fromkeys(self._compute(node)))
         finally:
             self._pending.discard(node)
         if not self._cut or not self._pending:
-            self._origins[node] = found  # what a cut answered holds for this question alone
-        return found
+            self._origins[node] = origins  # what a cut answered holds for this question alone
+        return origins
 
     def _compute(self, node: ast.AST) -> Iterator[Origin]:
         match node:
@@ -647,14 +643,14 @@ class Names:
     @cached_property
     def appended(self) -> dict[ast.List, list[ast.expr]]:
         """What is appended to each list that is written as empty: `blocks = []` and later."""
-        found: dict[ast.List, list[ast.expr]] = {}
+        by_list: dict[ast.List, list[ast.expr]] = {}
         for call in self.calls:
             match call:
                 case ast.Call(func=ast.Attribute(value=container, attr="append"), args=[value]):
                     origin = self.single_origin(container)
                     if isinstance(origin, ast.List) and not origin.elts:
-                        found.setdefault(origin, []).append(value)
-        return found
+                        by_list.setdefault(origin, []).append(value)
+        return by_list
 
     def loads_of(self, binding: Binding) -> Iterator[ast.Name]:
         """Yield the places that read the value a binding gave."""
@@ -667,10 +663,7 @@ class Names:
         yield from readers.get(binding, ())
 
     def constant(self, node: ast.AST | None) -> object:
-        """Return the value of a literal expression, else `Ellipsis`.
-
-        Literals are strings, numbers, and tuples of them.
-        """
+        """Return the value of a string, a number or a tuple of them, else `Ellipsis`."""
         origin = self.single_origin(node)
         if not isinstance(origin, ast.expr):
             return ...
@@ -703,8 +696,6 @@ def imported_from(package: str, level: int, module: str) -> str:
 
     Args:
       package: the package of the file that imports.
-      level: the number of dots.
-      module: the name after them.
     """
     if not level:
         return module

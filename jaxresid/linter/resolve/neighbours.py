@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from jaxresid.linter.resolve.alternatives import replaces_checkpoint
-from jaxresid.linter.resolve.apis import LoopApi
 from jaxresid.linter.resolve.contents import FileWords
 from jaxresid.linter.resolve.context import is_rule
 from jaxresid.linter.resolve.facts import Facts
@@ -37,13 +36,7 @@ _MAX_KEPT = 1_000_000
 
 @dataclass
 class ParsedModule:
-    """A module of the project that was parsed.
-
-    Attributes:
-      source: its source.
-      tree: its tree.
-      module: what it is in the project.
-    """
+    """A module of the project that was parsed."""
 
     source: SourceText
     tree: ast.Module
@@ -60,7 +53,6 @@ class Remembered:
     """What is known of files by their content alone, from one run of a process to the next.
 
     Attributes:
-      words: their words.
       parsed: their trees and names, with the content that they are of, the last used last.
     """
 
@@ -108,13 +100,7 @@ class _Known:
 
 
 class Neighbours:
-    """The files of a project, as others ask for them.
-
-    Args:
-      parse: parses a file, None where that fails.
-      make: makes facts of what was parsed.
-      askable: what may be asked of other modules.
-    """
+    """The files of a project, as others ask for them."""
 
     def __init__(
         self,
@@ -135,7 +121,6 @@ class Neighbours:
     # -- trees -------------------------------------------------------------------------------
 
     def _load(self, path: Path) -> _Kept | None:
-        """Return the tree of a file, None where it does not parse."""
         kept = self._kept.pop(path, None)
         if kept is None:
             with reading(path):
@@ -231,8 +216,8 @@ def _write_uses(
     uses: dict[str, tuple[RemoteUse, ...]], facts: Facts, askable: Askable, words: Set[str]
 ) -> None:
     """Add what a file does with each thing that may be asked for, whose names are the words."""
-    for last in facts.imported_words & words:
-        for qualname in facts.external_loads(last):
+    for last in facts.contexts.imported_words & words:
+        for qualname in facts.contexts.external_loads(last):
             if _is_askable(qualname, askable):
                 _write_use(uses, facts, qualname)
 
@@ -247,19 +232,19 @@ def _write_use(uses: dict[str, tuple[RemoteUse, ...]], facts: Facts, qualname: s
             facts.project.canonical(target.qualname, facts.path) == qualname
         )
 
-    found = []
-    for node in facts.external_loads(qualname.rpartition(".")[2]).get(qualname, ()):
-        for use in facts.flow(node):
-            context = facts.context(use.node)
+    remote_uses = []
+    for node in facts.contexts.external_loads(qualname.rpartition(".")[2]).get(qualname, ()):
+        for use in facts.flows.flow(node):
+            context = facts.contexts.at(use.node)
             place: Any = use.node if hasattr(use.node, "lineno") else node
-            found.append(
+            remote_uses.append(
                 RemoteUse(
                     use.kind,
                     derivative_name(facts, use),
                     facts.source.path,
                     facts.source.span(place),
                     use.mode == "forward",
-                    context.loop or _is_loop(use.api),
+                    context.loop or (use.api is not None and use.api.kind != "branch"),
                     context.reverse,
                     is_rule(use, context),
                     use.through,
@@ -267,11 +252,11 @@ def _write_use(uses: dict[str, tuple[RemoteUse, ...]], facts: Facts, qualname: s
                     _remote_around(facts, use),
                 )
             )
-    uses[qualname] = tuple(found)
+    uses[qualname] = tuple(remote_uses)
 
 
 def _remote_around(facts: Facts, use: Use) -> RemoteAround | None:
-    around = facts.around(use)
+    around = facts.contexts.around(use)
     if around is None or facts.path is None:
         return None
     places = [
@@ -279,7 +264,3 @@ def _remote_around(facts: Facts, use: Use) -> RemoteAround | None:
         for site in around.sites
     ]
     return RemoteAround(places[0] if places else None, around.names, around.unused, facts.path)
-
-
-def _is_loop(api: LoopApi | None) -> bool:
-    return api is not None and api.kind != "branch"

@@ -37,8 +37,6 @@ class Project:
       complete: whether these are known to be all: a rule about what no file does may then report.
       contents: bytes of files that were read before, or that replace what is in the file, such as
         an editor's buffer.
-      target_jax: the jax that the code is written for; None for the newest.
-      display_paths: how the path of a file is shown to the user.
       remembered: what is known of files from a run before this one.
     """
 
@@ -87,9 +85,9 @@ class Project:
 
     def _parse(self, path: Path) -> ParsedModule | None:
         content = self.contents.content(path)
-        found = self._remembered.find(path, content) if self._remembered is not None else None
-        if found is not None:
-            return found
+        known = self._remembered.find(path, content) if self._remembered is not None else None
+        if known is not None:
+            return known
         shown = self._shown.get(path, str(path))
         try:
             source = SourceText.decode(content, shown)
@@ -131,7 +129,6 @@ class Project:
         gives `jax.checkpoint`.
 
         Args:
-          qualname: the dotted name.
           importer: the file that uses the name; it may import modules from its own directory.
         """
         return self.names.canonical(qualname, importer)
@@ -143,28 +140,19 @@ class Project:
 
         None is returned for what is not at the top level of a module of the project, or is bound
         there more than once.
-
-        Args:
-          qualname: the dotted name.
-          importer: the file that uses the name.
         """
-        found = self.names.locate(self.names.canonical(qualname, importer), importer)
-        if found is None or is_library(found[0].name):
+        located = self.names.locate(self.names.canonical(qualname, importer), importer)
+        if located is None or is_library(located[0].name):
             return None
-        facts = self._neighbours.facts(found[0].path)
-        match facts.names.root.bindings.get(found[1], []) if facts is not None else []:
+        facts = self._neighbours.facts(located[0].path)
+        match facts.names.root.bindings.get(located[1], []) if facts is not None else []:
             case [Binding(node=ast.FunctionDef() | ast.ClassDef() as node)]:
                 assert facts is not None
                 return facts, node
         return None
 
     def remote_uses(self, qualname: str, home: Path | None = None) -> tuple[RemoteUse, ...]:
-        """Return what the other modules do with a function of one.
-
-        Args:
-          qualname: the dotted name of the function.
-          home: the file that defines it.
-        """
+        """Return what the other modules do with a function of one."""
         key = (qualname, home)
         if key not in self._remote:
             self._remote[key] = tuple(self._remote_uses(qualname, home))
@@ -202,7 +190,6 @@ class Project:
         return self._complete and all(map(self._neighbours.parses, naming))
 
     def _mentions(self, questions: tuple[Question, ...]) -> tuple[Path, ...]:
-        """Return the modules whose code has the word of one of some questions, in their order."""
         if questions not in self._mentioning:
             paths = {
                 path
@@ -241,8 +228,8 @@ class Project:
         for path in self.contents.answer(Question(value)):
             if not self.contents.words(path).may_quote(value):
                 continue
-            found = self._neighbours.strings(path, value)
-            if found is None:
+            occurrences = self._neighbours.strings(path, value)
+            if occurrences is None:
                 return _MANY
-            count += found
+            count += occurrences
         return count

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from jaxresid.linter.resolve.names import FunctionNode
+from jaxresid.linter.resolve.names import Definition, FunctionNode
 from jaxresid.linter.text.trees import children
 
 if TYPE_CHECKING:
@@ -40,15 +40,8 @@ def statements(function: FunctionNode) -> list[ast.stmt]:
     """Return a function's own statements without its docstring; a lambda's is one return."""
     if isinstance(function, ast.Lambda):
         return [ast.copy_location(ast.Return(function.body), function.body)]
-    body = function.body
-    if (
-        body
-        and isinstance(body[0], ast.Expr)
-        and isinstance(body[0].value, ast.Constant)
-        and isinstance(body[0].value.value, str)
-    ):
-        body = body[1:]
-    return body
+    has_docstring = ast.get_docstring(function, clean=False) is not None
+    return function.body[1:] if has_docstring else function.body
 
 
 def without_reductions(node: ast.expr, *, keys: bool = False) -> ast.expr:
@@ -57,13 +50,12 @@ def without_reductions(node: ast.expr, *, keys: bool = False) -> ast.expr:
     What reduces each element of a list is a reduction of it: `sum(jnp.mean(y) for y in f(x))`.
 
     Args:
-      node: the expression.
       keys: whether to keep what takes one part of it: `f(x)["loss"]`.
     """
     while True:
         match node:
-            case ast.Call(args=[ast.ListComp() | ast.GeneratorExp() as each]) if (
-                reduced := _reduced_list(node.func, each)
+            case ast.Call(args=[ast.ListComp() | ast.GeneratorExp() as comprehension]) if (
+                reduced := _reduced_list(node.func, comprehension)
             ) is not None:
                 node = reduced
             case ast.Call(func=ast.Attribute(attr=attr, value=inner), args=args) if (
@@ -82,18 +74,16 @@ def without_reductions(node: ast.expr, *, keys: bool = False) -> ast.expr:
                 return node
 
 
-def _reduced_list(func: ast.expr, each: ast.ListComp | ast.GeneratorExp) -> ast.expr | None:
+def _reduced_list(
+    func: ast.expr, comprehension: ast.ListComp | ast.GeneratorExp
+) -> ast.expr | None:
     """Return the list whose every element is reduced and joined, None where more is done."""
-    match func:
-        case ast.Name(id="sum") | ast.Attribute(attr="sum"):
-            pass
-        case ast.Attribute(attr=attr) if attr in _JOINING:
-            pass
-        case _:
-            return None
-    match each.generators:
+    name = getattr(func, "attr", getattr(func, "id", ""))
+    if name != "sum" and not (isinstance(func, ast.Attribute) and name in _JOINING):
+        return None
+    match comprehension.generators:
         case [ast.comprehension(target=ast.Name(id=name), iter=made, ifs=[])]:
-            element = without_reductions(each.elt)
+            element = without_reductions(comprehension.elt)
             if isinstance(element, ast.Name) and element.id == name:
                 return made
     return None
@@ -163,22 +153,19 @@ def parts(
     The first of a tuple counts for the whole: `return loss, aux`.
 
     Args:
-      facts: the facts of the module.
-      function: the function.
-      call: the call, in the function.
       of: the parts of its result.
     """
     if isinstance(function, ast.Lambda):
         values: list[ast.expr | None] = [function.body]
     else:
         values = [n.value for n in own_nodes(function) if isinstance(n, ast.Return)]
-    found = set()
+    returned_parts = set()
     for value in filter(None, values):
         for part in _returned_parts(facts, value):
             path = _reached(facts, function, call, value, part.path)
             if path is not None and is_among(path, of):
-                found.add(part)
-    return frozenset(found)
+                returned_parts.add(part)
+    return frozenset(returned_parts)
 
 
 def is_among(path: Path, of: frozenset[Part]) -> bool:
@@ -197,7 +184,9 @@ def _returned_parts(facts: Facts, value: ast.expr, depth: int = 0) -> Iterator[P
             yield Part((), is_exact=True)
             yield from (Part((i,)) for i in range(len(elements)))
             return
-    written = [item for n in _values_of(facts, value) for item in _written(facts, n).items()]
+    origins = facts.names.origins(value) if isinstance(value, ast.Name) else (value,)
+    nodes = [o for o in origins if isinstance(o, ast.AST)]
+    written = [item for n in nodes for item in _written(facts, n).items()]
     written += _stored_keys(facts, value)
     if not written or depth > _MAX_NESTING:
         yield Part(())
@@ -207,15 +196,7 @@ def _returned_parts(facts: Facts, value: ast.expr, depth: int = 0) -> Iterator[P
             yield Part((key, *part.path), part.is_exact)
 
 
-def _values_of(facts: Facts, value: ast.expr) -> list[ast.AST]:
-    """Return what an expression may be, as far as it is written."""
-    if not isinstance(value, ast.Name):
-        return [value]
-    return [o for o in facts.names.origins(value) if isinstance(o, ast.AST)]
-
-
 def _written(facts: Facts, node: ast.AST) -> dict[str | int, ast.expr]:
-    """Return the parts that a dictionary or an instance of a data class is written with."""
     match node:
         case ast.Dict(keys=keys, values=values):
             return {
@@ -228,15 +209,14 @@ def _written(facts: Facts, node: ast.AST) -> dict[str | int, ast.expr]:
             if name != "dict" and not name[:1].isupper():
                 return {}
             fields = _fields(facts, func)
-            found: dict[str | int, ast.expr] = dict(zip(fields, args, strict=False))
-            found |= {k.arg: k.value for k in keywords if k.arg is not None}
-            found |= {i: found[f] for i, f in enumerate(fields) if f in found}
-            return found
+            written: dict[str | int, ast.expr] = dict(zip(fields, args, strict=False))
+            written |= {k.arg: k.value for k in keywords if k.arg is not None}
+            written |= {i: written[f] for i, f in enumerate(fields) if f in written}
+            return written
     return {}
 
 
 def _fields(facts: Facts, func: ast.expr) -> list[str]:
-    """Return the fields of a data class in order; none for what is no such class."""
     definition = facts.definition(facts.names.single_origin(func))
     cls = definition[1] if definition is not None else None
     if not isinstance(cls, ast.ClassDef):
@@ -252,11 +232,10 @@ def _fields(facts: Facts, func: ast.expr) -> list[str]:
 
 
 def _stored_keys(facts: Facts, name: ast.expr) -> list[tuple[str | int, ast.expr]]:
-    """Return what `out["loss"] = x` puts into a dictionary that a local name holds."""
     if not isinstance(name, ast.Name):
         return []
     bindings = facts.names.bindings(name)
-    found = []
+    stored = []
     for load in facts.names.loads.get(name.id, ()):
         parent = facts.names.parents.get(load)
         match parent:
@@ -265,8 +244,8 @@ def _stored_keys(facts: Facts, name: ast.expr) -> list[tuple[str | int, ast.expr
             ):
                 statement = facts.names.parents.get(parent)
                 if isinstance(statement, ast.Assign) and parent in statement.targets:
-                    found.append((key, statement.value))
-    return found
+                    stored.append((key, statement.value))
+    return stored
 
 
 def _reached(
@@ -278,17 +257,7 @@ def _reached(
     depth: int = 0,
     seen: set[tuple[ast.expr, Path]] | None = None,
 ) -> Path | None:
-    """Return which part of a call's result a part of an expression is, None where it is none.
-
-    Args:
-      facts: the facts of the module.
-      function: the function that both are in.
-      call: the call.
-      value: the expression.
-      path: which part of the expression.
-      depth: how many names were followed already.
-      seen: what was asked about already, and not reached.
-    """
+    """Return which part of a call's result a part of an expression is, None where it is none."""
     seen = set() if seen is None else seen
     if not path:
         value = _without_arithmetic(facts, function, value, keys=True)
@@ -325,7 +294,7 @@ def _reached(
 
 def _bound(facts: Facts, name: ast.Name, path: Path) -> list[tuple[ast.expr, Path]]:
     """Return what a part of a local name is a part of, by the assignments that reach it."""
-    found = []
+    parts = []
     bindings = facts.names.bindings(name)
     for binding in bindings:
         node = binding.node
@@ -336,34 +305,29 @@ def _bound(facts: Facts, name: ast.Name, path: Path) -> list[tuple[ast.expr, Pat
         for target in node.targets:
             match target:
                 case ast.Name(id=bound) if bound == name.id:
-                    found.append((node.value, path))
+                    parts.append((node.value, path))
                 case ast.Tuple(elts=elements) | ast.List(elts=elements):
                     names = [getattr(e, "id", None) for e in elements]
                     if name.id in names:
-                        found.append((node.value, (names.index(name.id), *path)))
-    return found
+                        parts.append((node.value, (names.index(name.id), *path)))
+    return parts
 
 
 def _may_follow(facts: Facts, node: ast.AST, other: ast.AST) -> bool:
-    """Return whether a statement may run after another one in the same run of their function."""
     around: dict[ast.AST, ast.AST] = {}
-    child = node
-    for parent in facts.names.ancestors(node):
+    for parent, child in facts.names.path(node):
         if isinstance(parent, (ast.For, ast.While, ast.AsyncFor)):
             return True
         around[parent] = child
-        if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        if isinstance(parent, FunctionNode):
             break
-        child = parent
     if facts.names.order[other] < facts.names.order[node]:
         return False
-    child = other
-    for parent in facts.names.ancestors(other):
+    for parent, child in facts.names.path(other):
         if isinstance(parent, ast.If) and parent in around:
             return (child in parent.body) == (around[parent] in parent.body)
         if parent in around:
             return True
-        child = parent
     return True
 
 
@@ -373,10 +337,10 @@ def _without_arithmetic(
     """Return an expression without reductions, and without arithmetic with given values."""
     node = without_reductions(node, keys=keys)
     while isinstance(node, ast.BinOp) and isinstance(node.op, _ARITHMETIC):
-        given = [_is_given(facts, function, side) for side in (node.left, node.right)]
-        if given[0] == given[1]:
+        are_given = [_is_given(facts, function, side) for side in (node.left, node.right)]
+        if are_given[0] == are_given[1]:
             break
-        node = without_reductions(node.right if given[0] else node.left, keys=keys)
+        node = without_reductions(node.right if are_given[0] else node.left, keys=keys)
     return node
 
 
@@ -399,7 +363,7 @@ def own_nodes(function: FunctionNode) -> Iterator[ast.AST]:
     while todo:
         node = todo.pop()
         yield node
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+        if not isinstance(node, Definition):
             todo += children(node)
 
 
@@ -412,10 +376,7 @@ def returned(function: FunctionNode) -> list[ast.expr]:
 
 
 def is_only(facts: Facts, function: FunctionNode, call: ast.expr) -> bool:
-    """Return whether a function does nothing but one call (and hand its result on).
-
-    What only sets up the call may stand before it: constants, unpacking, indices, other shapes.
-    """
+    """Return whether a function does nothing but set up one call, and hand its result on."""
     return returns(facts, function, call) and _all_set_up(
         facts, function, statements(function), call
     )
@@ -424,10 +385,7 @@ def is_only(facts: Facts, function: FunctionNode, call: ast.expr) -> bool:
 def _all_set_up(
     facts: Facts, function: FunctionNode, block: list[ast.stmt], call: ast.expr
 ) -> bool:
-    """Return whether all statements only set up a call, hand its result on, or stand in its place.
-
-    In its place stands another arm of an `if`, whatever it does.
-    """
+    """Return whether statements set up a call, hand its result on, or are in another arm."""
     for statement in block:
         match statement:
             case ast.Return() | ast.Assert() | ast.Pass():
@@ -438,7 +396,8 @@ def _all_set_up(
                 if not sets_up(facts, value) and _reached(facts, function, call, value) is None:
                     return False
             case ast.If(body=body, orelse=orelse):
-                arms = [arm for arm in (body, orelse) if _contains(facts, arm, call)]
+                around = {*facts.names.ancestors(call)}
+                arms = [arm for arm in (body, orelse) if not around.isdisjoint(arm)]
                 if not all(
                     _all_set_up(facts, function, arm, call) for arm in arms or (body, orelse)
                 ):
@@ -446,10 +405,6 @@ def _all_set_up(
             case _:
                 return False
     return True
-
-
-def _contains(facts: Facts, block: list[ast.stmt], node: ast.AST) -> bool:
-    return any(parent in block for parent in facts.names.ancestors(node))
 
 
 def sets_up(facts: Facts, node: ast.expr) -> bool:

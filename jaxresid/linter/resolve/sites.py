@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from jaxresid.linter.resolve import apis
-from jaxresid.linter.resolve.callees import MAX_DEPTH, CallArguments, Role, RoleResolver
-from jaxresid.linter.resolve.names import Definition, External, FunctionNode, Origin
+from jaxresid.linter.resolve.callees import MAX_DEPTH, CallArguments, Callees
+from jaxresid.linter.resolve.names import Definition, External, FunctionNode, Names, Origin
 
 if TYPE_CHECKING:
     from jaxresid.linter.text.source import SourceText
@@ -23,7 +24,6 @@ class Policy(NamedTuple):
         itself), `called` (a plain policy's result), `callable` (a function defined here),
         `unknown`.
       name: its name in `jax.checkpoint_policies`, where it is one of those.
-      node: the expression given.
       call: for `factory` and `called`, the call.
       function: for `callable`, the function.
     """
@@ -52,11 +52,8 @@ class Site:
     """One use of the checkpoint family.
 
     Attributes:
-      api: the spelling of checkpoint that is used.
-      qualname: its qualified name.
       node: what is reported: the call, or the decorator.
       form: `call`, or `decorator` (with `definition`, the function or class decorated).
-      arguments: the arguments that the checkpoint is given.
       target: the expression that is checkpointed, for calls.
       definition: the function or class that is checkpointed, for decorators.
       calls: the calls that give keywords: the site's own, partials, factories.
@@ -73,8 +70,8 @@ class Site:
 
     def keyword(self, name: str) -> ast.expr | None:
         """Return the value given to a keyword, None where it is not given."""
-        given = self.arguments.keywords.get(name)
-        return given.value if given is not None else None
+        keyword = self.arguments.keywords.get(name)
+        return keyword.value if keyword is not None else None
 
 
 class Named(NamedTuple):
@@ -96,105 +93,68 @@ class Loop(NamedTuple):
     bodies: tuple[ast.expr, ...]
 
 
-class Derivative(NamedTuple):
-    """One call of the derivative family."""
-
-    node: ast.Call
-    mode: apis.Mode
-    qualname: str
-    function: ast.expr | None
-
-
+_Decorated = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 # An `if`, and whether what is meant stands in its body.
 Arm = tuple[ast.If, bool]
 
 
-class SiteFinder(RoleResolver):
-    """A finder of what the rules are about."""
+class Sites:
+    """What the rules are about: the checkpoints of a module, their policies, names and loops."""
 
-    source: SourceText
+    def __init__(self, source: SourceText, names: Names, callees: Callees) -> None:
+        self.source, self.names, self.callees = source, names, callees
 
     @cached_property
     def sites(self) -> tuple[Site, ...]:
         """The uses of the checkpoint family, in source order."""
-        decorators = {
-            d: f
-            for f in (*self.names.functions, *self.names.classes)
-            if not isinstance(f, ast.Lambda)
-            for d in f.decorator_list
-        }
-        found = []
+        sites = []
         for call in self.names.calls:
-            role = self.role(call.func, "checkpoint") if _may_be_checkpoint(call) else None
+            has_arguments = call.args or call.keywords
+            role = self.callees.role(call.func, "checkpoint") if has_arguments else None
             if role is None:
                 continue
-            arguments = self.arguments(call, role)
+            arguments = self.callees.arguments(call, role)
             target = arguments.get(0, role.entry.target)
             if target is not None:
-                found.append(
-                    Site(
-                        role.entry,
-                        role.qualname,
-                        call,
-                        "call",
-                        arguments,
-                        target,
-                        calls=(*role.bound, call),
-                    )
-                )
-        for decorator, definition in decorators.items():
-            role = self.role(decorator, "checkpoint")
+                calls = (*role.bound, call)
+                site = Site(role.entry, role.qualname, call, "call", arguments, target, calls=calls)
+                sites.append(site)
+        for definition, decorator in self._decorators():
+            role = self.callees.role(decorator, "checkpoint")
             if role is not None:
-                arguments = self.arguments(None, role)
-                found.append(
-                    Site(
-                        role.entry,
-                        role.qualname,
-                        decorator,
-                        "decorator",
-                        arguments,
-                        definition=definition,
-                        calls=role.bound,
-                    )
-                )
-        return tuple(sorted(found, key=lambda s: (s.node.lineno, s.node.col_offset)))
+                arguments = self.callees.arguments(None, role)
+                site = Site(role.entry, role.qualname, decorator, "decorator", arguments)
+                sites.append(replace(site, definition=definition, calls=role.bound))
+        return tuple(sorted(sites, key=lambda s: (s.node.lineno, s.node.col_offset)))
 
     @cached_property
     def named(self) -> tuple[Named, ...]:
         """The calls of `checkpoint_name`."""
-        found = []
+        named = []
         for call in self.names.calls:
-            role = self.role(call.func, "name")
-            if role is None:
-                continue
-            arguments = self.arguments(call, role)
-            argument = arguments.get(1, "name")
-            name = self.names.constant(argument) if argument is not None else None
-            found.append(
-                Named(
-                    call,
-                    arguments.get(0, "x"),
-                    name if isinstance(name, str) else None,
-                    argument,
-                )
-            )
-        return tuple(found)
+            role = self.callees.role(call.func, "name")
+            if role is not None:
+                arguments = self.callees.arguments(call, role)
+                argument = arguments.get(1, "name")
+                value = self.names.constant(argument) if argument is not None else None
+                name = value if isinstance(value, str) else None
+                named.append(Named(call, arguments.get(0, "x"), name, argument))
+        return tuple(named)
 
     @cached_property
     def loops(self) -> tuple[Loop, ...]:
         """The calls of the loop family, and its decorators, which name no body."""
-        found: list[Loop] = []
-        for definition in (*self.names.functions, *self.names.classes):
-            for decorator in getattr(definition, "decorator_list", ()):
-                role = self.role(decorator, "loop")
-                if role is not None:
-                    given = self.arguments(None, role)
-                    found.append(Loop(decorator, role.entry, role.qualname, given, ()))
+        loops: list[Loop] = []
+        for _, decorator in self._decorators():
+            role = self.callees.role(decorator, "loop")
+            if role is not None:
+                arguments = self.callees.arguments(None, role)
+                loops.append(Loop(decorator, role.entry, role.qualname, arguments, ()))
         for call in self.names.calls:
-            role = self.role(call.func, "loop")
+            role = self.callees.role(call.func, "loop")
             if role is None or (role.entry.factory and not role.bound):
                 continue
-            arguments = self.arguments(call, role)
+            arguments = self.callees.arguments(call, role)
             bodies = tuple(
                 body
                 for position, keyword in role.entry.bodies
@@ -202,67 +162,45 @@ class SiteFinder(RoleResolver):
             )
             if role.entry.factory:
                 bodies = tuple(call.args[:1])
-            found.append(Loop(call, role.entry, role.qualname, arguments, bodies))
-        return tuple(found)
+            loops.append(Loop(call, role.entry, role.qualname, arguments, bodies))
+        return tuple(loops)
 
-    @cached_property
-    def derivatives(self) -> tuple[Derivative, ...]:
-        """The calls of the derivative family."""
-        found = []
-        for call in self.names.calls:
-            role = self.role(call.func, "derivative")
-            if role is not None:
-                function = self.differentiated(call, role)
-                found.append(Derivative(call, role.entry, role.qualname, function))
-        return tuple(found)
-
-    def differentiated(self, call: ast.Call, role: Role) -> ast.expr | None:
-        """Return the function argument of a derivative, None where it is not given visibly."""
-        arguments = self.arguments(call, role)
-        for keyword in ("fun", "f", "fn", "value_fn"):
-            found = arguments.get(0, keyword)
-            if found is not None:
-                return found
-        return None
+    def _decorators(self) -> Iterator[tuple[_Decorated, ast.expr]]:
+        for definition in (*self.names.functions, *self.names.classes):
+            if not isinstance(definition, ast.Lambda):
+                yield from ((definition, decorator) for decorator in definition.decorator_list)
 
     @cached_property
     def _mentions_policies(self) -> bool:
-        """Whether a name of the module can be one of a policy: it has the name of their module."""
         return apis.POLICIES_MODULE in self.source.text
 
     @cached_property
     def policy_names(self) -> tuple[tuple[ast.Name | ast.Attribute, str], ...]:
         """The references to members of `jax.checkpoint_policies`, known or not, outermost only."""
-        found: list[tuple[ast.Name | ast.Attribute, str]] = []
+        references: list[tuple[ast.Name | ast.Attribute, str]] = []
         if not self._mentions_policies:
             return ()
         nodes: list[ast.Name | ast.Attribute] = [*self.names.attributes, *self.names.names]
         for node in nodes:
             if not isinstance(node.ctx, ast.Load):
                 continue
-            if isinstance(node, ast.Name) and not self._is_imported(node):
+            if isinstance(node, ast.Name) and not any(
+                b.kind == "import" for b in self.names.bindings(node)
+            ):
                 continue
-            for qualname in self.names.qualnames(node):
-                name = apis.policy_name(qualname)
-                if name is not None:
-                    found.append((node, name))
-                    break
-        return tuple(sorted(found, key=lambda f: (f[0].lineno, f[0].col_offset)))
-
-    def _is_imported(self, name: ast.Name) -> bool:
-        return any(b.kind == "import" for b in self.names.bindings(name))
+            if name := self._policy_name(node):
+                references.append((node, name))
+        return tuple(sorted(references, key=lambda f: (f[0].lineno, f[0].col_offset)))
 
     @cached_property
     def policy_calls(self) -> tuple[tuple[ast.Call, str], ...]:
         """The calls of members of `jax.checkpoint_policies`, through aliases too."""
-        found = []
-        for call in self.names.calls if self._mentions_policies else ():
-            for qualname in self.names.qualnames(call.func):
-                name = apis.policy_name(qualname)
-                if name is not None:
-                    found.append((call, name))
-                    break
-        return tuple(found)
+        calls = self.names.calls if self._mentions_policies else ()
+        return tuple((call, name) for call in calls if (name := self._policy_name(call.func)))
+
+    def _policy_name(self, node: ast.expr) -> str | None:
+        names = map(apis.policy_name, self.names.qualnames(node))
+        return next(filter(None, names), None)
 
     def policy(self, site: Site) -> Policy:
         """Return the policy that a site is given."""
@@ -284,11 +222,9 @@ class SiteFinder(RoleResolver):
                     return Policy("uncalled", name, node)
                 return Policy("plain" if name in apis.PLAIN_POLICIES else "unknown", name, node)
             case ast.Call() as call:
-                for qualname in self.names.qualnames(call.func):
-                    called = apis.policy_name(qualname)
-                    if called is not None:
-                        kind: Any = "factory" if called in apis.FACTORIES else "called"
-                        return Policy(kind, called, node, call)
+                if called := self._policy_name(call.func):
+                    kind: Any = "factory" if called in apis.FACTORIES else "called"
+                    return Policy(kind, called, node, call)
             case ast.Lambda() | ast.FunctionDef() as function:
                 return Policy("callable", node=node, function=function)
         return Policy("unknown", node=node)
@@ -308,22 +244,18 @@ class SiteFinder(RoleResolver):
     @cached_property
     def chosen_sites(self) -> dict[FunctionNode | None, list[tuple[Site, Arm]]]:
         """The sites under an `if`, with their arm of it, by the function that they stand in."""
-        found: dict[FunctionNode | None, list[tuple[Site, Arm]]] = {}
+        by_function: dict[FunctionNode | None, list[tuple[Site, Arm]]] = {}
         for site in self.sites:
             arm = self.arm(site.node)
             if arm is not None:
-                found.setdefault(self.names.function(site.node), []).append((site, arm))
-        return found
+                by_function.setdefault(self.names.function(site.node), []).append((site, arm))
+        return by_function
 
     def arm(self, node: ast.AST) -> Arm | None:
         """Return the innermost `if` around a node in its function, with whether it is its body."""
-        child = node
-        for parent in self.names.ancestors(node):
-            if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-                return None
+        for parent, child in self.names.path(node, inside=True):
             if isinstance(parent, ast.If):
                 return parent, child in parent.body
-            child = parent
         return None
 
     # -- what is checkpointed ----------------------------------------------------------------
@@ -338,7 +270,7 @@ class SiteFinder(RoleResolver):
         """Return the function inside jit, vmap and partial."""
         if depth > MAX_DEPTH or not isinstance(origin, ast.Call):
             return origin
-        role = self.role(origin.func, "transform")
+        role = self.callees.role(origin.func, "transform")
         if role is None or not origin.args:
             return origin
         inner = self.names.origins(origin.args[0])
@@ -347,11 +279,20 @@ class SiteFinder(RoleResolver):
     def target(self, site: Site) -> Definition | None:
         """Return the function or class that a site checkpoints, None unless it is defined here."""
         targets = self.targets(site)
-        if len(targets) == 1 and isinstance(
-            targets[0], (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-        ):
-            return targets[0]
-        return None
+        return targets[0] if len(targets) == 1 and isinstance(targets[0], Definition) else None
+
+    def is_class(self, site: Site) -> bool:
+        """Return whether what a site checkpoints is a class, as far as names tell."""
+        if site.api.library not in {"linen", "partitioning"}:
+            return False
+        targets = self.targets(site)
+        known = [t for t in targets if t is not None]
+        if any(isinstance(t, ast.ClassDef) for t in known):
+            return True
+        names = [t.qualname for t in known if isinstance(t, External)]
+        if isinstance(site.target, (ast.Name, ast.Attribute)) and not known:
+            names.append(site.target.id if isinstance(site.target, ast.Name) else site.target.attr)
+        return any(n.rpartition(".")[2][:1].isupper() for n in names)
 
     def site_of(self, node: ast.AST) -> Site | None:
         """Return the site that an expression or a decorated definition is, None if it is none."""
@@ -359,14 +300,9 @@ class SiteFinder(RoleResolver):
 
     @cached_property
     def _site_nodes(self) -> dict[ast.AST, Site]:
-        found: dict[ast.AST, Site] = {}
+        by_node: dict[ast.AST, Site] = {}
         for site in self.sites:
-            found[site.node] = site
+            by_node[site.node] = site
             if site.definition is not None:
-                found[site.definition] = site
-        return found
-
-
-def _may_be_checkpoint(call: ast.Call) -> bool:
-    """Return False, cheaply, for calls whose callee cannot be one."""
-    return bool(call.args or call.keywords)
+                by_node[site.definition] = site
+        return by_node

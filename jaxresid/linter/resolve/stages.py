@@ -42,9 +42,9 @@ def outermost(facts: Facts, derivative: ast.AST) -> bool:
     if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and isinstance(
         derivative, ast.expr
     ):
-        uses = facts.uses_above(parent, derivative)  # as a decorator
+        uses = facts.flows.uses_above(parent, derivative)  # as a decorator
     else:
-        uses = facts.uses(derivative)
+        uses = facts.flows.uses(derivative)
     for use in uses:
         if use.kind in {"derivative", "checkpoint", "rule"}:
             return False
@@ -53,7 +53,7 @@ def outermost(facts: Facts, derivative: ast.AST) -> bool:
         if use.kind == "call":
             places.append(use.node)
     for place in places:
-        context = facts.context(place)
+        context = facts.contexts.at(place)
         if context.reverse or context.checkpoint or context.rule:
             return False
         if context.loop and not _trains(facts, place):
@@ -64,11 +64,7 @@ def outermost(facts: Facts, derivative: ast.AST) -> bool:
 
 
 def _trains(facts: Facts, place: ast.AST, depth: int = 0) -> bool:
-    """Return whether an optimizer gets the gradient that a call computes, as far as is certain.
-
-    The gradient is followed through the statements of its function, and to the callers of one that
-    returns it.
-    """
+    """Return whether an optimizer gets the gradient of a call, here or in callers, for certain."""
     function = facts.names.function(place)
     if not isinstance(place, ast.Call) or function is None or depth > _MAX_CHAIN:
         return False
@@ -85,31 +81,29 @@ def _trains(facts: Facts, place: ast.AST, depth: int = 0) -> bool:
                     gradients |= {t.id for target in targets for t in _stored(target)}
             case ast.Return(value=ast.expr() as value):
                 returned |= _mentions(value, gradients, place)
-    calls = [u for u in facts.uses(function) if u.kind != "returned"] if returned else []
+    calls = [u for u in facts.flows.uses(function) if u.kind != "returned"] if returned else []
     return bool(calls) and all(
         u.kind == "call" and _trains(facts, u.node, depth + 1) for u in calls
     )
 
 
 def _gradient_targets(facts: Facts, statement: ast.stmt, place: ast.Call) -> list[ast.Name]:
-    """Return the names that a statement gives the gradient of a call in it, without the value's."""
     if not isinstance(statement, ast.Assign):
         return []
-    roles = [r for r in facts.roles(place.func) if r.kind == "derivative"]
+    roles = [r for r in facts.callees.roles(place.func) if r.kind == "derivative"]
     maker = facts.names.single_origin(place.func)
     if isinstance(maker, ast.Call):
-        roles += [r for r in facts.roles(maker.func) if r.kind == "derivative"]
+        roles += [r for r in facts.callees.roles(maker.func) if r.kind == "derivative"]
     valued = any(r.qualname.endswith(_WITH_VALUE) for r in roles)
-    found = []
+    names = []
     for target in statement.targets:
         parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
         skipped = 1 if valued and len(parts) > 1 and statement.value is place else 0
-        found += [name for part in parts[skipped:] for name in _stored(part)]
-    return found
+        names += [name for part in parts[skipped:] for name in _stored(part)]
+    return names
 
 
 def _stored(target: ast.expr) -> Iterator[ast.Name]:
-    """Yield the names that an assignment to a target binds or changes."""
     match target:
         case ast.Name():
             yield target
@@ -139,15 +133,13 @@ def _optimized(call: ast.Call) -> list[ast.expr]:
 
 
 def _mentions(value: ast.AST, names: set[str], place: ast.AST) -> bool:
-    """Return whether an expression contains a call, or reads one of some names."""
     return any(n is place or (isinstance(n, ast.Name) and n.id in names) for n in walk(value))
 
 
 def _closure_escapes(facts: Facts, derivative: ast.AST) -> bool:
-    """Return whether the function that `jax.vjp` made leaves the function that called it."""
     if not isinstance(derivative, ast.Call):
         return False
-    role = facts.role(derivative.func, "derivative")
+    role = facts.callees.role(derivative.func, "derivative")
     if role is None or not role.qualname.endswith(_KEEPS_CLOSURE):
         return False
     statement = facts.names.statement(derivative)
@@ -185,24 +177,21 @@ def _is_first_target(statement: ast.stmt, name: str) -> bool:
 
 
 def top_derivatives(facts: Facts, uses: tuple[Use, ...]) -> list[Use] | None:
-    """Return the reverse-mode derivatives among a function's uses.
-
-    None is returned where another use shows that the function is a part of something larger.
-    """
-    found = []
+    """Return the reverse-mode derivatives among uses, None where others show a larger whole."""
+    derivatives = []
     for use in uses:
         match use.kind:
             case "derivative" if use.mode == "reverse":
                 if "custom" in use.through or not outermost(facts, use.node):
                     return None
-                found.append(use)
+                derivatives.append(use)
             case "call":
-                context = facts.context(use.node)
+                context = facts.contexts.at(use.node)
                 if context.reverse or context.loop or context.rule or context.checkpoint:
                     return None
             case "loop" | "checkpoint" | "rule":
                 return None
-    return found
+    return derivatives
 
 
 def differentiating(
@@ -218,21 +207,18 @@ def differentiating(
     None is returned where the function is, or may be, a part of something larger.
 
     Args:
-      facts: the facts of the module.
-      function: the function.
       whole: whether every function on the way must do nothing else; if not, it may do more before.
       parts: the parts of its result that are asked about.
-      depth: how many functions were followed already.
     """
-    uses = facts.uses(function)
-    found = top_derivatives(facts, uses)
-    if found:
-        return found[0] if results.is_among((), parts) else None
-    made = {"returned"} if any("made" in u.through for u in uses) else set()
-    calls = [use for use in uses if use.kind not in made]
+    uses = facts.flows.uses(function)
+    derivatives = top_derivatives(facts, uses)
+    if derivatives:
+        return derivatives[0] if results.is_among((), parts) else None
+    ignored = {"returned"} if any("made" in u.through for u in uses) else set()
+    calls = [use for use in uses if use.kind not in ignored]
     if depth > _MAX_CHAIN or not 0 < len(calls) <= _MAX_CALLS:
         return None
-    if any(use.kind != "call" for use in calls) or facts.remote_uses(function):
+    if any(use.kind != "call" for use in calls) or facts.contexts.remote_uses(function):
         return None
     derivative = None
     for use in calls:
@@ -243,17 +229,14 @@ def differentiating(
             if outer is not None and handed
             else None
         )
-        if above is None and (len(calls) == 1 or facts.context(use.node).reverse):
+        if above is None and (len(calls) == 1 or facts.contexts.at(use.node).reverse):
             return None
         derivative = derivative or above
     return derivative
 
 
 def _handed_on(facts: Facts, use: Use, parts: frozenset[Part], *, whole: bool) -> frozenset[Part]:
-    """Return the parts of a function's result that parts of a call in it are, none for another use.
-
-    Where all is asked for, there are none either if the function does more than the call.
-    """
+    """Return the parts of a function's result that parts of a call in it, or all it does, are."""
     outer = facts.names.function(use.node)
     if not isinstance(use.node, ast.Call) or outer is None:
         return frozenset()
@@ -266,14 +249,16 @@ def _handed_on(facts: Facts, use: Use, parts: frozenset[Part], *, whole: bool) -
 
 def is_whole(facts: Facts, function: FunctionNode, call: ast.Call) -> bool:
     """Return whether a call is all that a function does, what it is given included."""
-    given = (*call.args, *(k.value for k in call.keywords))
-    return results.is_only(facts, function, call) and all(results.sets_up(facts, g) for g in given)
+    arguments = (*call.args, *(k.value for k in call.keywords))
+    return results.is_only(facts, function, call) and all(
+        results.sets_up(facts, g) for g in arguments
+    )
 
 
 def derivative_name(facts: Facts, use: Use) -> str:
     """Return how the derivative is written: `jax.value_and_grad`."""
     node = use.node
-    while isinstance(node, ast.Call) and facts.is_partial(node) and node.args:
+    while isinstance(node, ast.Call) and facts.callees.is_partial(node) and node.args:
         node = node.args[0]
     if isinstance(node, ast.Call):
         node = node.func
@@ -288,10 +273,7 @@ def related_place(facts: Facts, node: ast.AST, message: str) -> tuple[Related, .
 
 
 def site_text(facts: Facts, site: Site) -> str:
-    """Return a site as the user would name it, with the backticks.
-
-    For example: `jax.checkpoint(loss)`, or `@jax.checkpoint` on `loss`.
-    """
+    """Return a site as the user wrote it: `jax.checkpoint(loss)`, `@jax.checkpoint` on `loss`."""
     callee = callee_text(site)
     if site.definition is not None:
         return f"`@{callee}` on `{site.definition.name}`"
@@ -332,9 +314,9 @@ def whole_loops(facts: Facts, site: Site) -> tuple[Loop, ...]:
         if made is None or not results.is_only(facts, target, made):
             return ()
         parts = (made.body, made.orelse) if isinstance(made, ast.IfExp) else (made,)
-        found = [_loop_called(by_node, results.without_reductions(part)) for part in parts]
-        known = tuple(loop for loop in found if loop is not None)
-        return known if len(known) == len(found) else ()
+        loops = [_loop_called(by_node, results.without_reductions(part)) for part in parts]
+        known = tuple(loop for loop in loops if loop is not None)
+        return known if len(known) == len(loops) else ()
     origins = facts.targets(site)
     if len(origins) == 1 and isinstance(origins[0], ast.Call):
         loop = by_node.get(origins[0])
@@ -344,7 +326,6 @@ def whole_loops(facts: Facts, site: Site) -> tuple[Loop, ...]:
 
 
 def _loop_called(by_node: dict[ast.expr, Loop], made: ast.expr) -> Loop | None:
-    """Return the loop that a call runs many times, None where it is no such call."""
     loop = by_node.get(made)
     if loop is None and isinstance(made, ast.Call) and isinstance(made.func, ast.Call):
         loop = by_node.get(made.func)  # curried: `nn.scan(f)(xs)`
@@ -371,10 +352,7 @@ def is_checkpointed(facts: Facts, body: ast.expr) -> bool | None:
 
 
 def contains_unknown_remat(node: ast.AST) -> bool:
-    """Return whether code mentions checkpointing in a way that is not resolved.
-
-    Examples are a helper's name or a configuration's flag.
-    """
+    """Return whether code has a word with `remat` or `checkpoint` that is not resolved."""
     for inner in ast.walk(node):
         word = ""
         match inner:

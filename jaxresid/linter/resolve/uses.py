@@ -15,7 +15,7 @@ from jaxresid.base.violations import Span
 from jaxresid.linter.resolve import apis
 from jaxresid.linter.resolve.callees import MAX_DEPTH, Role
 from jaxresid.linter.resolve.names import Binding, External
-from jaxresid.linter.resolve.sites import Site, SiteFinder
+from jaxresid.linter.resolve.sites import Site, Sites
 
 UseKind = Literal[
     "call",  # the value is called
@@ -42,10 +42,7 @@ class Use(NamedTuple):
     """One place that a function value reaches.
 
     Attributes:
-      kind: what happens to the value there.
       node: the call that uses it (for `call`, the call of the value itself).
-      api: the loop family's entry, for `loop`.
-      mode: for `derivative`.
       through: what it went through on the way: `jit`, `vmap`, `partial`, `custom`, `element`
         (it was an element of a list), `instance` (a class was instantiated), `made` (a function
         returned it to its caller).
@@ -63,13 +60,7 @@ PLAIN = frozenset({"jit", "vmap", "partial", "element", "iterated", "class", "in
 
 
 class RemoteCheckpoint(NamedTuple):
-    """A checkpoint in another module.
-
-    Attributes:
-      callee: how that module spells it: `nn.remat`.
-      path: the file of the other module.
-      span: the place in that file.
-    """
+    """A checkpoint in another module, as that spells it: `nn.remat`."""
 
     callee: str
     path: str
@@ -84,7 +75,6 @@ class RemoteAround(NamedTuple):
       names: the functions and classes that contain the call, by their dotted names, which further
         modules may use.
       unused: those among them that that module does not use itself.
-      home: the file of that module.
     """
 
     checkpoint: RemoteCheckpoint | None
@@ -97,16 +87,11 @@ class RemoteUse(NamedTuple):
     """A use that another module makes of a function.
 
     Attributes:
-      kind: what happens to the function there.
       callee: what it is passed to, as that module spells it: `jax.value_and_grad`.
-      path: the file of the other module.
-      span: the place in that file.
-      forward: whether the derivative, if it is one, is in forward mode.
       in_loop, in_reverse: whether that happens under a staged loop, or under a reverse-mode
         derivative.
       in_rule: whether that is, or happens only inside, a rule of a custom derivative, which JAX
         does not differentiate.
-      through: what the function went through on the way, as in `Use`.
       replaces_checkpoint: whether it is a call in the place of one of the checkpointed function.
       around: what runs it, if it is a call that nothing but checkpoints is around, or may be; else
         None.
@@ -130,12 +115,15 @@ class RemoteUse(NamedTuple):
         return RemoteCheckpoint(self.callee, self.path, self.span)
 
 
-class UseResolver(SiteFinder):
-    """A resolver of the uses of values, which follows where they go."""
+class Flows:
+    """Where the values of a module go."""
 
-    _uses: dict[tuple[ast.AST, int], tuple[Use, ...]]
     _steps_left = 0
     _all_steps_left = _MAX_ALL_STEPS
+
+    def __init__(self, sites: Sites) -> None:
+        self._sites, self._names, self._callees = sites, sites.names, sites.callees
+        self._uses: dict[tuple[ast.AST, int], tuple[Use, ...]] = {}
 
     def uses(self, value: ast.AST) -> tuple[Use, ...]:
         """Return where the value of an expression, or of a definition with its decorators, goes."""
@@ -144,23 +132,14 @@ class UseResolver(SiteFinder):
         key = (value, -1)
         if key not in self._uses:
             self._uses[key] = ()  # what a cycle sees
-            site = self.site_of(value) if isinstance(value, ast.Call) else None
-            through = ("class",) if site is not None and self.is_class(site) else ()
+            site = self._sites.site_of(value) if isinstance(value, ast.Call) else None
+            through = ("class",) if site is not None and self._sites.is_class(site) else ()
             self._uses[key] = self._unique(self._flow(value, through, 0))
         return self._uses[key]
 
-    def is_class(self, site: Site) -> bool:
-        """Return whether what a site checkpoints is a class, as far as names tell."""
-        if site.api.library not in {"linen", "partitioning"}:
-            return False
-        targets = self.targets(site)
-        known = [t for t in targets if t is not None]
-        if any(isinstance(t, ast.ClassDef) for t in known):
-            return True
-        names = [t.qualname for t in known if isinstance(t, External)]
-        if isinstance(site.target, (ast.Name, ast.Attribute)) and not known:
-            names.append(site.target.id if isinstance(site.target, ast.Name) else site.target.attr)
-        return any(n.rpartition(".")[2][:1].isupper() for n in names)
+    def flow(self, node: ast.AST) -> tuple[Use, ...]:
+        """Return the places where the value of an expression goes."""
+        return self._unique(self._flow(node, (), 0))
 
     def site_uses(self, site: Site) -> tuple[Use, ...]:
         """Return where the checkpointed function of a site goes."""
@@ -186,11 +165,7 @@ class UseResolver(SiteFinder):
         return self._uses[key]
 
     def _unique(self, uses: Iterator[Use]) -> tuple[Use, ...]:
-        """Return each use once, following a bounded number of steps.
-
-        Chains of helpers that each use their argument twice would otherwise take exponentially
-        many.
-        """
+        """Return each use once, within a bound: chains of helpers may have exponentially many."""
         outer, allowed = self._steps_left, min(_MAX_STEPS, self._all_steps_left)
         self._steps_left = allowed
         try:
@@ -215,18 +190,18 @@ class UseResolver(SiteFinder):
                 through = (*through, "derived")
             else:
                 through = (*through, *use)
-        scope = self.names.scopes[node]
+        scope = self._names.scopes[node]
         for binding in scope.bindings.get(node.name, ()):
             if binding.node is node:
                 yield from self._binding_flow(binding, through, depth)
-        owner = self.names.class_of(node)
+        owner = self._names.class_of(node)
         if owner is not None:
             yield from self._member_flow(owner, node.name, through, depth)
 
     def _decorator_use(
         self, decorator: ast.expr, through: tuple[str, ...]
     ) -> Use | tuple[str, ...]:
-        for role in self.roles(decorator):
+        for role in self._callees.roles(decorator):
             match role.kind:
                 case "checkpoint":
                     return Use("checkpoint", decorator, through=through)
@@ -244,15 +219,17 @@ class UseResolver(SiteFinder):
         self, owner: ast.ClassDef, name: str, through: tuple[str, ...], depth: int
     ) -> Iterator[Use]:
         """Yield the uses of `self.name` and `Class.name`, as far as the module shows."""
-        for load in self.names.self_loads.get(name, ()):
+        for load in self._names.self_loads.get(name, ()):
             assert isinstance(load.value, ast.Name)
             if load.value.id in {"self", "cls"}:
-                if self.names.class_around(load) is owner:
+                if self._names.class_around(load) is owner:
                     yield from self._flow(load, through, depth + 1)
             elif any(
                 origin is owner
-                or (isinstance(origin, ast.Call) and self.names.single_origin(origin.func) is owner)
-                for origin in self.names.origins(load.value)
+                or (
+                    isinstance(origin, ast.Call) and self._names.single_origin(origin.func) is owner
+                )
+                for origin in self._names.origins(load.value)
             ):
                 yield from self._flow(load, through, depth + 1)
 
@@ -262,7 +239,7 @@ class UseResolver(SiteFinder):
         if depth > MAX_DEPTH:
             yield Use("escapes", binding.node, through=through)
             return
-        for load in self.names.loads_of(binding):
+        for load in self._names.loads_of(binding):
             yield from self._flow(load, through, depth + 1)
             if self._steps_left < 0:
                 return  # it has said that the value escapes
@@ -272,14 +249,14 @@ class UseResolver(SiteFinder):
         if depth > MAX_DEPTH or self._steps_left < 0:
             yield Use("escapes", node, through=through)
             return
-        parent = self.names.parents.get(node)
+        parent = self._names.parents.get(node)
         match parent:
             case ast.Call() if node is parent.func:
                 yield from self._call_flow(parent, node, through, depth)
             case ast.Call():
                 yield from self._argument_flow(parent, node, through, depth)
             case ast.keyword():
-                call = self.names.parents[parent]
+                call = self._names.parents[parent]
                 if isinstance(call, ast.Call):
                     yield from self._argument_flow(call, node, through, depth)
                 else:
@@ -322,8 +299,7 @@ class UseResolver(SiteFinder):
                 yield Use("escapes", parent, through=through)
 
     def _result_flow(self, node: ast.Return, through: tuple[str, ...], depth: int) -> Iterator[Use]:
-        """Yield where a function's result goes: to the places of its calls."""
-        function = self.names.function(node)
+        function = self._names.function(node)
         if isinstance(function, (ast.FunctionDef, ast.Lambda)) and depth < MAX_DEPTH:
             for use in self.uses(function):
                 if use.kind == "call" and not use.through:
@@ -355,24 +331,20 @@ class UseResolver(SiteFinder):
         for target in targets:
             match target:
                 case ast.Name(id=name):
-                    scope = self.names.scopes[target]
+                    scope = self._names.scopes[target]
                     for binding in scope.bindings.get(name, ()):
                         if binding.node is node:
                             yield from self._binding_flow(binding, through, depth)
-                    if self._is_global(target):
+                    if name in scope.outer:
                         yield Use("escapes", node, through=through)
                 case ast.Attribute(value=ast.Name(id="self"), attr=attr):
-                    owner = self.names.class_around(target)
+                    owner = self._names.class_around(target)
                     if owner is not None:
                         yield from self._member_flow(owner, attr, through, depth)
                         continue
                     yield Use("escapes", node, through=through)
                 case _:
                     yield Use("escapes", node, through=through)
-
-    def _is_global(self, name: ast.Name) -> bool:
-        scope = self.names.scopes[name]
-        return name.id in scope.outer
 
     def _iteration_flow(
         self,
@@ -381,12 +353,11 @@ class UseResolver(SiteFinder):
         through: tuple[str, ...],
         depth: int,
     ) -> Iterator[Use]:
-        """Yield where an element of a list goes: to the places of the loop's variable."""
         rest = tuple(t for t in through if t != "element")
         if not isinstance(target, ast.Name):
             yield Use("escapes", loop, through=through)
             return
-        scope = self.names.scopes[target]
+        scope = self._names.scopes[target]
         for binding in scope.bindings.get(target.id, ()):
             if binding.node is loop:
                 yield from self._binding_flow(binding, (*rest, "iterated"), depth)
@@ -394,14 +365,10 @@ class UseResolver(SiteFinder):
     def _iterated(
         self, call: ast.Call, node: ast.AST
     ) -> tuple[ast.For | ast.comprehension, ast.expr | None] | None:
-        """Return the loop over `enumerate(blocks)` and the like, with what takes their elements.
-
-        Args:
-          call: a call of `enumerate`, `zip` or `reversed`.
-          node: the argument that is followed.
-        """
-        callee = self._iterator(call)
-        parent = self.names.parents.get(call)
+        """Return the loop over `enumerate(blocks)` and the like, with what takes their elements."""
+        origin = self._names.single_origin(call.func)
+        callee = origin.qualname if isinstance(origin, External) else None
+        parent = self._names.parents.get(call)
         loop: ast.For | ast.comprehension
         target: ast.expr | None
         if isinstance(parent, (ast.For, ast.comprehension)) and parent.iter is call:
@@ -410,7 +377,7 @@ class UseResolver(SiteFinder):
             loop, target = outer
         else:
             return None
-        if callee is None or node not in call.args:
+        if callee not in _ITERATORS or node not in call.args:
             return None
         if callee == "reversed":
             return loop, target
@@ -418,16 +385,10 @@ class UseResolver(SiteFinder):
         elements = target.elts if isinstance(target, ast.Tuple) else []
         return loop, elements[index] if index < len(elements) else None
 
-    def _iterator(self, call: ast.Call) -> str | None:
-        """Return the builtin that a call is one of, where it hands on the elements of lists."""
-        callee = self.names.single_origin(call.func)
-        name = callee.qualname if isinstance(callee, External) else None
-        return name if name in _ITERATORS else None
-
     def _default_flow(
         self, arguments: ast.arguments, node: ast.AST, through: tuple[str, ...], depth: int
     ) -> Iterator[Use]:
-        function = self.names.parents[arguments]
+        function = self._names.parents[arguments]
         args = [*arguments.posonlyargs, *arguments.args]
         pairs = [
             *zip(args[len(args) - len(arguments.defaults) :], arguments.defaults, strict=True),
@@ -440,8 +401,8 @@ class UseResolver(SiteFinder):
     def _parameter_flow(
         self, function: ast.AST, name: str, through: tuple[str, ...], depth: int
     ) -> Iterator[Use]:
-        for load in self.names.loads.get(name, ()):
-            if any(b.kind == "param" and b.owner is function for b in self.names.bindings(load)):
+        for load in self._names.loads.get(name, ()):
+            if any(b.kind == "param" and b.owner is function for b in self._names.bindings(load)):
                 yield from self._flow(load, through, depth + 1)
 
     def _argument_flow(
@@ -465,11 +426,11 @@ class UseResolver(SiteFinder):
 
     def _argument_roles(self, call: ast.Call) -> Iterator[tuple[Role, int]]:
         """Yield what the call is, with how many positions its arguments are shifted by."""
-        for role in self.roles(call.func):
+        for role in self._callees.roles(call.func):
             if role.kind == "transform" and role.entry == "partial" and call.args:
-                for inner in self.roles(call.args[0]):
+                for inner in self._callees.roles(call.args[0]):
                     yield inner, -1
-            yield role, sum(len(b.args) - self.is_partial(b) for b in role.bound)
+            yield role, sum(len(b.args) - self._callees.is_partial(b) for b in role.bound)
 
     def _role_use(
         self, call: ast.Call, node: ast.AST, shifted: tuple[Role, int], through: tuple[str, ...]
@@ -511,7 +472,7 @@ class UseResolver(SiteFinder):
         self, call: ast.Call, node: ast.AST, through: tuple[str, ...], depth: int
     ) -> Iterator[Use]:
         """Yield the uses of an argument inside a function defined here, else that it escapes."""
-        callee = self.names.single_origin(call.func)
+        callee = self._names.single_origin(call.func)
         if isinstance(callee, External) and callee.qualname in {"list", "tuple"}:
             yield from self._flow(call, through, depth + 1)
             return
@@ -522,13 +483,15 @@ class UseResolver(SiteFinder):
             yield from self._iteration_flow(*over, through, depth)
             return
         match call.func:
-            case ast.Attribute(value=container, attr="append") if self._is_list(container):
+            case ast.Attribute(value=container, attr="append") if (
+                self._names.single_origin(container) in self._names.appended
+            ):
                 yield from self._appended_flow(container, (*through, "element"), depth)
                 return
         where = _position(call, node)
         if isinstance(callee, (ast.FunctionDef, ast.Lambda)) and where is not None:
             args = [*callee.args.posonlyargs, *callee.args.args]
-            if self.names.class_of(callee) is not None and isinstance(call.func, ast.Attribute):
+            if self._names.class_of(callee) is not None and isinstance(call.func, ast.Attribute):
                 args = args[1:]
             name = where if isinstance(where, str) else None
             if isinstance(where, int) and where < len(args):
@@ -538,20 +501,15 @@ class UseResolver(SiteFinder):
                 return
         yield Use("escapes", call, through=through)
 
-    def _is_list(self, container: ast.expr) -> bool:
-        origin = self.names.single_origin(container)
-        return isinstance(origin, ast.List) and origin in self.names.appended
-
     def _appended_flow(
         self, container: ast.expr, through: tuple[str, ...], depth: int
     ) -> Iterator[Use]:
-        """Yield where an element goes that is appended to a list: to the places of the list."""
         match container:
             case ast.Name():
-                for binding in self.names.bindings(container):
+                for binding in self._names.bindings(container):
                     yield from self._binding_flow(binding, through, depth)
             case ast.Attribute(value=ast.Name(id="self"), attr=attr):
-                owner = self.names.class_around(container)
+                owner = self._names.class_around(container)
                 assert owner is not None  # the list is one of its attributes
                 yield from self._member_flow(owner, attr, through, depth)
 
@@ -561,7 +519,6 @@ def _custom(role: Role) -> tuple[str, ...]:
 
 
 def _position(call: ast.Call, node: ast.AST) -> int | str | None:
-    """Return where an argument is in a call: its index, or its keyword."""
     for index, arg in enumerate(call.args):
         if arg is node:
             return index

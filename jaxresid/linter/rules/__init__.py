@@ -8,6 +8,7 @@ fails the run, because a rule that is silently missing would look like clean cod
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,7 +33,6 @@ JXR203 misread-policy-names error
 JXR205 ineffective-policy warning
 JXR207 policy-callable-mistake error
 JXR208 save-anything-except error
-JXR212 unknown-policy error
 JXR213 policy-lookup-default warning
 JXR214 unused-policy warning
 JXR301 undefined-checkpoint-name warning
@@ -50,11 +50,9 @@ JXR504 static-argument-index error
 JXR505 removed-checkpoint-api error
 JXR506 private-checkpoint-import warning
 JXR507 late-bound-checkpoint error
-JXR508 effect-in-checkpoint info
 JXR601 jax-checkpoint-of-nnx-module error
 JXR602 jax-checkpoint-of-module error
 JXR603 unnamed-linen-remat warning
-JXR604 linen-transform-of-array-function error
 """
 # Code, name and severity of what only a trace can tell. `jaxresid check` finds these and
 # `jaxresid.advice.check.rules` documents them; here they are known as words of a configuration or
@@ -89,7 +87,6 @@ JXR847 one-hot-matmul info
 JXR848 moments-without-gradient info
 JXR849 mask-broadcast-before-loop info
 """
-_USUAL_MARKERS = ("checkpoint", "remat")
 
 
 class RuleEntry(NamedTuple):
@@ -106,19 +103,15 @@ class RuleEntry(NamedTuple):
         return self.severity != "info"
 
 
-def _entry(line: str) -> RuleEntry:
-    code, name, severity, *markers = line.split()
-    found = () if markers == ["-"] else tuple(markers) or _USUAL_MARKERS
-    return RuleEntry(code, name, severity, tuple(m.encode() for m in found))
+def _entries(table: str, usual: tuple[str, ...]) -> Iterator[RuleEntry]:
+    for line in table.strip().splitlines():
+        code, name, severity, *markers = line.split()
+        words = () if markers == ["-"] else tuple(markers) or usual
+        yield RuleEntry(code, name, severity, tuple(word.encode() for word in words))
 
 
-def _traced(line: str) -> RuleEntry:
-    code, name, severity = line.split()
-    return RuleEntry(code, name, severity, ())
-
-
-INDEX = tuple(_entry(line) for line in _TABLE.strip().splitlines())
-TRACED = tuple(_traced(line) for line in _TRACED_TABLE.strip().splitlines())
+INDEX = tuple(_entries(_TABLE, ("checkpoint", "remat")))
+TRACED = tuple(_entries(_TRACED_TABLE, ()))
 # code -> name of all that a selector or a suppression may name.
 KNOWN = {entry.code: entry.name for entry in (*INDEX, *TRACED)}
 
@@ -132,8 +125,8 @@ def rule(name: str) -> type[Rule]:
       AttributeError: The rule's module does not define its class.
     """
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-    found: type[Rule] = getattr(module, "".join(w.capitalize() for w in name.split("-")))
-    return found
+    cls: type[Rule] = getattr(module, "".join(w.capitalize() for w in name.split("-")))
+    return cls
 
 
 def all_rules() -> tuple[type[Rule], ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jaxresid.base.violations import Edit, Fix, Violation
 from jaxresid.linter.patterns import policy_names as policies
 from jaxresid.linter.resolve import apis
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
@@ -58,45 +58,30 @@ class CalledPolicy(Rule):
     why = "A plain policy is the function that jax.checkpoint calls, not one that makes it."
     help = "remove the empty parentheses"
     fixes = "safe"
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples("""
+        import jax
 
 
-            def run(layer, w, x, policy=jax.checkpoint_policies.nothing_saveable()):  # !
-                return jax.checkpoint(layer, policy=policy)(w, x)
-            """,
-            fixed="""
-            import jax
+        def run(layer, w, x, policy=jax.checkpoint_policies.nothing_saveable()):  # !
+            return jax.checkpoint(layer, policy=policy)(w, x)
+    """)
+    good = examples(
+        """
+        import jax
 
 
-            def run(layer, w, x, policy=jax.checkpoint_policies.nothing_saveable):
-                return jax.checkpoint(layer, policy=policy)(w, x)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
+        def run(layer, w, x, policy=jax.checkpoint_policies.nothing_saveable):
+            return jax.checkpoint(layer, policy=policy)(w, x)
+        """,
+        """
+        import jax
+
+        cp = jax.checkpoint_policies
 
 
-            def run(layer, w, x, policy=jax.checkpoint_policies.nothing_saveable):
-                return jax.checkpoint(layer, policy=policy)(w, x)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-            cp = jax.checkpoint_policies
-
-
-            def policy(prim, *args, **params):
-                return cp.dots_saveable(prim, *args, **params) or prim.name == "exp"
-            """
-        ),
+        def policy(prim, *args, **params):
+            return cp.dots_saveable(prim, *args, **params) or prim.name == "exp"
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

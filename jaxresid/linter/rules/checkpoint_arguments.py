@@ -9,7 +9,7 @@ from jaxresid.linter.fixes import checkpoint_arguments as fixes
 from jaxresid.linter.patterns import checkpoint_calls
 from jaxresid.linter.resolve import results
 from jaxresid.linter.resolve.names import External
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
@@ -72,44 +72,26 @@ class CheckpointArguments(Rule):
     why = "checkpoint takes only the function by position, and returns one to call."
     help = "give options by keyword, and the function's arguments to what checkpoint returns"
     fixes = "safe"
-    bad = (
-        Example(
-            """
-            import functools
+    bad = examples("""
+        import functools
 
-            import jax
+        import jax
 
 
-            @jax.checkpoint(policy=jax.checkpoint_policies.dots_saveable)  # !
-            def layer(w, x):
-                return jax.numpy.tanh(x @ w)
-            """,
-            fixed="""
-            import functools
+        @jax.checkpoint(policy=jax.checkpoint_policies.dots_saveable)  # !
+        def layer(w, x):
+            return jax.numpy.tanh(x @ w)
+    """)
+    good = examples("""
+        import functools
 
-            import jax
-
-
-            @functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_saveable)
-            def layer(w, x):
-                return jax.numpy.tanh(x @ w)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import functools
-
-            import jax
+        import jax
 
 
-            @functools.partial(jax.checkpoint, prevent_cse=False)
-            def layer(x):
-                return jax.numpy.sin(x)
-            """
-        ),
-    )
+        @functools.partial(jax.checkpoint, prevent_cse=False)
+        def layer(x):
+            return jax.numpy.sin(x)
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         yield from self._without_function(facts)
@@ -121,7 +103,7 @@ class CheckpointArguments(Rule):
             role = checkpoint_calls.definite_api(facts, call.func)
             if role is None or role.entry.factory:
                 continue
-            arguments = facts.arguments(call, role)
+            arguments = facts.callees.arguments(call, role)
             if arguments.dynamic or arguments.get(0, role.entry.target) is not None:
                 continue
             if not checkpoint_calls.is_error_expected(facts, call):
@@ -143,34 +125,37 @@ class CheckpointArguments(Rule):
             if role is None or checkpoint_calls.is_error_expected(facts, site.node):
                 continue
             name = checkpoint_calls.callee(facts, site.node)
-            given = len(site.arguments.positional) + (site.form == "decorator")
-            if given > site.api.positional:
+            count_given = len(site.arguments.positional) + (site.form == "decorator")
+            if count_given > site.api.positional:
+                taken = site.api.positional
+                count = "one argument" if taken == 1 else f"{taken} arguments"
                 yield self.report(
                     facts,
                     site.node,
-                    f"`{name}` takes {_count(site.api.positional)} by position and is given "
-                    f"{given}: this raises",
+                    f"`{name}` takes {count} by position and is given {count_given}: this raises",
                     fix=fixes.policy_by_keyword(facts, site),
                 )
             elif site.target is not None and _is_array(facts, site.target):
+                text = ast.unparse(site.target)
+                shown = text if len(text) <= 40 else f"{text[:37]}..."
                 yield self.report(
                     facts,
                     site.node,
-                    f"`{name}` is given the value of `{_short(site.target)}` instead of a function",
+                    f"`{name}` is given the value of `{shown}` instead of a function",
                     fix=fixes.called_afterwards(facts, site),
                 )
 
     def _static_argnames(self, facts: Facts) -> Iterator[Violation]:
-        for given in checkpoint_calls.keywords(facts, "static_argnames"):
-            site = given.site
+        for keyword in checkpoint_calls.keywords(facts, "static_argnames"):
+            site = keyword.site
             if site.api.library == "keras":
                 continue
             takes_it = site.qualname in _ACCEPTING
             accepted = takes_it and facts.jax_is((0, 10))
-            empty = facts.names.constant(given.value) in ((), [], "")
+            empty = facts.names.constant(keyword.value) in ((), [], "")
             if accepted and (empty or "jax_remat3" in facts.source.text):
                 continue
-            name = checkpoint_calls.callee(facts, given.call or site.node)
+            name = checkpoint_calls.callee(facts, keyword.call or site.node)
             message = f"`{name}` has no `static_argnames`: this raises"
             if accepted:
                 message = f"`{name}` ignores `static_argnames`: the arguments are traced"
@@ -178,25 +163,15 @@ class CheckpointArguments(Rule):
                 message = f"`{name}` has no `static_argnames` before jax 0.10.2: this raises"
             yield self.report(
                 facts,
-                given.node,
+                keyword.node,
                 message,
-                fix=fixes.static_positions(facts, site, given.node, given.value),
+                fix=fixes.static_positions(facts, site, keyword.node, keyword.value),
                 why="Arguments that are not static are traced, and Python cannot branch on them.",
                 help="use `static_argnums`, or bind the arguments with `functools.partial`",
             )
 
 
-def _count(positional: int) -> str:
-    return "one argument" if positional == 1 else f"{positional} arguments"
-
-
-def _short(node: ast.expr) -> str:
-    text = ast.unparse(node)
-    return text if len(text) <= 40 else f"{text[:37]}..."
-
-
 def _is_array(facts: Facts, node: ast.expr, left: int = _MAX_STEPS) -> bool:
-    """Whether an expression computes arrays for certain, and so no function."""
     if left == 0:
         return False
     origin = facts.names.single_origin(node)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jaxresid.base.violations import Edit, Fix, Violation
 from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.resolve import stages
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Loop, Site
@@ -50,62 +50,37 @@ class CheckpointAroundLoop(Rule):
     )
     help = "checkpoint the loop's body instead, with prevent_cse=False"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
-            from jax import lax
+    bad = examples("""
+        import jax
+        import jax.numpy as jnp
+        from jax import lax
 
 
-            def step(c, w):
-                return jnp.tanh(c @ w), None
+        def step(c, w):
+            return jnp.tanh(c @ w), None
 
 
-            def loss(ws, x):
-                h, _ = jax.checkpoint(lambda c: lax.scan(step, c, ws))(x)  # !
-                return h.sum()
+        def loss(ws, x):
+            h, _ = jax.checkpoint(lambda c: lax.scan(step, c, ws))(x)  # !
+            return h.sum()
 
 
-            gradient = jax.grad(loss)
-            """,
-            fixed="""
-            import jax
-            import jax.numpy as jnp
-            from jax import lax
+        gradient = jax.grad(loss)
+    """)
+    good = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def step(c, w):
-                return jnp.tanh(c @ w), None
+        def step(c, w):
+            return jnp.tanh(c @ w), None
 
 
-            def loss(ws, x):
-                h, _ = lax.scan(jax.checkpoint(step, prevent_cse=False), x, ws)
-                return h.sum()
-
-
-            gradient = jax.grad(loss)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
-
-
-            def step(c, w):
-                return jnp.tanh(c @ w), None
-
-
-            def loss(ws, x):
-                body = jax.checkpoint(step, prevent_cse=False)
-                h, _ = jax.lax.scan(body, x, ws)
-                return h.sum()
-            """
-        ),
-    )
+        def loss(ws, x):
+            body = jax.checkpoint(step, prevent_cse=False)
+            h, _ = jax.lax.scan(body, x, ws)
+            return h.sum()
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:
@@ -119,24 +94,21 @@ class CheckpointAroundLoop(Rule):
                 continue
             loop = loops[0]
             if _stands_alone(facts, site):
+                callee = loop.node.func if isinstance(loop.node, ast.Call) else loop.node
                 yield self.report(
                     facts,
                     site.node,
                     f"{stages.site_text(facts, site)} wraps the whole "
-                    f"`{ast.unparse(_callee(loop))}`: this saves no peak memory, its body "
+                    f"`{ast.unparse(callee)}`: this saves no peak memory, its body "
                     f"`{ast.unparse(loop.bodies[0])}` is what to checkpoint",
                     fix=_moved(facts, site, loop) if len(loops) == 1 else None,
                     related=stages.related_place(facts, loop.node, "the loop"),
                 )
 
 
-def _callee(loop: Loop) -> ast.expr:
-    return loop.node.func if isinstance(loop.node, ast.Call) else loop.node
-
-
 def _stands_alone(facts: Facts, site: Site) -> bool:
     """Whether the wrapped loop is used once, at no place where it is one of several stages."""
-    uses = [u for u in facts.site_uses(site) if u.kind != "discarded"]
+    uses = [u for u in facts.flows.site_uses(site) if u.kind != "discarded"]
     if (
         len(uses) != 1
         or uses[0].kind not in {"call", "derivative"}
@@ -144,11 +116,11 @@ def _stands_alone(facts: Facts, site: Site) -> bool:
     ):
         return False
     if site.definition is not None and any(
-        u.kind != "derivative" for u in facts.remote_uses(site.definition)
+        u.kind != "derivative" for u in facts.contexts.remote_uses(site.definition)
     ):
         return False
     for place in (uses[0].node, site.node):
-        context = facts.context(place)
+        context = facts.contexts.at(place)
         if context.loop or context.python_loop or context.checkpoint or context.only_rule:
             return False
     if uses[0].kind == "derivative":
@@ -159,7 +131,6 @@ def _stands_alone(facts: Facts, site: Site) -> bool:
 
 
 def _moved(facts: Facts, site: Site, loop: Loop) -> Fix | None:
-    """The checkpoint taken off the loop and put around its body."""
     if site.api.library != "jax" or len(loop.bodies) != 1 or loop.api.curried:
         return None
     removal = remove_checkpoint(facts, site)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jaxresid.base.violations import Violation
 from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.resolve import results, stages
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site
@@ -45,58 +45,32 @@ class CheckpointOfGradient(Rule):
     why = "Residuals cross inside the derivative; a checkpoint around it drops none of them."
     help = "checkpoint inside the function that is differentiated"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples("""
+        import jax
 
 
-            def loss(w, x):
-                return jax.numpy.tanh(x @ w).sum()
+        def loss(w, x):
+            return jax.numpy.tanh(x @ w).sum()
 
 
-            def step(w, x):
-                g = jax.checkpoint(jax.grad(loss))(w, x)  # !
-                return w - 0.1 * g
+        def step(w, x):
+            g = jax.checkpoint(jax.grad(loss))(w, x)  # !
+            return w - 0.1 * g
 
 
-            def train(w, xs):
-                for x in xs:
-                    w = jax.jit(step)(w, x)
-                return w
-            """,
-            fixed="""
-            import jax
+        def train(w, xs):
+            for x in xs:
+                w = jax.jit(step)(w, x)
+            return w
+    """)
+    good = examples("""
+        import jax
 
 
-            def loss(w, x):
-                return jax.numpy.tanh(x @ w).sum()
-
-
-            def step(w, x):
-                g = jax.grad(loss)(w, x)
-                return w - 0.1 * g
-
-
-            def train(w, xs):
-                for x in xs:
-                    w = jax.jit(step)(w, x)
-                return w
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-
-
-            def hvp(f, x, v):
-                g = jax.checkpoint(jax.grad(f))
-                return jax.jvp(g, (x,), (v,))[1]
-            """
-        ),
-    )
+        def hvp(f, x, v):
+            g = jax.checkpoint(jax.grad(f))
+            return jax.jvp(g, (x,), (v,))[1]
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:
@@ -114,7 +88,6 @@ class CheckpointOfGradient(Rule):
 
 
 def _inner_derivative(facts: Facts, site: Site) -> ast.Call | None:
-    """The reverse-mode derivative that a site wraps: its target, or in the target's own body."""
     targets = facts.targets(site)
     if len(targets) != 1:
         return None
@@ -123,16 +96,15 @@ def _inner_derivative(facts: Facts, site: Site) -> ast.Call | None:
     if isinstance(target, (ast.FunctionDef, ast.Lambda)):
         nodes = [*results.own_nodes(target)]
     for node in nodes:
-        role = facts.role(node.func, "derivative") if isinstance(node, ast.Call) else None
+        role = facts.callees.role(node.func, "derivative") if isinstance(node, ast.Call) else None
         if isinstance(node, ast.Call) and role is not None and role.entry == "reverse":
             return node
     return None
 
 
 def _never_differentiated(facts: Facts, site: Site) -> bool:
-    """Whether every use is visible, and none is under a derivative or a loop."""
-    uses = [u for u in facts.site_uses(site) if u.kind != "discarded"]
-    if site.definition is not None and facts.remote_uses(site.definition):
+    uses = [u for u in facts.flows.site_uses(site) if u.kind != "discarded"]
+    if site.definition is not None and facts.contexts.remote_uses(site.definition):
         return False
     target = facts.target(site)
     if not uses:
@@ -143,12 +115,12 @@ def _never_differentiated(facts: Facts, site: Site) -> bool:
     for use in uses:
         if use.kind != "call":
             return False
-        context = facts.context(use.node)
+        context = facts.contexts.at(use.node)
         if context.reverse or context.forward or context.loop or context.rule:
             return False
         if context.unknown or context.checkpoint:
             return False
         function = facts.names.function(use.node)
-        if function is not None and not facts.uses(function):
+        if function is not None and not facts.flows.uses(function):
             return False  # a library's function, which its users may differentiate
     return True

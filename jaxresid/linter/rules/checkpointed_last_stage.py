@@ -8,7 +8,7 @@ from jaxresid.base.violations import Violation
 from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.resolve import results, stages
 from jaxresid.linter.resolve.names import FunctionNode
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site, Use
@@ -47,73 +47,45 @@ class CheckpointedLastStage(Rule):
     )
     help = "leave the last stage plain, and checkpoint the stages before it"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
+    bad = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def trunk(w, x):
-                return jnp.tanh(x @ w)
+        def trunk(w, x):
+            return jnp.tanh(x @ w)
 
 
-            def head(w, h):
-                return jnp.sin(h @ w).sum()
+        def head(w, h):
+            return jnp.sin(h @ w).sum()
 
 
-            def loss(w, x):
-                h = trunk(w, x)
-                return jax.checkpoint(head)(w, h)  # !
+        def loss(w, x):
+            h = trunk(w, x)
+            return jax.checkpoint(head)(w, h)  # !
 
 
-            step = jax.jit(jax.value_and_grad(loss))
-            """,
-            fixed="""
-            import jax
-            import jax.numpy as jnp
+        step = jax.jit(jax.value_and_grad(loss))
+    """)
+    good = examples("""
+        import jax
 
 
-            def trunk(w, x):
-                return jnp.tanh(x @ w)
+        def loss(trunk, head, w, x):
+            h = jax.checkpoint(trunk)(w, x)
+            return head(w, h)
 
 
-            def head(w, h):
-                return jnp.sin(h @ w).sum()
-
-
-            def loss(w, x):
-                h = trunk(w, x)
-                return head(w, h)
-
-
-            step = jax.jit(jax.value_and_grad(loss))
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-
-
-            def loss(trunk, head, w, x):
-                h = jax.checkpoint(trunk)(w, x)
-                return head(w, h)
-
-
-            step = jax.grad(loss, argnums=2)
-            """
-        ),
-    )
+        step = jax.grad(loss, argnums=2)
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:
             if site.api.loop or not facts.policy(site).saves_nothing:
                 continue
-            found = _last_stage(facts, site)
-            if found is not None:
-                function, derivative = found
+            last_stage = _last_stage(facts, site)
+            if last_stage is not None:
+                function, derivative = last_stage
                 name = getattr(function, "name", "the differentiated function")
                 yield self.report(
                     facts,
@@ -127,10 +99,10 @@ class CheckpointedLastStage(Rule):
 
 def _last_stage(facts: Facts, site: Site) -> tuple[FunctionNode, Use] | None:
     """The function whose last stage a site is, and what differentiates it."""
-    uses = facts.site_uses(site)
+    uses = facts.flows.site_uses(site)
     if len(uses) != 1 or uses[0].kind != "call" or uses[0].through:
         return None  # a function that is called elsewhere too is a stage there
-    if site.definition is not None and facts.remote_uses(site.definition):
+    if site.definition is not None and facts.contexts.remote_uses(site.definition):
         return None
     call = uses[0].node
     function = facts.names.function(call)
@@ -150,11 +122,11 @@ def _has_earlier_stage(facts: Facts, function: FunctionNode, call: ast.Call) -> 
             return True
         for node in ast.walk(argument):
             for binding in facts.names.bindings(node) if isinstance(node, ast.Name) else ():
-                made = binding.value if binding.kind == "assign" else None
+                value = binding.value if binding.kind == "assign" else None
                 if (
-                    made is not None
-                    and facts.names.function(made) is function
-                    and not results.sets_up(facts, made)
+                    value is not None
+                    and facts.names.function(value) is function
+                    and not results.sets_up(facts, value)
                 ):
                     return True
     return False

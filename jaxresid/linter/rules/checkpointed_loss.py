@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jaxresid.base.violations import Related, Violation
 from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.resolve import stages
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site, Use
@@ -56,67 +56,45 @@ class CheckpointedLoss(Rule):
     )
     help = "checkpoint the layers instead, or give it a policy"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
+    bad = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def loss(w, x):
-                for _ in range(3):
-                    x = jnp.tanh(x @ w)
-                return x.sum()
+        def loss(w, x):
+            for _ in range(3):
+                x = jnp.tanh(x @ w)
+            return x.sum()
 
 
-            def step(w, x):
-                return jax.value_and_grad(jax.checkpoint(loss))(w, x)  # !
-            """,
-            fixed="""
-            import jax
-            import jax.numpy as jnp
+        def step(w, x):
+            return jax.value_and_grad(jax.checkpoint(loss))(w, x)  # !
+    """)
+    good = examples(
+        """
+        import jax
 
 
-            def loss(w, x):
-                for _ in range(3):
-                    x = jnp.tanh(x @ w)
-                return x.sum()
+        def layer(w, x):
+            return jax.numpy.tanh(x @ w)
 
 
-            def step(w, x):
-                return jax.value_and_grad(loss)(w, x)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
+        def loss(ws, x):
+            for w in ws:
+                x = jax.checkpoint(layer)(w, x)
+            return x.sum()
 
 
-            def layer(w, x):
-                return jax.numpy.tanh(x @ w)
+        gradient = jax.grad(loss)
+        """,
+        """
+        import jax
 
 
-            def loss(ws, x):
-                for w in ws:
-                    x = jax.checkpoint(layer)(w, x)
-                return x.sum()
-
-
-            gradient = jax.grad(loss)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-
-            def step(loss, w):
-                cp = jax.checkpoint_policies
-                return jax.grad(jax.checkpoint(loss, policy=cp.dots_saveable))(w)
-            """
-        ),
+        def step(loss, w):
+            cp = jax.checkpoint_policies
+            return jax.grad(jax.checkpoint(loss, policy=cp.dots_saveable))(w)
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
@@ -143,17 +121,16 @@ class CheckpointedLoss(Rule):
 
 
 def _evidence(facts: Facts, site: Site) -> tuple[str, tuple[Related, ...]] | None:
-    """What differentiates the whole of a site: its name and where."""
-    uses = facts.site_uses(site)
-    found = stages.top_derivatives(facts, uses)
+    uses = facts.flows.site_uses(site)
+    derivatives = stages.top_derivatives(facts, uses)
     if any("made" in u.through for u in uses) and facts.target(site) is None:
         return None  # a wrapper, which others may call for something else
-    if found is None:
+    if derivatives is None:
         return _inside(facts, uses)
-    if found:
-        by = stages.derivative_name(facts, found[0])
-        return by, stages.related_place(facts, found[0].node, "differentiated here")
-    remote = facts.remote_uses(site.definition) if site.definition is not None else ()
+    if derivatives:
+        by = stages.derivative_name(facts, derivatives[0])
+        return by, stages.related_place(facts, derivatives[0].node, "differentiated here")
+    remote = facts.contexts.remote_uses(site.definition) if site.definition is not None else ()
     if any(u.in_loop or u.in_reverse or u.kind in {"loop", "checkpoint", "rule"} for u in remote):
         return None
     for use in remote:
@@ -174,8 +151,8 @@ def _inside(facts: Facts, uses: tuple[Use, ...]) -> tuple[str, tuple[Related, ..
         or not stages.is_whole(facts, function, call)
     ):
         return None
-    found = stages.differentiating(facts, function, whole=True)
-    if found is None:
+    derivative = stages.differentiating(facts, function, whole=True)
+    if derivative is None:
         return None
-    by = stages.derivative_name(facts, found)
-    return by, stages.related_place(facts, found.node, "differentiated here")
+    by = stages.derivative_name(facts, derivative)
+    return by, stages.related_place(facts, derivative.node, "differentiated here")

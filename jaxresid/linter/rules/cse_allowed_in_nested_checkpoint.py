@@ -7,7 +7,7 @@ from jaxresid.base.violations import Related, Violation
 from jaxresid.linter.patterns import cse
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.uses import RemoteCheckpoint
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
@@ -45,74 +45,46 @@ class CseAllowedInNestedCheckpoint(Rule):
     why = "XLA merges the inner recomputation with the outer one, as both are in one computation."
     help = "leave `prevent_cse` out for the inner checkpoint"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
+    bad = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def layer(w, x):
-                return jnp.sin(jnp.tanh(x @ w) @ w)
+        def layer(w, x):
+            return jnp.sin(jnp.tanh(x @ w) @ w)
 
 
-            def pair(x, ws):
-                inner = jax.checkpoint(layer, prevent_cse=False)  # !
-                for w in ws:
-                    x = inner(w, x)
-                return x, None
+        def pair(x, ws):
+            inner = jax.checkpoint(layer, prevent_cse=False)  # !
+            for w in ws:
+                x = inner(w, x)
+            return x, None
 
 
-            def loss(ws, x):
-                body = jax.checkpoint(pair, prevent_cse=False)
-                return jnp.sum(jax.lax.scan(body, x, ws)[0])
-            """,
-            fixed="""
-            import jax
-            import jax.numpy as jnp
+        def loss(ws, x):
+            body = jax.checkpoint(pair, prevent_cse=False)
+            return jnp.sum(jax.lax.scan(body, x, ws)[0])
+    """)
+    good = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def layer(w, x):
-                return jnp.sin(jnp.tanh(x @ w) @ w)
+        def layer(w, x):
+            return jnp.sin(jnp.tanh(x @ w) @ w)
 
 
-            def pair(x, ws):
-                inner = jax.checkpoint(layer)
-                for w in ws:
-                    x = inner(w, x)
-                return x, None
+        def pair(x, ws):
+            inner = jax.checkpoint(layer)
+            for w in ws:
+                x = inner(w, x)
+            return x, None
 
 
-            def loss(ws, x):
-                body = jax.checkpoint(pair, prevent_cse=False)
-                return jnp.sum(jax.lax.scan(body, x, ws)[0])
-            """,
-        ),
-    )
-    good = (
-        Example(  # the default inside, False outside
-            """
-            import jax
-            import jax.numpy as jnp
-
-
-            def layer(w, x):
-                return jnp.sin(jnp.tanh(x @ w) @ w)
-
-
-            def pair(x, ws):
-                inner = jax.checkpoint(layer)
-                for w in ws:
-                    x = inner(w, x)
-                return x, None
-
-
-            def loss(ws, x):
-                body = jax.checkpoint(pair, prevent_cse=False)
-                return jnp.sum(jax.lax.scan(body, x, ws)[0])
-            """
-        ),
-    )
+        def loss(ws, x):
+            body = jax.checkpoint(pair, prevent_cse=False)
+            return jnp.sum(jax.lax.scan(body, x, ws)[0])
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:

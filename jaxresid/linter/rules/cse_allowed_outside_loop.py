@@ -9,7 +9,7 @@ from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import conditions, cse
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.uses import PLAIN
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site, Use
@@ -53,68 +53,42 @@ class CseAllowedOutsideLoop(Rule):
     why = "Under `jax.jit` XLA merges the recomputation with the forward pass."
     help = "leave `prevent_cse` out, or run the layers with `jax.lax.scan`"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
+    bad = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def layer(w, x):
-                return jnp.sin(jnp.tanh(x @ w) @ w)
+        def layer(w, x):
+            return jnp.sin(jnp.tanh(x @ w) @ w)
 
 
-            def loss(ws, x):
-                for w in ws:
-                    x = jax.checkpoint(layer, prevent_cse=False)(w, x)  # !
-                return jnp.sum(x**2)
+        def loss(ws, x):
+            for w in ws:
+                x = jax.checkpoint(layer, prevent_cse=False)(w, x)  # !
+            return jnp.sum(x**2)
 
 
-            def step(ws, x):
-                return jax.value_and_grad(loss)(ws, x)
-            """,
-            fixed="""
-            import jax
-            import jax.numpy as jnp
+        def step(ws, x):
+            return jax.value_and_grad(loss)(ws, x)
+    """)
+    good = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def layer(w, x):
-                return jnp.sin(jnp.tanh(x @ w) @ w)
+        def layer(w, x):
+            return jnp.sin(jnp.tanh(x @ w) @ w)
 
 
-            def loss(ws, x):
-                for w in ws:
-                    x = jax.checkpoint(layer)(w, x)
-                return jnp.sum(x**2)
+        def loss(ws, x):
+            for w in ws:
+                x = jax.checkpoint(layer)(w, x)
+            return jnp.sum(x**2)
 
 
-            def step(ws, x):
-                return jax.value_and_grad(loss)(ws, x)
-            """,
-        ),
-    )
-    good = (
-        Example(  # the default
-            """
-            import jax
-            import jax.numpy as jnp
-
-
-            def layer(w, x):
-                return jnp.sin(jnp.tanh(x @ w) @ w)
-
-
-            def loss(ws, x):
-                for w in ws:
-                    x = jax.checkpoint(layer)(w, x)
-                return jnp.sum(x**2)
-
-
-            def step(ws, x):
-                return jax.value_and_grad(loss)(ws, x)
-            """
-        ),
-    )
+        def step(ws, x):
+            return jax.value_and_grad(loss)(ws, x)
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:
@@ -122,15 +96,15 @@ class CseAllowedOutsideLoop(Rule):
             if value is None or site.api.loop:
                 continue
             if cse.false_prevent_cse(facts, site) is None:
-                found = self._turned_round(facts, site, value)
+                violation = self._turned_round(facts, site, value)
             else:
-                found = (
+                violation = (
                     self._everywhere(facts, site, value)
                     or self._chosen(facts, site, value)
                     or self._unrolled(facts, site, value)
                 )
-            if found is not None:
-                yield found
+            if violation is not None:
+                yield violation
 
     def _everywhere(self, facts: Facts, site: Site, value: ast.expr) -> Violation | None:
         call = _unprotected(facts, site)
@@ -192,8 +166,8 @@ class CseAllowedOutsideLoop(Rule):
         choice = cse.only_if(facts, site)
         if choice is None or not choice.is_known or not _runs_backward(facts, choice.call):
             return None
-        given, asked = conditions.plain(value, True), choice.condition
-        if given.holds != asked.holds or ast.dump(given.test) != ast.dump(asked.test):
+        argument, asked = conditions.plain(value, True), choice.condition
+        if argument.holds != asked.holds or ast.dump(argument.test) != ast.dump(asked.test):
             return None
         wanted = conditions.negated(facts, asked)
         return self.report(
@@ -216,23 +190,23 @@ def _unprotected(facts: Facts, site: Site) -> Use | None:
     """A call of a site's function in differentiated code, or in a Python loop over layers, where no
     use of it is, or may be, in a staged loop or branch.
     """
-    found = None
-    for use in facts.site_uses(site):
+    unprotected = None
+    for use in facts.flows.site_uses(site):
         if use.kind != "call" or not PLAIN.issuperset(use.through):
             return None
-        context = facts.context(use.node)
+        context = facts.contexts.at(use.node)
         if context.loop or context.branch or context.rule or context.unknown:
             return None
         if context.checkpoint:
             return None  # cse-allowed-in-nested-checkpoint
         if context.reverse or context.python_loop:
-            found = found or use
-    return found
+            unprotected = unprotected or use
+    return unprotected
 
 
 def _runs_backward(facts: Facts, use: Use) -> bool:
     """Whether a call is in differentiated code, or in a Python loop, and in no staged loop."""
-    context = facts.context(use.node)
+    context = facts.contexts.at(use.node)
     if context.loop or context.branch or context.rule or context.unknown or context.checkpoint:
         return False
     return context.reverse or context.python_loop

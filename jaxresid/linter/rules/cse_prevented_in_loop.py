@@ -8,7 +8,7 @@ from jaxresid.base.violations import Fix, Violation
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import conditions, cse, unrolling
 from jaxresid.linter.resolve import stages
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Loop, Site
@@ -48,51 +48,31 @@ class CsePreventedInLoop(Rule):
     why = "In a staged loop the barriers are not needed and can keep XLA from optimizing."
     help = "give `prevent_cse=False`"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
+    bad = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def step(x, w):
-                return jnp.sin(jnp.tanh(x @ w) @ w), None
+        def step(x, w):
+            return jnp.sin(jnp.tanh(x @ w) @ w), None
 
 
-            def loss(ws, x):
-                return jnp.sum(jax.lax.scan(jax.checkpoint(step), x, ws)[0])  # !
-            """,
-            fixed="""
-            import jax
-            import jax.numpy as jnp
+        def loss(ws, x):
+            return jnp.sum(jax.lax.scan(jax.checkpoint(step), x, ws)[0])  # !
+    """)
+    good = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def step(x, w):
-                return jnp.sin(jnp.tanh(x @ w) @ w), None
+        def step(x, w):
+            return jnp.sin(jnp.tanh(x @ w) @ w), None
 
 
-            def loss(ws, x):
-                return jnp.sum(jax.lax.scan(jax.checkpoint(step, prevent_cse=False), x, ws)[0])
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
-
-
-            def step(x, w):
-                return jnp.sin(jnp.tanh(x @ w) @ w), None
-
-
-            def loss(ws, x):
-                body = jax.checkpoint(step, prevent_cse=False)
-                return jnp.sum(jax.lax.scan(body, x, ws)[0])
-            """
-        ),
-    )
+        def loss(ws, x):
+            body = jax.checkpoint(step, prevent_cse=False)
+            return jnp.sum(jax.lax.scan(body, x, ws)[0])
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:
@@ -103,10 +83,11 @@ class CsePreventedInLoop(Rule):
             loop = _loop(facts, site)
             choice = cse.only_if(facts, site) if loop is None else None
             if loop is not None:
+                is_body = any(use.kind == "loop" for use in facts.flows.site_uses(site))
                 yield self.report(
                     facts,
                     site.node,
-                    f"{stages.site_text(facts, site)} {_is_run_by(facts, site)} "
+                    f"{stages.site_text(facts, site)} {'is the body of' if is_body else 'runs in'} "
                     f"`{cse.loop_callee(facts, loop)}`: the barriers of `prevent_cse=True` are not "
                     "needed there",
                     fix=_fix(facts, site, "False"),
@@ -133,8 +114,8 @@ class CsePreventedInLoop(Rule):
 
 def _loop(facts: Facts, site: Site) -> Loop | None:
     """The loop that runs a site's function, where all that does are loops that stay loops."""
-    found = None
-    for use in facts.site_uses(site):
+    first = None
+    for use in facts.flows.site_uses(site):
         for loop in cse.running_loops(facts, use):
             if loop is None or loop.api.kind not in {"loop", "map"}:
                 return None
@@ -145,17 +126,11 @@ def _loop(facts: Facts, site: Site) -> Loop | None:
             unroll = unrolling.unroll_argument(loop)
             if unroll is not None and not isinstance(unroll, ast.Constant):
                 return None
-            found = found or loop
-    return found
-
-
-def _is_run_by(facts: Facts, site: Site) -> str:
-    is_body = any(use.kind == "loop" for use in facts.site_uses(site))
-    return "is the body of" if is_body else "runs in"
+            first = first or loop
+    return first
 
 
 def _fix(facts: Facts, site: Site, value: str) -> Fix | None:
-    """Gives `prevent_cse` to the call or decorator that this site alone is made by."""
     if isinstance(site.node, ast.Call):
         edit = edits.set_keyword(facts.source, site.node, "prevent_cse", value)
     elif site.api.factory:  # `@eqx.filter_checkpoint`

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.base.violations import Fix, Violation
 from jaxresid.linter.fixes import edits
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site
@@ -39,35 +39,21 @@ class DiscardedCheckpoint(Rule):
     why = "checkpoint returns a new function; the one it was given is unchanged."
     help = "bind the result and call that"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples("""
+        import jax
 
 
-            def loss(block, x):
-                jax.checkpoint(block)  # !
-                return block(x).sum()
-            """,
-            fixed="""
-            import jax
+        def loss(block, x):
+            jax.checkpoint(block)  # !
+            return block(x).sum()
+    """)
+    good = examples("""
+        import jax
 
 
-            def loss(block, x):
-                block = jax.checkpoint(block)
-                return block(x).sum()
-            """,
-        ),
-    )
-    good = (
-        Example("""
-            import jax
-
-
-            def loss(block, x):
-                return jax.checkpoint(block)(x).sum()
-            """),
-    )
+        def loss(block, x):
+            return jax.checkpoint(block)(x).sum()
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:

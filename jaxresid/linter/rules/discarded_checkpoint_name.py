@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.base.violations import Fix, Violation
 from jaxresid.linter.fixes import edits
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Named
@@ -39,65 +39,40 @@ class DiscardedCheckpointName(Rule):
     why = "checkpoint_name returns the named value; the one it was given has no name."
     help = "bind the result to the same variable"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import functools
+    bad = examples("""
+        import functools
 
-            import jax
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+        import jax
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            @functools.partial(
-                jax.checkpoint,
-                policy=jax.checkpoint_policies.save_only_these_names("a"),
-            )
-            def block(w, x):
-                y = x @ w
-                checkpoint_name(y, "a")  # !
-                return jnp.sin(jnp.sin(y))
-            """,
-            fixed="""
-            import functools
-
-            import jax
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+        @functools.partial(
+            jax.checkpoint,
+            policy=jax.checkpoint_policies.save_only_these_names("a"),
+        )
+        def block(w, x):
+            y = x @ w
+            checkpoint_name(y, "a")  # !
+            return jnp.sin(jnp.sin(y))
+    """)
+    good = examples(
+        """
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            @functools.partial(
-                jax.checkpoint,
-                policy=jax.checkpoint_policies.save_only_these_names("a"),
-            )
-            def block(w, x):
-                y = x @ w
-                y = checkpoint_name(y, "a")
-                return jnp.sin(jnp.sin(y))
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+        def block(w, x):
+            y = checkpoint_name(x @ w, "a")
+            return jnp.sin(y)
+        """,
+        """
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            def block(w, x):
-                y = checkpoint_name(x @ w, "a")
-                return jnp.sin(y)
-            """
-        ),
-        Example(
-            """
-            from jax.ad_checkpoint import checkpoint_name
-
-
-            def block(w, x):
-                return checkpoint_name(x @ w, "a")
-            """
-        ),
+        def block(w, x):
+            return checkpoint_name(x @ w, "a")
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:

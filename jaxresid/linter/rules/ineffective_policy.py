@@ -9,7 +9,7 @@ from jaxresid.linter.fixes.unwrapping import remove_decorator, unwrap
 from jaxresid.linter.patterns import policy_names as policies
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import FunctionNode
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Policy, Site
@@ -56,56 +56,37 @@ class IneffectivePolicy(Rule):
     why = "It keeps the same residuals as no checkpoint, and adds an optimization barrier."
     help = "remove the checkpoint, or choose a policy that leaves something to recompute"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples("""
+        import jax
 
 
-            def block(w, x):
-                return jax.numpy.sin(jax.numpy.cos(x @ w))
+        def block(w, x):
+            return jax.numpy.sin(jax.numpy.cos(x @ w))
 
 
-            def run(w, x):
-                return jax.checkpoint(block, policy=jax.checkpoint_policies.everything_saveable)(w, x)  # !
-            """,
-            fixed="""
-            import jax
+        def run(w, x):
+            return jax.checkpoint(block, policy=jax.checkpoint_policies.everything_saveable)(w, x)  # !
+    """)
+    good = examples(
+        """
+        import jax
 
 
-            def block(w, x):
-                return jax.numpy.sin(jax.numpy.cos(x @ w))
+        def run(layer, w, x):
+            return jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_saveable)(w, x)
+        """,
+        """
+        import jax
+
+        TABLE = {
+            "all": jax.checkpoint_policies.everything_saveable,
+            "none": jax.checkpoint_policies.nothing_saveable,
+        }
 
 
-            def run(w, x):
-                return block(w, x)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-
-
-            def run(layer, w, x):
-                return jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_saveable)(w, x)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-            TABLE = {
-                "all": jax.checkpoint_policies.everything_saveable,
-                "none": jax.checkpoint_policies.nothing_saveable,
-            }
-
-
-            def run(layer, w, x, name):
-                return jax.checkpoint(layer, policy=TABLE[name])(w, x)
-            """
-        ),
+        def run(layer, w, x, name):
+            return jax.checkpoint(layer, policy=TABLE[name])(w, x)
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
@@ -182,12 +163,11 @@ def _literal(policy: Policy) -> str | None:
 
 
 def _overriding(facts: Facts, site: Site, mine: str) -> Site | None:
-    """The checkpoint around every visible call of a checkpointed function, with another policy."""
-    uses = facts.site_uses(site)
+    uses = facts.flows.site_uses(site)
     definition = site.definition
-    if definition is not None and facts.remote_uses(definition):
+    if definition is not None and facts.contexts.remote_uses(definition):
         return None
-    found = None
+    overriding = None
     for use in uses:
         function = facts.names.function(use.node) if use.kind == "call" else None
         outer = _checkpoint_of(facts, function) if function is not None else None
@@ -196,28 +176,21 @@ def _overriding(facts: Facts, site: Site, mine: str) -> Site | None:
         theirs = _literal(facts.policy(outer))
         if theirs is None or theirs == mine:
             return None
-        found = outer
-    return found
+        overriding = outer
+    return overriding
 
 
 def _checkpoint_of(facts: Facts, function: FunctionNode) -> Site | None:
-    """The checkpoint that every visible use of a function goes through."""
     for decorator in getattr(function, "decorator_list", ()):
         site = facts.site_of(decorator)
         if site is not None:
             return site
-    uses = facts.uses(function)
-    if not isinstance(function, ast.Lambda) and facts.remote_uses(function):
+    uses = facts.flows.uses(function)
+    if not isinstance(function, ast.Lambda) and facts.contexts.remote_uses(function):
         return None
     sites = {facts.site_of(u.node) if u.kind == "checkpoint" else None for u in uses}
     return sites.pop() if len(sites) == 1 else None
 
 
 def _in_python_loop(facts: Facts, node: ast.AST) -> bool:
-    function = facts.names.function(node)
-    for parent in facts.names.ancestors(node):
-        if parent is function:
-            return False
-        if isinstance(parent, _MANY):
-            return True
-    return False
+    return any(isinstance(parent, _MANY) for parent, _ in facts.names.path(node, inside=True))

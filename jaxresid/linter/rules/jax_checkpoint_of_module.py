@@ -8,7 +8,7 @@ from jaxresid.base.violations import Fix, Violation
 from jaxresid.linter.patterns import nn_modules as modules
 from jaxresid.linter.resolve import apis, stages
 from jaxresid.linter.resolve.names import External
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site
@@ -54,64 +54,45 @@ class JaxCheckpointOfModule(Rule):
     why = "The checkpoint cannot take the module: this raises when it is called."
     help = "use the library's own checkpoint: `nn.remat(Class)`, `eqx.filter_checkpoint`"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import flax.linen as nn
-            import jax
+    bad = examples("""
+        import flax.linen as nn
+        import jax
 
 
-            class Model(nn.Module):
-                @jax.checkpoint  # !
-                @nn.compact
-                def __call__(self, x):
-                    return nn.Dense(4)(x)
-            """,
-            fixed="""
-            import flax.linen as nn
-            import jax
+        class Model(nn.Module):
+            @jax.checkpoint  # !
+            @nn.compact
+            def __call__(self, x):
+                return nn.Dense(4)(x)
+    """)
+    good = examples(
+        """
+        import flax.linen as nn
+        import jax
 
 
-            class Model(nn.Module):
-                @nn.remat
-                @nn.compact
-                def __call__(self, x):
-                    return nn.Dense(4)(x)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import flax.linen as nn
-            import jax
+        class Model(nn.Module):
+            @nn.remat
+            @nn.compact
+            def __call__(self, x):
+                return nn.Dense(4)(x)
+        """,
+        """
+        import flax.linen as nn
+        import jax
 
 
-            class Model(nn.Module):
-                @nn.remat
-                @nn.compact
-                def __call__(self, x):
-                    return nn.Dense(4)(x)
-            """
-        ),
-        Example(
-            """
-            import flax.linen as nn
-            import jax
+        class Block(nn.Module):
+            @nn.compact
+            def __call__(self, x):
+                return nn.Dense(4)(x)
 
 
-            class Block(nn.Module):
-                @nn.compact
-                def __call__(self, x):
-                    return nn.Dense(4)(x)
-
-
-            class Model(nn.Module):
-                @nn.compact
-                def __call__(self, x):
-                    return nn.remat(Block)()(x)
-            """
-        ),
+        class Model(nn.Module):
+            @nn.compact
+            def __call__(self, x):
+                return nn.remat(Block)()(x)
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
@@ -131,7 +112,6 @@ class JaxCheckpointOfModule(Rule):
 
 
 def _jax(facts: Facts, site: Site) -> tuple[str | None, Fix | None]:
-    """What is wrong with a `jax.checkpoint`, and the fix."""
     definition = site.definition
     target = facts.target(site)
     if isinstance(target, ast.ClassDef) and modules.library(facts, target) == "linen":
@@ -146,11 +126,11 @@ def _jax(facts: Facts, site: Site) -> tuple[str | None, Fix | None]:
         return "takes the linen module `self` for an array: calling it raises TypeError", fix
     if site.target is None:
         return None, None
-    made = modules.instance_class(facts, site.target)
-    match modules.library(facts, made):
+    cls_of_target = modules.instance_class(facts, site.target)
+    match modules.library(facts, cls_of_target):
         case "linen":
             return "takes an instance of a linen module, which has no hash: TypeError", None
-        case "equinox" if made is not None and _holds_arrays(facts, made):
+        case "equinox" if cls_of_target is not None and _holds_arrays(facts, cls_of_target):
             keywords = apis.CHECKPOINTS["equinox.filter_checkpoint"].keywords
             fix = modules.swap_checkpoint_api(facts, site, "equinox.filter_checkpoint", keywords)
             return "takes an Equinox module with arrays, which has no hash: TypeError", fix
@@ -158,7 +138,6 @@ def _jax(facts: Facts, site: Site) -> tuple[str | None, Fix | None]:
 
 
 def _linen(facts: Facts, site: Site) -> str | None:
-    """What is wrong with an `nn.remat`."""
     if site.target is None or site.api.loop:
         return None
     if modules.library(facts, modules.instance_class(facts, site.target)) == "linen":
@@ -170,7 +149,6 @@ def _linen(facts: Facts, site: Site) -> str | None:
 
 
 def _nnx(facts: Facts, site: Site) -> str | None:
-    """What is wrong with an `nnx.remat`."""
     target = site.target
     if target is None:
         return None

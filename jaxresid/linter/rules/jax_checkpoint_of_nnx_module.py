@@ -9,7 +9,7 @@ from jaxresid.linter.patterns import nn_modules as modules
 from jaxresid.linter.resolve import apis, stages
 from jaxresid.linter.resolve.names import FunctionNode
 from jaxresid.linter.resolve.uses import PLAIN
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site
@@ -48,74 +48,46 @@ class JaxCheckpointOfNnxModule(Rule):
     why = "`jax.checkpoint` works on a copy of the module, whose updates are lost."
     help = "use `nnx.remat` of a function that takes the module"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
-            from flax import nnx
+    bad = examples("""
+        import jax
+        from flax import nnx
 
 
-            class Block(nnx.Module):
-                def __init__(self, rngs):
-                    self.norm = nnx.BatchNorm(4, rngs=rngs)
+        class Block(nnx.Module):
+            def __init__(self, rngs):
+                self.norm = nnx.BatchNorm(4, rngs=rngs)
 
-                def __call__(self, x):
-                    return jax.numpy.sin(self.norm(x))
-
-
-            class Model(nnx.Module):
-                def __init__(self, rngs):
-                    self.block = Block(rngs)
-
-                def __call__(self, x):
-                    return jax.checkpoint(lambda m, x: m(x))(self.block, x)  # !
-            """,
-            fixed="""
-            import jax
-            from flax import nnx
+            def __call__(self, x):
+                return jax.numpy.sin(self.norm(x))
 
 
-            class Block(nnx.Module):
-                def __init__(self, rngs):
-                    self.norm = nnx.BatchNorm(4, rngs=rngs)
+        class Model(nnx.Module):
+            def __init__(self, rngs):
+                self.block = Block(rngs)
 
-                def __call__(self, x):
-                    return jax.numpy.sin(self.norm(x))
-
-
-            class Model(nnx.Module):
-                def __init__(self, rngs):
-                    self.block = Block(rngs)
-
-                def __call__(self, x):
-                    return nnx.remat(lambda m, x: m(x))(self.block, x)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-            from flax import nnx
+            def __call__(self, x):
+                return jax.checkpoint(lambda m, x: m(x))(self.block, x)  # !
+    """)
+    good = examples("""
+        import jax
+        from flax import nnx
 
 
-            class Block(nnx.Module):
-                def __init__(self, rngs):
-                    self.norm = nnx.BatchNorm(4, rngs=rngs)
+        class Block(nnx.Module):
+            def __init__(self, rngs):
+                self.norm = nnx.BatchNorm(4, rngs=rngs)
 
-                def __call__(self, x):
-                    return jax.numpy.sin(self.norm(x))
+            def __call__(self, x):
+                return jax.numpy.sin(self.norm(x))
 
 
-            class Model(nnx.Module):
-                def __init__(self, rngs):
-                    self.block = Block(rngs)
+        class Model(nnx.Module):
+            def __init__(self, rngs):
+                self.block = Block(rngs)
 
-                def __call__(self, x):
-                    return nnx.remat(lambda m, x: m(x))(self.block, x)
-            """
-        ),
-    )
+            def __call__(self, x):
+                return nnx.remat(lambda m, x: m(x))(self.block, x)
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:
@@ -146,7 +118,6 @@ class JaxCheckpointOfNnxModule(Rule):
 
 
 def _dropped(facts: Facts, site: Site) -> str | None:
-    """What a site's function updates in a module that is one of its arguments."""
     function = facts.target(site)
     if not isinstance(function, (ast.FunctionDef, ast.Lambda)):
         return None
@@ -156,16 +127,18 @@ def _dropped(facts: Facts, site: Site) -> str | None:
             return None
         return modules.update(facts, function, function.args.args[0].arg, cls)
     for index, arg in enumerate(function.args.args):
-        given = _class_of_argument(facts, site, function, index)
-        if isinstance(given, ast.ClassDef) and modules.library(facts, given) == "nnx":
-            found = modules.update(facts, function, arg.arg, given)
-            if found is not None:
-                return found
+        cls_of_argument = _class_of_argument(facts, site, function, index)
+        if (
+            isinstance(cls_of_argument, ast.ClassDef)
+            and modules.library(facts, cls_of_argument) == "nnx"
+        ):
+            changed = modules.update(facts, function, arg.arg, cls_of_argument)
+            if changed is not None:
+                return changed
     return None
 
 
 def _is_unbound(facts: Facts, site: Site) -> bool:
-    """Whether a method is named through its class: `Block.__call__`."""
     target = site.target
     return isinstance(target, ast.Attribute) and isinstance(
         facts.names.single_origin(target.value), ast.ClassDef
@@ -175,26 +148,23 @@ def _is_unbound(facts: Facts, site: Site) -> bool:
 def _class_of_argument(
     facts: Facts, site: Site, function: FunctionNode, index: int
 ) -> modules.ModuleClass | None:
-    """The class that an argument of a checkpointed function has by its annotation, or in all calls
-    that are visible.
-    """
+    """Return the class of an argument by its annotation, or in all calls that are visible."""
     annotation = function.args.args[index].annotation
     if isinstance(annotation, (ast.Name, ast.Attribute)):
         cls = facts.names.single_origin(annotation)
         return cls if isinstance(cls, ast.ClassDef) else None
-    found: set[modules.ModuleClass | None] = set()
-    for use in facts.site_uses(site):
+    classes: set[modules.ModuleClass | None] = set()
+    for use in facts.flows.site_uses(site):
         call = use.node
         if use.kind != "call" or not isinstance(call, ast.Call) or "vmap" in use.through:
             return None
         if not PLAIN.issuperset(use.through) or len(call.args) <= index:
             return None
-        found.add(modules.instance_class(facts, call.args[index]))
-    return found.pop() if len(found) == 1 else None
+        classes.add(modules.instance_class(facts, call.args[index]))
+    return classes.pop() if len(classes) == 1 else None
 
 
 def _closed_over(facts: Facts, site: Site) -> str | None:
-    """What a site's function updates in a module that it closes over."""
     function = facts.target(site)
     if not isinstance(function, (ast.FunctionDef, ast.Lambda)):
         return None
@@ -202,10 +172,7 @@ def _closed_over(facts: Facts, site: Site) -> str | None:
 
 
 def _bound(facts: Facts, site: Site) -> str | None:
-    """What an instance, or a bound method, that a site is given updates.
-
-    `nnx.remat` of a bound method is another mistake (JXR602).
-    """
+    """What the instance, or for `jax.checkpoint` the bound method, of a site updates."""
     target, is_jax = site.target, site.api.library == "jax"
     if is_jax and isinstance(target, ast.Attribute) and target.attr == "__call__":
         target = target.value

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.base.violations import Edit, Fix, Violation
 from jaxresid.linter.resolve.names import Binding, FunctionNode
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site
@@ -45,45 +45,30 @@ class LateBoundCheckpoint(Rule):
     why = "A function looks up the variables around it when it is called, not when it is made."
     help = "pass the value as an argument, or bind it with `functools.partial`"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples("""
+        import jax
 
 
-            def layers(ws):
-                return [jax.checkpoint(lambda x: x @ w) for w in ws]  # !
-            """,
-            fixed="""
-            import jax
+        def layers(ws):
+            return [jax.checkpoint(lambda x: x @ w) for w in ws]  # !
+    """)
+    good = examples(
+        """
+        import jax
 
 
-            def layers(ws):
-                return [jax.checkpoint(lambda x, w=w: x @ w) for w in ws]
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
+        def layers(ws):
+            return [jax.checkpoint(lambda x, w=w: x @ w) for w in ws]
+        """,
+        """
+        import jax
 
 
-            def layers(ws):
-                return [jax.checkpoint(lambda x, w=w: x @ w) for w in ws]
-            """
-        ),
-        Example(
-            """
-            import jax
-
-
-            def model(ws, x):
-                for w in ws:
-                    x = jax.checkpoint(lambda x: x @ w)(x)
-                return x
-            """
-        ),
+        def model(ws, x):
+            for w in ws:
+                x = jax.checkpoint(lambda x: x @ w)(x)
+            return x
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
@@ -105,50 +90,46 @@ class LateBoundCheckpoint(Rule):
 
 
 def _made_here(facts: Facts, site: Site) -> FunctionNode | None:
-    """The function that a site checkpoints, if it is made where it is checkpointed."""
     if isinstance(site.definition, ast.FunctionDef):
         return site.definition
     if isinstance(site.target, ast.Lambda):
         return site.target
-    found = facts.names.single_origin(site.target) if isinstance(site.target, ast.Name) else None
-    return found if isinstance(found, (ast.FunctionDef, ast.Lambda)) else None
+    origin = facts.names.single_origin(site.target) if isinstance(site.target, ast.Name) else None
+    return origin if isinstance(origin, (ast.FunctionDef, ast.Lambda)) else None
 
 
 def _late(facts: Facts, function: FunctionNode) -> Iterator[tuple[_Round, list[Binding]]]:
     """The loops around a function, innermost first, whose variables it reads when called."""
     reads = _free(facts, function)
     for loop in _rounds(facts, function):
-        found = [b for b in reads if _varies(facts, b, loop)]
-        if found:
-            yield loop, found
+        varying = [b for b in reads if _varies(facts, b, loop)]
+        if varying:
+            yield loop, varying
 
 
 def _free(facts: Facts, function: FunctionNode) -> list[Binding]:
     body = function.body if isinstance(function.body, list) else [function.body]
-    found: list[Binding] = []
+    free: list[Binding] = []
     for statement in body:
         for node in ast.walk(statement):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 bindings = facts.names.bindings(node)
                 if not any(function in facts.names.ancestors(b.node) for b in bindings):
-                    found += bindings[-1:]
-    return found
+                    free += bindings[-1:]
+    return free
 
 
 def _rounds(facts: Facts, function: FunctionNode) -> Iterator[_Round]:
-    child: ast.AST = function
-    for parent in facts.names.ancestors(function):
-        if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+    for parent, child in facts.names.path(function, inside=True):
+        if isinstance(parent, ast.ClassDef):
             return
         if isinstance(parent, (ast.For, ast.AsyncFor)) and child in parent.body:
             yield parent
         if isinstance(parent, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
             yield from reversed(parent.generators)
-        child = parent
 
 
 def _varies(facts: Facts, binding: Binding, loop: _Round, left: int = _MAX_STEPS) -> bool:
-    """Whether a loop gives a variable another value each round."""
     if binding.node is loop:
         return True
     if not isinstance(binding.node, (ast.Assign, ast.AnnAssign)) or left == 0:
@@ -183,7 +164,6 @@ def _is_kept(facts: Facts, site: Site, loop: _Round) -> bool:
 
 
 def _is_last_round(facts: Facts, site: Site, loop: _Round) -> bool:
-    """Whether the loop is left right after a site."""
     if isinstance(loop, ast.comprehension):
         return False
     child: ast.AST = facts.names.statement(site.node)
@@ -201,11 +181,11 @@ def _loads(facts: Facts, node: ast.AST, name: str) -> list[ast.AST]:
     if scope is None:
         statement = node.targets[0] if isinstance(node, ast.Assign) else node
         scope = facts.names.scopes[statement]
-    found: list[ast.AST] = []
+    loads: list[ast.AST] = []
     for binding in scope.bindings.get(name, ()):
         if binding.node is node:
-            found += facts.names.loads_of(binding)
-    return found
+            loads += facts.names.loads_of(binding)
+    return loads
 
 
 def _outermost(facts: Facts, node: ast.AST) -> ast.AST:
@@ -213,7 +193,7 @@ def _outermost(facts: Facts, node: ast.AST) -> ast.AST:
     while True:
         parent = facts.names.parents.get(node)
         if isinstance(parent, ast.Call) and parent.args[:1] == [node]:
-            if facts.role(parent.func, "transform") is None:
+            if facts.callees.role(parent.func, "transform") is None:
                 return node
         elif not isinstance(parent, (ast.Tuple, ast.List, ast.Dict)):
             return node

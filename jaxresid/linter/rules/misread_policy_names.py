@@ -9,7 +9,7 @@ from jaxresid.base.violations import Edit, Fix, Span, Violation
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import policy_names as policies
 from jaxresid.linter.resolve import apis
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.patterns.policy_names import FactoryCall
@@ -52,58 +52,47 @@ class MisreadPolicyNames(Rule):
     why = "Each name is an argument of its own; a collection is one name, which no value has."
     help = "unpack it with `*`"
     fixes = "safe"
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples("""
+        import jax
 
-            policy = jax.checkpoint_policies.save_only_these_names(("attn", "mlp"))  # !
-            """,
-            fixed="""
-            import jax
+        policy = jax.checkpoint_policies.save_only_these_names(("attn", "mlp"))  # !
+    """)
+    good = examples(
+        """
+        import jax
 
-            policy = jax.checkpoint_policies.save_only_these_names(*("attn", "mlp"))
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
+        policy = jax.checkpoint_policies.save_only_these_names("attn", "mlp")
+        """,
+        """
+        import jax
 
-            policy = jax.checkpoint_policies.save_only_these_names("attn", "mlp")
-            """
-        ),
-        Example(
-            """
-            import jax
-
-            NAMES = ("attn", "mlp")
-            policy = jax.checkpoint_policies.save_only_these_names(*NAMES, *["out"])
-            """
-        ),
+        NAMES = ("attn", "mlp")
+        policy = jax.checkpoint_policies.save_only_these_names(*NAMES, *["out"])
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
-        for made in policies.factory_calls(facts):
-            if made.name in apis.NAME_FACTORIES:
-                yield from self._collections(facts, made)
-            elif made.name == "save_and_offload_only_these_names":
-                yield from self._strings(facts, made)
+        for factory_call in policies.factory_calls(facts):
+            if factory_call.name in apis.NAME_FACTORIES:
+                yield from self._collections(facts, factory_call)
+            elif factory_call.name == "save_and_offload_only_these_names":
+                yield from self._strings(facts, factory_call)
 
-    def _collections(self, facts: Facts, made: FactoryCall) -> Iterator[Violation]:
-        for argument in made.args:
+    def _collections(self, facts: Facts, factory_call: FactoryCall) -> Iterator[Violation]:
+        for argument in factory_call.args:
             kind = _collection(facts, argument)
             if kind is None:
                 continue
             what = policies.source_text(facts, argument)
-            message = f"`{what}` is a {kind}, but each argument of `{made.name}` is one name"
-            fix = _unpack(facts, argument, kind, made.name)
+            message = (
+                f"`{what}` is a {kind}, but each argument of `{factory_call.name}` is one name"
+            )
+            fix = _unpack(facts, argument, kind, factory_call.name)
             yield self.report(facts, argument, message, fix=fix)
 
-    def _strings(self, facts: Facts, made: FactoryCall) -> Iterator[Violation]:
+    def _strings(self, facts: Facts, factory_call: FactoryCall) -> Iterator[Violation]:
         for keyword in _LISTS:
-            node = made.keyword(keyword)
+            node = factory_call.keyword(keyword)
             value = facts.names.constant(node) if node is not None else None
             if node is None or not isinstance(value, str) or len(value) < 2:
                 continue
@@ -119,7 +108,6 @@ class MisreadPolicyNames(Rule):
 
 
 def _collection(facts: Facts, node: ast.expr) -> str | None:
-    """What collection an expression makes for sure."""
     origin = facts.names.single_origin(node)
     match origin:
         case ast.Tuple():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jaxresid.base.violations import Violation
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import External, FunctionNode
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
@@ -57,63 +57,55 @@ class NameOutsideCustomVjpForward(Rule):
     severity = "warning"
     why = "Under differentiation the forward rule replaces the function and the names in it."
     help = "name the residual in the forward rule"
-    bad = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+    bad = examples("""
+        import jax
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            @jax.custom_vjp
-            def act(x, w):
-                y = checkpoint_name(x @ w, "a")  # !
-                return jnp.sin(y)
+        @jax.custom_vjp
+        def act(x, w):
+            y = checkpoint_name(x @ w, "a")  # !
+            return jnp.sin(y)
 
 
-            def act_fwd(x, w):
-                y = x @ w
-                return jnp.sin(y), (y, x, w)
+        def act_fwd(x, w):
+            y = x @ w
+            return jnp.sin(y), (y, x, w)
 
 
-            def act_bwd(residuals, g):
-                y, x, w = residuals
-                d = g * jnp.cos(y)
-                return d @ w.T, x.T @ d
+        def act_bwd(residuals, g):
+            y, x, w = residuals
+            d = g * jnp.cos(y)
+            return d @ w.T, x.T @ d
 
 
-            act.defvjp(act_fwd, act_bwd)
-            """
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+        act.defvjp(act_fwd, act_bwd)
+    """)
+    good = examples("""
+        import jax
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            @jax.custom_vjp
-            def act(x, w):
-                return jnp.sin(checkpoint_name(x @ w, "a"))
+        @jax.custom_vjp
+        def act(x, w):
+            return jnp.sin(checkpoint_name(x @ w, "a"))
 
 
-            def act_fwd(x, w):
-                y = checkpoint_name(x @ w, "a")
-                return jnp.sin(y), (y, x, w)
+        def act_fwd(x, w):
+            y = checkpoint_name(x @ w, "a")
+            return jnp.sin(y), (y, x, w)
 
 
-            def act_bwd(residuals, g):
-                y, x, w = residuals
-                d = g * jnp.cos(y)
-                return d @ w.T, x.T @ d
+        def act_bwd(residuals, g):
+            y, x, w = residuals
+            d = g * jnp.cos(y)
+            return d @ w.T, x.T @ d
 
 
-            act.defvjp(act_fwd, act_bwd)
-            """
-        ),
-    )
+        act.defvjp(act_fwd, act_bwd)
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         if not facts.named:
@@ -156,7 +148,6 @@ class _Reached:
     """What a forward rule runs, as far as the module shows.
 
     Attributes:
-      names: that it gives to values.
       calls_itself: it calls the function whose rule it is.
       opaque: it runs something that is not visible.
     """
@@ -179,12 +170,11 @@ def _function(facts: Facts, node: ast.expr | None) -> FunctionNode | None:
 
 
 def _primal(facts: Facts, node: ast.expr) -> FunctionNode | None:
-    """The function that a custom_vjp was made of."""
     match facts.names.single_origin(node):
         case ast.FunctionDef() as function if _is_custom_vjp(facts, function):
             return function
         case ast.Call() as call:
-            role = facts.role(call.func, "custom")
+            role = facts.callees.role(call.func, "custom")
             if role is None or role.qualname not in _RULES or not call.args:
                 return None
             return _function(facts, call.args[0])
@@ -192,12 +182,11 @@ def _primal(facts: Facts, node: ast.expr) -> FunctionNode | None:
 
 
 def _is_shared(facts: Facts, custom: ast.expr, primal: FunctionNode) -> bool:
-    """Whether more than the custom_vjp made of it refers to a function."""
     if not isinstance(primal, ast.FunctionDef) or _is_custom_vjp(facts, primal):
         return False
-    made = facts.names.single_origin(custom)
+    origin = facts.names.single_origin(custom)
     return any(
-        facts.names.parents.get(load) is not made and facts.names.single_origin(load) is primal
+        facts.names.parents.get(load) is not origin and facts.names.single_origin(load) is primal
         for load in facts.names.loads.get(primal.name, ())
     )
 
@@ -206,13 +195,13 @@ def _is_custom_vjp(facts: Facts, function: ast.FunctionDef) -> bool:
     decorators = function.decorator_list
     if not decorators:
         return False
-    role = facts.role(decorators[0], "custom")
+    role = facts.callees.role(decorators[0], "custom")
     return role is not None and role.qualname in _RULES
 
 
 def _reach(facts: Facts, forward: FunctionNode, primal: FunctionNode) -> _Reached:
     """What a forward rule runs. The functions that it mentions count as run."""
-    found = _Reached()
+    reached = _Reached()
     calls = {named.node: named for named in facts.named}
     todo: list[FunctionNode] = [forward]
     seen: set[ast.AST] = set()
@@ -226,23 +215,17 @@ def _reach(facts: Facts, forward: FunctionNode, primal: FunctionNode) -> _Reache
             if isinstance(node, ast.Call):
                 if node in calls:
                     name = calls[node].name
-                    found.opaque |= name is None
-                    found.names.add(name or "")
+                    reached.opaque |= name is None
+                    reached.names.add(name or "")
                 else:
-                    found.opaque |= _is_opaque(facts, node)
+                    reached.opaque |= _is_opaque(facts, node)
             if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
-                mentioned = _mentioned(facts, node)
+                mentioned = _function(facts, node) or _primal(facts, node)
                 if mentioned is primal and _is_itself(facts, node, primal):
-                    found.calls_itself = True
+                    reached.calls_itself = True
                 elif mentioned is not None:
                     todo.append(mentioned)
-    return found
-
-
-def _mentioned(facts: Facts, node: ast.Name | ast.Attribute) -> FunctionNode | None:
-    """The function of this module that a name is, through a custom_vjp made of it."""
-    function = _function(facts, node)
-    return function if function is not None else _primal(facts, node)
+    return reached
 
 
 def _is_itself(facts: Facts, node: ast.expr, primal: FunctionNode) -> bool:
@@ -254,7 +237,6 @@ def _is_itself(facts: Facts, node: ast.expr, primal: FunctionNode) -> bool:
 
 
 def _is_opaque(facts: Facts, call: ast.Call) -> bool:
-    """Whether a call runs code that is not visible and might name values."""
     func = call.func
     match facts.names.single_origin(func):
         case External(qualname):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jaxresid.base.violations import Violation
 from jaxresid.linter.patterns.checkpoint_names import saved_names
 from jaxresid.linter.resolve import results, stages
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Named, Site
@@ -40,64 +40,56 @@ class NamedCarryOutput(Rule):
     severity = "warning"
     why = "What a checkpointed function returns is not one of its residuals."
     help = "name the carry at the start of the body, or a value that the function itself needs"
-    bad = (
-        Example(
-            """
-            import functools
+    bad = examples("""
+        import functools
 
-            import jax
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+        import jax
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            @functools.partial(
-                jax.checkpoint,
-                policy=jax.checkpoint_policies.save_and_offload_only_these_names(
-                    names_which_can_be_saved=[],
-                    names_which_can_be_offloaded=["carry"],
-                    offload_src="device",
-                    offload_dst="pinned_host",
-                ),
-            )
-            def body(c, w):
-                y = jnp.sin(jnp.sin(c @ w) @ w)
-                return checkpoint_name(y, "carry"), None  # !
+        @functools.partial(
+            jax.checkpoint,
+            policy=jax.checkpoint_policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=[],
+                names_which_can_be_offloaded=["carry"],
+                offload_src="device",
+                offload_dst="pinned_host",
+            ),
+        )
+        def body(c, w):
+            y = jnp.sin(jnp.sin(c @ w) @ w)
+            return checkpoint_name(y, "carry"), None  # !
 
 
-            def loss(ws, c):
-                return jax.lax.scan(body, c, ws)[0].sum()
-            """
-        ),
-    )
-    good = (
-        Example(
-            """
-            import functools
+        def loss(ws, c):
+            return jax.lax.scan(body, c, ws)[0].sum()
+    """)
+    good = examples("""
+        import functools
 
-            import jax
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+        import jax
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            @functools.partial(
-                jax.checkpoint,
-                policy=jax.checkpoint_policies.save_and_offload_only_these_names(
-                    names_which_can_be_saved=[],
-                    names_which_can_be_offloaded=["carry"],
-                    offload_src="device",
-                    offload_dst="pinned_host",
-                ),
-            )
-            def body(c, w):
-                c = checkpoint_name(c, "carry")
-                return jnp.sin(jnp.sin(c @ w) @ w), None
+        @functools.partial(
+            jax.checkpoint,
+            policy=jax.checkpoint_policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=[],
+                names_which_can_be_offloaded=["carry"],
+                offload_src="device",
+                offload_dst="pinned_host",
+            ),
+        )
+        def body(c, w):
+            c = checkpoint_name(c, "carry")
+            return jnp.sin(jnp.sin(c @ w) @ w), None
 
 
-            def loss(ws, c):
-                return jax.lax.scan(body, c, ws)[0].sum()
-            """
-        ),
-    )
+        def loss(ws, c):
+            return jax.lax.scan(body, c, ws)[0].sum()
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         if not facts.named:
@@ -130,7 +122,7 @@ class _Output(NamedTuple):
 
 def _message(facts: Facts, site: Site, function: FunctionNode, output: _Output) -> str:
     what = "lambda" if isinstance(function, ast.Lambda) else function.name
-    in_loop = any(u.kind == "loop" for u in facts.site_uses(site))
+    in_loop = any(u.kind == "loop" for u in facts.flows.site_uses(site))
     role = "carry" if in_loop and output.first else "output"
     owner = facts.names.class_of(function)
     if owner is not None and what == "__call__":
@@ -148,40 +140,37 @@ def _function(facts: Facts, site: Site) -> FunctionNode | None:
 
 
 def _is_alone(facts: Facts, site: Site) -> bool:
-    """Whether the function runs as this checkpoint only, as far as is visible."""
     target = facts.target(site)
     assert target is not None
-    if facts.remote_uses(target) or facts.context(site.node).checkpoint:
+    if facts.contexts.remote_uses(target) or facts.contexts.at(site.node).checkpoint:
         return False
-    if site.form == "call" and any(use.kind != "checkpoint" for use in facts.uses(target)):
+    if site.form == "call" and any(use.kind != "checkpoint" for use in facts.flows.uses(target)):
         return False
     return not any(
-        use.kind == "checkpoint" or facts.context(use.node).checkpoint
-        for use in facts.site_uses(site)
+        use.kind == "checkpoint" or facts.contexts.at(use.node).checkpoint
+        for use in facts.flows.site_uses(site)
     )
 
 
 def _outputs(facts: Facts, function: FunctionNode) -> Iterator[_Output]:
-    """The named values among what a function returns that it uses for nothing else."""
     calls = {named.node: named for named in facts.named}
-    found = [
+    candidates = [
         _Output(calls[call], index == 0)
         for value in results.returned(function)
         for index, part in enumerate(_parts(value))
         if (call := _only_returned(facts, part)) in calls
     ]
-    outputs = {output.named.node for output in found}
+    outputs = {output.named.node for output in candidates}
     # A name that is also given to a value inside does its work there.
     inside = {
         named.name
         for named in facts.named
         if named.node not in outputs and function in facts.names.functions_around(named.node)
     }
-    yield from (output for output in found if output.named.name not in inside)
+    yield from (output for output in candidates if output.named.name not in inside)
 
 
 def _parts(node: ast.expr) -> Iterator[ast.expr]:
-    """The elements of a returned tuple."""
     if isinstance(node, (ast.Tuple, ast.List)):
         for element in node.elts:
             yield from _parts(element)
@@ -193,7 +182,6 @@ def _parts(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _only_returned(facts: Facts, node: ast.expr) -> ast.Call | None:
-    """The call that made a returned value, where nothing else reads that."""
     if isinstance(node, ast.Call):
         return node
     if not isinstance(node, ast.Name):

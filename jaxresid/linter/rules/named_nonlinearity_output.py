@@ -8,7 +8,7 @@ from jaxresid.base.violations import Violation
 from jaxresid.linter.patterns.checkpoint_names import EXCLUDING, policy_names
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import External
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
@@ -76,46 +76,38 @@ class NamedNonlinearityOutput(Rule):
     severity = "warning"
     why = "The nonlinearity's own residual is needed too, and recomputing it takes the matmul."
     help = "name the input of the nonlinearity instead"
-    bad = (
-        Example(
-            """
-            import functools
+    bad = examples("""
+        import functools
 
-            import jax
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+        import jax
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            @functools.partial(
-                jax.checkpoint,
-                policy=jax.checkpoint_policies.save_only_these_names("a"),
-            )
-            def block(w, v, x):
-                h = checkpoint_name(jax.nn.relu(x @ w), "a")  # !
-                return jnp.sin(h @ v)
-            """
-        ),
-    )
-    good = (
-        Example(
-            """
-            import functools
+        @functools.partial(
+            jax.checkpoint,
+            policy=jax.checkpoint_policies.save_only_these_names("a"),
+        )
+        def block(w, v, x):
+            h = checkpoint_name(jax.nn.relu(x @ w), "a")  # !
+            return jnp.sin(h @ v)
+    """)
+    good = examples("""
+        import functools
 
-            import jax
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+        import jax
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            @functools.partial(
-                jax.checkpoint,
-                policy=jax.checkpoint_policies.save_only_these_names("a"),
-            )
-            def block(w, v, x):
-                h = jax.nn.relu(checkpoint_name(x @ w, "a"))
-                return jnp.sin(h @ v)
-            """
-        ),
-    )
+        @functools.partial(
+            jax.checkpoint,
+            policy=jax.checkpoint_policies.save_only_these_names("a"),
+        )
+        def block(w, v, x):
+            h = jax.nn.relu(checkpoint_name(x @ w, "a"))
+            return jnp.sin(h @ v)
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for named in facts.named:
@@ -136,7 +128,6 @@ class NamedNonlinearityOutput(Rule):
 
 
 def _local(facts: Facts, node: ast.expr | None) -> ast.expr | None:
-    """An expression, through one local variable."""
     if not isinstance(node, ast.Name):
         return node
     bindings = facts.names.bindings(node)

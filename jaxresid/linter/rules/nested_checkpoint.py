@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jaxresid.base.violations import Fix, Violation
 from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.resolve import results, stages
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site
@@ -45,35 +45,20 @@ class NestedCheckpoint(Rule):
     why = "The outer checkpoint alone decides what is kept; the inner one only adds a barrier."
     help = "keep one of them, with the intended policy"
     fixes = "safe"
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples("""
+        import jax
 
 
-            def run(f, x):
-                return jax.checkpoint(jax.checkpoint(f))(x)  # !
-            """,
-            fixed="""
-            import jax
+        def run(f, x):
+            return jax.checkpoint(jax.checkpoint(f))(x)  # !
+    """)
+    good = examples("""
+        import jax
 
 
-            def run(f, x):
-                return jax.checkpoint(f)(x)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-
-
-            def run(f, g, x):
-                return jax.checkpoint(lambda x: g(jax.checkpoint(f)(x)))(x)
-            """
-        ),
-    )
+        def run(f, g, x):
+            return jax.checkpoint(lambda x: g(jax.checkpoint(f)(x)))(x)
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:
@@ -97,7 +82,6 @@ class NestedCheckpoint(Rule):
 
 
 def _directly_inside(facts: Facts, site: Site) -> Site | None:
-    """The site whose result a site checkpoints, where that is certain."""
     if site.definition is not None:
         decorators = site.definition.decorator_list
         below = decorators[decorators.index(site.node) + 1 :]
@@ -105,7 +89,7 @@ def _directly_inside(facts: Facts, site: Site) -> Site | None:
             inner = facts.site_of(decorator)
             if inner is not None:
                 return inner
-            if not any(r.kind == "transform" for r in facts.roles(decorator)):
+            if not any(r.kind == "transform" for r in facts.callees.roles(decorator)):
                 return None
         return _called_inside(facts, site.definition)
     targets = facts.targets(site)
@@ -120,13 +104,12 @@ def _directly_inside(facts: Facts, site: Site) -> Site | None:
 
 
 def _called_inside(facts: Facts, function: ast.AST) -> Site | None:
-    """The checkpoint of what a function does nothing but call."""
     if not isinstance(function, (ast.FunctionDef, ast.Lambda)):
         return None
-    made = results.returned_expression(facts, function)
-    if not isinstance(made, ast.Call) or not stages.is_whole(facts, function, made):
+    call = results.returned_expression(facts, function)
+    if not isinstance(call, ast.Call) or not stages.is_whole(facts, function, call):
         return None
-    callee = facts.names.single_origin(made.func)
+    callee = facts.names.single_origin(call.func)
     if isinstance(callee, ast.Call) and facts.site_of(callee) is None:
         callee = facts.inside(callee)
     if not isinstance(callee, ast.AST):

@@ -9,7 +9,7 @@ from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import policy_names as policies
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import FunctionNode
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
@@ -47,63 +47,44 @@ class PolicyCallableMistake(Rule):
     why = "JAX calls policy(prim, *avals, **params) with a Primitive object and wants a bool."
     help = "take `prim, *avals, **params`, look at `prim.name`, and return True or False"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
+    bad = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def layer(w, x):
-                return jnp.cos(jnp.sin(x @ w)).sum()
+        def layer(w, x):
+            return jnp.cos(jnp.sin(x @ w)).sum()
 
 
-            block = jax.checkpoint(
-                layer,
-                policy=lambda prim, *_, **__: prim == "dot_general",  # !
-            )
-            """,
-            fixed="""
-            import jax
-            import jax.numpy as jnp
+        block = jax.checkpoint(
+            layer,
+            policy=lambda prim, *_, **__: prim == "dot_general",  # !
+        )
+    """)
+    good = examples("""
+        import jax
 
 
-            def layer(w, x):
-                return jnp.cos(jnp.sin(x @ w)).sum()
-
-
-            block = jax.checkpoint(
-                layer,
-                policy=lambda prim, *_, **__: prim.name == "dot_general",
-            )
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-
-
-            def run(layer, w, x):
-                policy = lambda prim, *_, **__: prim.name == "dot_general"
-                return jax.checkpoint(layer, policy=policy)(w, x)
-            """
-        ),
-    )
+        def run(layer, w, x):
+            policy = lambda prim, *_, **__: prim.name == "dot_general"
+            return jax.checkpoint(layer, policy=policy)(w, x)
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         reported: set[ast.AST] = set()
         for node in policies.policy_arguments(facts):
             for leaf in policies.leaves(node):
                 function = facts.policy_of(leaf).function
-                if function is None or _is_decorated(function):
+                if function is None or getattr(function, "decorator_list", []):
                     continue
-                found = [*self._calling(facts, leaf, function)]
+                violations = [*self._calling(facts, leaf, function)]
                 if function not in reported:
-                    found += [*self._comparing(facts, function), *self._returning(facts, function)]
+                    violations += [
+                        *self._comparing(facts, function),
+                        *self._returning(facts, function),
+                    ]
                 reported.add(function)
-                yield from found
+                yield from violations
 
     def _calling(self, facts: Facts, leaf: ast.expr, function: FunctionNode) -> Iterator[Violation]:
         args = function.args
@@ -143,10 +124,6 @@ class PolicyCallableMistake(Rule):
                 )
 
 
-def _is_decorated(function: FunctionNode) -> bool:
-    return not isinstance(function, ast.Lambda) and bool(function.decorator_list)
-
-
 def _called(facts: Facts, leaf: ast.expr) -> str:
     return (
         "the lambda" if isinstance(leaf, ast.Lambda) else f"`{policies.source_text(facts, leaf)}`"
@@ -160,7 +137,6 @@ def _defined(facts: Facts, leaf: ast.expr, function: FunctionNode) -> tuple[Rela
 
 
 def _first(facts: Facts, function: FunctionNode) -> str | None:
-    """The name of the parameter that gets the primitive."""
     args = [*function.args.posonlyargs, *function.args.args]
     if facts.names.class_of(function) is not None:
         args = args[1:]
@@ -184,8 +160,9 @@ def _compared(
             if isinstance(one, ast.Name) and is_prim(one) and _is_string(facts, other):
                 return one
     elif isinstance(node.ops[0], _IN):
-        if isinstance(left, ast.Name) and is_prim(left) and _is_strings(facts, right):
-            return left
+        values = facts.names.constant(right)
+        if isinstance(left, ast.Name) and is_prim(left) and isinstance(values, (list, tuple, set)):
+            return left if all(isinstance(v, str) for v in values) else None
         if isinstance(right, ast.Name) and is_prim(right) and _is_string(facts, left):
             return right
     return None
@@ -193,11 +170,6 @@ def _compared(
 
 def _is_string(facts: Facts, node: ast.expr) -> bool:
     return isinstance(facts.names.constant(node), str)
-
-
-def _is_strings(facts: Facts, node: ast.expr) -> bool:
-    value = facts.names.constant(node)
-    return isinstance(value, (list, tuple, set)) and all(isinstance(v, str) for v in value)
 
 
 def _by_name(facts: Facts, node: ast.Compare, name: ast.Name) -> Fix | None:
@@ -210,7 +182,6 @@ def _by_name(facts: Facts, node: ast.Compare, name: ast.Name) -> Fix | None:
 def _results(
     facts: Facts, function: FunctionNode
 ) -> Iterator[tuple[ast.expr, ast.expr | ast.stmt]]:
-    """What a function gives, with what to point at."""
     if isinstance(function, ast.Lambda):
         yield from ((leaf, leaf) for leaf in _conditional(function.body))
         return
@@ -232,9 +203,6 @@ def _conditional(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _never_returns(facts: Facts, function: ast.FunctionDef) -> bool:
-    """Whether the end of a function is always reached: no return, raise or yield in it, and
-    something else than `...`.
-    """
     leaving = (ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Assert)
     inside = (n for n in ast.walk(function) if isinstance(n, leaving))
     return not any(facts.names.function(n) is function for n in inside) and not (

@@ -9,7 +9,7 @@ from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import policy_names as policies
 from jaxresid.linter.resolve import apis
 from jaxresid.linter.resolve.names import External
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
@@ -47,49 +47,33 @@ class PolicyLookupDefault(Rule):
     why = "A misspelt name gives the default, without an error: None recomputes everything."
     help = "look the name up without a default, so that an unknown one raises"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples("""
+        import jax
 
 
-            def block(layer, name):
-                policy = getattr(jax.checkpoint_policies, name, None)  # !
-                return jax.checkpoint(layer, policy=policy)
-            """,
-            fixed="""
-            import jax
+        def block(layer, name):
+            policy = getattr(jax.checkpoint_policies, name, None)  # !
+            return jax.checkpoint(layer, policy=policy)
+    """)
+    good = examples(
+        """
+        import jax
 
 
-            def block(layer, name):
-                policy = getattr(jax.checkpoint_policies, name)
-                return jax.checkpoint(layer, policy=policy)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
+        def block(layer, name):
+            policy = getattr(jax.checkpoint_policies, name)
+            return jax.checkpoint(layer, policy=policy)
+        """,
+        """
+        import jax
 
 
-            def block(layer, name):
-                policy = getattr(jax.checkpoint_policies, name)
-                return jax.checkpoint(layer, policy=policy)
-            """
-        ),
-        Example(
-            """
-            import jax
-
-
-            def block(layer, name):
-                policy = getattr(jax.checkpoint_policies, name, None)
-                if policy is None:
-                    raise ValueError(name)
-                return jax.checkpoint(layer, policy=policy)
-            """
-        ),
+        def block(layer, name):
+            policy = getattr(jax.checkpoint_policies, name, None)
+            if policy is None:
+                raise ValueError(name)
+            return jax.checkpoint(layer, policy=policy)
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
@@ -108,7 +92,6 @@ def _is_getattr(call: ast.Call) -> bool:
 
 
 def _looked_up(facts: Facts, call: ast.Call) -> ast.expr | None:
-    """The name that a call looks a policy up by, with a default."""
     match call:
         case ast.Call(func=ast.Name(id="getattr"), args=[module, name, _], keywords=[]):
             if facts.names.qualnames(call.func) != ("getattr",):
@@ -126,8 +109,10 @@ def _is_table(facts: Facts, node: ast.expr) -> bool:
     origin = facts.names.single_origin(node)
     if not isinstance(origin, ast.Dict) or None in origin.keys:
         return False
-    found = [facts.policy_of(value) for value in origin.values]
-    return any(p.saves_nothing for p in found) and any(p.name is not None for p in found)
+    policies_of_table = [facts.policy_of(value) for value in origin.values]
+    return any(p.saves_nothing for p in policies_of_table) and any(
+        p.name is not None for p in policies_of_table
+    )
 
 
 def _is_settled(facts: Facts, name: ast.expr) -> bool:
@@ -140,7 +125,6 @@ def _is_settled(facts: Facts, name: ast.expr) -> bool:
 
 
 def _is_checked(facts: Facts, call: ast.Call, name: ast.expr) -> bool:
-    """Whether the code around asks for the result, or has asked for the name."""
     shown = ast.unparse(name)
     function = facts.names.function(call)
     results = {*_bound_names(facts, call)}
@@ -171,7 +155,6 @@ def _bound_names(facts: Facts, call: ast.Call) -> Iterator[str]:
 
 
 def _is_asked(facts: Facts, call: ast.Call) -> bool:
-    """Whether the result itself is compared, tested, or replaced where it is None."""
     parent = facts.names.parents.get(call)
     if isinstance(parent, ast.NamedExpr):
         parent = facts.names.parents.get(parent)

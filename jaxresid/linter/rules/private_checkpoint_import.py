@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jaxresid.base.violations import Violation
 from jaxresid.linter.fixes import public_imports as moved
 from jaxresid.linter.patterns import checkpoint_calls
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
@@ -55,29 +55,16 @@ class PrivateCheckpointImport(Rule):
     why = "Private modules of jax may change in any release without notice."
     help = "use the public name"
     fixes = "safe"
-    bad = (
-        Example(
-            """
-            from jax._src.ad_checkpoint import checkpoint_name  # !
+    bad = examples("""
+        from jax._src.ad_checkpoint import checkpoint_name  # !
 
 
-            def name(x):
-                return checkpoint_name(x, 'h')
-            """,
-            fixed="""
-            from jax.ad_checkpoint import checkpoint_name
-
-
-            def name(x):
-                return checkpoint_name(x, 'h')
-            """,
-        ),
-    )
-    good = (
-        Example("""
-            from jax.ad_checkpoint import checkpoint_name, checkpoint_policies
-            """),
-    )
+        def name(x):
+            return checkpoint_name(x, 'h')
+    """)
+    good = examples("""
+        from jax.ad_checkpoint import checkpoint_name, checkpoint_policies
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         if facts.names.module.partition(".")[0] == "jax":

@@ -9,7 +9,7 @@ from jaxresid.linter.fixes import edits
 from jaxresid.linter.fixes import public_imports as moved
 from jaxresid.linter.patterns import checkpoint_calls
 from jaxresid.linter.patterns.checkpoint_calls import GivenKeyword
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
@@ -38,7 +38,7 @@ class RemovedCheckpointApi(Rule):
     ## What it does
     Finds `jax.ad_checkpoint.checkpoint` and `remat`, `jax.new_checkpoint`, `jax.custom_remat`,
     imports of `checkpoint_name` from `jax` and of `saved_residuals` from `jax.ad_checkpoint`, and the
-    option `concrete=`. Unknown policies are left to the rule unknown-policy.
+    option `concrete=`.
 
     ## Why is this bad?
     It raises: an ImportError or AttributeError for the names; for `concrete=`, whatever its value,
@@ -64,52 +64,40 @@ class RemovedCheckpointApi(Rule):
     help = "use the current public name"
     fixes = "safe"
     jax = ">=0.10 for jax.ad_checkpoint and concrete=False"
-    bad = (
-        Example(
-            """
-            import jax
-            from jax.ad_checkpoint import checkpoint  # !
+    bad = examples("""
+        import jax
+        from jax.ad_checkpoint import checkpoint  # !
 
 
-            def layer(x):
-                return checkpoint(jax.numpy.sin)(x)
-            """,
-            fixed="""
-            import jax
-            from jax import checkpoint
+        def layer(x):
+            return checkpoint(jax.numpy.sin)(x)
+    """)
+    good = examples(
+        """
+        from jax import checkpoint
 
 
-            def layer(x):
-                return checkpoint(jax.numpy.sin)(x)
-            """,
-        ),
-    )
-    good = (
-        Example("""
-            from jax import checkpoint
+        def layer(f):
+            return checkpoint(f)
+        """,
+        """
+        from jax.ad_checkpoint import checkpoint_name, print_saved_residuals
 
 
-            def layer(f):
-                return checkpoint(f)
-            """),
-        Example(
-            """
-            from jax.ad_checkpoint import checkpoint_name, print_saved_residuals
-
-
-            def name(x):
-                return checkpoint_name(x, 'h')
-            """
-        ),
+        def name(x):
+            return checkpoint_name(x, 'h')
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         yield from self._imports(facts)
         yield from self._attributes(facts)
-        for given in checkpoint_calls.keywords(facts, "concrete"):
-            message = _concrete(facts, given)
+        for keyword in checkpoint_calls.keywords(facts, "concrete"):
+            message = _concrete(facts, keyword)
             if message is not None:
-                yield self.report(facts, given.node, message, fix=_without_concrete(facts, given))
+                yield self.report(
+                    facts, keyword.node, message, fix=_without_concrete(facts, keyword)
+                )
 
     def _imports(self, facts: Facts) -> Iterator[Violation]:
         for node in facts.names.imports:
@@ -150,10 +138,10 @@ def _missing(facts: Facts, name: str) -> tuple[str, str | None] | None:
     return _MISSING[name]
 
 
-def _concrete(facts: Facts, given: GivenKeyword) -> str | None:
-    site = given.site
-    value = facts.names.constant(given.value)
-    name = checkpoint_calls.callee(facts, given.call or site.node)
+def _concrete(facts: Facts, keyword: GivenKeyword) -> str | None:
+    site = keyword.site
+    value = facts.names.constant(keyword.value)
+    name = checkpoint_calls.callee(facts, keyword.call or site.node)
     if site.api.library in {"linen", "partitioning"}:
         return f"`{name}` no longer takes `concrete=True`: this raises" if value is True else None
     if site.api.library not in {"jax", "haiku"}:
@@ -165,8 +153,8 @@ def _concrete(facts: Facts, given: GivenKeyword) -> str | None:
     return f"`{name}` no longer takes `concrete=True`: this raises" if value is True else None
 
 
-def _without_concrete(facts: Facts, given: GivenKeyword) -> Fix | None:
-    if given.call is None or facts.names.constant(given.value) is not False:
+def _without_concrete(facts: Facts, keyword: GivenKeyword) -> Fix | None:
+    if keyword.call is None or facts.names.constant(keyword.value) is not False:
         return None
-    edit = edits.remove_argument(facts.source, given.call, given.value)
+    edit = edits.remove_argument(facts.source, keyword.call, keyword.value)
     return Fix("Remove `concrete=False`", (edit,), "safe") if edit is not None else None

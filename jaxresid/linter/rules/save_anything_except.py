@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.base.violations import Violation
 from jaxresid.linter.patterns import policy_names as policies
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
@@ -37,46 +37,44 @@ class SaveAnythingExcept(Rule):
     severity = "error"
     why = "A value is saved before it gets its name, so it keeps what everything_saveable keeps."
     help = "name what to save: save_only_these_names, or save_any_names_but_these"
-    bad = (
-        Example(
-            """
-            import functools
+    bad = examples("""
+        import functools
 
-            import jax
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+        import jax
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            @functools.partial(
-                jax.checkpoint,
-                policy=jax.checkpoint_policies.save_anything_except_these_names("hidden"),  # !
-            )
-            def block(w, x):
-                return jnp.cos(checkpoint_name(jnp.sin(x @ w), "hidden")).sum()
-            """
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
+        @functools.partial(
+            jax.checkpoint,
+            policy=jax.checkpoint_policies.save_anything_except_these_names("hidden"),  # !
+        )
+        def block(w, x):
+            return jnp.cos(checkpoint_name(jnp.sin(x @ w), "hidden")).sum()
+    """)
+    good = examples(
+        """
+        import jax
 
-            policy = jax.checkpoint_policies.save_any_names_but_these("hidden")
-            """
-        ),
-        Example("""
-            import jax
+        policy = jax.checkpoint_policies.save_any_names_but_these("hidden")
+        """,
+        """
+        import jax
 
-            policy = jax.checkpoint_policies.save_only_these_names("hidden")
-            """),
+        policy = jax.checkpoint_policies.save_only_these_names("hidden")
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
-        for made in policies.factory_calls(facts):
-            if made.name == "save_anything_except_these_names" and not _is_empty(facts, made.call):
-                what = policies.source_text(facts, made.call)
+        for factory_call in policies.factory_calls(facts):
+            if factory_call.name == "save_anything_except_these_names" and not _is_empty(
+                facts, factory_call.call
+            ):
+                what = policies.source_text(facts, factory_call.call)
                 yield self.report(
-                    facts, made.call, f"`{what}` saves everything, including the names it excludes"
+                    facts,
+                    factory_call.call,
+                    f"`{what}` saves everything, including the names it excludes",
                 )
 
 
@@ -88,8 +86,7 @@ def _is_empty(facts: Facts, call: ast.Call) -> bool:
         case _:
             return False
     full = {names, *(f"len({names}){more}" for more in ("", " > 0", " >= 1", " != 0"))}
-    child: ast.AST = call
-    for parent in facts.names.ancestors(call):
+    for parent, child in facts.names.path(call, inside=True):
         if isinstance(parent, ast.If) and child in parent.orelse:
             inside = [n for statement in parent.orelse for n in ast.walk(statement)]
             changed = any(
@@ -100,7 +97,4 @@ def _is_empty(facts: Facts, call: ast.Call) -> bool:
             )
             if ast.unparse(parent.test) in full and not changed:
                 return True
-        if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            return False
-        child = parent
     return False

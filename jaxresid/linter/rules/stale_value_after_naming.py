@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jaxresid.base.violations import Violation
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import Binding, External
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Named
@@ -51,48 +51,40 @@ class StaleValueAfterNaming(Rule):
     severity = "warning"
     why = "Only the result of checkpoint_name is saved; the value it was given is recomputed."
     help = "bind the result of `checkpoint_name` to the name that is read later"
-    bad = (
-        Example(
-            """
-            import functools
+    bad = examples("""
+        import functools
 
-            import jax
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+        import jax
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            @functools.partial(
-                jax.checkpoint,
-                policy=jax.checkpoint_policies.save_only_these_names("a"),
-            )
-            def block(w, x):
-                y = x @ w
-                z = checkpoint_name(y, "a")  # !
-                return jnp.sin(jnp.sin(z) @ w + jnp.cos(y))
-            """
-        ),
-    )
-    good = (
-        Example(
-            """
-            import functools
+        @functools.partial(
+            jax.checkpoint,
+            policy=jax.checkpoint_policies.save_only_these_names("a"),
+        )
+        def block(w, x):
+            y = x @ w
+            z = checkpoint_name(y, "a")  # !
+            return jnp.sin(jnp.sin(z) @ w + jnp.cos(y))
+    """)
+    good = examples("""
+        import functools
 
-            import jax
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+        import jax
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            @functools.partial(
-                jax.checkpoint,
-                policy=jax.checkpoint_policies.save_only_these_names("a"),
-            )
-            def block(w, x):
-                y = x @ w
-                y = checkpoint_name(y, "a")
-                return jnp.sin(jnp.sin(y) @ w + jnp.cos(y))
-            """
-        ),
-    )
+        @functools.partial(
+            jax.checkpoint,
+            policy=jax.checkpoint_policies.save_only_these_names("a"),
+        )
+        def block(w, x):
+            y = x @ w
+            y = checkpoint_name(y, "a")
+            return jnp.sin(jnp.sin(y) @ w + jnp.cos(y))
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for named in facts.named:
@@ -160,17 +152,12 @@ def _later_reads(facts: Facts, named: Named, value: ast.Name) -> Iterator[ast.Na
 
 
 def _follows(facts: Facts, statement: ast.stmt, node: ast.AST) -> bool:
-    """Whether `node` stands in, or under, a later statement of the same block."""
     parent = facts.names.parents[statement]
     while isinstance(parent, (ast.With, ast.AsyncWith)):  # its body runs in any case
         if parent in facts.names.ancestors(node):
             break
         statement, parent = parent, facts.names.parents[parent]
-    child = node
-    for ancestor in facts.names.ancestors(node):
-        if ancestor is parent:
-            break
-        child = ancestor
+    child = next((c for p, c in facts.names.path(node) if p is parent), facts.names.tree)
     for _, block in ast.iter_fields(parent):
         if isinstance(block, list) and statement in block and child in block:
             return block.index(statement) < block.index(child)
@@ -190,7 +177,7 @@ def _is_harmless(facts: Facts, load: ast.expr) -> bool:
         case ast.Assign(value=value) | ast.AnnAssign(value=value) if value is load:
             return True  # an alias: whoever reads that one is not followed
         case ast.Call(func=func) if func is not load:
-            return facts.role(func, "name") is not None or _is_harmless_call(facts, func)
+            return facts.callees.role(func, "name") is not None or _is_harmless_call(facts, func)
     return any(isinstance(a, ast.Assert) for a in facts.names.ancestors(load))
 
 
@@ -206,7 +193,6 @@ def _is_harmless_call(facts: Facts, func: ast.expr) -> bool:
 
 
 def _only_returned(facts: Facts, node: ast.expr, depth: int = 0) -> bool:
-    """Whether a value is only added to what the function returns."""
     names = facts.names
     parent = names.parents[node]
     match parent:

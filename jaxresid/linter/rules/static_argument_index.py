@@ -10,7 +10,7 @@ from jaxresid.linter.patterns import checkpoint_calls, static_arguments, traced_
 from jaxresid.linter.patterns.static_arguments import Signature, StaticArguments, VisibleCall
 from jaxresid.linter.patterns.traced_flags import TracedFlags
 from jaxresid.linter.resolve import stages
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site
@@ -56,48 +56,40 @@ class StaticArgumentIndex(Rule):
     why = "Only arguments passed by position at these positions are static; all others are traced."
     help = "give a tuple of positions, and pass these arguments by position"
     fixes = "safe"
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples("""
+        import jax
 
 
-            def layer(x, train):
-                return x * 2 if train else x
+        def layer(x, train):
+            return x * 2 if train else x
 
 
-            def loss(x):
-                return jax.checkpoint(layer, static_argnums=(2,))(x, True).sum()  # !
-            """
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
+        def loss(x):
+            return jax.checkpoint(layer, static_argnums=(2,))(x, True).sum()  # !
+    """)
+    good = examples(
+        """
+        import jax
 
 
-            def layer(x, train):
-                return x * 2 if train else x
+        def layer(x, train):
+            return x * 2 if train else x
 
 
-            def loss(x):
-                return jax.checkpoint(layer, static_argnums=(1,))(x, True).sum()
-            """
-        ),
-        Example(
-            """
-            import jax
+        def loss(x):
+            return jax.checkpoint(layer, static_argnums=(1,))(x, True).sum()
+        """,
+        """
+        import jax
 
 
-            def layer(x, train):
-                return jax.numpy.where(train, x * 2, x)
+        def layer(x, train):
+            return jax.numpy.where(train, x * 2, x)
 
 
-            def loss(x):
-                return jax.checkpoint(layer)(x, True).sum()
-            """
-        ),
+        def loss(x):
+            return jax.checkpoint(layer)(x, True).sum()
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
@@ -190,7 +182,6 @@ class StaticArgumentIndex(Rule):
 
 
 def _mark(traced: TracedFlags) -> str:
-    """The remedy for flags that are traced."""
     if any(f.index is None for f in traced.flags):
         return "bind it before: `functools.partial`, or a field of the module"
     passed = " and pass by position" if any(f.by_keyword for f in traced.flags) else ""
@@ -284,7 +275,6 @@ def _plus_one(facts: Facts, static: StaticArguments) -> Fix | None:
 def _call_problem(
     static: StaticArguments, signature: Signature | None, passed: VisibleCall
 ) -> str | None:
-    """What is wrong with one call, for the first static argument that it does not reach."""
     index = next((i for i in static.indices if i >= 0 and not passed.reaches(i)), None)
     if index is None:
         return None
@@ -298,8 +288,10 @@ def _call_problem(
     if static.site.api.library == "partitioning":
         return None  # what is left out is no error here
     if name is None:
-        given = [f"`{k.arg}`" for k in passed.call.keywords if k.arg is not None]
-        if not given:
+        keywords = [f"`{k.arg}`" for k in passed.call.keywords if k.arg is not None]
+        if not keywords:
             return None
-        return f"index {index} is past the arguments given by position: {', '.join(given)} are not"
+        return (
+            f"index {index} is past the arguments given by position: {', '.join(keywords)} are not"
+        )
     return f"static argument `{name}` is left to its default, and only positions are static"

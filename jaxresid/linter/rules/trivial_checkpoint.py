@@ -10,7 +10,7 @@ from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.patterns import layers, nn_modules
 from jaxresid.linter.resolve import results, stages
 from jaxresid.linter.resolve.names import External, FunctionNode
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site
@@ -81,36 +81,20 @@ class TrivialCheckpoint(Rule):
     why = "Its backward pass needs its inputs (or one array as large) with or without a checkpoint."
     help = "checkpoint a whole block instead"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
+    bad = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def layer(w, x):
-                return jax.checkpoint(jnp.sin)(x @ w)  # !
-            """,
-            fixed="""
-            import jax
-            import jax.numpy as jnp
+        def layer(w, x):
+            return jax.checkpoint(jnp.sin)(x @ w)  # !
+    """)
+    good = examples("""
+        import jax
+        import jax.numpy as jnp
 
-
-            def layer(w, x):
-                return jnp.sin(x @ w)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
-
-            layer = jax.checkpoint(lambda w, x: jnp.sin(x @ w))
-            """
-        ),
-    )
+        layer = jax.checkpoint(lambda w, x: jnp.sin(x @ w))
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:
@@ -180,7 +164,6 @@ def _operation(qualname: str) -> str:
 
 
 def _only_value(function: FunctionNode) -> ast.expr | None:
-    """The one expression that a function computes and returns, None where it does more."""
     match results.statements(function):
         case [ast.Return(value=value)]:
             return value
@@ -193,7 +176,8 @@ def _body(facts: Facts, function: FunctionNode, site: Site) -> str:
     value = _only_value(function)
     if value is None or next(islice(ast.walk(value), _MAX_NODES, None), None) is not None:
         return ""  # whatever it is, it is not trivial
-    if isinstance(value, ast.Subscript) and _is_lookup(value):
+    indices = value.slice if isinstance(value, ast.Subscript) and _is_leaf(value.value) else None
+    if isinstance(indices, (ast.Name, ast.Attribute)):
         return "a lookup keeps its indices alone anyway"
     if isinstance(value, ast.Call) and all(_is_leaf(a) for a in _inputs(value)):
         names = layers.layer(facts, value.func) or _given_layer(facts, function, value.func, site)
@@ -210,32 +194,23 @@ def _body(facts: Facts, function: FunctionNode, site: Site) -> str:
 def _given_layer(
     facts: Facts, function: FunctionNode, func: ast.expr, site: Site
 ) -> tuple[str, ...]:
-    """The layers that the calls of a site give for the parameter that its function calls.
-
-    There are none unless every call gives one.
-    """
+    """The layers that every call of a site gives for the parameter that its function calls."""
     names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
     if not isinstance(func, ast.Name) or func.id not in names:
         return ()
     index = names.index(func.id)
-    found: dict[str, None] = {}
-    for use in facts.site_uses(site):
+    names_of_layers: dict[str, None] = {}
+    for use in facts.flows.site_uses(site):
         call = use.node
         if use.kind != "call" or use.through or not isinstance(call, ast.Call):
             return ()
         if len(call.args) <= index or any(isinstance(a, ast.Starred) for a in call.args):
             return ()
-        given = layers.layer(facts, call.args[index])
-        if not given:
+        names_of_argument = layers.layer(facts, call.args[index])
+        if not names_of_argument:
             return ()
-        found |= dict.fromkeys(given)
-    return tuple(found)
-
-
-def _is_lookup(node: ast.Subscript) -> bool:
-    """Whether a subscript takes the rows that another array names."""
-    where = node.slice
-    return _is_leaf(node.value) and isinstance(where, (ast.Name, ast.Attribute))
+        names_of_layers |= dict.fromkeys(names_of_argument)
+    return tuple(names_of_layers)
 
 
 def _operation_of(facts: Facts, call: ast.Call) -> str:
@@ -243,7 +218,6 @@ def _operation_of(facts: Facts, call: ast.Call) -> str:
 
 
 def _inputs(call: ast.Call) -> list[ast.expr]:
-    """The arguments that may be arrays."""
     return [a for a in call.args if not isinstance(a, ast.Constant)]
 
 
@@ -261,11 +235,7 @@ def _is_leaf(node: ast.expr) -> bool:
 
 
 def _is_given(node: ast.expr) -> bool:
-    """Return whether a factor is an array that the function gets, and not made of one.
-
-    A product keeps a slice, a transpose or a cast beside the array that it is made of: a loop
-    stacks them.
-    """
+    """Whether a factor is kept as it is; a loop stacks its slice, transpose or cast beside it."""
     match node:
         case ast.Name() | ast.Constant():
             return True
@@ -290,9 +260,6 @@ def _is_product(facts: Facts, node: ast.AST) -> bool:
 
 
 def _is_linear(facts: Facts, node: ast.expr) -> bool:
-    """Whether an expression is linear in arrays that it is given, products of two of them
-    included.
-    """
     match node:
         case ast.BinOp(op=ast.MatMult(), left=left, right=right):
             return _is_given(left) and _is_given(right)

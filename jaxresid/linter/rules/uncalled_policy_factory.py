@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jaxresid.base.violations import Violation
 from jaxresid.linter.patterns import policy_names as policies
 from jaxresid.linter.resolve import apis, results
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
@@ -40,51 +40,43 @@ class UncalledPolicyFactory(Rule):
     severity = "error"
     why = "JAX calls it as the policy, which raises a TypeError once it is differentiated."
     help = "call it with its arguments"
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples("""
+        import jax
 
 
-            def layer(w, x):
-                return jax.numpy.sin(x @ w)
+        def layer(w, x):
+            return jax.numpy.sin(x @ w)
 
 
-            block = jax.checkpoint(layer, policy=jax.checkpoint_policies.save_only_these_names)  # !
-            """
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
+        block = jax.checkpoint(layer, policy=jax.checkpoint_policies.save_only_these_names)  # !
+    """)
+    good = examples(
+        """
+        import jax
 
-            cp = jax.checkpoint_policies
+        cp = jax.checkpoint_policies
 
 
-            def run(layer, w, x):
-                return jax.checkpoint(layer, policy=cp.save_only_these_names("out"))(w, x)
-            """
-        ),
-        Example(
-            """
-            import jax
+        def run(layer, w, x):
+            return jax.checkpoint(layer, policy=cp.save_only_these_names("out"))(w, x)
+        """,
+        """
+        import jax
 
-            FACTORIES = {
-                "only": jax.checkpoint_policies.save_only_these_names,
-                "but": jax.checkpoint_policies.save_any_names_but_these,
-            }
+        FACTORIES = {
+            "only": jax.checkpoint_policies.save_only_these_names,
+            "but": jax.checkpoint_policies.save_any_names_but_these,
+        }
 
 
-            def policy_for(kind, names):
-                return FACTORIES[kind](*names)
-            """
-        ),
+        def policy_for(kind, names):
+            return FACTORIES[kind](*names)
+        """,
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
-        found = {*_as_policy(facts), *_in_tables(facts)}
-        for node in sorted(found, key=lambda n: (n.lineno, n.col_offset)):
+        factories = {*_as_policy(facts), *_in_tables(facts)}
+        for node in sorted(factories, key=lambda n: (n.lineno, n.col_offset)):
             what = policies.source_text(facts, node)
             message = f"`{what}` makes policies, but is used as a policy without being called"
             yield self.report(facts, node, message)
@@ -98,11 +90,10 @@ def _is_factory(facts: Facts, node: ast.expr) -> bool:
 
 
 def _as_policy(facts: Facts) -> Iterator[ast.expr]:
-    """Factories given as the policy, or as one of two that are united."""
     expected = list(policies.policy_arguments(facts))
-    for made in policies.factory_calls(facts):
-        if made.name == "save_from_both_policies":
-            expected += [*made.args, *(k.value for k in made.call.keywords)]
+    for factory_call in policies.factory_calls(facts):
+        if factory_call.name == "save_from_both_policies":
+            expected += [*factory_call.args, *(k.value for k in factory_call.call.keywords)]
     for node in expected:
         yield from (leaf for leaf in policies.leaves(node) if _is_factory(facts, leaf))
 
@@ -115,14 +106,10 @@ def _in_tables(facts: Facts) -> Iterator[ast.expr]:
         owner, siblings = _siblings(facts, node)
         if (
             owner is not None
-            and any(_is_finished(facts, s) for s in siblings)
+            and any(facts.policy_of(s).kind in {"plain", "factory"} for s in siblings)
             and not _entries_are_called(facts, owner, node)
         ):
             yield node
-
-
-def _is_finished(facts: Facts, node: ast.expr) -> bool:
-    return facts.policy_of(node).kind in {"plain", "factory"}
 
 
 def _siblings(facts: Facts, node: ast.expr) -> tuple[ast.AST | None, list[ast.expr]]:
@@ -134,7 +121,11 @@ def _siblings(facts: Facts, node: ast.expr) -> tuple[ast.AST | None, list[ast.ex
             return parent, parent.values
         case ast.List() | ast.Tuple() | ast.Set():
             return parent, parent.elts
-        case ast.keyword() if isinstance(above, ast.Call) and _is_dict(facts, above):
+        case ast.keyword() if isinstance(above, ast.Call) and (
+            isinstance(above.func, ast.Name)
+            and above.func.id == "dict"
+            and not facts.names.bindings(above.func)
+        ):
             return above, [k.value for k in above.keywords]
         case ast.Return():
             function = facts.names.function(parent)
@@ -144,15 +135,11 @@ def _siblings(facts: Facts, node: ast.expr) -> tuple[ast.AST | None, list[ast.ex
     return None, []
 
 
-def _is_dict(facts: Facts, call: ast.Call) -> bool:
-    func = call.func
-    return isinstance(func, ast.Name) and func.id == "dict" and not facts.names.bindings(func)
-
-
 def _entries_are_called(facts: Facts, owner: ast.AST, node: ast.expr) -> bool:
-    """Whether what the table gives is called, or may be."""
     if isinstance(owner, ast.FunctionDef):
-        return any(_is_called(facts, use.node) for use in facts.uses(owner) if use.kind == "call")
+        return any(
+            _is_called(facts, use.node) for use in facts.flows.uses(owner) if use.kind == "call"
+        )
     if _is_called(facts, node):
         return True
     for load in (owner, *_loads(facts, owner)):
@@ -172,7 +159,6 @@ def _entries_are_called(facts: Facts, owner: ast.AST, node: ast.expr) -> bool:
 
 
 def _loads(facts: Facts, table: ast.AST) -> Iterator[ast.AST]:
-    """Where the name or the attribute that holds a table is read."""
     statement = facts.names.parents.get(table)
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     if isinstance(statement, ast.AnnAssign):
@@ -185,13 +171,12 @@ def _loads(facts: Facts, table: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_called(facts: Facts, value: ast.AST, depth: int = 0) -> bool:
-    """Whether a value is called, here or where a function returns it to."""
-    for use in facts.flow(value):
+    for use in facts.flows.flow(value):
         if use.kind == "call":
             return True
         function = facts.names.function(use.node) if use.kind == "returned" else None
         if function is not None and depth < _DEPTH:
-            calls = (u.node for u in facts.uses(function) if u.kind == "call")
+            calls = (u.node for u in facts.flows.uses(function) if u.kind == "call")
             if any(_is_called(facts, call, depth + 1) for call in calls):
                 return True
     return False

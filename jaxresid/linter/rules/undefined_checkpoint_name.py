@@ -16,7 +16,7 @@ from jaxresid.linter.patterns.checkpoint_names import (
     mentions,
     policy_names,
 )
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
@@ -54,51 +54,47 @@ class UndefinedCheckpointName(Rule):
     why = "A policy silently ignores names that do not exist."
     help = "spell the name as the `checkpoint_name` call does, or remove it"
     project = True
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples(
+        """
+        import jax
 
-            from model import block
+        from model import block
 
-            policy = jax.checkpoint_policies.save_only_these_names("qkv_porj")  # !
-            layer = jax.checkpoint(block, policy=policy)
-            """,
-            files={
-                "model.py": """
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+        policy = jax.checkpoint_policies.save_only_these_names("qkv_porj")  # !
+        layer = jax.checkpoint(block, policy=policy)
+        """,
+        files={
+            "model.py": """
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            def block(w, x):
-                y = checkpoint_name(x @ w, "qkv_proj")
-                return jnp.sin(y)
-            """
-            },
-        ),
+        def block(w, x):
+            y = checkpoint_name(x @ w, "qkv_proj")
+            return jnp.sin(y)
+        """
+        },
     )
-    good = (
-        Example(
-            """
-            import jax
+    good = examples(
+        """
+        import jax
 
-            from model import block
+        from model import block
 
-            policy = jax.checkpoint_policies.save_only_these_names("qkv_proj")
-            layer = jax.checkpoint(block, policy=policy)
-            """,
-            files={
-                "model.py": """
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+        policy = jax.checkpoint_policies.save_only_these_names("qkv_proj")
+        layer = jax.checkpoint(block, policy=policy)
+        """,
+        files={
+            "model.py": """
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            def block(w, x):
-                y = checkpoint_name(x @ w, "qkv_proj")
-                return jnp.sin(y)
-            """
-            },
-        ),
+        def block(w, x):
+            y = checkpoint_name(x @ w, "qkv_proj")
+            return jnp.sin(y)
+        """
+        },
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
@@ -129,28 +125,20 @@ class UndefinedCheckpointName(Rule):
 
 
 def _is_nowhere(facts: Facts, mention: Mention, *, is_closed: bool) -> bool:
-    """Return whether a name stands nowhere but in policies.
-
-    Args:
-      facts: the facts of the module.
-      mention: the name.
-      is_closed: whether only the module is asked, where it may be the name of a layer too.
-    """
     if not is_closed:
         project = facts.project
         assert project is not None
         names = project.of_policies(policy_names)
         return project.strings(mention.name) <= sum(p.nliterals.get(mention.name, 0) for p in names)
-    given = {m.literal for m in mentions(facts) if m is not None}
+    literals = {m.literal for m in mentions(facts) if m is not None}
     return all(
-        node in given or _names_a_layer(facts, node)
+        node in literals or _names_a_layer(facts, node)
         for node in ast.walk(facts.names.tree)
         if isinstance(node, ast.Constant) and node.value == mention.name
     )
 
 
 def _names_a_layer(facts: Facts, node: ast.Constant) -> bool:
-    """Return whether a string is the name of a layer of a library, which names no value."""
     keyword = facts.names.parents.get(node)
     call = facts.names.parents.get(keyword) if isinstance(keyword, ast.keyword) else None
     if not isinstance(call, ast.Call) or getattr(keyword, "arg", None) != "name":

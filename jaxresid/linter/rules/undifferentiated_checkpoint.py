@@ -7,7 +7,7 @@ from jaxresid.base.violations import Violation
 from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.patterns import dead_ends, stopped
 from jaxresid.linter.resolve import stages
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site, Use
@@ -47,47 +47,28 @@ class UndifferentiatedCheckpoint(Rule):
     why = "A checkpoint changes only what reverse-mode differentiation keeps."
     help = "use the function itself"
     fixes = "unsafe"
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples("""
+        import jax
 
 
-            def f(x):
-                return jax.numpy.sin(jax.numpy.sin(x))
+        def f(x):
+            return jax.numpy.sin(jax.numpy.sin(x))
 
 
-            def directional(x, t):
-                return jax.jvp(jax.checkpoint(f), (x,), (t,))  # !
-            """,
-            fixed="""
-            import jax
+        def directional(x, t):
+            return jax.jvp(jax.checkpoint(f), (x,), (t,))  # !
+    """)
+    good = examples("""
+        import jax
 
 
-            def f(x):
-                return jax.numpy.sin(jax.numpy.sin(x))
+        def net(w, x):
+            return jax.nn.gelu(x @ w)
 
 
-            def directional(x, t):
-                return jax.jvp(f, (x,), (t,))
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-
-
-            def net(w, x):
-                return jax.nn.gelu(x @ w)
-
-
-            def loss(w, x):
-                return jax.checkpoint(net)(w, jax.lax.stop_gradient(x)).sum()
-            """
-        ),
-    )
+        def loss(w, x):
+            return jax.checkpoint(net)(w, jax.lax.stop_gradient(x)).sum()
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for site in facts.sites:
@@ -105,8 +86,8 @@ def _reason(facts: Facts, site: Site) -> str:
     inside = stopped.stops_inside(facts, site)
     if inside:
         return inside
-    uses = facts.site_uses(site)
-    if not uses or (site.definition is not None and facts.remote_uses(site.definition)):
+    uses = facts.flows.site_uses(site)
+    if not uses or (site.definition is not None and facts.contexts.remote_uses(site.definition)):
         return ""
     reasons = {_no_reverse(facts, site, use) for use in uses}
     return reasons.pop() if len(reasons) == 1 else ""
@@ -120,18 +101,15 @@ def _no_reverse(facts: Facts, site: Site, use: Use) -> str:
         return ended
     if use.kind == "call" and stopped.arguments_are_stopped(facts, site, use):
         return "its arguments go through stop_gradient"
-    context = facts.context(use.node)
+    context = facts.contexts.at(use.node)
     if context.reverse:
         return ""
     if use.kind == "derivative" and use.mode == "forward":
-        return "" if _differentiated_later(facts, use) else "only forward mode differentiates it"
+        # What it gives may be differentiated in turn (Hessians): `jacfwd` makes a function, `jvp`
+        # runs in one that somebody might differentiate.
+        kinds = {u.kind for u in facts.flows.uses(use.node)}
+        in_turn = not kinds.isdisjoint({"derivative", "loop", "checkpoint"})
+        return "" if in_turn else "only forward mode differentiates it"
     if use.kind in {"call", "loop"} and context.only_rule:
         return "it runs only inside a custom_vjp, which JAX does not differentiate"
     return ""
-
-
-def _differentiated_later(facts: Facts, use: Use) -> bool:
-    """Whether what forward mode gives may be differentiated in turn (Hessians): `jacfwd` makes a
-    function, `jvp` runs in one that somebody might differentiate.
-    """
-    return any(u.kind in {"derivative", "loop", "checkpoint"} for u in facts.uses(use.node))

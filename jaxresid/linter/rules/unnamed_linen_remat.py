@@ -8,7 +8,7 @@ from jaxresid.base.violations import Violation
 from jaxresid.linter.patterns import nn_modules as modules
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import External
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site
@@ -40,54 +40,46 @@ class UnnamedLinenRemat(Rule):
     severity = "warning"
     why = "Parameters saved with one setting do not load with the other."
     help = 'give a name, such as `name="block"`'
-    bad = (
-        Example(
-            """
-            import flax.linen as nn
+    bad = examples("""
+        import flax.linen as nn
 
 
-            class Block(nn.Module):
-                @nn.compact
-                def __call__(self, x):
-                    return nn.Dense(4)(x)
+        class Block(nn.Module):
+            @nn.compact
+            def __call__(self, x):
+                return nn.Dense(4)(x)
 
 
-            class Model(nn.Module):
-                remat: bool = False
+        class Model(nn.Module):
+            remat: bool = False
 
-                @nn.compact
-                def __call__(self, x):
-                    Layer = nn.remat(Block) if self.remat else Block
-                    for _ in range(2):
-                        x = Layer()(x)  # !
-                    return x
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import flax.linen as nn
+            @nn.compact
+            def __call__(self, x):
+                Layer = nn.remat(Block) if self.remat else Block
+                for _ in range(2):
+                    x = Layer()(x)  # !
+                return x
+    """)
+    good = examples("""
+        import flax.linen as nn
 
 
-            class Block(nn.Module):
-                @nn.compact
-                def __call__(self, x):
-                    return nn.Dense(4)(x)
+        class Block(nn.Module):
+            @nn.compact
+            def __call__(self, x):
+                return nn.Dense(4)(x)
 
 
-            class Model(nn.Module):
-                remat: bool = False
+        class Model(nn.Module):
+            remat: bool = False
 
-                @nn.compact
-                def __call__(self, x):
-                    Layer = nn.remat(Block) if self.remat else Block
-                    for i in range(2):
-                        x = Layer(name=f"block_{i}")(x)
-                    return x
-            """
-        ),
-    )
+            @nn.compact
+            def __call__(self, x):
+                Layer = nn.remat(Block) if self.remat else Block
+                for i in range(2):
+                    x = Layer(name=f"block_{i}")(x)
+                return x
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         if not any(s.api.library in {"linen", "partitioning"} for s in facts.sites):
@@ -95,10 +87,10 @@ class UnnamedLinenRemat(Rule):
         for call in facts.names.calls:
             if not isinstance(call.func, (ast.Name, ast.IfExp, ast.Attribute)):
                 continue
-            found = _optional(facts, call)
-            if found is None or any(k.arg in {None, "name", "parent"} for k in call.keywords):
+            optional = _optional(facts, call)
+            if optional is None or any(k.arg in {None, "name", "parent"} for k in call.keywords):
                 continue
-            site, plain = found
+            site, plain = optional
             if _is_compact(facts, call):
                 yield self.report(
                     facts,
@@ -110,7 +102,6 @@ class UnnamedLinenRemat(Rule):
 
 
 def _optional(facts: Facts, call: ast.Call) -> tuple[Site, str] | None:
-    """The site whose class is instantiated where it is optional, and the name of the class."""
     origins = facts.names.origins(call.func)
     if len(origins) < 2 or None in origins:
         return None
@@ -130,7 +121,6 @@ def _optional(facts: Facts, call: ast.Call) -> tuple[Site, str] | None:
 
 
 def _is_compact(facts: Facts, node: ast.AST) -> bool:
-    """Whether code runs in a method under `nn.compact` of a linen module."""
     function = facts.names.function(node)
     cls = modules.owner(facts, function) if function is not None else None
     if not isinstance(function, ast.FunctionDef) or cls is None:

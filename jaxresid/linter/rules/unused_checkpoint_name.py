@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.base.violations import Violation
 from jaxresid.linter.patterns.checkpoint_names import EXCLUDING, defined_names, policy_names
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, OtherModules
@@ -36,45 +36,41 @@ class UnusedCheckpointName(Rule):
     why = "A name that no policy mentions changes nothing."
     help = "add the name to a policy, or remove the call"
     project = True
-    bad = (
-        Example(
-            """
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+    bad = examples(
+        """
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            def block(w, x):
-                h = checkpoint_name(x @ w, "hidden")
-                y = checkpoint_name(jnp.sin(h) @ w, "output")  # !
-                return jnp.sin(y)
-            """,
-            files={
-                "policy.py": """
-            import jax
+        def block(w, x):
+            h = checkpoint_name(x @ w, "hidden")
+            y = checkpoint_name(jnp.sin(h) @ w, "output")  # !
+            return jnp.sin(y)
+        """,
+        files={
+            "policy.py": """
+        import jax
 
-            POLICY = jax.checkpoint_policies.save_only_these_names("hidden")
-            """
-            },
-        ),
+        POLICY = jax.checkpoint_policies.save_only_these_names("hidden")
+        """
+        },
     )
-    good = (
-        Example(
-            """
-            import jax.numpy as jnp
-            from jax.ad_checkpoint import checkpoint_name
+    good = examples(
+        """
+        import jax.numpy as jnp
+        from jax.ad_checkpoint import checkpoint_name
 
 
-            def block(w, x):
-                return jnp.sin(checkpoint_name(x @ w, "hidden"))
-            """,
-            files={
-                "policy.py": """
-            import jax
+        def block(w, x):
+            return jnp.sin(checkpoint_name(x @ w, "hidden"))
+        """,
+        files={
+            "policy.py": """
+        import jax
 
-            POLICY = jax.checkpoint_policies.save_only_these_names("hidden")
-            """
-            },
-        ),
+        POLICY = jax.checkpoint_policies.save_only_these_names("hidden")
+        """
+        },
     )
 
     def find(self, facts: Facts) -> Iterator[Violation]:
@@ -95,13 +91,12 @@ class UnusedCheckpointName(Rule):
 
 
 def _used_names(project: OtherModules) -> frozenset[str] | None:
-    """What all policies of the project save; None where that is not certain."""
     used: set[str] = set()
     for policies in project.of_policies(policy_names):
         if policies.handed_on or not policies.factories.isdisjoint(EXCLUDING):
             return None
-        for given in policies.given:
-            if given is None:
+        for name in policies.given:
+            if name is None:
                 return None
-            used.add(given[0])
+            used.add(name[0])
     return frozenset(used) or None

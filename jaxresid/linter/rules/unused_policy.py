@@ -9,7 +9,7 @@ from jaxresid.linter.patterns import conditions
 from jaxresid.linter.patterns import policy_names as policies
 from jaxresid.linter.resolve import results, stages
 from jaxresid.linter.resolve.names import Binding, FunctionNode
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
@@ -43,62 +43,54 @@ class UnusedPolicy(Rule):
     lenient_in_tests = True
     why = "Where it is chosen, nothing is checkpointed with it."
     help = "make the checkpoint after the branches that choose its policy"
-    bad = (
-        Example(
-            """
-            import flax.linen as nn
-            import jax
+    bad = examples("""
+        import flax.linen as nn
+        import jax
 
 
-            class Block(nn.Module):
-                @nn.compact
-                def __call__(self, x):
-                    return x + nn.Dense(8)(nn.gelu(nn.Dense(8)(x)))
+        class Block(nn.Module):
+            @nn.compact
+            def __call__(self, x):
+                return x + nn.Dense(8)(nn.gelu(nn.Dense(8)(x)))
 
 
-            class Net(nn.Module):
-                remat_policy: str = "minimal"
+        class Net(nn.Module):
+            remat_policy: str = "minimal"
 
-                @nn.compact
-                def __call__(self, x):
+            @nn.compact
+            def __call__(self, x):
+                cls = Block
+                if self.remat_policy == "minimal":
+                    policy = jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims  # !
+                elif self.remat_policy == "none":
                     cls = Block
+                else:
+                    policy = None
+                    cls = nn.remat(Block, policy=policy)
+                for i in range(4):
+                    x = cls(name=f"b{i}")(x)
+                return x
+    """)
+    good = examples("""
+        import flax.linen as nn
+        import jax
+
+
+        class Net(nn.Module):
+            block: type
+            remat_policy: str = "minimal"
+
+            @nn.compact
+            def __call__(self, x):
+                cls = self.block
+                if self.remat_policy != "none":
                     if self.remat_policy == "minimal":
-                        policy = jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims  # !
-                    elif self.remat_policy == "none":
-                        cls = Block
+                        policy = jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims
                     else:
                         policy = None
-                        cls = nn.remat(Block, policy=policy)
-                    for i in range(4):
-                        x = cls(name=f"b{i}")(x)
-                    return x
-            """
-        ),
-    )
-    good = (
-        Example(
-            """
-            import flax.linen as nn
-            import jax
-
-
-            class Net(nn.Module):
-                block: type
-                remat_policy: str = "minimal"
-
-                @nn.compact
-                def __call__(self, x):
-                    cls = self.block
-                    if self.remat_policy != "none":
-                        if self.remat_policy == "minimal":
-                            policy = jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims
-                        else:
-                            policy = None
-                        cls = nn.remat(cls, policy=policy)
-                    return cls()(x)
-            """
-        ),
-    )
+                    cls = nn.remat(cls, policy=policy)
+                return cls()(x)
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         reported = set()
@@ -109,7 +101,8 @@ class UnusedPolicy(Rule):
                 continue
             reported.add(statement)
             binding, leaf = chosen
-            readers = _readers(facts, binding)
+            loads = facts.names.loads.get(binding.name, ())
+            readers = [n for n in loads if facts.names.scopes[n].node is binding.owner]
             policy = policies.source_text(facts, leaf)
             where = "where no checkpoint takes it" if readers else "and nothing reads it"
             yield self.report(
@@ -156,9 +149,3 @@ def _is_read_unseen(facts: Facts, binding: Binding, function: FunctionNode) -> b
         isinstance(n, ast.Name) and (n.id in _READS_ALL or (n.id == binding.name and n not in own))
         for n in ast.walk(function)
     )
-
-
-def _readers(facts: Facts, binding: Binding) -> list[ast.Name]:
-    """Return where the function reads the name of a binding."""
-    loads = facts.names.loads.get(binding.name, ())
-    return [n for n in loads if facts.names.scopes[n].node is binding.owner]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxresid.base.violations import Violation
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts
@@ -39,40 +39,23 @@ class UnusedSuppression(Rule):
     help = "remove it"
     fixes = "safe"
     markers = ()
-    bad = (
-        Example(
-            """
-            import jax
+    bad = examples("""
+        import jax
 
 
-            def f(g, x):
-                return jax.checkpoint(g)(x)  # jaxresid: ignore[JXR105]  # !
-            """,
-            fixed="""
-            import jax
+        def f(g, x):
+            return jax.checkpoint(g)(x)  # jaxresid: ignore[JXR105]  # !
+    """)
+    good = examples("""
+        import jax
 
 
-            def f(g, x):
-                return jax.checkpoint(g)(x)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-
-
-            def f(g, x):
-                jax.checkpoint(g)  # jaxresid: ignore[JXR105]
-                return g(x)
-            """
-        ),
-    )
+        def f(g, x):
+            jax.checkpoint(g)  # jaxresid: ignore[JXR105]
+            return g(x)
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
-        """Nothing: what is unused shows when all rules have spoken, so the engine asks
-        `suppress.apply`.
-        """
+        """Nothing: `suppress.apply` reports it, when all rules have spoken."""
         del facts
         return iter(())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.base.violations import Edit, Fix, Violation
 from jaxresid.linter.resolve import stages
-from jaxresid.linter.rule import Example, Rule
+from jaxresid.linter.rule import Rule, examples
 from jaxresid.linter.text.prefilter import CHECKPOINT_MARKERS
 
 if TYPE_CHECKING:
@@ -45,64 +45,39 @@ class UnwrappedLoopBody(Rule):
     help = "wrap the body in jax.checkpoint(..., prevent_cse=False) if memory is short"
     fixes = "unsafe"
     markers = (*CHECKPOINT_MARKERS, b"scan", b"map")
-    bad = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
+    bad = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def step(c, w):
-                h = jnp.tanh(c @ w)
-                return jnp.sin(h), None
+        def step(c, w):
+            h = jnp.tanh(c @ w)
+            return jnp.sin(h), None
 
 
-            def loss(ws, x):
-                out, _ = jax.lax.scan(step, x, ws)  # !
-                return out.sum()
+        def loss(ws, x):
+            out, _ = jax.lax.scan(step, x, ws)  # !
+            return out.sum()
 
 
-            gradient = jax.grad(loss)
-            """,
-            fixed="""
-            import jax
-            import jax.numpy as jnp
+        gradient = jax.grad(loss)
+    """)
+    good = examples("""
+        import jax
+        import jax.numpy as jnp
 
 
-            def step(c, w):
-                h = jnp.tanh(c @ w)
-                return jnp.sin(h), None
+        @jax.checkpoint
+        def step(c, w):
+            return jnp.tanh(c @ w), None
 
 
-            def loss(ws, x):
-                out, _ = jax.lax.scan(jax.checkpoint(step, prevent_cse=False), x, ws)
-                return out.sum()
+        def loss(ws, x):
+            return jax.lax.scan(step, x, ws)[0].sum()
 
 
-            gradient = jax.grad(loss)
-            """,
-        ),
-    )
-    good = (
-        Example(
-            """
-            import jax
-            import jax.numpy as jnp
-
-
-            @jax.checkpoint
-            def step(c, w):
-                return jnp.tanh(c @ w), None
-
-
-            def loss(ws, x):
-                return jax.lax.scan(step, x, ws)[0].sum()
-
-
-            gradient = jax.grad(loss)
-            """
-        ),
-    )
+        gradient = jax.grad(loss)
+    """)
 
     def find(self, facts: Facts) -> Iterator[Violation]:
         for loop in facts.loops:
@@ -124,26 +99,21 @@ class UnwrappedLoopBody(Rule):
 
 
 def _is_heavy(facts: Facts, loop: Loop) -> bool:
-    """Whether the body multiplies matrices or calls several things."""
     origin = facts.names.single_origin(loop.bodies[0])
     if not isinstance(origin, (ast.FunctionDef, ast.Lambda)):
         return False
     calls = [n for n in ast.walk(origin) if isinstance(n, ast.Call)]
-    if any(facts.role(c.func, "derivative") for c in calls):
+    if any(facts.callees.role(c.func, "derivative") for c in calls):
         return False
     return len(calls) >= _FEW_CALLS or any(
         (isinstance(n, ast.BinOp) and isinstance(n.op, ast.MatMult))
-        or (isinstance(n, ast.Call) and _last(n.func) in _HEAVY)
+        or (isinstance(n, ast.Call) and ast.unparse(n.func).rpartition(".")[2] in _HEAVY)
         for n in ast.walk(origin)
     )
 
 
-def _last(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-
-
 def _is_differentiated(facts: Facts, loop: Loop) -> bool:
-    context = facts.context(loop.node)
+    context = facts.contexts.at(loop.node)
     return context.reverse and not (
         context.checkpoint or context.rule or context.loop or context.only_rule
     )

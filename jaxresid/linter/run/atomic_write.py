@@ -12,9 +12,7 @@ def replace_content(path: Path, old: bytes, new: bytes) -> bool:
     """Write `new` where `old` was, keeping the file's mode and any links to it.
 
     Args:
-      path: the file, or a link to it.
       old: the content that the file should still have.
-      new: the content to write.
 
     Returns:
       Whether it was written; it is not if the file has changed in the meantime.

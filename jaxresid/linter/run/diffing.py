@@ -9,14 +9,7 @@ from jaxresid.base.text.safe_text import quoted_path
 
 
 def unified_diff(before: bytes, after: bytes, old: str, new: str) -> Iterator[str]:
-    """Yield the lines of a unified diff, each with its end.
-
-    Args:
-      before: the old content.
-      after: the new content.
-      old: the name of the old file.
-      new: the name of the new file.
-    """
+    """Yield the lines of a unified diff, each with its end."""
     for line in difflib.unified_diff(
         _lines(before), _lines(after), quoted_path(old), quoted_path(new)
     ):

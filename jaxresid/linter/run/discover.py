@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -32,7 +32,6 @@ class FoundFile(NamedTuple):
 
     Attributes:
       path: as it was named, or below the directory as that was named; without `./`.
-      absolute: the absolute path.
       explicit: whether the user named the file itself.
     """
 
@@ -64,7 +63,7 @@ def discover(paths: Sequence[str], config: Config) -> tuple[FoundFile | Unreadab
         if not os.path.lexists(path):
             raise UsageError(f"no such file or directory: {path}")
     excluded = config.excluder()
-    found: dict[str, FoundFile] = {}
+    files: dict[str, FoundFile] = {}
     problems: dict[str, UnreadablePath] = {}
     for path in paths:
         shown = str(Path(path))
@@ -74,11 +73,11 @@ def discover(paths: Sequence[str], config: Config) -> tuple[FoundFile | Unreadab
         for real, item in sorted(items, key=lambda pair: pair[1].path):
             if isinstance(item, UnreadablePath):
                 problems.setdefault(real, item)
-            elif real not in found:
-                found[real] = item
+            elif real not in files:
+                files[real] = item
             elif item.explicit:
-                found[real] = found[real]._replace(explicit=True)
-    everything: list[FoundFile | UnreadablePath] = [*found.values(), *problems.values()]
+                files[real] = files[real]._replace(explicit=True)
+    everything: list[FoundFile | UnreadablePath] = [*files.values(), *problems.values()]
     return tuple(sorted(everything, key=lambda item: item.path))
 
 
@@ -91,7 +90,6 @@ _Excluded = Callable[[str, str], bool]
 
 
 def _within_excluded(path: str, root: Path, excluded: _Excluded) -> bool:
-    """Return whether a path or a directory that contains it, up to the root, is excluded."""
     while path != str(root):
         parent, name = os.path.split(path)
         if excluded(path, name):
@@ -172,7 +170,6 @@ def _walk(
 def _file(
     entry: os.DirEntry[str], shown: str, absolute: str, real: str
 ) -> Iterator[tuple[str, FoundFile | UnreadablePath]]:
-    """Yield what an entry that is not a directory is; nothing for a link to a directory."""
     try:
         if entry.is_symlink():
             real = os.path.realpath(absolute, strict=True)
@@ -190,14 +187,7 @@ def _file(
 
 
 class _Pattern(NamedTuple):
-    """A line of a .gitignore.
-
-    Attributes:
-      matches: the regex of the path relative to the .gitignore, or of its last component.
-      whole: whether the regex is of the path.
-      directories_only: whether only directories are matched.
-      ignored: whether what matches is ignored, or included again.
-    """
+    """A line of a .gitignore, for the path relative to that (`whole`), or its last component."""
 
     matches: re.Pattern[str]
     whole: bool
@@ -230,11 +220,6 @@ class _IgnoreFile(NamedTuple):
         return None
 
 
-@lru_cache(maxsize=256)
-def _patterns(text: str) -> tuple[_Pattern, ...]:
-    return tuple(filter(None, map(_pattern, reversed(text.split("\n")))))
-
-
 def _pattern(line: str) -> _Pattern | None:
     line = line.removesuffix("\r")
     bare = line.rstrip(" ")
@@ -252,13 +237,10 @@ def _pattern(line: str) -> _Pattern | None:
     return _Pattern(re.compile(regex, re.DOTALL), whole, directories_only, line[0] != "!")
 
 
-@cache
-def _tokens() -> re.Pattern[str]:
-    """Return the regex of a glob's tokens.
-
-    It is compiled only where there is a .gitignore to read, as most commit hooks need none.
-    """
-    return re.compile(r"(?:^|(?<=/))\*\*+/|(?:^|(?<=/))\*\*+$|\*+|\\.|.", re.DOTALL)
+# Compiled only where there is a .gitignore to read, as most commit hooks need none.
+_TOKEN = r"(?:^|(?<=/))\*\*+/|(?:^|(?<=/))\*\*+$|\*+|\\.|."
+_CLASS = r"([!^]?)(\]?(?:\[:\w+:\]|\\.|[^\]\\])*)\]"
+_MEMBER = r"\[:(?P<named>\w+):\]|(?P<low>\\.|.)(?:-(?P<high>\\.|[^\]]))?"
 
 
 def _wildmatch(glob: str) -> str | None:
@@ -269,14 +251,14 @@ def _wildmatch(glob: str) -> str | None:
     groups: list[list[str]] = [[]]  # with any number of folders between them
     end = ""
     i = 0
-    while match := _tokens().match(glob, i):
+    while match := re.compile(_TOKEN, re.DOTALL).match(glob, i):
         token, i = match[0], match.end()
         if token == "[":
-            found = _classes().match(glob, i)
-            if found is None:
+            class_match = re.compile(_CLASS, re.DOTALL).match(glob, i)
+            if class_match is None:
                 return None
-            groups[-1].append(_class(found))
-            i = found.end()
+            groups[-1].append(_class(class_match))
+            i = class_match.end()
         elif token == "\\":
             return None
         elif token.endswith("*/"):
@@ -307,17 +289,6 @@ def _levels(pieces: Sequence[str]) -> str:
     return "/".join(regex_of_pieces(level, "[^/]") for level in levels)
 
 
-@cache
-def _classes() -> re.Pattern[str]:
-    return re.compile(r"([!^]?)(\]?(?:\[:\w+:\]|\\.|[^\]\\])*)\]", re.DOTALL)
-
-
-@cache
-def _members() -> re.Pattern[str]:
-    member = r"\[:(?P<named>\w+):\]|(?P<low>\\.|.)(?:-(?P<high>\\.|[^\]]))?"
-    return re.compile(member, re.DOTALL)
-
-
 _NAMED = {
     "alnum": "a-zA-Z0-9",
     "alpha": "a-zA-Z",
@@ -332,7 +303,7 @@ _NAMED = {
 def _class(match: re.Match[str]) -> str:
     """Return the regex of a class such as `!a-z]`; no class matches a slash."""
     members = []
-    for member in _members().finditer(match[2]):
+    for member in re.finditer(_MEMBER, match[2], re.DOTALL):
         if member["named"]:
             members.append(_NAMED.get(member["named"], ""))
             continue
@@ -373,10 +344,7 @@ class _Ignores(NamedTuple):
 
 
 def _ignores_above(directory: str) -> _Ignores:
-    """Return the ignore files that count above a directory.
-
-    There are none if they ignore the directory itself.
-    """
+    """Return the ignore files that count above a directory, none if they ignore it."""
     above = list(Path(directory).parents)
     repository = next((i for i, d in enumerate(above) if (d / ".git").exists()), None)
     if repository is None or os.path.exists(os.path.join(directory, ".git")):
@@ -395,7 +363,8 @@ def _read_ignores(path: str, base: str) -> tuple[_IgnoreFile, ...]:
     text = _read(path).removeprefix("\ufeff")
     if not text:
         return ()
-    return (_IgnoreFile(os.path.join(base, ""), _patterns(text), _possible_names(text)),)
+    patterns = tuple(filter(None, map(_pattern, reversed(text.split("\n")))))
+    return (_IgnoreFile(os.path.join(base, ""), patterns, _possible_names(text)),)
 
 
 def _read(path: str) -> str:
@@ -415,10 +384,7 @@ def _read(path: str) -> str:
 
 @lru_cache(maxsize=256)
 def _possible_names(text: str) -> re.Pattern[str] | None:
-    """Return a regex for the last components of the paths that a .gitignore's text ignores.
-
-    It may match more names than those. None is returned where nothing is ignored.
-    """
+    """Return a regex that the last components of ignored paths match, None if nothing is."""
     pieces: dict[str, None] = {}
     for line in text.split("\n"):
         pattern = line.removesuffix("\r").rstrip(" ")
@@ -439,10 +405,6 @@ def _loose(glob: str) -> str:
 
 
 def _info_exclude(directory: str) -> str:
-    """Return the path of `.git/info/exclude`.
-
-    `.git` is a file in submodules and in further work trees.
-    """
     git = os.path.join(directory, ".git")
     if not os.path.isdir(git):
         git = os.path.join(directory, _read(git).removeprefix("gitdir:").strip())
@@ -471,16 +433,18 @@ def project_root(path: str | os.PathLike[str]) -> Path:
 
 
 def marked_root(directory: Path) -> Path | None:
-    """Return the nearest directory upwards that a file or `.git` marks as that of a project.
-
-    None is returned where there is none, or the directory is in an installed package.
-    """
-    for each in (directory, *directory.parents):
-        if each.name in _INSTALLED:
+    """Return the nearest directory upwards of a project, None in an installed package."""
+    for folder in (directory, *directory.parents):
+        if folder.name in _INSTALLED:
             break
-        if any(os.path.exists(each / name) for name in _PROJECT_FILES):
-            return each
+        if is_project(folder):
+            return folder
     return None
+
+
+def is_project(directory: Path) -> bool:
+    """Return whether a file or `.git` marks a directory as that of a project."""
+    return any(os.path.exists(directory / name) for name in _PROJECT_FILES)
 
 
 def module_name(
@@ -494,8 +458,6 @@ def module_name(
     without one the name is the path from the root, less a leading `src`.
 
     Args:
-      path: the file.
-      root: the directory of its project.
       packages: remembers between calls which directories are packages.
     """
     absolute, root = Path(os.path.abspath(path)), Path(os.path.abspath(root))

@@ -13,10 +13,9 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
-from jaxresid.base.violations import OVER_LIMIT, Fix, Linted, Span, Violation
-from jaxresid.linter.text import prefilter as funnel
-from jaxresid.linter.text import time_limit
-from jaxresid.linter.text.document import Document, Parsed, read
+from jaxresid.base.violations import OVER_LIMIT, Fix, Linted, Violation
+from jaxresid.linter.text import prefilter, time_limit
+from jaxresid.linter.text.document import INVALID_SYNTAX, Document, Parsed, broken, read
 from jaxresid.linter.text.syntax import UnparsableError
 from jaxresid.linter.text.trees import walk
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from jaxresid.linter.resolve.project import Project
     from jaxresid.linter.rule import Rule
 
-INVALID_SYNTAX = "invalid-syntax"
+
 UNREADABLE = "unreadable"
 _TEST_MODULE = re.compile(r"test_.*\.py|.*_tests?\.py|tests?\.py|conftest\.py")
 _TEST_FOLDERS = frozenset({"test", "tests"})
@@ -38,13 +37,9 @@ class LintSettings:
     """The settings that linting one file needs.
 
     Attributes:
-      rules: the rules that are on for this file.
       known: code -> name of every rule there is, for suppression comments.
       optional: the codes of those that are off by default.
       target_jax: the jax that the code is written for; None for the newest.
-      unsafe_fixes: whether unsafe fixes are made too.
-      ignore_noqa: whether to report what comments silence as well.
-      fixable: whether the fixes of a code may be made.
     """
 
     rules: tuple[type[Rule], ...]
@@ -53,26 +48,12 @@ class LintSettings:
     target_jax: tuple[int, int] | None = None
     unsafe_fixes: bool = False
     ignore_noqa: bool = False
-    fixable: Callable[[str], bool] = lambda _: True
+    fixable: frozenset[str] | None = None  # all of them
 
     @cached_property
     def markers(self) -> frozenset[bytes]:
         """The words to look for: a file with none of them concerns none of the rules."""
         return frozenset(m for rule in self.rules for m in rule.markers)
-
-
-def broken(path: str, name: str, message: str, row: int = 1, column: int = 0) -> Violation:
-    """Return the violation that reports a file that cannot be linted.
-
-    Args:
-      path: the file as it is shown.
-      name: the code and name of the violation.
-      message: why it cannot be linted.
-      row: the 1-based row of the problem.
-      column: the 0-based column of the problem, in code points.
-    """
-    span = Span(row, column, row, column + 1)
-    return Violation(name, name, "error", message, path, span)
 
 
 def unreadable(path: str, reason: str) -> Linted:
@@ -94,33 +75,16 @@ def lint_bytes(
     project: Project | None = None,
     file: Path | None = None,
 ) -> Linted:
-    """Lint one file's content.
-
-    Args:
-      raw: the file's bytes.
-      path: the file as it is shown; its suffix tells a notebook.
-      settings: what to look for.
-      project: the files around it, as it sees them.
-      file: where it is, for the project's index.
-    """
-    if not funnel.mentions(raw, settings.markers):
+    """Lint one file's content; `path` is how it is shown, and `file` where it is in the project."""
+    if not prefilter.mentions(raw, settings.markers):
         return Linted(path, ())
     document = read(raw, path)
     if isinstance(document, Violation):
         return Linted(path, (document,))
-    return lint_document(document, settings, project=project, file=file)
-
-
-def lint_document(
-    document: Document,
-    settings: LintSettings,
-    *,
-    project: Project | None = None,
-    file: Path | None = None,
-) -> Linted:
-    """Lint a file that has been decoded."""
-    found = violations_in(document, settings, project=project, file=file)
-    return _linted(document, [document.relative_to_cell(v) for v in found])
+    unordered = violations_in(document, settings, project=project, file=file)
+    ordered = sorted(map(document.relative_to_cell, unordered), key=lambda v: v.sort_key)
+    violations = tuple(dict.fromkeys(ordered))
+    return Linted(path, violations, document.lines(violations))
 
 
 def violations_in(
@@ -153,10 +117,9 @@ def _found_in(
     project: Project | None,
     file: Path | None,
 ) -> list[Violation]:
-    """Return the violations of a tree, without suppressed ones."""
     source, tree = parsed.document.source, parsed.tree
     violations: list[Violation] = []
-    if funnel.confirms(tree, settings.markers, source):
+    if prefilter.confirms(tree, settings.markers, source):
         from jaxresid.linter.resolve.facts import Facts
 
         module = project.module_at(file) if project is not None and file is not None else None
@@ -170,16 +133,19 @@ def _found_in(
             target_jax=settings.target_jax,
             path=file,
         )
-        lenient = _is_test(file or PurePath(source.path), module.name if module else "")
+        path = file or PurePath(source.path)
+        folders = {path.parent.name, *(module.name.split(".")[:-1] if module else ())}
+        lenient = _TEST_MODULE.fullmatch(path.name) or not _TEST_FOLDERS.isdisjoint(folders)
         for rule in settings.rules:
-            found = rule().find(facts)
+            of_rule = rule().find(facts)
             if lenient and rule.lenient_in_tests:
-                found = (replace(violation, severity="info") for violation in found)
-            violations += found
+                of_rule = (replace(violation, severity="info") for violation in of_rule)
+            violations += of_rule
         if violations:
             expected = _rows_expected_to_fail(tree)
             violations = [v for v in violations if v.span.row not in expected]
-    if not settings.ignore_noqa and _may_suppress(source.text):
+    may_suppress = "jaxresid:" in source.text or "noqa" in source.text.lower()
+    if may_suppress and not settings.ignore_noqa:
         from jaxresid.linter.text import suppress
 
         # A rule that saw only a part of its project was silent for that reason, perhaps.
@@ -194,20 +160,9 @@ def _found_in(
             path=source.path,
         )
         violations = [*kept, *(unused if suppress.CODE in on else ())]
-    return [
-        v if v.fix is None or settings.fixable(v.code) else replace(v, fix=None) for v in violations
-    ]
-
-
-def _is_test(path: PurePath, module: str) -> bool:
-    """Return whether a file is a test, or stands with tests.
-
-    Args:
-      path: the file.
-      module: its dotted name; "" where it has none.
-    """
-    folders = {path.parent.name, *module.split(".")[:-1]}
-    return _TEST_MODULE.fullmatch(path.name) is not None or not _TEST_FOLDERS.isdisjoint(folders)
+    if settings.fixable is None:
+        return violations
+    return [v if v.code in settings.fixable else replace(v, fix=None) for v in violations]
 
 
 class FixResult(NamedTuple):
@@ -237,22 +192,20 @@ def fix_bytes(
     A round whose result would not parse is taken apart: the fixes that break it are left out.
 
     Args:
-      raw: the file's bytes.
-      path: the file as it is shown; its suffix tells a notebook.
-      settings: what to look for.
       project: returns the project as the file sees it, with its content after each round.
-      file: where the file is, for the project's index.
     """
-    made: list[Violation] = []
+    fixes: list[Violation] = []
     refused: set[Fix] = set()
     for _ in range(_MAX_ROUNDS):
-        if not funnel.mentions(raw, settings.markers):
+        if not prefilter.mentions(raw, settings.markers):
             break
         document = read(raw, path)
         if isinstance(document, Violation):
             break
-        found = violations_in(document, settings, project=project(raw), file=file)
-        chosen = [v for v in _fixes_of_round(document, found, settings) if v.fix not in refused]
+        violations = violations_in(document, settings, project=project(raw), file=file)
+        chosen = [
+            v for v in _fixes_of_round(document, violations, settings) if v.fix not in refused
+        ]
         if not chosen:
             break
         after = _applied(document, chosen)
@@ -265,19 +218,16 @@ def fix_bytes(
         if after == raw:
             break
         raw = after
-        made += chosen
+        fixes += chosen
     return FixResult(
-        raw, tuple(made), lint_bytes(raw, path, settings, project=project(raw), file=file)
+        raw, tuple(fixes), lint_bytes(raw, path, settings, project=project(raw), file=file)
     )
 
 
 def _fixes_of_round(
     document: Document, violations: Sequence[Violation], settings: LintSettings
 ) -> list[Violation]:
-    """Return the violations to fix in one round, in source order.
-
-    Overlapping ones are left for the next round.
-    """
+    """Return the violations to fix in one round, in source order, none of which overlap."""
     source = document.source
     taken: list[tuple[int, int]] = []
     chosen = []
@@ -286,20 +236,15 @@ def _fixes_of_round(
         if fix is None or (fix.applicability == "unsafe" and not settings.unsafe_fixes):
             continue
         ranges = [(source.start(e.span), source.end(e.span)) for e in fix.edits]
-        if any(_overlap(r, t) for r in ranges for t in taken):
+        # Where they touch, their order would matter.
+        if any(r[0] <= t[1] and t[0] <= r[1] for r in ranges for t in taken):
             continue
         taken += ranges
         chosen.append(violation)
     return chosen
 
 
-def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Return whether two ranges share text, or are so close that their order would matter."""
-    return one[0] <= other[1] and other[0] <= one[1]
-
-
 def _applied(document: Document, violations: Sequence[Violation]) -> bytes | None:
-    """Return the bytes after some fixes, None where the result is not what it should be."""
     edits = dict.fromkeys(e for v in violations if v.fix is not None for e in v.fix.edits)
     try:
         raw = document.edited(edits)
@@ -314,10 +259,6 @@ def _applied(document: Document, violations: Sequence[Violation]) -> bytes | Non
 
 
 def _rows_expected_to_fail(tree: ast.Module) -> frozenset[int]:
-    """Return the rows inside `with pytest.raises(...)` and `assertRaises`.
-
-    A mistake there is intended.
-    """
     rows: set[int] = set()
     for node in walk(tree):
         match node:
@@ -332,12 +273,3 @@ def _rows_expected_to_fail(tree: ast.Module) -> frozenset[int]:
             if name in {"raises", "deprecated_call"} or name.startswith("assertRaises"):
                 rows.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return frozenset(rows)
-
-
-def _may_suppress(text: str) -> bool:
-    return "jaxresid:" in text or "noqa" in text.lower()
-
-
-def _linted(document: Document, violations: Sequence[Violation]) -> Linted:
-    ordered = tuple(dict.fromkeys(sorted(violations, key=lambda v: v.sort_key)))
-    return Linted(document.source.path, ordered, document.lines(ordered))

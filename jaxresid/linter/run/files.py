@@ -15,11 +15,12 @@ from jaxresid.linter.run.discover import (
     UnreadablePath,
     discover,
     is_excluded,
+    is_project,
     module_name,
     project_root,
 )
 from jaxresid.linter.run.workers import CandidateFile, lint_files
-from jaxresid.linter.text import prefilter as funnel
+from jaxresid.linter.text import prefilter
 from jaxresid.linter.text.time_limit import start_again
 from jaxresid.settings.config import Config, Options, Selection, load, matches
 from jaxresid.settings.toml_values import ConfigFileError, display_path
@@ -44,8 +45,6 @@ class LintRun:
       nearest: what overrides the configuration nearest to each file, which then holds for it.
       complete: directories that the user asked to lint as a whole, so that what is in none of
         their files is nowhere.
-      overlay: contents that replace files.
-      ignore_noqa: whether to report what comments silence as well.
       folders: where files may be read: the project of a file in one of them does not begin above
         it, and any other file is linted on its own, by `config`. None for anywhere.
       reports_configuration: whether what is wrong with the configuration of a directory is a
@@ -89,11 +88,7 @@ class LintRun:
         self._remembered: Remembered | None = None
 
     def config_in(self, directory: Path) -> Config:
-        """Return the configuration for the files of a directory.
-
-        Raises:
-          ConfigError: It is not understood, or names a rule that does not exist.
-        """
+        """Return the configuration for the files of a directory; a `ConfigError` may be raised."""
         if self.nearest is None or self.is_alone(directory):
             return self.config
         if directory not in self._configs:
@@ -104,16 +99,14 @@ class LintRun:
                 if not self._reports_configuration or directory == directory.parent:
                     raise
                 self._wrong.setdefault(error.file, error)
-                config = _without_fixes(self.config_in(directory.parent))
+                above = self.config_in(directory.parent)
+                selections = (*above.selections, Selection(unfixable=("ALL",)))
+                config = replace(above, selections=selections)
             self._configs[directory] = config
         return self._configs[directory]
 
     def entries(self, config: Config) -> tuple[RuleEntry, ...]:
-        """Return the rules that a configuration turns on, apart from exceptions for single files.
-
-        Raises:
-          ConfigError: The configuration names a rule that does not exist.
-        """
+        """Return the rules that a configuration turns on, without exceptions for single files."""
         if config not in self._entries:
             config.validate(KNOWN)
             self._entries[config] = tuple(
@@ -144,7 +137,7 @@ class LintRun:
             config.target_jax,
             unsafe_fixes=config.unsafe_fixes,
             ignore_noqa=self.ignore_noqa,
-            fixable=_Fixable(config),
+            fixable=frozenset(c for c, name in KNOWN.items() if config.fix_allowed(c, name)),
         )
 
     def discover(self, paths: Sequence[str]) -> tuple[FoundFile | UnreadablePath, ...]:
@@ -160,11 +153,11 @@ class LintRun:
             groups.setdefault(self.config_in(directory), []).append(path)
         if len(groups) == 1:
             return discover(paths, *groups)
-        found: dict[str, FoundFile | UnreadablePath] = {}
+        items: dict[str, FoundFile | UnreadablePath] = {}
         for config, group in groups.items():
             for item in discover(group, config):
-                found.setdefault(os.path.abspath(item.path), item)
-        return tuple(sorted(found.values(), key=lambda item: item.path))
+                items.setdefault(os.path.abspath(item.path), item)
+        return tuple(sorted(items.values(), key=lambda item: item.path))
 
     # -- the project around a file -----------------------------------------------------------
 
@@ -187,8 +180,8 @@ class LintRun:
         if root not in self._listed:
             config = replace(self.config_in(root), force_exclude=False)
             # The directory of a buffer that was never saved need not exist.
-            found = discover([str(root)], config) if root.is_dir() else ()
-            self._listed[root] = tuple(filter(_is_python, found))
+            files = discover([str(root)], config) if root.is_dir() else ()
+            self._listed[root] = tuple(filter(_is_python, files))
         return self._listed[root]
 
     def project(self, root: Path) -> Project:
@@ -206,13 +199,11 @@ class LintRun:
         return self._projects[root]
 
     def _modules(self, root: Path) -> tuple[ProjectModule, ...]:
-        """Return the modules of a project, those first that are on the disk."""
         if root not in self._named:
             self._named[root] = _named((f.absolute for f in self.project_files(root)), root)
         return (*self._named[root], *_named(self._never_saved(root), root))
 
     def _never_saved(self, root: Path) -> Iterator[Path]:
-        """Yield what takes the place of files of a project that are not there yet."""
         new = (p for p in self.overlay if p.suffix in (".py", ".pyi") and not p.exists())
         for path in new:
             is_here = path.is_relative_to(root) and self.root(path) == root
@@ -222,7 +213,7 @@ class LintRun:
     def _is_complete(self, root: Path) -> bool:
         if any(path.is_relative_to(root) for path in self.over_limit_files):
             return False
-        return _is_project(root) or any(root.is_relative_to(d) for d in self.complete)
+        return is_project(root) or any(root.is_relative_to(d) for d in self.complete)
 
     # -- files -------------------------------------------------------------------------------
 
@@ -239,7 +230,8 @@ class LintRun:
     def content(self, raw: bytes, path: str, absolute: Path) -> Linted:
         """Lint bytes as the content of a file."""
         from jaxresid.base.violations import Linted
-        from jaxresid.linter.run.engine import INVALID_SYNTAX, broken, lint_bytes
+        from jaxresid.linter.run.engine import lint_bytes
+        from jaxresid.linter.text.document import INVALID_SYNTAX, broken
 
         project = None if self.is_alone(absolute) else self.project(self.root(absolute))
         try:
@@ -299,14 +291,7 @@ class LintRun:
             return FixResult(raw, (), self.content(raw, path, absolute))
 
     def suppress(self, raw: bytes, path: str, absolute: Path, reason: str) -> tuple[bytes, int]:
-        """Return the file with a comment that silences each finding, and how many findings.
-
-        Args:
-          raw: the file's bytes.
-          path: the file as it is shown.
-          absolute: the file's absolute path.
-          reason: text that follows the codes in new comments.
-        """
+        """Return the file with a comment that silences each finding, and how many findings."""
         from jaxresid.base.violations import Violation
         from jaxresid.linter.run.engine import violations_in
         from jaxresid.linter.text.document import read
@@ -317,22 +302,21 @@ class LintRun:
         project = self.project(self.root(absolute))
         settings = self.settings(absolute)
         try:
-            found = violations_in(document, settings, project=project, file=absolute)
+            violations = violations_in(document, settings, project=project, file=absolute)
         except RecursionError:
             return raw, 0
         from jaxresid.linter.text import suppress
 
         text = document.source.text
         newline = "\r\n" if "\r\n" in text else "\n"
-        edits = suppress.add(document.source.lines, found, reason, newline=newline)
-        count = sum(v.code not in suppress.UNSUPPRESSABLE for v in found)
+        edits = suppress.add(document.source.lines, violations, reason, newline=newline)
+        count = sum(v.code not in suppress.UNSUPPRESSABLE for v in violations)
         return document.edited(edits), count if edits else 0
 
     def run(self, paths: Sequence[str], *, jobs: int | None = None) -> tuple[Linted, ...]:
         """Lint files and directories.
 
         Args:
-          paths: the files and directories.
           jobs: number of processes; None for one per processor.
 
         Returns:
@@ -343,17 +327,17 @@ class LintRun:
         """
         directories = [Path(os.path.abspath(p)) for p in paths if os.path.isdir(p)]
         self.complete = (*self.complete, *directories)
-        found = self.discover(paths)
-        self.found_nothing = not found
+        files = self.discover(paths)
+        self.found_nothing = not files
         for directory in directories:
             # A project that was walked just now is not walked again for its index.
             if len(paths) == 1 and self.root(directory / "x.py") == directory:
-                self._listed[directory] = tuple(filter(_is_python, found))
+                self._listed[directory] = tuple(filter(_is_python, files))
         results: list[Linted] = [
-            _unreadable(f.path, f.reason) for f in found if isinstance(f, UnreadablePath)
+            _unreadable(f.path, f.reason) for f in files if isinstance(f, UnreadablePath)
         ]
         candidates: list[CandidateFile] = []
-        for item in found:
+        for item in files:
             if isinstance(item, FoundFile):
                 outcome = self._candidate(item)
                 if isinstance(outcome, CandidateFile):
@@ -372,19 +356,20 @@ class LintRun:
         results += map(_misconfigured, self._wrong.values())
         return tuple(sorted((r for r in results if r.violations), key=lambda r: r.path))
 
-    def _candidate(self, found: FoundFile) -> CandidateFile | Linted | None:
+    def _candidate(self, item: FoundFile) -> CandidateFile | Linted | None:
         try:
-            with open(found.absolute, "rb", buffering=0) as file:
+            with open(item.absolute, "rb", buffering=0) as file:
                 raw = file.readall()
         except OSError as e:
-            return _unreadable(found.path, e.strerror or str(e))
-        concerns = funnel.mentions if found.path.endswith(".ipynb") else funnel.mentions_in_code
-        if not concerns(raw, self._markers_for(found.absolute)):
+            return _unreadable(item.path, e.strerror or str(e))
+        concerns = (
+            prefilter.mentions if item.path.endswith(".ipynb") else prefilter.mentions_in_code
+        )
+        if not concerns(raw, self._markers_for(item.absolute)):
             return None
-        return CandidateFile(found.path, found.absolute, raw)
+        return CandidateFile(item.path, item.absolute, raw)
 
     def _markers_for(self, path: Path) -> frozenset[bytes]:
-        """Return the words to look for in a file."""
         directory = os.path.dirname(path)
         known = self._markers_in.get(directory)
         if known is None:
@@ -393,12 +378,11 @@ class LintRun:
 
 
 def _named(paths: Iterable[Path], root: Path) -> tuple[ProjectModule, ...]:
-    """Return the files of a project that can be imported, with the names that they then have."""
     from jaxresid.linter.resolve.project_module import ProjectModule
 
     packages: dict[Path, bool] = {}
     inside: dict[str, str | None] = {}
-    found = []
+    modules = []
     for path in paths:
         directory, file_name = os.path.split(path)
         if directory not in inside:
@@ -409,8 +393,8 @@ def _named(paths: Iterable[Path], root: Path) -> tuple[ProjectModule, ...]:
         stem = os.path.splitext(file_name)[0]
         name = prefix[:-2] if stem == "__init__" else f"{prefix[:-1]}{stem}"
         if name and stem.isidentifier():
-            found.append(ProjectModule(path, name))
-    return tuple(found)
+            modules.append(ProjectModule(path, name))
+    return tuple(modules)
 
 
 def _is_python(item: FoundFile | UnreadablePath) -> TypeGuard[FoundFile]:
@@ -425,7 +409,7 @@ def _unreadable(path: str, reason: str) -> Linted:
 
 def _misconfigured(error: ConfigFileError) -> Linted:
     from jaxresid.base.violations import INVALID_CONFIGURATION, Linted
-    from jaxresid.linter.run.engine import broken
+    from jaxresid.linter.text.document import broken
 
     path = display_path(error.file)
     message = (
@@ -433,24 +417,3 @@ def _misconfigured(error: ConfigFileError) -> Linted:
     )
     row, column = error.line or 1, (error.column or 1) - 1
     return Linted(path, (broken(path, INVALID_CONFIGURATION, message, row, column),))
-
-
-def _without_fixes(config: Config) -> Config:
-    return replace(config, selections=(*config.selections, Selection(unfixable=("ALL",))))
-
-
-class _Fixable:
-    """A function that tells whether the configuration allows a rule's fixes.
-
-    It is a class so that it can be sent to another process.
-    """
-
-    def __init__(self, config: Config) -> None:
-        self._config = config
-
-    def __call__(self, code: str) -> bool:
-        return self._config.fix_allowed(code, KNOWN.get(code, ""))
-
-
-def _is_project(root: Path) -> bool:
-    return any((root / f).exists() for f in ("pyproject.toml", "setup.py", "setup.cfg", ".git"))

@@ -17,7 +17,6 @@ def mitigation(path: Path, trees: Sequence[Path] = ()) -> Path | None:
     may lead anywhere: nobody but the user can have put it there.
 
     Args:
-      path: the path of a file.
       trees: the directories that the user asked to lint as a whole.
     """
     roots = [os.path.realpath(tree) for tree in trees]

@@ -40,7 +40,6 @@ class _Outcome(NamedTuple):
     """What came of linting a file.
 
     Attributes:
-      linted: the result.
       left_out: the files that took too long until then, in the process that linted it.
     """
 
@@ -49,11 +48,7 @@ class _Outcome(NamedTuple):
 
 
 class FileLinter(Protocol):
-    """What lints a file in its project: `files.LintRun`.
-
-    Attributes:
-      over_limit_files: the files that took too long.
-    """
+    """What lints a file in its project: `files.LintRun`."""
 
     over_limit_files: frozenset[Path]
 
@@ -75,9 +70,7 @@ def lint_files(
     Other files of their projects that take too long to read have a result as well.
 
     Args:
-      candidates: the files.
       jobs: number of processes; None for one per processor.
-      lint: what lints in this process.
       another: makes what lints in each other process; it can be sent there.
     """
     outcomes = _outcomes(candidates, jobs, lint, another)
@@ -119,8 +112,8 @@ def _outcomes(
     with ProcessPoolExecutor(workers, initializer=_start, initargs=(another,)) as pool:
         try:
             with blocking_interrupts():  # and so are the processes that this starts
-                found = pool.map(_in_worker, ordered, chunksize=chunk)
-            return list(found)
+                outcomes = pool.map(_in_worker, ordered, chunksize=chunk)
+            return list(outcomes)
         except BaseException as e:
             # Nobody waits for them any more.
             for process in set(active_children()) - others:
@@ -160,11 +153,6 @@ def within_limit(lint: FileLinter, absolute: Path, work: Callable[[], _T]) -> _T
     """Return what work on a file returns, None where it takes longer than a file may.
 
     Where reading another file takes that long, that one is left out, and the work begins again.
-
-    Args:
-      lint: what lints.
-      absolute: the file.
-      work: does the work, with what lints.
     """
     while True:
         try:
@@ -178,11 +166,7 @@ def within_limit(lint: FileLinter, absolute: Path, work: Callable[[], _T]) -> _T
 
 
 def _outcome(lint: FileLinter, file: CandidateFile) -> _Outcome:
-    """Lint a file.
-
-    One that takes too long is stopped, and so is one that does for this one to read: then this one
-    is linted without it.
-    """
+    """Lint a file, without those that take too long to read for it."""
     linted = None
     if file.absolute not in lint.over_limit_files:
         work = partial(lint.content, file.raw, file.path, file.absolute)

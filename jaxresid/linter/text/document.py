@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from jaxresid.linter.text.notebook import Notebook
 
 
+INVALID_SYNTAX = "invalid-syntax"
+
+
 class Parsed(NamedTuple):
     """A file with its tree.
 
     Attributes:
       document: the file, with blanks in place of the cells that are no Python.
-      tree: its tree.
       errors: why cells are no Python, and where, in the coordinates of the module.
     """
 
@@ -35,7 +37,6 @@ class Document(NamedTuple):
 
     Attributes:
       source: the module; for a notebook its code cells joined.
-      notebook: the notebook, None for a module.
     """
 
     source: SourceText
@@ -127,14 +128,14 @@ def read(raw: bytes, path: str) -> Document | Violation:
         try:
             notebook = read_notebook(raw)
         except ValueError as e:
-            return _broken(path, f"not a notebook: {e}")
+            return broken(path, INVALID_SYNTAX, f"not a notebook: {e}")
         return Document(SourceText(path, notebook.text), notebook)
     try:
         return Document(SourceText.decode(raw, path))
     except UndecodableError as e:
-        return _broken(path, str(e))
+        return broken(path, INVALID_SYNTAX, str(e))
 
 
-def _broken(path: str, message: str) -> Violation:
-    name = "invalid-syntax"
-    return Violation(name, name, "error", message, path, Span(1, 0, 1, 1))
+def broken(path: str, name: str, message: str, row: int = 1, column: int = 0) -> Violation:
+    """Return the violation that reports a file that cannot be linted."""
+    return Violation(name, name, "error", message, path, Span(row, column, row, column + 1))

@@ -26,7 +26,6 @@ class Scan(NamedTuple):
     """The comments and lines of a text, found without a full parse.
 
     Attributes:
-      comments: the comments.
       logical: first and last row of each logical line.
       closed: rows that end inside a string or in a continuation, where no comment can follow.
     """
@@ -109,8 +108,6 @@ def logical_end(text: str, pos: int, nested: bool = True) -> tuple[int, bool]:
     """Return the offset where the logical line that starts at `pos` ends, after its line end.
 
     Args:
-      text: the text.
-      pos: where the line starts.
       nested: whether all f-strings until there end, whose fields then may hold any expression.
 
     Returns:
@@ -133,10 +130,7 @@ def logical_end(text: str, pos: int, nested: bool = True) -> tuple[int, bool]:
 
 
 def _plain_end(text: str, pos: int, quote: str) -> int:
-    """Return where a string ends.
-
-    Where it is not closed, that is the end of its line, or of the text.
-    """
+    """Return where a string ends; an open one with its line, or with the text."""
     if match := _STRING_END[quote].match(text, pos):
         return match.end()
     if len(quote) == 3:

@@ -54,12 +54,7 @@ class MaskedCell(NamedTuple):
 
 
 def masked(text: str, *, of_databricks: bool = False) -> MaskedCell:
-    """Return the Python of a cell.
-
-    Args:
-      text: the cell, with a line end after its last line.
-      of_databricks: whether a cell may begin with the name of its language, `%sql`.
-    """
+    """Return the Python of a cell, which on Databricks may begin with its language, `%sql`."""
     lines, cuts, is_prompted = _cut(text)
     cell = "".join(lines)
     cell_magic = _CELL_MAGIC.match(cell)
@@ -88,11 +83,7 @@ def blanked(text: str) -> MaskedCell:
 
 
 def _cut(text: str) -> tuple[list[str], list[int], bool]:
-    """Return lines without their common indentation and prompts.
-
-    Returns:
-      The lines, how much of each was cut, and whether there were prompts.
-    """
+    """Return lines without indentation and prompts, how much was cut, and if there were prompts."""
     lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text)
     written = [line for line in lines if line.strip()]
     if not written:
@@ -104,8 +95,8 @@ def _cut(text: str) -> tuple[list[str], list[int], bool]:
     start = next(line for line in lines if line.strip())
     for initial, prompt in _PROMPTS:
         if initial.match(start):
-            found = [prompt.match(line) for line in lines]
-            widths = [match.end() if match else 0 for match in found]
+            prompts = [prompt.match(line) for line in lines]
+            widths = [match.end() if match else 0 for match in prompts]
             lines = [line[width:] for line, width in zip(lines, widths, strict=True)]
             return lines, [cut + w for cut, w in zip(cuts, widths, strict=True)], True
     return lines, cuts, False
@@ -136,7 +127,6 @@ def _without_magics(text: str) -> tuple[str, frozenset[int]]:
 
 
 def _magic_start(text: str, pos: int) -> int | None:
-    """Return where the magic on the logical line at `pos` starts, None if there is none."""
     if match := _LINE_MAGIC.match(text, pos):
         return match.start(1)
     if match := _HELP.match(text, pos):
@@ -149,10 +139,7 @@ def _magic_start(text: str, pos: int) -> int | None:
 
 
 def _magic_end(text: str, pos: int) -> int:
-    """Return where a magic ends, after its line end.
-
-    A backslash at the end of a line continues it.
-    """
+    """Return where a magic ends, after its line end; a backslash before that continues it."""
     while True:
         after = LINE_END.search(text, pos)
         if after is None:
@@ -163,7 +150,6 @@ def _magic_end(text: str, pos: int) -> int:
 
 
 def _placeholder(magic: str, is_statement: bool) -> str:
-    """Return Python of the same shape as a magic, which does nothing."""
     width = len(LINE_END.split(magic, 1)[0])
     word = "pass" if is_statement and width >= 4 else "0"
     return word.ljust(width) + re.sub(r"[^\r\n]", " ", magic[width:])

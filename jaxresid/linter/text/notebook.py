@@ -17,6 +17,7 @@ from jaxresid.base.text.wide_encodings import wide_encoding
 from jaxresid.base.violations import Edit, Span
 from jaxresid.linter.text.lexer import LINE_END
 from jaxresid.linter.text.magics import masked
+from jaxresid.linter.text.source import SourceText
 
 _BOM = "\ufeff"
 _BLANK = re.compile(r"[ \t\r\n]*+")
@@ -77,21 +78,21 @@ def _read_object(text: str, pos: int, inner: str = "") -> tuple[dict[str, _JsonV
 
 def _read_array(text: str, pos: int) -> tuple[list[dict[str, _JsonValue] | None], int]:
     """Return the objects in an array, None for other elements, and its end."""
-    found: list[dict[str, _JsonValue] | None] = []
+    objects: list[dict[str, _JsonValue] | None] = []
     pos = _expect(text, pos, "[")
     if text.startswith("]", _skip(text, pos)):
-        return found, _skip(text, pos) + 1
+        return objects, _skip(text, pos) + 1
     while True:
         start = _skip(text, pos)
         if text.startswith("{", start):
             members, pos = _read_object(text, start)
-            found.append(members)
+            objects.append(members)
         else:
             pos = _read_value(text, start).end
-            found.append(None)
+            objects.append(None)
         pos = _expect(text, pos, ",]")
         if text[pos - 1] == "]":
-            return found, pos
+            return objects, pos
 
 
 # A surrogate pair is one character of the decoded string.
@@ -102,17 +103,13 @@ _CHARACTER = re.compile(
 
 
 def _string_body(text: str, ascii_only: bool) -> str:
-    """Return the inside of a JSON string."""
     # Lone surrogates have no bytes in UTF-8.
     ascii_only = ascii_only or any("\ud800" <= c <= "\udfff" for c in text)
     return json.dumps(text, ensure_ascii=ascii_only)[1:-1]
 
 
 def _rewritten(literal: str, old: str, new: str, ascii_only: bool) -> str:
-    """Return a JSON string literal with another value.
-
-    The characters that stay keep their spelling.
-    """
+    """Return a JSON string literal with another value; characters that stay keep their spelling."""
     spelled = _CHARACTER.findall(literal[1:-1])
     assert len(spelled) == len(old)
     head = _common_prefix_length(old, new)
@@ -122,14 +119,7 @@ def _rewritten(literal: str, old: str, new: str, ascii_only: bool) -> str:
 
 
 def _rewritten_list(text: str, items: Sequence[str], new: str, ascii_only: bool) -> str:
-    """Return the text of a list of strings that join to `new`.
-
-    Args:
-      text: the text of the old list.
-      items: the values of the old list.
-      new: what the strings of the new list join to.
-      ascii_only: whether to escape everything but ASCII.
-    """
+    """Return the text of a list of strings that join to `new`."""
     spans = [(v.start, v.end) for v in _elements(text)]
     by_any = list(items) == "".join(items).splitlines(keepends=True)
     lines = new.splitlines(keepends=True) if by_any else re.findall(r"[^\n]*\n|[^\n]+", new)
@@ -166,7 +156,6 @@ def _elements(text: str) -> Iterator[_JsonValue]:
 
 
 def _common_prefix_length(one: Sequence[str], other: Sequence[str]) -> int:
-    """Return how many elements two sequences share at their start."""
     count = 0
     for a, b in zip(one, other, strict=False):
         if a != b:
@@ -215,13 +204,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Notebook:
-    """The Python of a notebook.
-
-    Attributes:
-      text: the code cells joined, magics replaced by Python of the same width that does nothing.
-      cells: the code cells.
-      json: the text of the file.
-    """
+    """The code cells joined, magics replaced by Python of the same width that does nothing."""
 
     text: str
     cells: tuple[Cell, ...]
@@ -288,7 +271,8 @@ class Notebook:
             number, placed = self.place_edit(edit)
             _check_editable(index[number], placed.span)
             by_cell[number].append(placed)
-        ascii_only = _writes_ascii(self.json)
+        # Whether it was written with everything but ASCII escaped.
+        ascii_only = self.json.isascii() and _ESCAPED.search(self.json) is not None
         parts, at = [], 0
         for number in sorted(by_cell):
             cell = index[number]
@@ -303,8 +287,7 @@ class Notebook:
         return self.cells[index]
 
     def _source(self, cell: Cell, edits: Sequence[Edit], ascii_only: bool) -> str:
-        """Return the JSON of a cell's source after edits in its coordinates."""
-        new = _edited(cell.text, edits)
+        new = SourceText("", cell.text).edited(edits)
         if cell.text != cell.source:
             new = new.removesuffix("\n")
         text = self.json[cell.start : cell.end]
@@ -316,7 +299,6 @@ class Notebook:
 
 
 def _check_editable(cell: Cell, span: Span) -> None:
-    """Raise ValueError for a span in which nothing can be changed."""
     rows = len(LINE_END.findall(cell.text))
     if (span.end_row, span.end_column) > (rows + 1, 0):
         raise ValueError("an edit spans two cells")
@@ -327,26 +309,7 @@ def _check_editable(cell: Cell, span: Span) -> None:
         raise ValueError("an edit touches a magic")
 
 
-def _edited(text: str, edits: Sequence[Edit]) -> str:
-    starts = [0, *(m.end() for m in LINE_END.finditer(text))]
-    done, at = [], 0
-    for edit in sorted(edits):
-        span = edit.span
-        start = min(starts[span.row - 1] + span.column, len(text))
-        end = min(starts[span.end_row - 1] + span.end_column, len(text))
-        if start < at:
-            raise ValueError("edits overlap")
-        done += [text[at:start], edit.text]
-        at = end
-    return "".join(done) + text[at:]
-
-
-def _writes_ascii(text: str) -> bool:
-    """Return whether the notebook was written with everything but ASCII escaped."""
-    escaped = r"(?<!\\)(?:\\\\)*\\u(?!00[0-7])[0-9a-fA-F]{4}"
-    return text.isascii() and re.search(escaped, text) is not None
-
-
+_ESCAPED = re.compile(r"(?<!\\)(?:\\\\)*\\u(?!00[0-7])[0-9a-fA-F]{4}")
 _DATABRICKS = "application/vnd.databricks.v1+notebook"
 
 
@@ -370,20 +333,16 @@ def read(raw: bytes) -> Notebook:
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
     if "cells" not in top:
-        old = "worksheets" in top
-        reason = (
-            "its format is nbformat 3 or older; open and save it in Jupyter"
-            if old
-            else "it has no `cells`"
-        )
-        raise ValueError(reason)
+        if "worksheets" in top:
+            raise ValueError("its format is nbformat 3 or older; open and save it in Jupyter")
+        raise ValueError("it has no `cells`")
     cells = top["cells"].value
     if not isinstance(cells, list):
         raise ValueError("`cells` is not a list")
     if not _is_python(top):
         return Notebook("", (), text)
     of_databricks = _get(top, "metadata", _DATABRICKS) is not None
-    found: list[Cell] = []
+    code_cells: list[Cell] = []
     parts: list[str] = []
     row = 1
     for number, members in enumerate(cells, 1):
@@ -391,10 +350,12 @@ def read(raw: bytes) -> Notebook:
         if cell is None:
             continue
         python = masked(cell.text, of_databricks=of_databricks)
-        found.append(replace(cell, magic_rows=python.rows, first=python.first, cuts=python.cuts))
+        code_cells.append(
+            replace(cell, magic_rows=python.rows, first=python.first, cuts=python.cuts)
+        )
         parts.append(python.text)
         row += len(LINE_END.findall(python.text))
-    return Notebook("".join(parts), tuple(found), text)
+    return Notebook("".join(parts), tuple(code_cells), text)
 
 
 def _cell(number: int, members: dict[str, _JsonValue] | None, row: int) -> Cell | None:
@@ -415,7 +376,6 @@ def _cell(number: int, members: dict[str, _JsonValue] | None, row: int) -> Cell 
 
 
 def _get(members: dict[str, _JsonValue], *keys: str) -> object:
-    """Return the value under some keys, None where there is none."""
     first = members.get(keys[0])
     value = first.value if first else None
     for key in keys[1:]:
@@ -441,10 +401,6 @@ _CELL_LANGUAGES = (
 
 
 def _is_python_cell(members: dict[str, _JsonValue]) -> bool:
-    """Return whether a code cell holds Python.
-
-    Some tools keep cells of other languages among those of a Python kernel.
-    """
     for where in _CELL_LANGUAGES:
         language = _get(members, "metadata", *where)
         if isinstance(language, str):

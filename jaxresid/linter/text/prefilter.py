@@ -78,20 +78,19 @@ def mentions_in_code(raw: bytes, markers: Set[bytes]) -> bool:
         return True
     if wide_encoding(raw):
         return True
-    found = (m.start() for regex in (_IDENTIFIER, _SHORT_IDENTIFIER) for m in regex.finditer(raw))
-    return any_in_code(raw, found)
+    offsets = (m.start() for regex in (_IDENTIFIER, _SHORT_IDENTIFIER) for m in regex.finditer(raw))
+    return any_in_code(raw, offsets)
 
 
-def any_in_code(raw: bytes, found: Iterable[int]) -> bool:
+def any_in_code(raw: bytes, offsets: Iterable[int]) -> bool:
     """Return whether one of some places of a module is in neither a comment nor a string.
 
     In doubt it is: where a string does not end, and for what is in an f-string.
 
     Args:
-      raw: the module's bytes.
-      found: the places, as offsets.
+      offsets: the places.
     """
-    places = sorted(found, reverse=True)
+    places = sorted(offsets, reverse=True)
     for token in _TOKEN.finditer(raw):
         if not places or places[-1] < token.start() or token["open"]:
             break
@@ -108,11 +107,6 @@ def confirms(tree: ast.Module, markers: Set[bytes], source: SourceText) -> bool:
     """Return whether the tree uses one of the names as code, not in a comment or a string.
 
     Only statements are looked into that have one of the markers in their text.
-
-    Args:
-      tree: the tree of a module.
-      markers: what the rules that are on have to say something about.
-      source: the source of the tree.
     """
     others = {m.decode() for m in markers if m not in CHECKPOINT_MARKERS}
     rows = sorted(_rows({*others, *(m.decode() for m in CHECKPOINT_MARKERS)}, source))
@@ -128,7 +122,6 @@ def confirms(tree: ast.Module, markers: Set[bytes], source: SourceText) -> bool:
 
 
 def _rows(words: Iterable[str], source: SourceText) -> Iterator[int]:
-    """Yield the rows of a source that mention words."""
     for word in words:
         at = source.text.find(word)
         while at >= 0:
@@ -139,15 +132,15 @@ def _rows(words: Iterable[str], source: SourceText) -> Iterator[int]:
 def _uses(statement: ast.stmt, wanted: Set[str]) -> bool:
     for node in walk(statement):
         if isinstance(node, ast.Name):
-            found = node.id in wanted
+            is_used = node.id in wanted
         elif isinstance(node, ast.Attribute):
-            found = node.attr in wanted
+            is_used = node.attr in wanted
         elif isinstance(node, ast.alias):  # those of an ImportFrom are nodes of their own
-            found = not wanted.isdisjoint(node.name.split("."))
+            is_used = not wanted.isdisjoint(node.name.split("."))
         elif isinstance(node, ast.ImportFrom):
-            found = not wanted.isdisjoint((node.module or "").split("."))
+            is_used = not wanted.isdisjoint((node.module or "").split("."))
         else:
             continue
-        if found:
+        if is_used:
             return True
     return False

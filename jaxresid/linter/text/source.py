@@ -14,9 +14,8 @@ from functools import cached_property
 
 from jaxresid.base.text.wide_encodings import wide_encoding
 from jaxresid.base.violations import Edit, Span
+from jaxresid.linter.text.lexer import LINE_END
 
-# What ends a line for Python's tokenizer. str.splitlines knows more: form feeds, U+2028.
-_LINE = re.compile(r"\r\n|\r|\n")
 _WIDE = re.compile(r"[^\x00-\x7f]")
 _BOM = codecs.BOM_UTF8
 
@@ -32,8 +31,6 @@ class SourceText:
     Attributes:
       path: as shown to the user.
       text: decoded, line ends as they were, without a byte order mark.
-      encoding: a codec name, from the declaration (PEP 263) or `utf-8`.
-      bom: whether the bytes began with a UTF-8 byte order mark.
     """
 
     path: str
@@ -76,12 +73,12 @@ class SourceText:
     @cached_property
     def starts(self) -> tuple[int, ...]:
         """The offset of each line's first character; row r starts at `starts[r - 1]`."""
-        return (0, *(m.end() for m in _LINE.finditer(self.text)))
+        return (0, *(m.end() for m in LINE_END.finditer(self.text)))
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
         """The lines without their ends."""
-        return tuple(_LINE.split(self.text))
+        return tuple(LINE_END.split(self.text))
 
     @cached_property
     def _wide_rows(self) -> dict[int, list[tuple[int, int]]]:
@@ -114,16 +111,16 @@ class SourceText:
         The end of the character is in bytes; the shift is by how much columns are fewer than bytes
         from there on. The result is kept, as a row may be long and hold many nodes.
         """
-        found = self._wide_rows.get(row)
-        if found is None:
-            found = self._wide_rows[row] = []
+        shifts = self._wide_rows.get(row)
+        if shifts is None:
+            shifts = self._wide_rows[row] = []
             line = self.lines[row - 1] if row <= len(self.lines) else ""
             if not line.isascii():
                 shift = 0
                 for match in _WIDE.finditer(line):
                     shift += len(match.group().encode("utf-8")) - 1
-                    found.append((match.end() + shift, shift))
-        return found
+                    shifts.append((match.end() + shift, shift))
+        return shifts
 
     def span(self, node: ast.expr | ast.stmt | ast.arg | ast.keyword | ast.alias) -> Span:
         """Return the span of a node."""
@@ -158,11 +155,11 @@ class SourceText:
         Raises:
           ValueError: Two edits overlap.
         """
-        done, at = [], 0
+        parts, at = [], 0
         for edit in sorted(edits):
             start, end = self.start(edit.span), self.end(edit.span)
             if start < at:
                 raise ValueError("edits overlap")
-            done += [self.text[at:start], edit.text]
+            parts += [self.text[at:start], edit.text]
             at = end
-        return "".join(done) + self.text[at:]
+        return "".join(parts) + self.text[at:]

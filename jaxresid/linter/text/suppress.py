@@ -38,7 +38,6 @@ class Suppression(NamedTuple):
 
     Attributes:
       span: from its `#` to the end of its codes, or of the reason that follows in ours.
-      kind: its form.
       codes: what it silences; empty for everything.
       rows: the rows it covers, None for the whole file.
       problem: for `malformed`, which silences nothing: what is wrong with it.
@@ -120,9 +119,9 @@ def _parse_ours(comment: Comment, scanned: Scan, lines: tuple[str, ...]) -> Iter
         codes: tuple[Code, ...] = ()
         if brackets:
             at = start + brackets.start(1)
-            found = re.finditer(r"[^\s,]+", brackets[1])
+            words = re.finditer(r"[^\s,]+", brackets[1])
             codes = tuple(
-                Code(m.group(), _within(comment, at + m.start(), at + m.end())) for m in found
+                Code(m.group(), _within(comment, at + m.start(), at + m.end())) for m in words
             )
             if not codes:
                 yield Suppression(span, "malformed", (), (comment.row,), "its brackets are empty")
@@ -174,28 +173,24 @@ def _within(comment: Comment, start: int, end: int) -> Span:
 
 
 def _rows(comment: Comment, scanned: Scan, lines: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the rows that a line's `ignore` covers.
-
-    They are its own row, and, when it is alone on its line, what follows.
-    """
+    """Return the rows that an `ignore` covers: its own, and what follows if it is alone there."""
     if not comment.alone:
         return (comment.row,)
     index = bisect_left(scanned.logical, (comment.row,))
     if index and scanned.logical[index - 1][1] >= comment.row:
         # Between the brackets of a statement: the next row that holds something.
         last = scanned.logical[index - 1][1]
-        below = (r for r in range(comment.row + 1, last + 1) if _holds_code(lines[r - 1]))
-        return (comment.row, *([row] if (row := next(below, 0)) else ()))
+        for row in range(comment.row + 1, last + 1):
+            line = lines[row - 1].lstrip()
+            if line and not line.startswith("#"):
+                return (comment.row, row)
+        return (comment.row,)
     rows = [comment.row]
     for first, last in scanned.logical[index:]:
         rows += range(first, last + 1)
         if not lines[first - 1].lstrip().startswith("@"):
             break
     return tuple(rows)
-
-
-def _holds_code(line: str) -> bool:
-    return bool(line.strip()) and not line.lstrip().startswith("#")
 
 
 # --- applying them
@@ -215,13 +210,10 @@ def apply(
     There is one of the latter (JXR001) for each part of a suppression that silences nothing.
 
     Args:
-      violations: the violations of a module.
-      suppressions: the suppressions of the module.
       enabled: whether the rule of a code was on. A part is judged only if all the rules that it
         names were: another run may need it.
       known: code -> name of every rule.
       optional: codes of rules that are off unless asked for; those need not have been on.
-      path: the path of the file, for new violations.
     """
     known = {**known, CODE: NAME}
     items = suppressions.items
@@ -229,9 +221,11 @@ def apply(
     used: set[tuple[int, int]] = set()
     kept = []
     for violation in violations:
+        rows = () if violation.code in UNSUPPRESSABLE else (None, *_rows_of(violation))
         marks = {
             mark
-            for index in _covering(covering, violation)
+            for row in rows
+            for index in covering.get(row, ())
             if (mark := _silences(index, items[index], violation)) is not None
         }
         used |= marks
@@ -244,7 +238,7 @@ def apply(
         for part, text in _parts(item):
             if (index, part) in used:
                 continue
-            targets = _targets(text, known)
+            targets = {c for c, name in known.items() if not text or _names(text, c, name)}
             reason = _reason(item, text, targets, enabled, known, optional)
             if reason is None:
                 continue
@@ -274,12 +268,6 @@ def _by_row(items: Sequence[Suppression]) -> dict[int | None, list[int]]:
     return covering
 
 
-def _covering(by_row: Mapping[int | None, list[int]], violation: Violation) -> set[int]:
-    if violation.code in UNSUPPRESSABLE:
-        return set()
-    return {index for row in (None, *_rows_of(violation)) for index in by_row.get(row, ())}
-
-
 def _rows_of(violation: Violation) -> tuple[int, ...]:
     span = violation.span
     return violation.noqa_rows or tuple(range(span.row, max(span.row, span.end_row) + 1))
@@ -299,7 +287,6 @@ def _parts(item: Suppression) -> Iterator[tuple[int, str]]:
 
 
 def _silences(index: int, item: Suppression, violation: Violation) -> tuple[int, int] | None:
-    """Return the first part of a suppression that names a violation, None if none does."""
     for part, text in _parts(item):
         if part < 0 or _names(text, violation.code, violation.name):
             return index, part
@@ -313,10 +300,6 @@ def _names(text: str, code: str, name: str) -> bool:
     return text.startswith(letters) and code.startswith(text)
 
 
-def _targets(text: str, known: Mapping[str, str]) -> set[str]:
-    return {code for code, name in known.items() if not text or _names(text, code, name)}
-
-
 def _reason(
     item: Suppression,
     text: str,
@@ -325,7 +308,6 @@ def _reason(
     known: Mapping[str, str],
     optional: Collection[str],
 ) -> str | None:
-    """Return why an unused part is reported, None where it is not."""
     if item.kind == "malformed":
         return f"this suppression silences nothing: {item.problem}"
     if not text and not item.is_ours:
@@ -367,7 +349,6 @@ def _unused(
 
 
 def _removal(lines: tuple[str, ...], item: Suppression, part: int) -> Edit:
-    """Return the edit that removes one code, or all of a suppression that has no other."""
     row, codes = item.span.row, item.codes
     if len(codes) > 1:
         if part == 0:
@@ -404,10 +385,7 @@ def add(
     above the statement.
 
     Args:
-      lines: the lines of the module.
-      violations: the violations to silence.
       reason: text that follows the codes in new comments.
-      newline: the line end of the file.
     """
     text = "\n".join(lines)
     scanned = scan(text)
@@ -429,18 +407,16 @@ def add(
             at = max(0, bisect_left(scanned.logical, (rows[0] + 1,)) - 1)
             above[scanned.logical[at][0]].add(violation.code)
     words = " ".join(reason.split())
-    return tuple(
-        sorted(
-            [
-                *(_merge(existing[index], codes) for index, codes in merged.items()),
-                *(_append(lines[row - 1], row, codes, words) for row, codes in appended.items()),
-                *(
-                    _above(lines[row - 1], row, codes, words, newline)
-                    for row, codes in above.items()
-                ),
-            ]
-        )
-    )
+    edits = [_merge(existing[index], codes) for index, codes in merged.items()]
+    for row, codes in appended.items():
+        line = lines[row - 1]
+        end = Span(row, len(line.rstrip()), row, len(line))
+        edits.append(Edit(end, f"  {_comment(codes, words)}"))
+    for row, codes in above.items():
+        line = lines[row - 1]
+        indent = line[: len(line) - len(line.lstrip())]
+        edits.append(Edit(Span(row, 0, row, 0), f"{indent}{_comment(codes, words)}{newline}"))
+    return tuple(sorted(edits))
 
 
 def _comment(codes: set[str], reason: str) -> str:
@@ -452,12 +428,3 @@ def _merge(item: Suppression, codes: set[str]) -> Edit:
     new = sorted(codes - {c.text for c in item.codes})
     at = Span(last.row, last.end_column, last.row, last.end_column)
     return Edit(at, "".join(f", {c}" for c in new))
-
-
-def _append(line: str, row: int, codes: set[str], reason: str) -> Edit:
-    return Edit(Span(row, len(line.rstrip()), row, len(line)), f"  {_comment(codes, reason)}")
-
-
-def _above(line: str, row: int, codes: set[str], reason: str, newline: str) -> Edit:
-    indent = line[: len(line) - len(line.lstrip())]
-    return Edit(Span(row, 0, row, 0), f"{indent}{_comment(codes, reason)}{newline}")

@@ -42,10 +42,6 @@ class UnparsableError(ValueError):
 def parse(source: SourceText, *, top_level_await: bool = False) -> ast.Module:
     """Return the tree of a module.
 
-    Args:
-      source: the module.
-      top_level_await: whether `await` is allowed outside functions, as in notebooks.
-
     Raises:
       UnparsableError: No Python that we know of accepts it.
     """

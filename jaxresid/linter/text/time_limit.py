@@ -29,11 +29,7 @@ _files: list[Path] = []
 
 
 class OverLimitError(BaseException):
-    """The end of the work on a file that takes too long; no error, so that nobody handles it.
-
-    Attributes:
-      path: the file.
-    """
+    """The end of the work on a file that takes too long; no error, so that nobody handles it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -17,9 +17,9 @@ class _NodeFields(dict[type[ast.AST], tuple[str, ...]]):
     """The fields of each kind of node, found when a node of that kind is first met."""
 
     def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
-        found = tuple(f for f in reversed(kind._fields) if f not in _NO_NODES)
-        self[kind] = found
-        return found
+        fields = tuple(f for f in reversed(kind._fields) if f not in _NO_NODES)
+        self[kind] = fields
+        return fields
 
 
 # The fields of a kind of node that may hold nodes, the last one first.

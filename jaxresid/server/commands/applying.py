@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxresid.base.errors import InputsError
-from jaxresid.linter.text.source import SourceText, UndecodableError
+from jaxresid.linter.text.source import UndecodableError
 from jaxresid.server.buffers import Buffer
 from jaxresid.server.commands.projects import root_of
 from jaxresid.server.documents import Document
@@ -28,11 +28,8 @@ def workspace_edit(
     """Return what a plan changes as edits of documents.
 
     Args:
-      plan: the kept plan.
-      folders: the folders of the workspace.
       open_document: returns the document of a file that is open; None for others.
       digest: returns the digest of a file as it is now; None where it cannot be read.
-      encoding: what positions count.
 
     Raises:
       InputsError: A file has changed since, is not in the workspace, or there is nothing to write.
@@ -53,18 +50,21 @@ def workspace_edit(
         if root_of(path, folders) is None:
             raise InputsError(f"{path} is outside of the workspace: nothing is changed there")
         document = open_document(path)
-        buffer = _saved(path) if document is None else document.parts[None].buffer
+        try:
+            buffer = Buffer.saved(path) if document is None else document.parts[None].buffer
+        except (OSError, UndecodableError) as e:
+            raise InputsError(f"cannot read {path}: {e}") from e
         uri = path.as_uri() if document is None else document.uri
         version = None if document is None else buffer.version
         edits = [
             {
                 "range": {
-                    "start": _position(buffer, each.span.row, encoding),
-                    "end": _position(buffer, each.span.end_row, encoding),
+                    "start": _position(buffer, change.span.row, encoding),
+                    "end": _position(buffer, change.span.end_row, encoding),
                 },
-                "newText": each.text,
+                "newText": change.text,
             }
-            for each in buffer.edits_to(edit.text)
+            for change in buffer.edits_to(edit.text)
         ]
         changes.append({"textDocument": {"uri": uri, "version": version}, "edits": edits})
     return {"documentChanges": changes}
@@ -72,10 +72,3 @@ def workspace_edit(
 
 def _position(buffer: Buffer, row: int, encoding: str) -> Json:
     return {"line": row - 1, "character": buffer.character(row, 0, encoding)}
-
-
-def _saved(path: Path) -> Buffer:
-    try:
-        return Buffer(SourceText.decode(path.read_bytes(), str(path)).text, 0)
-    except (OSError, UndecodableError) as e:
-        raise InputsError(f"cannot read {path}: {e}") from e

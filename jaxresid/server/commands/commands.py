@@ -38,14 +38,7 @@ class _Work(NamedTuple):
 
 
 class Commands:
-    """Does what commands say. What cannot be done is one line that the client shows.
-
-    Args:
-      server: pygls' server.
-      files: the open documents.
-      folders: returns the folders of the workspace.
-      traces: the last results.
-    """
+    """Does what commands say. What cannot be done is one line that the client shows."""
 
     def __init__(
         self,
@@ -89,11 +82,11 @@ class Commands:
         return {name: self._answering(do) for name, do in named.items()} | {TARGETS: targets}
 
     def _answering(self, do: Callable[..., Any]) -> Callable[..., Any]:
-        async def answer(token: Any, *given: Any) -> bool:
+        async def answer(token: Any, *arguments: Any) -> bool:
             try:
                 if not self.options.trusted:
                     raise InputsError("commands are off, as the workspace is not trusted")
-                work = await do(*_arguments(given))
+                work = await do(*_arguments(arguments))
             except JaxresidError as e:
                 self._tell(f"jaxresid: {e}", types.MessageType.Error)
                 return False
@@ -103,8 +96,8 @@ class Commands:
 
     def _targets(self, *_: Any) -> list[dict[str, str]]:
         """Return the targets of the workspace: of each its `name` and its project's `folder`."""
-        found = all_targets(self._folders(), self._near(), self._traces.targets)
-        return [{"name": name, "folder": str(folder)} for name, folder in found]
+        targets = all_targets(self._folders(), self._near(), self._traces.targets)
+        return [{"name": name, "folder": str(folder)} for name, folder in targets]
 
     def _near(self) -> list[Path]:
         return [f.path for f in map(self._files.file, self._files) if f is not None]
@@ -173,22 +166,22 @@ class Commands:
     async def _run(self, work: _Work, token: Any) -> bool:
         target, title = work.target, work.title
         token = await self._begin_progress(title, token)
-        said, kind, is_done = "", types.MessageType.Info, False
+        message, kind, is_done = "", types.MessageType.Info, False
         try:
             await run(work.python, target.folder, work.words, functools.partial(self._say, token))
             await self._traces.look()
-            said = self._traces.summary(str(target.folder), target.name, work.words[0])
+            message = self._traces.summary(str(target.folder), target.name, work.words[0])
             is_done = True
         except asyncio.CancelledError:
-            said = f"{title}: stopped"
+            message = f"{title}: stopped"
         except JaxresidError as e:
-            said, kind = f"{title}: {e}", types.MessageType.Error
+            message, kind = f"{title}: {e}", types.MessageType.Error
         except Exception as e:
             traceback.print_exception(e)
-            said = f"{title}: internal error: {type(e).__name__}: {e}"
+            message = f"{title}: internal error: {type(e).__name__}: {e}"
             kind = types.MessageType.Error
         self._end_progress(token)
-        self._tell(f"jaxresid: {said}", kind)
+        self._tell(f"jaxresid: {message}", kind)
         return is_done
 
     async def _begin_progress(self, title: str, token: Any) -> Any:
@@ -233,8 +226,8 @@ class Commands:
         )
         if not self._can["versions"]:
             edit = without_versions(edit)
-        given = {"label": f"Plan of {target.name}", "edit": edit}
-        params = self._convert.structure(given, types.ApplyWorkspaceEditParams)
+        labelled = {"label": f"Plan of {target.name}", "edit": edit}
+        params = self._convert.structure(labelled, types.ApplyWorkspaceEditParams)
         answer = await self._server.workspace_apply_edit_async(params)
         if not answer.applied:
             why = answer.failure_reason or "the editor gives no reason"
@@ -257,16 +250,12 @@ class Commands:
         self._server.window_show_message(shown)
 
 
-def _arguments(given: Sequence[Any]) -> list[str | None]:
-    """Return the arguments of a command, at least one.
-
-    Raises:
-      InputsError: One is no text.
-    """
-    for each in given:
-        if each is not None and not isinstance(each, str):
-            raise InputsError(f"{each!r} is no argument of a command: write text")
-    return list(given) or [None]
+def _arguments(arguments: Sequence[Any]) -> list[str | None]:
+    """Return the arguments of a command, at least one; raise InputsError for what is no text."""
+    for argument in arguments:
+        if argument is not None and not isinstance(argument, str):
+            raise InputsError(f"{argument!r} is no argument of a command: write text")
+    return list(arguments) or [None]
 
 
 def _none_more(command: str, wanted: str, more: Sequence[Any]) -> None:

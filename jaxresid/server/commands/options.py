@@ -25,7 +25,6 @@ def server_options(given: Any, before: ServerOptions = ServerOptions()) -> Serve
 
     Args:
       given: an object with the options, or with one of the name `jaxresid` that has them.
-      before: the options until now.
     """
     if isinstance(given, dict) and isinstance(given.get("jaxresid"), dict):
         given = given["jaxresid"]

@@ -20,7 +20,6 @@ class ProjectTarget:
     """A named target of a project of the workspace.
 
     Attributes:
-      name: its name.
       folder: the folder of the configuration file that names it.
       root: the folder of the workspace that this is in.
     """
@@ -40,11 +39,8 @@ def project_target(
     """Return the target of a name.
 
     Args:
-      name: the name.
       folder: the folder of its project; None: the only one of the workspace that names it.
-      folders: the folders of the workspace.
       near: files whose projects count as well.
-      targets: the targets of projects.
 
     Raises:
       InputsError: It is not there, more than once, or not in the workspace.
@@ -53,9 +49,9 @@ def project_target(
     named = _named(known, folders, targets)
     if folder is not None and not named:
         raise InputsError(f"{folder} is outside of the workspace: nothing is run there")
-    found = [path for path, names in named.items() if name in names]
-    if not found:
-        names = sorted({each for names in named.values() for each in names})
+    folders_with_it = [path for path, names in named.items() if name in names]
+    if not folders_with_it:
+        names = sorted({known_name for names in named.values() for known_name in names})
         if not names:
             raise InputsError(
                 f"no target {name!r}: no pyproject.toml of the workspace names targets; write"
@@ -63,28 +59,22 @@ def project_target(
             )
         guess = did_you_mean(name, names)
         raise InputsError(f"no target {name!r}{guess} (known: {', '.join(names)})")
-    if len(found) > 1:
-        where = ", ".join(map(str, found))
+    if len(folders_with_it) > 1:
+        where = ", ".join(map(str, folders_with_it))
         raise InputsError(f"the target {name!r} is in several projects: name the folder: {where}")
-    target = next(t for t in targets.of(found[0]) or () if t.name == name)
+    target = next(t for t in targets.of(folders_with_it[0]) or () if t.name == name)
     place = target.target.rpartition(":")[0].rpartition(":")[2]
-    if place.endswith(".py") and root_of(found[0] / place, folders) is None:
+    if place.endswith(".py") and root_of(folders_with_it[0] / place, folders) is None:
         raise InputsError(f"{place} of the target {name!r} is outside of the workspace")
-    root = root_of(found[0], folders)
+    root = root_of(folders_with_it[0], folders)
     assert root is not None
-    return ProjectTarget(name, found[0], root)
+    return ProjectTarget(name, folders_with_it[0], root)
 
 
 def all_targets(
     folders: Sequence[Path], near: Iterable[Path], targets: NamedTargets
 ) -> list[tuple[str, Path]]:
-    """Return the names of all targets of the workspace, each with the folder of its project.
-
-    Args:
-      folders: the folders of the workspace.
-      near: files whose projects count as well.
-      targets: the targets of projects.
-    """
+    """Return the names of all targets of the workspace, each with the folder of its project."""
     named = _named(project_folders((*folders, *near)), folders, targets)
     return [(name, path) for path, names in named.items() for name in names]
 
@@ -92,7 +82,6 @@ def all_targets(
 def _named(
     known: Iterable[Path], folders: Sequence[Path], targets: NamedTargets
 ) -> dict[Path, list[str]]:
-    """Return the names of the targets of those projects that are in the workspace."""
     return {
         path: [target.name for target in targets.of(path) or ()]
         for path in known
@@ -113,7 +102,6 @@ def python_of(target: ProjectTarget, setting: str | None) -> str:
     own where that has JAX.
 
     Args:
-      target: the target.
       setting: what the user wrote for it, relative to the folder of the workspace; None: nothing.
 
     Raises:

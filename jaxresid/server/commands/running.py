@@ -30,15 +30,12 @@ async def run(
     """Run a command; cancelled, nothing of it is left.
 
     Args:
-      python: the interpreter.
-      folder: the working directory.
-      arguments: the words of the command line.
       say: called with what is being done.
 
     Raises:
       JaxresidError: It failed.
     """
-    given = {
+    orders = {
         "package": FOLDER.rstrip(os.sep),
         "lent": dict(lent_packages()),
         "first": [str(folder)],
@@ -48,18 +45,18 @@ async def run(
         "arguments": list(arguments),
     }
     process = await asyncio.create_subprocess_exec(
-        *(python, "-P", str(child.__file__), json.dumps(given)),
+        *(python, "-P", str(child.__file__), json.dumps(orders)),
         cwd=folder,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         start_new_session=sys.platform != "win32",
     )
-    said: deque[str] = deque(maxlen=_MOST_LINES)
+    output: deque[str] = deque(maxlen=_MOST_LINES)
     try:
         assert process.stderr is not None
         async for text in _lines(process.stderr):
-            said.append(text)
+            output.append(text)
             if text.startswith(_PREFIX):
                 say(text.removeprefix(_PREFIX))
         code = await process.wait()
@@ -69,7 +66,7 @@ async def run(
     if code not in (0, 1):  # 1 is an answer
         from jaxresid.revisions.reports import reason_of  # 0.1 s, and objects for gc to walk
 
-        raise JaxresidError(reason_of("\n".join(said), code))
+        raise JaxresidError(reason_of("\n".join(output), code))
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:

@@ -15,11 +15,7 @@ _MOST_LINES = 100_000
 
 
 class Contents:
-    """Digests of files as they are now, each computed once.
-
-    Args:
-      open_document: returns the document of a file that is open; None for others.
-    """
+    """Digests of files as they are now, each computed once."""
 
     def __init__(self, open_document: Callable[[Path], Document | None]) -> None:
         self._open_document = open_document
@@ -49,12 +45,7 @@ class Contents:
         return saved[1]
 
     def rows(self, document: Document, before: SourceDigest) -> Mapping[int, int]:
-        """Return where the lines of an open document went, as `line_map` does.
-
-        Args:
-          document: the document as it is now.
-          before: the file as it was.
-        """
+        """Return where the lines of an open document went, as `line_map` does."""
         path, digest = str(document.path), self.digest(str(document.path)) or ""
         known = self._maps.get((path, before.digest))
         if known is None or known[0] != digest:

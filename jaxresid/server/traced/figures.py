@@ -18,7 +18,6 @@ class FileFigures:
     """What a report says of a file, by rows of the file as it was.
 
     Attributes:
-      lines: the figures of lines.
       functions: the rows of `lines` by the name of the function that they are in.
       checkpoints: the checkpoints, with the rows that call them.
     """
@@ -29,13 +28,7 @@ class FileFigures:
 
 
 def file_figures(kept: Kept, report: Report, path: str) -> FileFigures:
-    """Return what a kept report says of one of its sources.
-
-    Args:
-      kept: the kept result.
-      report: its report.
-      path: the absolute path of the source.
-    """
+    """Return what a kept report says of one of its sources."""
 
     def is_here(location: Location | None) -> bool:
         return location is not None and kept.absolute(location.file) == path

@@ -48,22 +48,19 @@ class KeptResults:
                     if is_entry(entry.name):
                         stat = entry.stat(follow_symlinks=False)
                         states[entry.path] = stat.st_mtime_ns, stat.st_size
-        changed = [path for path, state in states.items() if self._state(path) != state]
+        before = {path: state for path, (state, _) in self._known.items()}
+        changed = [path for path, state in states.items() if before.get(path) != state]
         if not changed and states.keys() == self._known.keys():
             return False
         from jaxresid.serialization.latest import read
 
-        known = {path: found for path, found in self._known.items() if path in states}
+        known = {path: results for path, results in self._known.items() if path in states}
         for path in changed:
             known[path] = states[path], read(Path(path))
         self._known = known
-        found = [kept for _, kept in known.values() if kept is not None]
-        self._all = tuple(sorted(found, key=lambda kept: -kept.head.made))
+        results = [kept for _, kept in known.values() if kept is not None]
+        self._all = tuple(sorted(results, key=lambda kept: -kept.head.made))
         return True
-
-    def _state(self, path: str) -> _State | None:
-        known = self._known.get(path)
-        return None if known is None else known[0]
 
 
 def in_folders(results: Sequence[Kept], folders: Sequence[Path]) -> tuple[Kept, ...]:

@@ -8,12 +8,7 @@ from collections.abc import Mapping, Sequence
 
 
 def line_map(before: Sequence[str], now: Sequence[str]) -> Mapping[int, int]:
-    """Return where the lines went whose text is the same: rows, from 1.
-
-    Args:
-      before: the digests of the lines as they were.
-      now: those of the lines now.
-    """
+    """Return where the lines went whose text is the same: rows, from 1."""
     # Most edits are in one place, and comparing all lines takes long.
     head = 0
     least = min(len(before), len(now))
@@ -22,13 +17,13 @@ def line_map(before: Sequence[str], now: Sequence[str]) -> Mapping[int, int]:
     tail = 0
     while tail < least - head and before[-1 - tail] == now[-1 - tail]:
         tail += 1
-    found = {row: row for row in range(1, head + 1)}
+    rows = {row: row for row in range(1, head + 1)}
     moved = len(now) - len(before)
-    found |= {row: row + moved for row in range(len(before) - tail + 1, len(before) + 1)}
+    rows |= {row: row + moved for row in range(len(before) - tail + 1, len(before) + 1)}
     old, new = before[head : len(before) - tail], now[head : len(now) - tail]
     # What occurs more than once says nothing by itself, only beside what does.
     often = Counter(new)
     matcher = difflib.SequenceMatcher(lambda line: often[line] > 1, old, new, autojunk=False)
     for block in matcher.get_matching_blocks():
-        found |= {head + block.a + i + 1: head + block.b + i + 1 for i in range(block.size)}
-    return found
+        rows |= {head + block.a + i + 1: head + block.b + i + 1 for i in range(block.size)}
+    return rows

@@ -41,25 +41,19 @@ class NamedTargets:
 
 def project_folders(paths: Iterable[Path]) -> list[Path]:
     """Return the folders of the configuration files that hold for some files or folders."""
-    found: dict[Path, None] = {}
+    folders: dict[Path, None] = {}
     for path in paths:
         try:
             file = find(path).file
         except ConfigError:
             continue
         if file is not None:
-            found[file.parent] = None
-    return list(found)
+            folders[file.parent] = None
+    return list(folders)
 
 
 def name_in(target: NamedTarget, folder: Path, path: Path) -> str | None:
-    """Return the name that a target has in a file; None where it is in another one.
-
-    Args:
-      target: the target.
-      folder: the folder of the configuration file that names it.
-      path: the file.
-    """
+    """Return the name that a target of a project's folder has in a file, None if not there."""
     place, _, attribute = _FRAMEWORK.sub("", target.target, count=1).rpartition(":")
     named = _NAME.match(attribute)
     if named is None or path not in _files(place, folder):
@@ -68,7 +62,6 @@ def name_in(target: NamedTarget, folder: Path, path: Path) -> str | None:
 
 
 def _files(place: str, folder: Path) -> Sequence[Path]:
-    """Return the files that a module may be in, or a file."""
     if place.endswith(".py"):
         return (folder / place,)
     parts = place.split(".")

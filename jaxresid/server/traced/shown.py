@@ -26,13 +26,7 @@ _MOST_KNOWN = 256
 
 @dataclass(frozen=True)
 class Seen:
-    """A kept result beside a document.
-
-    Attributes:
-      kept: the result.
-      rows: where the lines of the document went since, from 1.
-      is_stale: whether something that it depends on has changed since.
-    """
+    """A kept result beside a document, whose lines (from 1) have moved to other rows since."""
 
     kept: Kept
     rows: Mapping[int, int]
@@ -46,14 +40,7 @@ class Seen:
 
 
 class Shown:
-    """Says what traces found in documents.
-
-    Args:
-      results: the kept results.
-      contents: what files hold now.
-      targets: the named targets of projects.
-      folders: returns the folders of the workspace; of files elsewhere nothing is said.
-    """
+    """Says what traces found in documents of the workspace."""
 
     def __init__(
         self,
@@ -71,25 +58,18 @@ class Shown:
     # -- what is asked for -------------------------------------------------------------------
 
     def hints(self, document: Document, first: int, last: int, encoding: str) -> list[Json]:
-        """Return the inlay hints of a document.
-
-        Args:
-          document: the document.
-          first: the first line that is shown, from 0.
-          last: the last one.
-          encoding: what positions count.
-        """
+        """Return the inlay hints of a document between two lines, from 0."""
         from jaxresid.render.in_editor import hint_text
 
         buffer = self._buffer(document)
         seen = self.reports(document)
         texts: dict[int, list[str]] = {}
-        for each in seen:
-            for row, figures in self._figures_of(each.kept, document).lines.items():
-                now, text = each.rows.get(row), hint_text(figures)
+        for result in seen:
+            for row, figures in self._figures_of(result.kept, document).lines.items():
+                now, text = result.rows.get(row), hint_text(figures)
                 if text and now is not None and first <= now - 1 <= last:
-                    name = f"{each.kept.head.name}: " if len(seen) > 1 else ""
-                    texts.setdefault(now, []).append(name + each.marked(text))
+                    name = f"{result.kept.head.name}: " if len(seen) > 1 else ""
+                    texts.setdefault(now, []).append(name + result.marked(text))
         return [
             {
                 "position": {
@@ -103,17 +83,12 @@ class Shown:
         ]
 
     def lenses(self, document: Document, *, runs: bool) -> list[Json]:
-        """Return the code lenses of a document: of functions, checkpoints and targets.
-
-        Args:
-          document: the document.
-          runs: whether commands may run.
-        """
+        """Return the code lenses of a document: of functions, checkpoints and targets."""
         if None not in document.parts or not self._is_in_workspace(document.path):
             return []
         figures = [_lens(row, text) for row, text in self._figure_lenses(document)]
-        found = self.commands(document) if runs else ()
-        return figures + [{**_lens(row, ""), "command": command} for row, command in found]
+        commands = self.commands(document) if runs else ()
+        return figures + [{**_lens(row, ""), "command": command} for row, command in commands]
 
     def commands(self, document: Document) -> Iterator[tuple[int, Json]]:
         """Yield what can be done with the targets that a document defines, each with its row."""
@@ -133,50 +108,44 @@ class Shown:
                 yield target.row, target.command(APPLY_PLAN, title)
 
     def _figure_lenses(self, document: Document) -> list[tuple[int, str]]:
-        """Return the rows and texts of lenses that are figures."""
         from jaxresid.render.in_editor import checkpoint_text, function_text, report_text
         from jaxresid.server.traced.target_lenses import targets_here
 
         lines = self._buffer(document).seen
         seen = self.reports(document)
-        found: dict[tuple[int, str], None] = {}
-        for each in seen:
-            name = f"{each.kept.head.name}: " if len(seen) > 1 else ""
-            figures = self._figures_of(each.kept, document)
+        lenses: dict[tuple[int, str], None] = {}
+        for result in seen:
+            name = f"{result.kept.head.name}: " if len(seen) > 1 else ""
+            figures = self._figures_of(result.kept, document)
             for function, rows in figures.functions.items():
-                here = [each.rows[row] for row in rows if row in each.rows]
+                here = [result.rows[row] for row in rows if row in result.rows]
                 at = _definition(lines, function, min(here)) if here else None
                 text = function_text([figures.lines[row] for row in rows])
                 if at is not None and text:
-                    found[at, name + each.marked(text)] = None
+                    lenses[at, name + result.marked(text)] = None
             for row, checkpoint in figures.checkpoints:
-                if row in each.rows:
-                    text = each.marked(checkpoint_text(checkpoint))
-                    found[each.rows[row], name + text] = None
+                if row in result.rows:
+                    text = result.marked(checkpoint_text(checkpoint))
+                    lenses[result.rows[row], name + text] = None
         for target in targets_here(document.path, lines, self._targets):
-            for each in seen:
-                head = each.kept.head
+            for result in seen:
+                head = result.kept.head
                 if (head.folder, head.target) == (str(target.folder), target.name):
-                    text = each.marked(report_text(each.kept.report))
-                    found[target.row, f"{head.name}: {text}"] = None
-        return list(found)
+                    text = result.marked(report_text(result.kept.report))
+                    lenses[target.row, f"{head.name}: {text}"] = None
+        return list(lenses)
 
     def hover(self, document: Document, line: int) -> str | None:
-        """Return what a line keeps, in Markdown; None where nothing is known of it.
-
-        Args:
-          document: the document.
-          line: the line, from 0.
-        """
+        """Return what a line (from 0) keeps, in Markdown; None where nothing is known of it."""
         from jaxresid.render.in_editor import hover_page
 
         pages = []
-        for each in self.reports(document):
-            head = each.kept.head
-            for row, figures in self._figures_of(each.kept, document).lines.items():
-                if each.rows.get(row) == line + 1:
+        for result in self.reports(document):
+            head = result.kept.head
+            for row, figures in self._figures_of(result.kept, document).lines.items():
+                if result.rows.get(row) == line + 1:
                     words = " ".join((head.name, *head.words[1:]))
-                    title = each.marked(f"{words} on {each.kept.result.place.name}")
+                    title = result.marked(f"{words} on {result.kept.result.place.name}")
                     pages.append(hover_page(title, figures))
         return BETWEEN.join(pages) or None
 
@@ -186,32 +155,32 @@ class Shown:
         Findings of lines that changed are left out, and fixes of files that did.
         """
         path = str(document.path)
-        found: dict[Violation, None] = {}
+        violations: dict[Violation, None] = {}
         for kept in self._of_targets(document, ("check",)):
             here = [v for v in kept.findings if kept.absolute(v.path) == path]
             if not here:
                 continue
-            each = self._seen(kept, document)
+            seen = self._seen(kept, document)
             of_size = "" if kept.head.size is None else f"{kept.head.name}: "
             for violation in here:
-                moved = _moved(violation, each.rows)
+                moved = _moved(violation, seen.rows)
                 if moved is not None:
                     now = replace(
                         moved,
-                        message=each.marked(f"{of_size}{violation.message}"),
-                        fix=None if each.is_stale else violation.fix,
+                        message=seen.marked(f"{of_size}{violation.message}"),
+                        fix=None if seen.is_stale else violation.fix,
                         path=path,
                         related=tuple(
                             replace(r, path=kept.absolute(r.path)) for r in violation.related
                         ),
                     )
-                    found[now] = None
-        return tuple(found)
+                    violations[now] = None
+        return tuple(violations)
 
     def reports(self, document: Document) -> tuple[Seen, ...]:
         """Return the last report of each target that has something to say of a document."""
-        found = self._of_targets(document, ("report", "check"))
-        return tuple(self._seen(kept, document) for kept in found)
+        results = self._of_targets(document, ("report", "check"))
+        return tuple(self._seen(kept, document) for kept in results)
 
     def freshness(self) -> tuple[tuple[Head, bool], ...]:
         """Return for each result of the workspace whether it is of code that has changed."""
@@ -234,22 +203,20 @@ class Shown:
         path = str(document.path)
         if None not in document.parts or not self._is_in_workspace(document.path):
             return []
-        found: dict[tuple[str, str], list[Kept]] = {}
+        by_target: dict[tuple[str, str], list[Kept]] = {}
         for kept in self._results.all:
             head = kept.head
-            if head.command in commands and path in kept.sources and self._is_named(kept):
-                beside = found.setdefault((head.folder, head.target), [])
+            named = self._targets.of(Path(head.folder))
+            is_named = named is None or any(target.name == head.target for target in named)
+            if head.command in commands and path in kept.sources and is_named:
+                beside = by_target.setdefault((head.folder, head.target), [])
                 if not beside or _is_another_size(head, beside[0].head):
                     beside.append(kept)
-        every = [kept for beside in found.values() for kept in beside]
+        every = [kept for beside in by_target.values() for kept in beside]
         return sorted(every, key=lambda k: (k.head.folder, k.head.target, k.head.size or 0))
 
     def _is_in_workspace(self, path: Path) -> bool:
         return any(path.is_relative_to(folder) for folder in self._folders())
-
-    def _is_named(self, kept: Kept) -> bool:
-        named = self._targets.of(Path(kept.head.folder))
-        return named is None or any(target.name == kept.head.target for target in named)
 
     def _seen(self, kept: Kept, document: Document) -> Seen:
         rows = self._contents.rows(document, kept.sources[str(document.path)])
@@ -282,20 +249,13 @@ def _lens(row: int, title: str) -> Json:
 
 
 def _definition(lines: Sequence[str], function: str, row: int) -> int | None:
-    """Return the row of the `def` of a function, above one of its lines; None where there is none.
-
-    Args:
-      lines: the lines of the file.
-      function: its qualified name.
-      row: a row in it, from 1.
-    """
+    """Return the row of the `def` of a function above one of its rows, both from 1."""
     name = re.escape(function.rpartition(".")[2])
     pattern = re.compile(rf"\s*(async\s+)?def\s+{name}\b")
     return next((at for at in range(row, 0, -1) if pattern.match(lines[at - 1])), None)
 
 
 def _moved(violation: Violation, rows: Mapping[int, int]) -> Violation | None:
-    """Return a violation where its lines are now; None where one of them changed."""
     span = violation.span
     all_rows = range(span.row, span.end_row + 1)
     now = [rows[row] for row in all_rows if row in rows]

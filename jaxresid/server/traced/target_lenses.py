@@ -15,13 +15,7 @@ TRACE, PLAN, APPLY_PLAN = "jaxresid.trace", "jaxresid.plan", "jaxresid.applyPlan
 
 @dataclass(frozen=True, slots=True)
 class TargetHere:
-    """A named target at the line that defines it.
-
-    Attributes:
-      name: its name.
-      folder: the folder of the configuration file that names it.
-      row: the row, from 1.
-    """
+    """A named target, the folder of its configuration, and the row that defines it."""
 
     name: str
     folder: Path
@@ -35,13 +29,7 @@ class TargetHere:
 
 
 def targets_here(path: Path, lines: Sequence[str], targets: NamedTargets) -> Iterator[TargetHere]:
-    """Yield the named targets that a file defines.
-
-    Args:
-      path: the file.
-      lines: its lines.
-      targets: the targets of projects.
-    """
+    """Yield the named targets that a file defines."""
     for folder in project_folders([path]):
         for target in targets.of(folder) or ():
             name = name_in(target, folder, path)
@@ -53,8 +41,10 @@ def targets_here(path: Path, lines: Sequence[str], targets: NamedTargets) -> Ite
 def _row(lines: Sequence[str], name: str) -> int | None:
     """Return the row that defines a name, outermost first; None where none does."""
     named = re.escape(name)
-    found = re.compile(
+    definition = re.compile(
         rf"(\s*)(?:(?:async\s+)?def|class)\s+{named}\b|()(?:{named})\s*(?::.*)?=[^=]"
     )
-    rows = [(len(m[1] or ""), n) for n, line in enumerate(lines, 1) if (m := found.match(line))]
+    rows = [
+        (len(m[1] or ""), n) for n, line in enumerate(lines, 1) if (m := definition.match(line))
+    ]
     return min(rows)[1] if rows else None

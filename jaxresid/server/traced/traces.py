@@ -23,14 +23,7 @@ _LOOK_S = 1.0
 
 
 class Traces:
-    """Answers from the last results of the named targets.
-
-    Args:
-      files: the open documents.
-      folders: returns the folders of the workspace.
-      changed: called where what was answered before no longer holds; with whether there are new
-        results.
-    """
+    """Answers from the last results; says where answers changed, and if there are new ones."""
 
     def __init__(
         self,
@@ -86,26 +79,13 @@ class Traces:
         return [] if document is None else self._shown.lenses(document, runs=runs)
 
     def actions(self, document: Document, first: int, last: int) -> list[Any]:
-        """Return the commands for the targets that some lines define, as actions.
-
-        Args:
-          document: the document.
-          first: the first line, from 0.
-          last: the last one.
-        """
-        found = self._shown.commands(document)
-        here = [command for row, command in found if first <= row - 1 <= last]
+        """Return the commands for the targets that lines (from 0) define, as actions."""
+        commands = self._shown.commands(document)
+        here = [command for row, command in commands if first <= row - 1 <= last]
         return [{"title": command["title"], "command": command} for command in here]
 
     async def hover(self, uri: str, line: int, page: Any, *, markdown: bool) -> Any:
-        """Return a hover with what a line keeps below what it has already; None for neither.
-
-        Args:
-          uri: the document.
-          line: the line, from 0.
-          page: the hover without it, or None.
-          markdown: whether the client shows Markdown.
-        """
+        """Return a hover (or None) with what a line keeps added below."""
         document = await self._after_looking(uri)
         kept = None if document is None else self._shown.hover(document, line)
         if kept is None:

@@ -245,7 +245,11 @@ def _is_shared(facts: Facts, owner: ast.Call, site: Site) -> bool:
 
 def _without_policy(file: FileRewrite, owner: ast.Call, given: ast.keyword) -> Edit | None:
     """Return the edit that removes the keyword, and a partial that would bind nothing more."""
-    if len(owner.args) + len(owner.keywords) == 2 and owner.args and file.facts.is_partial(owner):
+    if (
+        len(owner.args) + len(owner.keywords) == 2
+        and owner.args
+        and file.facts.callees.is_partial(owner)
+    ):
         return edits.replace(file.source, owner, file.text(owner.args[0]))
     return edits.remove_argument(file.source, owner, given.value)
 

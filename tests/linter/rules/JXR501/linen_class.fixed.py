@@ -1,5 +1,6 @@
-import flax.linen as nn
 import functools
+
+import flax.linen as nn
 
 
 @functools.partial(nn.remat, static_argnums=(2,))

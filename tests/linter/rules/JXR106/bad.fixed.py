@@ -1,0 +1,5 @@
+import jax
+
+
+def run(f, x):
+    return jax.checkpoint(f)(x)

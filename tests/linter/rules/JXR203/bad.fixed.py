@@ -1,0 +1,3 @@
+import jax
+
+policy = jax.checkpoint_policies.save_only_these_names(*("attn", "mlp"))

@@ -1,3 +1,0 @@
-import jax.checkpoint_policies as cp  # !
-
-policy = cp.dots_saveable

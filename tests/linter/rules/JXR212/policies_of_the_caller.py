@@ -1,2 +1,0 @@
-def choose(checkpoint_policies):
-    return checkpoint_policies.dots_and_names

@@ -1,8 +1,0 @@
-import flax.linen as nn
-
-
-class Model(nn.Module):
-    @nn.remat
-    @nn.compact
-    def __call__(self, x):
-        return nn.Dense(4)(x * 2)

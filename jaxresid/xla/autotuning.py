@@ -45,10 +45,6 @@ def job_left(job: Job, found: Compilation) -> Job | None:
 
     That is the program with cuBLAS's matmuls, where it would be said to fit, or failed: without a
     GPU XLA takes kernels of Triton's that it cannot always make.
-
-    Args:
-      job: what was compiled.
-      found: the result.
     """
     if found.error is not None:
         is_by_compiler = found.seconds is not None and not found.transient

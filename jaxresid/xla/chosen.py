@@ -53,8 +53,6 @@ def choose(
 
     Args:
       on: a place, or how users write one; None: no place was asked for.
-      memory_fraction: the part of a GPU's memory that a program can have, as for `parse_place`.
-      margin_nbytes: bytes of each device to leave free.
       compiles: whether something is compiled for it. The GPU here compiles where it is if nothing
         here compiles for its name, as with JAX's plugin for CUDA 13.
 
@@ -119,7 +117,6 @@ def may_have_accelerator() -> bool:
 
 
 def _asked() -> tuple[str, str, str] | None:
-    """Return what another process sees as JAX's first device; None where it cannot tell."""
     environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     try:
         done = subprocess.run(

@@ -169,8 +169,6 @@ def _until_assigned(
     The compile goes on in a thread of its own, until its process is ended.
 
     Args:
-      compile: compiles one program, without holding the interpreter's lock.
-      folder: where it dumps.
       is_enough: whether a module and its buffer assignment say all; else the compile is awaited.
 
     Raises:
@@ -210,11 +208,6 @@ def _notes(place: places.Place, devices: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _devices(place: places.Place, count: int) -> Sequence[Any]:
-    """Return as many devices of a place as are asked for.
-
-    Raises:
-      _UnavailableError: there are not that many.
-    """
     reason = places.why_unavailable(place)
     if reason is not None:
         raise _UnavailableError(reason)
@@ -250,16 +243,7 @@ def _option(value: str) -> str | bool:
 def _failure(
     error: Exception, place: places.Place, known: int | None, dumped: tuple[bytes, bytes]
 ) -> Compilation:
-    """Return the result for an exception of the compiler.
-
-    A lack of memory is a result; everything else that the compiler raises is an error.
-
-    Args:
-      error: the exception.
-      place: what was compiled for.
-      known: the bytes that a program can have there; None where they are not known.
-      dumped: the module and the buffer assignment that were dumped.
-    """
+    """A lack of memory is a result; everything else that the compiler raises is an error."""
     found = parse_out_of_memory(str(error))
     if found is None or found.required_nbytes is None:
         return Compilation(error=_line(error))
@@ -277,7 +261,6 @@ def _failure(
 
 
 def _stats(memory: Any) -> Mapping[str, int]:
-    """Return XLA's figures by the names of `model.Compiled`."""
     found = {ours: getattr(memory, theirs, None) for ours, theirs in _STATS.items()}
     return {name: int(nbytes) for name, nbytes in found.items() if nbytes is not None}
 
@@ -299,7 +282,6 @@ def _with_peak(stats: Mapping[str, int]) -> Mapping[str, int]:
 
 
 def _capacity(place: places.Place, devices: Sequence[Any]) -> int | None:
-    """Return the bytes that a program can have of one device; None where they are not known."""
     if place.platform == "cpu":
         # Devices of the CPU are one machine's memory.
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // len(devices)

@@ -16,7 +16,6 @@ class LoweredModule:
 
     Attributes:
       code: StableHLO bytecode with debug locations.
-      platform: the platform that it was lowered for, `cpu`, `tpu`, `cuda`.
       devices: how many devices it is partitioned over.
     """
 
@@ -85,7 +84,6 @@ class CollectiveOp:
     """A collective of the optimized HLO: how often it runs in one step and what it moves.
 
     Attributes:
-      opcode: `all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `collective-permute`.
       count: the number of instructions times the trips of the loops around them.
       nbytes: the bytes of the results of all of them together, on one device.
       exact: False where a loop's trips are not known (it then counts once).
@@ -99,23 +97,9 @@ class CollectiveOp:
 
 @dataclass(frozen=True, slots=True)
 class CompilerMessage:
-    """Something that a compiler says of a program's memory.
+    """Something that a compiler says of a program's memory, as in `model.CompilerWarning`.
 
-    Attributes:
-      kind: `resharding` (an array is made whole on each device, to split it another way),
-        `replicated` (an operation is done whole on each device), `memory-limit` (the program stays
-        above what the compiler aims for), `recomputed` (values that the compiler chose to compute
-        twice), `host-compute` (an operation that the host does, since its operands are there).
-      count: how often it is said.
-      said: the compiler's words, shortened; of `recomputed` an instruction's name.
-      nbytes: the bytes on one device of the whole array; of `memory-limit` those that the compiler
-        got down to, of `recomputed` those of all the values; None where they are not known.
-      limit_nbytes: the bytes that the compiler aims for; None where it names none.
-      shape: the shape that `nbytes` are of; of `recomputed` that of each value.
-      op_name: JAX's name stack, from the HLO metadata.
-      file: the file in the HLO metadata; '' where there is none.
-      line: the number of that line; 0 where there is none.
-      callers: as of a `PeakBuffer`.
+    Its line is in the HLO metadata; '' and 0 where there is none.
     """
 
     kind: OneOf["resharding", "replicated", "memory-limit", "recomputed", "host-compute"]
@@ -181,5 +165,4 @@ class Compilation:
 
     @property
     def is_out_of_memory(self) -> bool:
-        """Return whether the program does not fit by XLA's own account."""
         return self.required_nbytes is not None

@@ -82,8 +82,6 @@ class Topology:
     """TPU chips that libtpu compiles for.
 
     Attributes:
-      generation: the generation of the chips, `v5e`.
-      shape: the number of chips along each axis, `2x4`.
       devices: the number of what JAX calls devices; a chip is one or two.
       memory_nbytes: the bytes that a program can have of one device, by libtpu 0.0.52's account,
         which has two decimals of a GiB.
@@ -96,7 +94,6 @@ class Topology:
 
     @property
     def text(self) -> str:
-        """The topology as users write it, `tpu:v5e:2x4`."""
         return f"tpu:{self.generation}:{self.shape}"
 
 
@@ -198,10 +195,6 @@ def for_devices(place: Place, count: int) -> Place:
 
     One that has none gets as many as a program is split over, GPUs on hosts of eight.
 
-    Args:
-      place: the place.
-      count: how many devices the program is split over.
-
     Raises:
       InputsError: no known topology has that many.
     """
@@ -256,7 +249,6 @@ def cuda_toolkit() -> str | None:
 
 
 def _why_no_gpu() -> str | None:
-    """Return why nothing can be compiled for a GPU that is not there."""
     jax, jaxlib = _installed("jax"), _installed("jaxlib")
     if jax is not None and _numbers(jax) < _GPU_SINCE:
         since = ".".join(map(str, _GPU_SINCE))
@@ -312,7 +304,6 @@ def _parsed(text: str) -> Place:
 
 
 def _gpu(text: str, rest: str) -> Place:
-    """Return the place of `gpu:` and a name or a file, with or without how many there are."""
     name, _, count = rest.rpartition(":")
     if not name or (_is_file(rest) and not _COUNT.fullmatch(count)):
         name, count = rest, ""
@@ -355,11 +346,6 @@ def _is_file(name: str) -> bool:
 
 
 def _target_config(file: str) -> str:
-    """Return the text of a file that describes a GPU.
-
-    Raises:
-      InputsError: it cannot be read, or describes none that XLA's CUDA compiler knows.
-    """
     try:
         text = regular_files.read_limited(Path(file)).decode("utf-8")
     except (OSError, UnicodeDecodeError) as e:
@@ -380,7 +366,6 @@ def _target_config(file: str) -> str:
 
 
 def _gpu_described(config: str) -> Gpu:
-    """Return the GPU that a target config describes."""
     size = re.search(r"^\s*device_memory_size:\s*(\d+)", config, re.MULTILINE)
     title = re.search(r'^\s*device_description_str:\s*"([^"\n]*)"', config, re.MULTILINE)
     known = title and next((gpu for gpu in GPUS if title[0] in gpu.target_config), None)
@@ -393,11 +378,6 @@ def _gpu_described(config: str) -> Gpu:
 
 
 def _fraction() -> float:
-    """Return the part of a GPU's memory that JAX takes.
-
-    Raises:
-      InputsError: both variables are set, or the one that is has no such value.
-    """
     texts = {name: os.environ.get(name) for name in (_FRACTION_VARIABLE, _OLD_FRACTION_VARIABLE)}
     if all(texts.values()):
         raise InputsError(
@@ -467,7 +447,6 @@ def _by_other_name(topology: str) -> str:
 
 
 def _names() -> list[str]:
-    """Return the places, each without a number of devices."""
     return ["cpu", *(f"gpu:{gpu.name}" for gpu in GPUS), *(f"tpu:{name}" for name in _GENERATIONS)]
 
 

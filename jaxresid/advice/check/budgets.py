@@ -34,12 +34,7 @@ _ARGUMENTS, _LINE = 0.1, 0.01
 
 @dataclass(frozen=True, slots=True)
 class BudgetFinding:
-    """What is said of a figure that is above its limit, or may be.
-
-    Attributes:
-      finding: the finding, at the line that makes most of the figure.
-      fails: whether it is above, and not only the upper end of an interval.
-    """
+    """What is said of a figure; `fails` where the figure itself is above its limit."""
 
     finding: Finding
     fails: bool
@@ -49,10 +44,6 @@ def held(report: Report, limits: Limits) -> tuple[Held, ...]:
     """Return the figures of a report that have a limit, held against it.
 
     XLA's peak is taken where there is one, else the estimate.
-
-    Args:
-      report: The report.
-      limits: What the program may take.
 
     Raises:
       InputsError: The peak has a limit and is not known: on a CPU, without the compiler.
@@ -76,16 +67,6 @@ def held(report: Report, limits: Limits) -> tuple[Held, ...]:
 def budget_findings(
     report: Report, limits: Limits, reference: str | None = None
 ) -> tuple[BudgetFinding, ...]:
-    """Return what there is to say of a report's figures that are, or may be, above their limits.
-
-    Args:
-      report: The report.
-      limits: What the program may take.
-      reference: How a shell's command line names it; None for a function that none names.
-
-    Raises:
-      InputsError: As `held`.
-    """
     name = reference or report.target.name
     return tuple(
         BudgetFinding(_finding(each, name, _remedy(each, report)), each.fails)
@@ -98,8 +79,6 @@ def sentence(held: Held, name: str, *, decides: str = "--compile") -> str:
     """Return one sentence that says by how much a figure is above its limit, or that it may be.
 
     Args:
-      held: The figure.
-      name: What the program is called.
       decides: What asks the compiler, where the estimate is too close to tell.
     """
     limit, nbytes = format_bytes(held.limit_nbytes), format_bytes(held.nbytes)
@@ -132,7 +111,7 @@ def _range(interval: Interval) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KnownPeak:
-    """A peak in bytes, and whether it is the estimate or XLA's."""
+    """A peak in bytes, and who says so."""
 
     nbytes: int
     by: OneOf["estimate", "xla"]
@@ -203,10 +182,7 @@ def kept_by_line(report: Report) -> tuple[LineBytes, ...]:
 
 
 def _by_line(values: Iterable[tuple[Source, int, str]]) -> tuple[LineBytes, ...]:
-    """Return the bytes of values by the lines that make them, largest first.
-
-    A value whose line is not known has none to be counted at.
-    """
+    """A value whose line is not known is counted at none."""
     groups: dict[tuple[str, int], list[tuple[Source, int, str]]] = {}
     for source, nbytes, kind in values:
         where = source.location or source.library
@@ -240,7 +216,6 @@ def _finding(held: Held, name: str, remedy: str) -> Finding:
 
 
 def _shares(held: Held) -> Iterator[str]:
-    """Yield a sentence on the lines that make most of a figure, and one on arguments."""
     if held.lines:
         first, *others = held.lines[:_NAMED]
         verb = "takes" if held.figure == "peak" else "keeps"

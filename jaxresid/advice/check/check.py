@@ -122,15 +122,9 @@ def checked(
     """Return the violations of an inspected function by file, sorted by path.
 
     Args:
-      inspection: The inspected function.
-      run: The configuration of the run, which may say that comments silence nothing.
-      over: A function that returns what is said of the limits that the program has.
-      limit_nbytes: The bytes that the peak may have; None: those of the place.
-      compiles: The compiles that the program and its changes were compiled in, for what is found
-        here; None where it was not compiled.
-
-    Returns:
-      One `Linted` for each file with violations.
+      over: what is said of the limits that the program has.
+      limit_nbytes: the bytes that the peak may have; None: those of the place.
+      compiles: those of the program, for the changes found here; None where it was not compiled.
 
     Raises:
       ConfigError: The configuration of a file is not understood.
@@ -173,11 +167,7 @@ def checked(
 
 
 def _linted(file: FindingFile, violations: Sequence[Violation], run: LintRun) -> Linted:
-    """Return the violations of one file that its configuration selects and no comment silences.
-
-    A limit is of the whole program: what is above one needs not be selected, and no comment at
-    the line where it happens to be reported silences it.
-    """
+    """What is above a limit needs not be selected and cannot be silenced: it is of the program."""
     config = run.config_in(file.absolute.parent)
     config.validate(KNOWN)
     ignored = config.ignored_in(file.absolute)

@@ -33,13 +33,7 @@ _WORTH = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What a program is compared with.
-
-    Attributes:
-      label: what it is called: a revision, or a file.
-      baseline: its figures.
-      report: the report that they are of; None for those of a lockfile.
-    """
+    """What a program is compared with; `report` is None for the figures of a lockfile."""
 
     label: str
     baseline: Baseline
@@ -48,8 +42,6 @@ class Earlier:
 
 @dataclass(frozen=True, slots=True)
 class _Grown:
-    """A line that has grown: where it is, by how much, and its bytes before if they are known."""
-
     location: Location | None
     growth_nbytes: int
     before_nbytes: int | None
@@ -59,7 +51,6 @@ def baseline_of(report: Report, root: Path) -> Baseline:
     """Return the figures of a report that growth is held against.
 
     Args:
-      report: The report.
       root: The folder that the files of lines are relative to.
     """
     peak = peak_of(report)
@@ -88,10 +79,7 @@ def growth_finding(
     share, that is said for information.
 
     Args:
-      report: The report.
-      earlier: What it is compared with.
       most: The share of the earlier figures by which each may be above them.
-      name: What the program is called.
       root: The folder that the files of a lockfile's lines are relative to.
 
     Raises:
@@ -137,8 +125,6 @@ def growth_finding(
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """A figure before and now."""
-
     name: str
     before_nbytes: int
     after_nbytes: int
@@ -146,11 +132,6 @@ class _Compared:
 
 
 def _figures(report: Report, earlier: Earlier, name: str) -> tuple[_Compared, _Compared]:
-    """Return the peak and what is kept, before and now.
-
-    Raises:
-      InputsError: As `growth_finding`.
-    """
     baseline, peak = earlier.baseline, peak_of(report)
     if baseline.place != report.place.name:
         raise InputsError(
@@ -180,7 +161,6 @@ def _sentence(figure: _Compared) -> str:
 
 
 def _line_sentences(lines: Sequence[_Grown]) -> Iterator[str]:
-    """Yield a sentence on the lines that have grown most, the first of which is the finding's."""
     if not lines:
         return
     first, *others = lines[:_NAMED]
@@ -213,7 +193,7 @@ def _peak_growth(report: Report, earlier: Earlier, root: Path) -> tuple[_Grown, 
 
 
 def _since_lockfile(report: Report, baseline: Baseline, root: Path) -> tuple[_Grown, ...]:
-    """Return the lines that keep more than a lockfile has, which names those that kept most."""
+    """A lockfile names only the lines that kept most."""
     now: dict[str, tuple[Location, int]] = {}
     for line, where in _placed(kept_by_line(report)):
         code = _code(where, root)

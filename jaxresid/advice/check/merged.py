@@ -13,9 +13,6 @@ def merged(results: Iterable[tuple[str, Iterable[Linted]]]) -> tuple[Linted, ...
     """Return the findings of several targets by file, sorted by path, each once.
 
     A message that does not name its target itself ends with those that it holds for.
-
-    Args:
-      results: The name of each target, and its findings by file.
     """
     found: dict[str, dict[object, tuple[Violation, list[str]]]] = {}
     lines: dict[str, dict[int | None, tuple[str, ...]]] = {}

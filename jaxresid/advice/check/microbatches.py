@@ -33,15 +33,7 @@ _MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class _Divided:
-    """The program in some number of microbatches.
-
-    Attributes:
-      count: the number.
-      nbytes: its estimated peak.
-      interval: the interval around that.
-      kept_nbytes: what the backward pass of one microbatch keeps.
-      fits: whether it fits the budget.
-    """
+    """The program in some number of microbatches; `kept_nbytes` is of one of them."""
 
     count: int
     nbytes: int
@@ -54,7 +46,6 @@ def microbatch_proposals(inspection: Inspection, limit_nbytes: int | None) -> It
     """Yield the finding about a batch that does not surely fit at once, and would in microbatches.
 
     Args:
-      inspection: the inspected function or step.
       limit_nbytes: the bytes that its peak may have; None: those of the place.
     """
     subject, report = inspection.subject, inspection.report
@@ -78,7 +69,6 @@ def microbatch_proposals(inspection: Inspection, limit_nbytes: int | None) -> It
 
 
 def _fits(report: Report, budget_nbytes: int) -> bool:
-    """Return whether a program surely fits as it is, by XLA if that was asked."""
     assert report.peak is not None
     by_xla = next((c.peak_nbytes for c in report.compiled if c.peak_nbytes is not None), None)
     if by_xla is not None:
@@ -142,7 +132,6 @@ def _counts(subject: Subject, batch: Batch) -> list[int]:
 
 
 def _pieces(subject: Subject, batch: Batch) -> int:
-    """Return over how many devices the batch is split."""
     call, most = subject.trace.arguments, 1
     for i in batch.leaves:
         leaf = call.leaves[i]
@@ -154,7 +143,6 @@ def _pieces(subject: Subject, batch: Batch) -> int:
 
 
 def _in_microbatches(subject: Subject, count: int, budget: int) -> _Divided | None:
-    """Return the program in some number of microbatches; None where that cannot be traced."""
     try:
         variant = _variant(subject, count)
     except RetraceError:
@@ -200,7 +188,6 @@ _Shape = tuple[int, ...]
 
 
 def _paired(whole: Jaxpr, part: Jaxpr) -> Iterator[tuple[_Shape, _Shape]]:
-    """Yield the shapes of each value with the whole batch and with a part of it."""
     for a, b in zip(eqns_in(whole), eqns_in(part), strict=False):
         if jax_compat.primitive_name(a) != jax_compat.primitive_name(b):
             return
@@ -251,7 +238,6 @@ def _finding(
 
 
 def _command(words: tuple[str, ...], most: int) -> str:
-    """Return what plans for up to so many microbatches, on the command line or in Python."""
     if not words:
         return f"jaxresid.plan(..., microbatches=range(1, {most + 1}))"
     return shlex.join(("jaxresid", "plan", *words, "--microbatches", f"1..{most}"))

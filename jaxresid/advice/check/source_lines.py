@@ -25,14 +25,7 @@ _ENTRIES = {entry.name: entry for entry in (*INDEX, *TRACED)}
 
 @dataclass(frozen=True, slots=True)
 class FindingFile:
-    """A source file with findings.
-
-    Attributes:
-      path: The path as shown: relative to the working directory if it lies below it.
-      absolute: The absolute path.
-      document: The content; None where it cannot be read.
-      facts: The facts of its syntax tree; None where it does not parse.
-    """
+    """A source file; `document` is None if it cannot be read, `facts` if it does not parse."""
 
     path: str
     absolute: Path
@@ -54,7 +47,6 @@ class FindingPlacer:
         self._files: dict[str, FindingFile] = {}
 
     def file(self, path: str) -> FindingFile:
-        """Return the file at an absolute path, read at most once."""
         if path not in self._files:
             self._files[path] = _file(path, self._shown(path))
         return self._files[path]
@@ -62,12 +54,7 @@ class FindingPlacer:
     def violation(
         self, finding: Finding, measured: Mapping[str, object]
     ) -> tuple[FindingFile, Violation]:
-        """Return the violation that a finding amounts to, and the file that it is in.
-
-        Args:
-          finding: The finding to place.
-          measured: Figures to add to the finding's own.
-        """
+        """Return the violation that a finding amounts to, and the file that it is in."""
         entry = _ENTRIES[finding.name]
         location, message = finding.location, finding.message
         called = finding.source.library

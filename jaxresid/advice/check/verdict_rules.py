@@ -136,7 +136,6 @@ def _measured(c: Checkpoint) -> dict[str, object]:
 
 
 def _confirmation(c: Checkpoint) -> dict[str, object]:
-    """Return whose verdict it is, where XLA was to be asked."""
     if c.unconfirmed:
         return {"by": c.by, "unconfirmed": c.unconfirmed}
     if c.by == "estimate":

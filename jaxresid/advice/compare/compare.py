@@ -55,12 +55,7 @@ from jaxresid.xla.processes.cache import CompileCache, default_directory
 
 @dataclass(frozen=True, slots=True)
 class MeasureOptions:
-    """How to time the variants.
-
-    Attributes:
-      leaves: The dynamic leaves of the call, concrete where the user gave values.
-      rounds: How many rounds are run.
-    """
+    """How to time the variants; `leaves` are concrete where the user gave values."""
 
     leaves: Sequence[Any]
     rounds: int = 10
@@ -150,7 +145,6 @@ def compare(
 
 
 def dynamic_leaves(subject: Subject, leaves: Sequence[Any]) -> list[Any]:
-    """Return those of a call's leaves that its trace takes as inputs, in their order."""
     call = subject.trace.arguments
     return [leaves[i] for i in call.dynamic]
 
@@ -170,15 +164,10 @@ def comparison(
     """Return the comparison of a traced function under several policies, as `compare` does.
 
     Args:
-      subject: The traced function.
-      at: Where the policy goes, as for `compare`.
       policies: The policies to try; None means all of JAX's.
       measure: How to time the variants; None means not to.
       compile: How to compile the variants for the subject's place; None means not to, unless
         peaks are not estimated there.
-      limit_s: Seconds that all compiles may take together.
-      progress: Called with a text that says what is being done.
-      lifetimes: Whether the lifetimes of all values are to be in it.
       words: The words of the command line that ask about the same function, as `NextStep` has them.
     """
     if lifetimes:
@@ -260,7 +249,6 @@ def comparison(
 def _next_step(
     rows: Sequence[ComparisonRow], place: Place, words: tuple[str, ...]
 ) -> NextStep | None:
-    """Return what to do where no row is known to fit; None where one is, or nothing is known."""
     first = next((row for row in rows if row.suggested), None)
     if first is None or first.answer == "fits":
         return None
@@ -274,7 +262,6 @@ def _next_step(
 def _compiled(
     rows: Sequence[ComparisonRow], table: ComparisonTable, compiles: LimitedCompiles
 ) -> tuple[ComparisonRow, ...]:
-    """Return the rows with what XLA says of their variants, where it was asked in time."""
     variants = [(i, table.variants[row.policy]) for i, row in enumerate(rows) if row.error is None]
     found = list(rows)
     with gc_paused(), table.subject.tracing():
@@ -288,7 +275,6 @@ def _compiled(
 
 
 def _late(rows: Sequence[ComparisonRow], place: Place) -> tuple[str, ...]:
-    """Return warnings that name the variants that XLA was not asked all about in time, if any."""
     named: dict[str, list[str]] = {}
     for row in rows:
         if row.error is None and not row.compiled:
@@ -373,7 +359,6 @@ class ComparisonTable:
         self._kept_without = functools.cache(self._plain.kept)
 
     def lifetimes(self) -> tuple[Lifetimes, ...]:
-        """Return the lifetimes of the values as written, then those of each other row."""
         others = [(label, each) for label, each in self.variants.items() if label != WRITTEN]
         found = [self.subject.lifetimes()]
         for label, variant in others:
@@ -395,8 +380,6 @@ class ComparisonTable:
         """Trace a variant and add its row; what goes wrong is the row's error.
 
         Args:
-          label: The name of the row.
-          choices: What to do at each place.
           policy: The user's own policy in `choices`, asked about the eqns of each place's body
             first; None for another.
         """
@@ -424,7 +407,6 @@ class ComparisonTable:
         return self._factory.variant(choices)
 
     def _offloads(self, label: str, choices: Choices) -> bool:
-        """Return whether a policy offloads anything."""
         chosen = [(place, c.policy) for place, made in choices.items() for c in made[:1] if c]
         if label == WRITTEN:
             sites = [p for p in self._factory.places() if p.kind == "checkpoint"]
@@ -435,7 +417,6 @@ class ComparisonTable:
         )
 
     def _seconds(self, variant: Variant) -> Seconds | None:
-        """Return the estimated time of a variant; None where no figures of the chip are known."""
         return None if self.chip is None else seconds(variant.lowered, self.chip)
 
     def _row(self, label: str, variant: Variant, without_effect: bool) -> ComparisonRow:
@@ -472,10 +453,7 @@ class ComparisonTable:
 
 
 def _with_frontier(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:
-    """Return the rows with the Pareto-optimal ones and the knee marked.
-
-    Rows that keep bytes in host memory do not take part.
-    """
+    """Rows that keep bytes in host memory do not take part."""
     points = {
         i: (float(row.compared_nbytes), float(row.recompute_flops))
         for i, row in enumerate(rows)

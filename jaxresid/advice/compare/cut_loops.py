@@ -14,11 +14,6 @@ _MOST = 5
 
 
 def loops_target(variants: Variants) -> PolicyTarget:
-    """Return the loops that may be cut into segments.
-
-    Raises:
-      InputsError: There are none.
-    """
     nests = variants.nests()
     if not nests:
         raise InputsError(
@@ -31,12 +26,7 @@ def loops_target(variants: Variants) -> PolicyTarget:
 
 
 def cut_loops(variants: Variants, target: PolicyTarget) -> Iterator[tuple[str, Choices]]:
-    """Yield the ways to cut all loops alike, with the bodies as they are and checkpointed.
-
-    Args:
-      variants: The variants of the function.
-      target: Its loops, as `loops_target` returns them.
-    """
+    """Yield the ways to cut all loops alike, with the bodies as they are and checkpointed."""
     nests = variants.nests()
     plain = target.choices(None)
     word = "groups" if all(nest.place.kind == "groups" for nest in nests) else "segments"

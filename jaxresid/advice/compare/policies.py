@@ -32,16 +32,10 @@ class ChosenPolicies:
 
 
 def is_reference(policy: str) -> bool:
-    """Return whether a policy is written as `module:policy`."""
     return ":" in policy and "(" not in policy
 
 
 def load_policy(reference: str) -> tuple[str, Any]:
-    """Return a reference to a policy, `module:policy`, with the policy that it names.
-
-    Raises:
-      JaxresidError: There is no such policy.
-    """
     return reference, load(reference).fun
 
 
@@ -64,7 +58,6 @@ def unknown_policy_error(policy: str, known: Iterable[str]) -> InputsError:
     """Return the error for a name of no policy.
 
     Args:
-      policy: the name.
       known: the names of the policies that there are, besides `none` and `as-written`.
     """
     known = tuple(known)
@@ -75,11 +68,6 @@ def unknown_policy_error(policy: str, known: Iterable[str]) -> InputsError:
 
 
 def chosen_policies(written: Sequence[str]) -> ChosenPolicies:
-    """Return the policies that are written as JAX's names or as `module:policy`.
-
-    Raises:
-      JaxresidError: There is no such policy.
-    """
     return ChosenPolicies(
         tuple(load_policy(each) for each in written if is_reference(each)),
         tuple(dict.fromkeys(canonical_policy(p) for p in written if not is_reference(p))),
@@ -87,11 +75,6 @@ def chosen_policies(written: Sequence[str]) -> ChosenPolicies:
 
 
 def wanted(found: Sequence[PolicyCandidate], names: Sequence[str]) -> Sequence[PolicyCandidate]:
-    """Return those of JAX's policies that are named; all where none is.
-
-    Raises:
-      InputsError: A name is none of theirs.
-    """
     known = {each.text: each for each in found}
     for name in names:
         if name not in (NONE, WRITTEN, *known):

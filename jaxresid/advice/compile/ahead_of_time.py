@@ -55,8 +55,6 @@ class CompileSettings:
     """How programs are compiled.
 
     Attributes:
-      flags: Options of the compiler as pairs of name and value.
-      timeout_s: Seconds after which a compile is given up.
       memory_nbytes: Bytes of memory above which a compile is given up; None means no limit.
       workers: How many compiles run at once; None means as many as do not slow each other down.
       executor: What runs the compiles; None means processes on this machine.
@@ -76,8 +74,6 @@ class PolicyProgram:
     """A traced function or training step with one policy.
 
     Attributes:
-      policy: The name of the policy.
-      trace: The trace.
       program: What its peak is estimated from.
       residuals: The residuals that XLA's buffers are matched to.
       is_dead: Whether it is a step without its backward pass; whether such a step fits says
@@ -93,7 +89,6 @@ class PolicyProgram:
     asks_fit: bool = True
 
     def estimate_nbytes(self, place: Place) -> int | None:
-        """Return the static estimate of its peak at a place, in bytes; None without one."""
         if not has_estimate(place):
             return None
         return peak_nbytes(lower(self.program, profile_of(place)))
@@ -164,10 +159,7 @@ def settings(
     *,
     cache: bool,
 ) -> Callable[[], CompileSettings]:
-    """Return a function that makes the `CompileSettings` that these options amount to.
-
-    Each call makes a new cache, because a cache remembers what to warn of.
-    """
+    """Return what makes `CompileSettings`, each with a cache and so with warnings of its own."""
     chosen = CompileSettings(
         flags=tuple((name, str(value)) for name, value in (flags or {}).items()),
         timeout_s=timeout,
@@ -184,7 +176,6 @@ def compiled_report(
     settings: CompileSettings,
     progress: Progress | None = None,
 ) -> CompiledReport:
-    """Compile a traced function for several places and return the report, as `compile` does."""
     with gc_paused(), subject.tracing():
         program = program_as_written(subject)
     (rows,) = compiled_rows([program], places, settings, progress)
@@ -199,7 +190,6 @@ def compiled_report(
 
 
 def program_as_written(subject: Subject) -> PolicyProgram:
-    """Return the program of a subject with its checkpoints as its code has them."""
     return PolicyProgram(
         WRITTEN, subject.trace, subject.program, subject.residuals, subject.is_dead
     )
@@ -218,7 +208,6 @@ def places_of(on: str | Place | Sequence[str | Place] | None) -> tuple[Place, ..
 
 
 def warnings_of(settings: CompileSettings) -> tuple[str, ...]:
-    """Return the warnings about what went wrong with the cache."""
     return tuple(settings.cache.warnings) if settings.cache is not None else ()
 
 
@@ -228,14 +217,7 @@ def compiled_rows(
     settings: CompileSettings,
     progress: Progress | None = None,
 ) -> tuple[tuple[Compiled, ...], ...]:
-    """Compile several programs and return the rows of each, in the order of the places.
-
-    Args:
-      programs: The programs to compile.
-      places: The places to compile each for.
-      settings: How to compile.
-      progress: Called with a text that says what is being done.
-    """
+    """Compile several programs and return the rows of each, in the order of the places."""
     rows = dict(rows_by_number(programs, places, settings, progress))
     return tuple(tuple(rows[i, j] for j in range(len(places))) for i in range(len(programs)))
 
@@ -253,10 +235,6 @@ def rows_by_number(
     """Compile several programs and yield the rows, each with the numbers of its program and place.
 
     Args:
-      programs: As for `compiled_rows`.
-      places: As for `compiled_rows`.
-      settings: As for `compiled_rows`.
-      progress: As for `compiled_rows`.
       admits: Whether to compile the job of a program, by its number; where not there is no row.
       until: When to stop, by `time.monotonic`; what has not been compiled by then has no row.
       budget_nbytes: Bytes that the programs have to fit into; None: what a place has.
@@ -361,10 +339,7 @@ def _module(
     made: dict[str, LoweredModule | str],
     progress: Progress | None,
 ) -> LoweredModule | str:
-    """Return a program lowered for a place, or the reason why it cannot be.
-
-    `made` holds what was lowered for each platform so far.
-    """
+    """`made` holds what was lowered for each platform so far."""
     reason = why_unavailable(place)
     if reason is not None:
         return reason
@@ -382,7 +357,6 @@ def _module(
 
 
 def _estimated(program: PolicyProgram, place: Place) -> dict[str, Any]:
-    """Return the fields of `Compiled` that the estimate for a place fills; none without one."""
     nbytes = program.estimate_nbytes(place)
     if nbytes is None:
         return {}
@@ -398,14 +372,7 @@ def _estimated(program: PolicyProgram, place: Place) -> dict[str, Any]:
 def compiled_row(
     program: PolicyProgram, place: Place, compilation: Compilation, devices: int = 1
 ) -> Compiled:
-    """Return what a compiler said of a program, in the user's terms.
-
-    Args:
-      program: The program that was compiled.
-      place: The place that it was compiled for.
-      compilation: The result of the compile.
-      devices: How many devices the program is split over.
-    """
+    """Return what a compiler said of a program, in the user's terms."""
     place = for_devices(place, devices)
     stats: dict[str, Any] = dict(compilation.stats)
     nbytes = stats.pop("peak_nbytes", None)

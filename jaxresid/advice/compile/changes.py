@@ -30,12 +30,7 @@ _REFUSED = "JAX cannot differentiate the whole program with the change"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChangedProgram:
-    """The program with the change of a finding.
-
-    Attributes:
-      proposal: the finding; None: that of what a step does not donate.
-      program: the program.
-    """
+    """The program with a proposed change; `proposal` is None for a missing donation."""
 
     proposal: Proposal | None
     program: PolicyProgram
@@ -45,7 +40,6 @@ def changed_programs(inspection: Inspection, crashes: list[Crash]) -> tuple[Chan
     """Return the program with each of the changes that findings propose, as far as JAX makes it.
 
     Args:
-      inspection: the inspection, with its findings.
       crashes: gets the crash of each change that an error of our own ends.
     """
     subject = inspection.subject
@@ -72,18 +66,11 @@ def changed_programs(inspection: Inspection, crashes: list[Crash]) -> tuple[Chan
 
 
 def too_late(compiles: LimitedCompiles) -> str:
-    """Return why what was not compiled was not, if that was for want of time."""
     return f"took longer than {compiles.limit_s:g} s, which is all the time that compiling may take"
 
 
 def judged_alone(inspection: Inspection, proposal: Proposal, compiles: LimitedCompiles) -> Finding:
-    """Return the finding of a proposal that was made after the program was compiled, judged.
-
-    Args:
-      inspection: the inspection, with what the compiler says of the program as it is.
-      proposal: the proposal.
-      compiles: the compiles that were asked then.
-    """
+    """Return the finding of a proposal that was made after the program was compiled, judged."""
     on, row = inspection.subject.place.text, inspection.report.compiled[0]
     try:
         with gc_paused(), inspection.subject.tracing():
@@ -105,8 +92,6 @@ def with_changes_judged(
     """Return an inspection whose findings say what a compiler says of the changes they propose.
 
     Args:
-      inspection: the inspection, with its findings.
-      changes: the changes that the compiler was asked about.
       row: what it says of the program as it is; None where there was no time for that.
       rows: what it says of each change; None where there was no time for that.
       late: what to say where there was no time.
@@ -131,7 +116,6 @@ def _program(finding: str, changed: Changed) -> PolicyProgram:
 def _judged(
     on: str, proposal: Proposal | None, row: Compiled | None, changed: Compiled | None, late: str
 ) -> CompiledChange:
-    """Return what a compiler says of a change, or the reason why it says nothing."""
     before = None if row is None else row.peak_nbytes
     after = None if changed is None else changed.peak_nbytes
     found, which = (row, "as it is") if before is None else (changed, "with the change")

@@ -29,14 +29,8 @@ class LimitedCompiles:
     so that an answer does not depend on what the cache holds, but takes no time.
 
     Args:
-      place: the place to compile for.
-      settings: how to compile.
       limit_s: seconds that all calls of `compiled`, and what is spent besides, may take together.
       most: how many different programs may be compiled; None means any number.
-      progress: called with a text that says what is being done.
-
-    Attributes:
-      limit_s: as the argument.
     """
 
     def __init__(
@@ -59,17 +53,14 @@ class LimitedCompiles:
 
     @property
     def count(self) -> int:
-        """The number of different programs that the compiler was asked about."""
         return len(self._asked)
 
     @property
     def left_s(self) -> float:
-        """The seconds that are left."""
         return max(self._left_s, 0.0)
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no time left, or no compile."""
         return self._left_s <= 0 or self.count >= self._most
 
     @property
@@ -90,7 +81,6 @@ class LimitedCompiles:
         number of compiles was used up.
 
         Args:
-          programs: the programs.
           budget_nbytes: bytes that they have to fit into; None: what the place has.
         """
         start = time.monotonic()
@@ -135,10 +125,6 @@ class LimitedCompiles:
         """Return what the compiler says of a program that is none of those that count.
 
         It takes of the time that is left; None where it was up.
-
-        Args:
-          program: the program.
-          budget_nbytes: as for `compiled`.
         """
         alone = LimitedCompiles(
             self.place, self.settings, limit_s=self.left_s, most=1, progress=self._progress

@@ -120,8 +120,6 @@ def confirmed(
     and with each of the changes that findings propose.
 
     Args:
-      inspection: The inspection.
-      compiles: The compiles, for the place of the inspection.
       checkpoints: Whether it is compiled without its checkpoints, and with changes, as well.
     """
     subject, report = inspection.subject, inspection.report
@@ -157,7 +155,6 @@ def confirmed(
 
 
 def _without(judged: JudgedCheckpoint) -> PolicyProgram:
-    """Return the program without a checkpoint."""
     assert judged.judgement is not None
     checkpoint, without = judged.checkpoint, judged.judgement.without()
     where = checkpoint.location
@@ -168,14 +165,7 @@ def _without(judged: JudgedCheckpoint) -> PolicyProgram:
 def _judged_by(
     judged: JudgedCheckpoint, row: Compiled | None, without: Compiled | None, late: str
 ) -> Checkpoint:
-    """Return a checkpoint with XLA's verdict, or with the reason why there is none.
-
-    Args:
-      judged: The checkpoint.
-      row: What XLA says of the program with it; None where there was no time for that.
-      without: What XLA says of the program without it; None where there was no time for that.
-      late: What to say where there was no time.
-    """
+    """`row` and `without` are None where there was no time for them, as `late` says."""
     nbytes = None if row is None else row.peak_nbytes
     without_nbytes = None if without is None else without.peak_nbytes
     if nbytes is not None and without_nbytes is not None:

@@ -21,8 +21,6 @@ def checkpoint_differences(
     """Return the checkpoints that differ, in the order of the later program, gone ones last.
 
     Args:
-      before: the checkpoints of the earlier report.
-      after: those of the later one.
       tolerance: recomputations that differ by no more than this share of the larger are the same.
       negligible_flops: so are those that differ by no more than this.
     """

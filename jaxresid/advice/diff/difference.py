@@ -79,12 +79,7 @@ def _keeps_other(row: LineDifference) -> bool:
 
 
 def _differs(row: LineDifference, least_nbytes: float | None) -> bool:
-    """Return whether a line is a difference.
-
-    Args:
-      row: the line.
-      least_nbytes: by how much more its part of the peak must differ; None: the peaks are the same.
-    """
+    """`least_nbytes` is None where the peaks are the same."""
     if _keeps_other(row):
         return True
     return least_nbytes is not None and abs(row.peak_growth_nbytes) > least_nbytes
@@ -112,7 +107,6 @@ def _side(report: Report, label: str) -> DiffSide:
 
 
 def _notes(before: Report, after: Report, sides: tuple[DiffSide, DiffSide]) -> Iterator[str]:
-    """Yield what else the sides differ in, so that their figures may."""
     if before.target.mode != after.target.mode:
         yield f"a {before.target.mode} and a {after.target.mode}"
     if before.target.has_gradient != after.target.has_gradient:

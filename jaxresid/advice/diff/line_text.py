@@ -166,7 +166,6 @@ def _closing(text: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _tokens(line: str) -> tuple[str, ...]:
-    """Return the words of a line, without comments."""
     found: list[str] = []
     try:
         for token in tokenize.generate_tokens(io.StringIO(line.strip()[:_LONGEST]).readline):

@@ -12,13 +12,7 @@ from jaxresid.text.layer_paths import folded_scopes, scope_key
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What tells a residual from the others of its line, whatever the line is called.
-
-    Attributes:
-      primitive: what computes it.
-      name: its `checkpoint_name`, if any.
-      aval: its shape, dtype, memory and split.
-    """
+    """What tells a residual from the others of its line, whatever the line is called."""
 
     primitive: str
     name: str | None
@@ -35,7 +29,6 @@ class Line:
       scope: their module path, equal for repeated layers.
       modules: their module paths, repeated layers as one.
       roles: how many residuals of each role it keeps.
-      live: its values that are live at the estimated peak.
       callers: the functions that call its own on the way from the target, and its own.
     """
 
@@ -48,17 +41,14 @@ class Line:
 
     @property
     def location(self) -> Location | None:
-        """The user's line; None where JAX recorded none."""
         return self.source.location
 
     @property
     def peak_nbytes(self) -> int:
-        """Bytes of its values that are live at the peak."""
         return sum(value.nbytes for value in self.live)
 
 
 def lines_of(report: Report) -> tuple[Line, ...]:
-    """Return the lines that keep something or have something live at the peak, in order."""
     sources: dict[object, Source] = {}
     roles: dict[object, Counter[Role]] = {}
     live: dict[object, list[LiveValue]] = {}
@@ -96,7 +86,6 @@ def lines_of(report: Report) -> tuple[Line, ...]:
 
 
 def nbytes_of(roles: Iterable[tuple[Role, int]], memory: str) -> int:
-    """Return the bytes in one memory of residuals, given as roles with their counts."""
     return sum(role.aval.nbytes * count for role, count in roles if role.aval.memory == memory)
 
 

@@ -18,8 +18,6 @@ class _Row:
     """What becomes one `LineDifference`: a later line, or an earlier one that is gone.
 
     Attributes:
-      before: the earlier line; None where it is new.
-      after: the later line; None where it is gone.
       was: the residuals that it has now and had, wherever they were.
       now: the residuals that it has.
       values: those that differ.
@@ -33,7 +31,6 @@ class _Row:
     values: list[ValueDifference] = field(default_factory=list)
 
     def difference(self) -> LineDifference:
-        """Return it as a value of the model."""
         either = self.after or self.before
         assert either is not None
         return LineDifference(
@@ -53,19 +50,11 @@ class _Row:
 def matched(
     before: Sequence[Line], after: Sequence[Line], pairs: Sequence[Pair]
 ) -> tuple[LineDifference, ...]:
-    """Return all lines of two reports with what they kept and keep, also those that are the same.
-
-    Args:
-      before: the lines of the earlier report.
-      after: those of the later one.
-      pairs: which of them are one.
-    """
+    """Return all lines of two reports, also those that are the same."""
     return _Matching(before, after, pairs).rows()
 
 
 class _Matching:
-    """The residuals that are not matched yet, and the rows that are known of."""
-
     def __init__(
         self, before: Sequence[Line], after: Sequence[Line], pairs: Sequence[Pair]
     ) -> None:
@@ -81,7 +70,6 @@ class _Matching:
         self._went: dict[int, Counter[int]] = defaultdict(Counter)
 
     def rows(self) -> tuple[LineDifference, ...]:
-        """Return the rows, having matched what can be matched; surest first."""
         sure = [pair for pair in self._pairs if pair.is_sure]
         for pair in self._pairs:
             self._match(pair.before, pair.after, _exactly)
@@ -140,7 +128,6 @@ class _Matching:
                 self._take(i, role, j, role, count)
 
     def _put_rest(self) -> None:
-        """Put what is in no match where it was, or where it is."""
         for j, left in enumerate(self._later):
             for role, count in (+left).items():
                 self._rows[j].values.append(_added(role, count))

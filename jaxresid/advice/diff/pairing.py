@@ -25,8 +25,6 @@ class Pair:
     """A line of the earlier report and the line that it is in the later one, by index.
 
     Attributes:
-      before: the index of the earlier line.
-      after: the index of the later line.
       is_sure: whether both compute the same, names of variables aside.
     """
 
@@ -93,7 +91,6 @@ def _unchanged(before: Sequence[Line], after: Sequence[Line]) -> list[Pair]:
 def _candidates(
     before: Sequence[Line], after: Sequence[Line], used_before: set[int], used_after: set[int]
 ) -> set[tuple[int, int]]:
-    """Return the pairs that may be one line: of a function, of a text, or with a role in common."""
     found: set[tuple[int, int]] = set()
     for keys in (_texts, _functions, _roles):
         theirs = _index(after, keys)
@@ -137,7 +134,6 @@ def _outside(line: Line) -> tuple[str | None, str]:
 
 
 def _common(one: Line, other: Line) -> float:
-    """Return the share of the residuals of two lines that have the same role, from 0 to 1."""
     every = sum((one.roles | other.roles).values())
     return sum((one.roles & other.roles).values()) / every if every else 1.0
 

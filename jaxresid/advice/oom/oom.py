@@ -29,9 +29,6 @@ class Evidence:
     """What was read of a log or a dump.
 
     Attributes:
-      failures: the lacks of memory, the one that says most first.
-      from_dump: whether it was a dump.
-      notes: what restricts the reading.
       hints: lines that speak of memory, where no lack of it is told of that is known.
     """
 
@@ -42,12 +39,10 @@ class Evidence:
 
     @property
     def place(self) -> str:
-        """The place that the figures or the log name; '' where they name none."""
         return place_of(self.failures[0]) if self.failures else ""
 
     @property
     def platform(self) -> str:
-        """Whose text it is, `tpu`; '' where that cannot be told."""
         return self.failures[0].platform if self.failures else ""
 
 
@@ -71,11 +66,6 @@ def oom(log: str | Path | Iterable[str], report: Report | None = None) -> OomRep
 
 
 def evidence_of_path(path: Path) -> Evidence:
-    """Return what a file with a log, or a folder with a dump, says.
-
-    Raises:
-      JaxresidError: As `oom`.
-    """
     if path.is_dir():
         return _of_dump(path)
     with contextlib.closing(lines_of(path)) as lines:
@@ -83,11 +73,6 @@ def evidence_of_path(path: Path) -> Evidence:
 
 
 def _of_dump(folder: Path) -> Evidence:
-    """Return what a dump says of the program in it that needs most.
-
-    Raises:
-      JaxresidError: As `oom`.
-    """
     try:
         failure, count = read_dump(folder)
     except OSError as e:
@@ -104,11 +89,6 @@ def _of_dump(folder: Path) -> Evidence:
 
 
 def evidence_of_lines(lines: Iterable[str]) -> Evidence:
-    """Return what the lines of a log say.
-
-    Args:
-      lines: the lines; they are read once, and a log of any length fits.
-    """
     log = read_log(lines)
     notes = [*log.notes]
     if not log.failures and log.not_failures:
@@ -125,8 +105,6 @@ def reported(
     """Return the report of the lack of memory that says most.
 
     Args:
-      evidence: what a log or a dump says.
-      report: as in `oom`.
       names: what commands are written with; None: what the log and the report name.
     """
     if not evidence.failures:
@@ -177,7 +155,6 @@ def reported(
 
 
 def _trace(report: Report) -> OomTrace:
-    """Return what a report says of the memory of its program."""
     peak = report.peak
     return OomTrace(
         report.place.name,

@@ -53,11 +53,6 @@ def ways_out(
     """Return what to try, in order: only what the figures of the log speak for.
 
     Args:
-      cause: what filled the memory.
-      failure: what the log says.
-      parts: what the program's memory is made of.
-      buffers: its largest buffers.
-      names: what the commands are written with.
       from_dump: whether all this was read from a dump, so that another tells nothing new.
       report: the report of the target; None where it is not known.
     """
@@ -82,7 +77,6 @@ class _Ways:
         self._report = report
 
     def of(self, cause: OomCause) -> Iterator[WayOut]:
-        """Yield the ways out of a lack of memory with this cause."""
         if cause == "padding":
             nbytes = self._parts.padding_nbytes or sum(b.padding_nbytes for b in self._buffers)
             yield WayOut("shapes", self._jaxresid("compile", self._names.target), nbytes)
@@ -144,7 +138,6 @@ class _Ways:
         return not self._buffers and not self._from_dump
 
     def _finding(self) -> Iterator[WayOut]:
-        """Yield what the report proposes, where that lowers the estimated peak by much."""
         peak = None if self._report is None else self._report.peak
         if self._report is None or peak is None:
             return
@@ -153,7 +146,6 @@ class _Ways:
             yield WayOut("finding", self._jaxresid("check", self._names.target), saved)
 
     def _donation(self) -> Iterator[WayOut]:
-        """Yield that outputs could take over arguments, where that would save much."""
         parts, need = self._parts, self._failure.required_nbytes or 0
         given = min(parts.output_nbytes or 0, parts.argument_nbytes or 0)
         if given and given >= _MUCH * need:
@@ -176,7 +168,6 @@ class _Ways:
         yield WayOut("live-arrays", _SUM, self._failure.pool.in_use_nbytes)
 
     def _can_grow(self) -> bool:
-        """Return whether JAX might be given more of the GPU than it had."""
         pool = self._failure.pool
         if pool.limit_nbytes is None or pool.device_nbytes is None:
             return True
@@ -190,7 +181,6 @@ class _Ways:
         return max(round(taken - _LIBRARIES_FRACTION, 2), 0.1)
 
     def _differentiates(self) -> bool | None:
-        """Return whether the program takes gradients; None where nothing says."""
         if self._report is not None and not self._report.target.has_gradient:
             return False
         names = [buffer.op_name for buffer in self._failure.buffers if buffer.op_name]
@@ -210,10 +200,7 @@ class _Ways:
     def _planned(
         self, kind: WayOutKind, target: str | None, nbytes: int | None = None
     ) -> Iterator[WayOut]:
-        """Yield the plan of a target, where it has such inputs and something to fit into.
-
-        Without a size in the log that is the memory of the place.
-        """
+        """Without a size in the log the plan is for the memory of the place."""
         capacity = self._failure.capacity_nbytes or self._failure.pool.limit_nbytes
         if target is None or (capacity is None and self._names.place == "cpu"):
             return
@@ -222,7 +209,6 @@ class _Ways:
 
 
 def _saved(finding: Finding) -> int:
-    """Return by how much the change that a finding proposes lowers the estimated peak."""
     before, after = (finding.measured.get(f"peak_{name}nbytes") for name in ("before_", ""))
     return before - after if isinstance(before, int) and isinstance(after, int) else 0
 

@@ -29,7 +29,6 @@ class Results:
     """A results file that only this process writes, made by `open`.
 
     Attributes:
-      path: The path of the file.
       rows: The rows that were in it, by key; of several rows with one key, the last.
       warnings: What was wrong with it.
     """

@@ -59,7 +59,6 @@ class Grid:
     """The grid of a sweep: every combination of these is compiled.
 
     Attributes:
-      on: The places.
       policies: `none`, `as-written`, names as a comparison prints them, or `module:policy`.
       batches: The batch sizes; empty means the inputs as they are.
       at: Where the policies go, as for `compare`.
@@ -183,15 +182,7 @@ def swept(
     results: Results | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
-    """Run a sweep and return its rows in the order of the grid, as `sweep` does.
-
-    Args:
-      trace: Traces the function at a batch size; None means with its inputs as they are.
-      grid: What to combine.
-      settings: How to compile.
-      results: The results file to continue from and to append to; None means no file.
-      progress: Called with a text that says what is being done.
-    """
+    """Run a sweep and return its rows in the order of the grid, as `sweep` does."""
     run = _SweepRun(trace, grid, settings, results, progress or (lambda _: None))
     found = {(r.on, r.policy, r.batch): r for r in run.rows()}
     assert run.subject is not None
@@ -268,11 +259,6 @@ class _SweepRun:
         self._total = len(self.on) * len(self.policies) * max(1, len(grid.batches))
 
     def rows(self) -> Iterator[SweepRow]:
-        """Yield the results as they become known.
-
-        Raises:
-          JaxresidError: As `sweep`.
-        """
         settings = self._settings
         done = compile_jobs(
             _SizedJobs(self._jobs(), self._total),
@@ -329,11 +315,7 @@ class _SweepRun:
                 self._fail(self._rows(policy, batch, self._grid.at or ""), str(error))
 
     def _target(self, traced: Subject, variants: Variants) -> PolicyTarget:
-        """Return where the policies go; a program without a gradient is compiled as it is.
-
-        Raises:
-          InputsError: There is no such place, or a policy is asked for that changes nothing.
-        """
+        """A program without a gradient is compiled as it is."""
         if traced.target.has_gradient:
             return policy_target(variants.places(), self._grid.at, traced.residuals)
         if self._grid.at is not None or self._grid.policies not in (POLICIES, (WRITTEN,), (NONE,)):
@@ -424,7 +406,6 @@ class _SweepRun:
 
 
 def _lowered(variant: Variant, platform: str) -> LoweredModule | str:
-    """Return the lowered program, or the reason why there is none."""
     try:
         return lowered(variant.trace, platform)
     except JaxresidError as e:

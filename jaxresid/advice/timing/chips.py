@@ -16,7 +16,7 @@ _TERA = 1e12
 
 @dataclass(frozen=True, slots=True)
 class FigureSource:
-    """Where figures were read: which figures, and the page."""
+    """Which figures were read on which page."""
 
     figures: str
     url: str
@@ -337,7 +337,6 @@ def chip_of(place: Place) -> Chip | None:
 
 
 def places_with_rates() -> tuple[str, ...]:
-    """Return the places whose chip has known figures."""
     return tuple(
         f"{'tpu' if chip.title.startswith('Google') else 'gpu'}:{chip.name}" for chip in CHIPS
     )

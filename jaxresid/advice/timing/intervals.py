@@ -21,24 +21,13 @@ from jaxresid.xla.places import Place
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was told of the programs of a place.
-
-    Attributes:
-      has_loop: whether these have a loop; None: some do.
-      basis: what told it.
-    """
+    """What was told of the programs of a place; `has_loop` is None where some have one."""
 
     has_loop: bool | None
     basis: TimeBasis
 
 
 def time_basis(place: Place, *, has_loop: bool) -> TimeBasis | None:
-    """Return what times on a place were held against; None where nothing was.
-
-    Args:
-      place: the place.
-      has_loop: whether the program has a loop.
-    """
     return next(
         (
             each.basis
@@ -50,7 +39,6 @@ def time_basis(place: Place, *, has_loop: bool) -> TimeBasis | None:
 
 
 def time_basis_of(variant: Variant, place: Place) -> TimeBasis | None:
-    """Return what times of a program on a place were held against; None where nothing was."""
     return time_basis(place, has_loop=kind_of(variant.lowered.program).has_loop)
 
 
@@ -60,9 +48,6 @@ def time_interval(
     """Return the interval around a program's time over that of the same without checkpoints.
 
     Args:
-      found: the estimated time of the program.
-      plain: that without checkpoints.
-      basis: what such times were held against; None: nothing.
       is_split: whether it runs on several devices, of whose communication nothing was told.
 
     Returns:
@@ -88,7 +73,6 @@ def checked_on() -> tuple[str, ...]:
 
 @functools.cache
 def checked() -> tuple[Checked, ...]:
-    """Return everything that times were held against."""
     text = resources.files(__package__).joinpath("intervals.json").read_text(encoding="utf-8")
     return tuple(
         Checked(

@@ -82,7 +82,6 @@ class Seconds:
 
 
 def seconds(lowered: Lowered, chip: Chip) -> Seconds:
-    """Return the estimated time of a program on a chip, in seconds."""
     walk = _TimeEstimator(chip, lowered.profile, lowered.program.trips)
     found = walk.block(lowered.program.block, lowered.block, lowered.ops)
     return Seconds(
@@ -118,7 +117,6 @@ def eqn_seconds(eqn: Eqn, chip: Chip) -> float:
 
 
 def transfer_seconds(nbytes: int, chip: Chip) -> float:
-    """Return the seconds that bytes take between device and host memory, one way."""
     return nbytes / chip.host_rate
 
 
@@ -139,7 +137,6 @@ def exchange_seconds(exchange: Collective, chip: Chip) -> float | None:
 
 
 def _matmul_seconds(eqn: Eqn, cost: Cost, dtype: str, chip: Chip) -> float | None:
-    """Return the seconds of an eqn's dots and convolutions; None if the chip's rate is unknown."""
     rate = chip.matmul_rate(dtype, _precision(eqn))
     return None if rate is None else (cost.matmul_flops + cost.conv_flops) / rate
 
@@ -202,8 +199,6 @@ class _TimeSum:
 
 @dataclass(slots=True)
 class _TimeEstimator:
-    """A walk through one program on one chip."""
-
     chip: Chip
     profile: Profile
     trips: WhileTrips
@@ -263,7 +258,6 @@ class _TimeEstimator:
         return total
 
     def _bodies(self, kernel: Op, op: Op) -> tuple[_TimeSum, int]:
-        """Return the times of a loop's body with its trips, or of a cond's slower branch."""
         self._hosted |= entering(op, self._hosted)
         trips = self._trips(op)
         each = []
@@ -289,7 +283,6 @@ class _TimeEstimator:
         return once, trips
 
     def _trips(self, op: Op) -> int:
-        """Return the trips of a loop; 1 for what is none, or where they are not known."""
         if op.nest is None:
             return 1
         if op.nest.length is not None:
@@ -332,7 +325,6 @@ class _TimeEstimator:
         same: Mapping[Value, Value],
         arrays: Mapping[Value, int],
     ) -> _TimeSum:
-        """Return the times of a kernel: of all that leads from arrays to its result."""
         matmul, ops, taken = 0.0, 0, 0
         read: set[Value] = set()
         if maker is None:  # a copy; of a literal nothing is read, as a cond's branch may return one
@@ -391,7 +383,6 @@ class _TimeEstimator:
 
 
 def _taken_nbytes(op: Op) -> int:
-    """Return the bytes of the part of its first operand that an op reads or writes."""
     if op.name in TAKES:
         return op.results[0].nbytes
     if op.name in PUTS:

@@ -22,10 +22,7 @@ class Allocation:
     """A piece of memory.
 
     Attributes:
-      index: its number.
-      nbytes: its bytes.
       color: XLA's memory space, 0 the device's.
-      kind: `argument`, `constant`, `output`, `temporary`.
       is_thread_local: whether it is of one thread, on a CPU or within a kernel.
       is_given_away: whether it is an argument's that an output takes over.
       offsets: where in it each of its values lies, by the values' numbers.
@@ -42,13 +39,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class LogicalValue:
-    """A value that lies in memory.
-
-    Attributes:
-      nbytes: its bytes, padding included.
-      instruction: the id of the instruction that defines it.
-      index: which element of that instruction's result it is.
-    """
+    """A value that lies in memory; its bytes have its padding."""
 
     nbytes: int
     instruction: int
@@ -57,23 +48,13 @@ class LogicalValue:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A buffer assignment.
-
-    Attributes:
-      allocations: the pieces of memory.
-      values: the values by their numbers.
-    """
+    """Pieces of memory, and the values in them by their numbers."""
 
     allocations: tuple[Allocation, ...]
     values: dict[int, LogicalValue]
 
 
 def assignment_of_proto(data: bytes) -> Assignment:
-    """Read a BufferAssignmentProto.
-
-    Raises:
-      ValueError: The bytes are not one.
-    """
     message = Message.read(data)
     values = {}
     for logical in message.messages(1):
@@ -98,15 +79,6 @@ def _allocation(proto: Message) -> Allocation:
 
 
 def assignment_of_text(text: str, module: HloModule) -> Assignment:
-    """Read the text that `xla_dump_to` writes beside a module's.
-
-    Args:
-      text: the text.
-      module: the module that it is of, whose instructions it names.
-
-    Raises:
-      ValueError: It is no buffer assignment.
-    """
     if not text.lstrip().startswith("BufferAssignment:"):
         raise ValueError("no buffer assignment")
     ids = {i.name: i.id for i in module.instructions.values()}

@@ -31,7 +31,6 @@ class LiveBuffers:
       nbytes: the bytes of all that are live at the peak on the device; None: not known.
       allocated_nbytes: the bytes of all allocations on the device: arguments, outputs, temporaries,
         constants, and the gaps between them; what XLA compares with the device's memory.
-      notes: why there is nothing.
     """
 
     buffers: tuple[PeakBuffer, ...] = ()
@@ -42,8 +41,6 @@ class LiveBuffers:
 
 @dataclass(frozen=True, slots=True)
 class _LogicalBuffer:
-    """A logical buffer: where it is, from when to when, and what makes it."""
-
     slot: tuple[int, int]
     nbytes: int
     start: int
@@ -61,11 +58,6 @@ def buffers(module: bytes, assignment: bytes, platform: str) -> LiveBuffers:
     at the peak, but that leaves out the bodies of loops. So the lifetimes are followed here: from
     the instruction that makes a value to the last that reads it, in the order of the schedule,
     loops in place.
-
-    Args:
-      module: an HloModuleProto, optimized and scheduled.
-      assignment: its BufferAssignmentProto, empty where there is none.
-      platform: `cpu`, `cuda`, `tpu`.
     """
     if not assignment:
         return LiveBuffers(notes=("this compiler does not report its buffers",))
@@ -76,18 +68,10 @@ def buffers(module: bytes, assignment: bytes, platform: str) -> LiveBuffers:
 
 
 def live_buffers(read: hlo.HloModule, assignment: Assignment, platform: str) -> LiveBuffers:
-    """Return the buffers that are live at the peak.
-
-    Args:
-      read: the module, optimized and scheduled.
-      assignment: which memory its values have.
-      platform: `cpu`, `cuda`, `tpu`.
+    """Return the buffers that are live at the peak of an optimized and scheduled module.
 
     Raises:
-      ValueError: the two do not belong together.
-      IndexError: as `ValueError`.
-      KeyError: as `ValueError`.
-      StopIteration: as `ValueError`.
+      ValueError, IndexError, KeyError, StopIteration: the two do not belong together.
     """
     device = _DEVICE[platform]
     memories = {**dict.fromkeys(device, "device"), _HOST: "host"}
@@ -135,7 +119,6 @@ def _held_at(values: list[_LogicalBuffer], now: int) -> list[_LogicalBuffer]:
 def _values(
     read: hlo.HloModule, assignment: Assignment, memories: Mapping[int, str]
 ) -> list[_LogicalBuffer]:
-    """Return the arrays of an assignment that are in one of the memories."""
     places = _places(assignment, memories)
     defined = frozenset((value.instruction, value.index) for value in assignment.values.values())
     lifetimes = _Lifetimes(read, defined)
@@ -158,7 +141,6 @@ def _values(
 def _places(
     assignment: Assignment, memories: Mapping[int, str]
 ) -> dict[int, tuple[tuple[int, int], BufferKind, str]]:
-    """Map each logical buffer to its allocation with its offset there, its kind, and its memory."""
     return {
         number: ((each.index, offset), each.kind, memories[each.color])
         for each in assignment.allocations
@@ -261,7 +243,6 @@ class _Lifetimes:
 
 
 def _operand(caller: hlo.Instruction, parameter: hlo.Instruction, computation: int) -> int:
-    """Return which operand of a caller a parameter of its computation stands for."""
     if caller.opcode == "while":
         return 0
     if caller.opcode == "conditional":
@@ -274,7 +255,6 @@ _PASSING = ("get-tuple-element", "tuple", "bitcast", "optimization-barrier")
 
 
 def _leaves(shape: hlo.Shape) -> Iterator[tuple[int, ...]]:
-    """Yield the index of every array in a shape."""
     if shape.dtype:
         yield ()
     for n, element in enumerate(shape.elements):

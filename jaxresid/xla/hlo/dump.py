@@ -13,7 +13,6 @@ from jaxresid.xla.hlo.wire import Message
 
 
 def flags(folder: str) -> dict[str, str | bool]:
-    """Return the compile options that dump into a folder."""
     return {"xla_dump_to": folder, "xla_dump_hlo_as_proto": True}
 
 

@@ -15,7 +15,6 @@ def memory_stats(assignment: bytes, platform: str = "cuda") -> dict[str, int]:
     0.0.52's own figure for temporaries is 15,872 bytes higher, whatever the program.
 
     Args:
-      assignment: a BufferAssignmentProto.
       platform: what it is of; the memory that a TPU has on the chip does not count.
 
     Raises:

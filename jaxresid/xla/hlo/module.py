@@ -88,15 +88,9 @@ class Instruction:
     """One instruction of a computation.
 
     Attributes:
-      id: its id.
-      opcode: its opcode, `dot`.
-      shape: the shape of its result.
       operands: the ids of the instructions that it reads.
       called: the ids of the computations that it calls.
       index: the element of a get-tuple-element, the number of a parameter.
-      op_name: the op name in its metadata; '' where it has none.
-      file: the file in its metadata; '' where it has none.
-      line: the line in its metadata; 0 where it has none.
       config: the backend's config, JSON.
       literal: the integer of a scalar constant; None for others.
       direction: the direction of a comparison, `LT`.
@@ -138,12 +132,10 @@ class HloModule:
 
     @cached_property
     def instructions(self) -> Mapping[int, Instruction]:
-        """The instructions by id."""
         return {i.id: i for body in self.computations.values() for i in body}
 
     @cached_property
     def home(self) -> Mapping[int, int]:
-        """The computation that each instruction is in, by ids."""
         return {i.id: name for name, body in self.computations.items() for i in body}
 
     @cached_property
@@ -157,11 +149,6 @@ class HloModule:
 
 
 def module(data: bytes) -> HloModule:
-    """Read an HloModuleProto.
-
-    Raises:
-      ValueError: the bytes are not one.
-    """
     message = Message.read(data)
     frames = _frames(message.message(17))
     order = {

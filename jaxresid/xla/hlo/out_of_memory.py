@@ -33,9 +33,6 @@ class OutOfMemory:
     Attributes:
       required_nbytes: the bytes that the program needs on one device: arguments, outputs,
         temporaries; None where the message does not say.
-      capacity_nbytes: the bytes that there are; None where the message does not say.
-      buffers: the largest buffers, where the message lists them.
-      notes: what is not exact about the figures.
     """
 
     required_nbytes: int | None

@@ -39,11 +39,6 @@ class _Computation:
 
 
 def module_of_text(text: str) -> HloModule:
-    """Read a module from its text.
-
-    Raises:
-      ValueError: It is none, or is not whole.
-    """
     return _Reader().read(text)
 
 
@@ -78,7 +73,6 @@ class _Reader:
         return self._module(entry)
 
     def _take(self, computation: _Computation, name: str, text: str, *, is_root: bool) -> None:
-        """Take in an instruction, given its text after the name."""
         shape, at = _shape(text, 0, 0)
         opcode, _, rest = text[at:].lstrip().partition("(")
         end = _closing(rest)
@@ -229,7 +223,6 @@ def _shape(text: str, at: int, depth: int) -> tuple[Shape, int]:
 
 
 def _skip(text: str, at: int) -> int:
-    """Return the place after commas, spaces and comments."""
     while at < len(text):
         if text[at] in ", ":
             at += 1
@@ -241,7 +234,6 @@ def _skip(text: str, at: int) -> int:
 
 
 def _closing(text: str) -> int:
-    """Return where the parenthesis closes that was opened before a text."""
     depth = 1
     for at, char in enumerate(text):
         depth += (char == "(") - (char == ")")
@@ -251,12 +243,10 @@ def _closing(text: str) -> int:
 
 
 def _operands(text: str) -> tuple[str, ...]:
-    """Return the names of operands, which may have their shapes before them."""
     return tuple(name for part in _parts(text) if (name := _bare(part)))
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Yield the parts of a text between commas that are in no brackets."""
     depth, start = 0, 0
     for at, char in enumerate(text):
         depth += (char in "([{") - (char in ")]}")

@@ -49,7 +49,6 @@ class _Lines:
     Attributes:
       frames: the lines of each stack, innermost first; their numbers count from 1.
       named: the lines, innermost first, of the instructions with an op name.
-      made: the instructions by name.
     """
 
     frames: tuple[tuple[Line, ...], ...] = ()
@@ -70,7 +69,6 @@ def messages(
     """Return what a compiler says that bears on memory, equal messages once; never raises.
 
     Args:
-      log: what it wrote to its log.
       module: the HloModuleProto that it made, which tells the lines of what the log names, and what
         was made to be computed again; empty where there is none.
       numbers_frames: whether the stack frames in the log are numbered as those of the module.
@@ -103,7 +101,6 @@ def _lines(module: hlo.HloModule) -> _Lines:
 
 
 def _logged(line: str, lines: _Lines) -> Iterator[CompilerMessage]:
-    """Yield what a line of a log says that bears on memory."""
     if found := _RESHARDING.search(line):
         shape = _shape(found["operation"])
         whole = _whole(shape, found["held"])
@@ -141,7 +138,6 @@ def _operation(
     shape: hlo.Shape | None,
     lines: _Lines,
 ) -> CompilerMessage:
-    """Return the message about an HLO instruction, given its text, and the array that it moves."""
     op_name = _first(r'\bop_name="([^"]*)"', operation)
     file = _first(r'\bsource_file="([^"]*)"', operation)
     (file, at), *callers = (
@@ -191,7 +187,6 @@ def _recomputed(module: hlo.HloModule) -> Iterator[CompilerMessage]:
 
 
 def _shape(operation: str) -> hlo.Shape | None:
-    """Return the shape of an instruction's array, given its text; None where it has no array."""
     found = re.search(r" = (\w+\[[\d,]*\])", operation)
     return None if found is None else hlo.shape_of(found[1])
 

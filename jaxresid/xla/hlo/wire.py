@@ -15,11 +15,6 @@ class Message:
 
     @classmethod
     def read(cls, data: bytes) -> Self:
-        """Read a message.
-
-        Raises:
-          ValueError: the bytes are no message.
-        """
         found: dict[int, list[int | bytes]] = {}
         for number, value in _values(data):
             found.setdefault(number, []).append(value)
@@ -51,11 +46,9 @@ class Message:
         return self.data(number).decode("utf-8", "replace")
 
     def message(self, number: int) -> Message:
-        """Return the last value of a field that is a message, an empty one where it is absent."""
         return Message.read(self.data(number))
 
     def messages(self, number: int) -> Iterator[Message]:
-        """Yield the values of a repeated field of messages."""
         for value in self.fields.get(number, ()):
             if isinstance(value, int):
                 raise ValueError(f"field {number} is an integer")

@@ -37,9 +37,6 @@ class _Program:
 
     Attributes:
       stem: the path of its files, without what tells them apart.
-      module: the optimized module.
-      assignment: its buffer assignment.
-      platform: `cpu`, `cuda`, `tpu`.
     """
 
     stem: str
@@ -85,11 +82,6 @@ def _is_readable(path: Path) -> bool:
 
 
 def _program(file: Path) -> _Program:
-    """Read a program.
-
-    Raises:
-      ValueError: Its files are not what they are named.
-    """
     if file.name.endswith(".hlo.pb"):
         stem = file.name.removesuffix(".hlo.pb")
         message = Message.read(file.read_bytes())
@@ -113,7 +105,6 @@ def _platform(file: Path, stem: str) -> str:
 
 
 def _failure(program: _Program, folder: Path) -> Failure:
-    """Return what a program needs, as a lack of memory."""
     live: LiveBuffers = live_buffers(program.module, program.assignment, program.platform)
     base = program.stem.removesuffix(".after_optimizations")
     ran_out = (folder / f"{base}.oom_intermediate_module.txt").exists()
@@ -146,7 +137,6 @@ def _parts(program: _Program) -> OomParts:
 
 
 def _place(program: _Program, folder: Path, base: str) -> str:
-    """Return the place that a program was compiled for; '' where the dump does not say."""
     if program.platform == "tpu":
         found = _TPU.search(_text(folder / f"{base}.target_arguments.txt"))
         key = (found[1], found[2] or "") if found else ("", "")

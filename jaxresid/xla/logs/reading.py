@@ -60,11 +60,9 @@ class _Process:
         self.function: UserFunction | None = None
 
     def open(self) -> bool:
-        """Return whether the last lines were about a lack of memory."""
         return bool(self.lines)
 
     def is_other(self, asked: int | None, needs: int | None) -> bool:
-        """Return whether a sentence is about another lack of memory than the lines before it."""
         if _differ(asked, self.asked) or _differ(needs, self.needs):
             return True
         alone = self.needs if asked is not None else self.asked if needs is not None else None
@@ -72,11 +70,7 @@ class _Process:
 
 
 def read_log(lines: Iterable[str]) -> Log:
-    """Return the lacks of memory that a log tells of.
-
-    Args:
-      lines: its lines; a log of any length is read in one pass, and little of it is kept.
-    """
+    """Return the lacks of memory that a log tells of."""
     reader = _Reader()
     for line in lines:
         reader.read(line)
@@ -97,7 +91,6 @@ class _Reader:
         self._before = ""
 
     def read(self, raw: str) -> None:
-        """Take in a line of the log, as it is."""
         self._lines += 1
         before, self._before = self._before, raw
         if " of size " in raw and self._process(self._last).pool.read(raw):
@@ -153,7 +146,6 @@ class _Reader:
             self._hints[" ".join(line.text.split())[:_HINT_LENGTH]] = None
 
     def log(self) -> Log:
-        """Return all that was found."""
         for name, process in self._processes.items():
             self._close(name, process)
         failures = _merged(self._found)
@@ -214,7 +206,6 @@ def _whole(lines: list[Line]) -> list[str]:
 
 
 def _is_open(text: str) -> bool:
-    """Return whether a quotation in a line has no end."""
     return text.count('"') % 2 == 1 and re.search(r'\w="', text) is not None and len(text) < 20_000
 
 

@@ -131,12 +131,7 @@ def needed(line: str) -> int | None:
 
 
 def parse_failure(lines: Sequence[str], pool: OomPool) -> Failure | None:
-    """Return the lack of memory that some lines of a log are about; None if they are about none.
-
-    Args:
-      lines: the lines, without prefixes, those together that a terminal broke.
-      pool: what the log says of the allocator.
-    """
+    """Return the lack of memory that some lines of a log are about; None if they are about none."""
     text = "\n".join(lines)
     sentence = next((line for line in lines if OPENS.search(line)), "")
     if _HOST.search(text) and not REQUEST.search(text):

@@ -64,7 +64,6 @@ class CompileCache:
     directory at once. Nothing is touched before the first use.
 
     Args:
-      directory: where the entries are.
       limit_nbytes: the bytes that all entries may take together; the ones that were not used for
         the longest time make room.
     """
@@ -157,11 +156,6 @@ def _head(name: str, body: bytes) -> Mapping[str, str]:
 
 
 def _decoded(data: bytes, name: str) -> Compilation:
-    """Return the result in what `_encoded` gave.
-
-    Raises:
-      ValueError, TypeError, KeyError: it is something else.
-    """
     head, _, body = data.partition(b"\n")
     if json.loads(head) != _head(name, body):
         raise ValueError("the entry is not the one that was written")
@@ -173,7 +167,6 @@ def _decoded(data: bytes, name: str) -> Compilation:
 
 
 def _is_sound(found: Compilation) -> bool:
-    """Return whether a result can be one that was put: it has no error and no size below 0."""
     sizes = [*found.stats.values(), found.required_nbytes, found.capacity_nbytes, found.live_nbytes]
     sizes += [buffer.nbytes for buffer in found.buffers]
     sizes += [n for op in found.collectives for n in (op.nbytes, op.count)]
@@ -182,11 +175,6 @@ def _is_sound(found: Compilation) -> bool:
 
 
 def _of_this_version(compiler: str) -> bool:
-    """Return whether a compiler is one that the key was made with.
-
-    Args:
-      compiler: its version, as `jaxlib 0.10.2, libtpu 0.0.52`.
-    """
     for part in compiler.split(","):
         package, _, version = part.strip().partition(" ")
         if package in _COMPILERS and version != _version(package):
@@ -221,10 +209,6 @@ def _version(package: str) -> str | None:
 
 @functools.cache
 def _machine() -> tuple[object, ...]:
-    """Return the properties of this machine that the compilers depend on.
-
-    The compilers are not loaded for it.
-    """
     memory = None
     with suppress(AttributeError, OSError, ValueError):
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -236,7 +220,6 @@ def _machine() -> tuple[object, ...]:
 
 
 def _processor() -> str:
-    """Return the model of the processor."""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         for line in file:
             if line.startswith("model name"):

@@ -96,14 +96,12 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self._process.pid
 
     def ask(self, message: Any, watch: Callable[[], None] | None = None) -> Any:
         """Return the answer to a message.
 
         Args:
-          message: the message, which is pickled.
           watch: is called ten times a second meanwhile; what it raises is raised, and the child can
             then only be closed.
 
@@ -209,7 +207,6 @@ def serve(answer: Callable[[Any], Any], reason: Callable[[BaseException], str] =
     """Answer messages in the child process until nobody asks any more.
 
     Args:
-      answer: returns the result for a message.
       reason: returns what is said of an exception that `answer` raises.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)

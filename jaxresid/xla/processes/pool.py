@@ -41,7 +41,6 @@ _ENDING_S = 10.0
 
 
 def default_workers() -> int:
-    """Return how many compiles run at once on this machine by default."""
     return min(_MAX_WORKERS, os.cpu_count() or 1)
 
 
@@ -75,7 +74,6 @@ def compile_jobs(
         what does not depend on the machine is kept: what was compiled for a TPU that is not there.
       progress: is told what is compiled at the moment and since when, and of each compile that
         ends, which those are not whose result the cache had.
-      compiler: as for `execute`.
       until: when to end what still compiles, and to begin no more, by `time.monotonic`. A program
         that was compiled by then, but not with cuBLAS's matmuls, has that as `cublas_error`.
     """
@@ -138,14 +136,7 @@ def compile_jobs(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A job to do.
-
-    Attributes:
-      index: the index of the job that it is for.
-      job: the job.
-      first: that job and its result where this is the same with cuBLAS's matmuls; None where this
-        is that job.
-    """
+    """A job to do; `first` is the job and its result that this is to repeat with cuBLAS's matmuls."""
 
     index: int
     job: Job
@@ -153,11 +144,7 @@ class _Asked:
 
 
 class _ToDo:
-    """Jobs to do: those that are given, and those that follow from results.
-
-    Attributes:
-      again: the jobs that follow from results.
-    """
+    """Jobs to do: those that are given, and those that follow from results."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self.again: deque[_Asked] = deque()
@@ -183,8 +170,6 @@ class _ToDo:
         """Yield the result of a job with its index, or nothing where more has to be compiled.
 
         Args:
-          asked: the job.
-          found: its result.
           cache: where an answer is kept in the place of an error, which is not.
         """
         job = None if asked.first is not None else autotuning.job_left(asked.job, found)
@@ -207,18 +192,6 @@ def _answer(asked: _Asked, found: Compilation) -> Compilation:
 
 @dataclass(slots=True)
 class _PendingJob:
-    """A job that is with the executor.
-
-    Attributes:
-      job: the job.
-      asked: what it is for, and what equal jobs are for.
-      cache: where its result is kept.
-      future: its future; None before it was given to the executor.
-      submitted_at: when it was given to the executor.
-      began_at: when it began, as far as the executor tells; Dask's tells when it is over.
-      note: a note to add to its result.
-    """
-
     job: Job
     asked: list[_Asked]
     cache: CompileCache | None
@@ -229,8 +202,6 @@ class _PendingJob:
 
 
 class _Executions:
-    """The jobs that are with an executor, by key, and how they come back."""
-
     def __init__(self, executor: Executor | None, workers: int | None, compiler: str) -> None:
         self.pending: dict[str, _PendingJob] = {}
         self._compiler = compiler
@@ -271,7 +242,6 @@ class _Executions:
         self.pending[name] = pending_job
 
     def completed(self, timeout_s: float) -> Iterator[tuple[str, _PendingJob, Compilation]]:
-        """Yield the jobs that have ended, after waiting up to a time for the first of them."""
         futures = [
             pending_job.future for pending_job in self.pending.values() if pending_job.future
         ]
@@ -297,7 +267,6 @@ class _Executions:
             yield name, pending_job, found
 
     def close(self) -> None:
-        """End what can be ended from here, and wait until it has."""
         self._stop.set()
         futures = [flight.future for flight in self.pending.values() if flight.future]
         for future in futures:
@@ -337,11 +306,6 @@ class _GuardThreads(Executor):
 
 
 def _result(future: Future[Compilation]) -> Compilation:
-    """Return the result of a future; where the worker was lost, a transient error.
-
-    Raises:
-      BrokenExecutor: the executor broke.
-    """
     try:
         error = future.exception()
     except CancelledError:

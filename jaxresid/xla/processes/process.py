@@ -39,7 +39,6 @@ def execute(
     compile can take more than its limit for a moment.
 
     Args:
-      job: the compile.
       compiler: `module:function`, from a Job to a Compilation; imported in the child.
       stop: once it is set the compile is given up.
     """
@@ -94,8 +93,6 @@ def _executed(job: Job, compiler: str, stop: threading.Event | None, scratch: st
 
 
 def serve(compiler: str) -> None:
-    """Answer jobs in the child process."""
-
     def answer(job: Job) -> Compilation:
         module, _, function = compiler.partition(":")
         try:

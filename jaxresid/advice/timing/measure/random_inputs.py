@@ -28,9 +28,7 @@ class LeafRecipe:
     Attributes:
       kind: `normal`, `bool` or `bits` at random; `key` split off a seed; `array`, `keys` or
         `number` as given in `value`.
-      shape: The shape of the leaf.
       dtype: The name of its dtype; for keys, that of their implementation.
-      host: Whether it lies in pinned host memory.
       weak: Whether its dtype gives way to others, as a Python number's does.
       value: The array (for keys their data) or the number.
     """
@@ -71,8 +69,6 @@ def make_leaves(recipes: Sequence[LeafRecipe], seed: int, *, nudged: bool = Fals
     has. A uint32 array that is as wide as a raw PRNG key is drawn as one.
 
     Args:
-      recipes: How to make each leaf.
-      seed: The seed of the random numbers.
       nudged: Whether floats are changed in their last bit, at random.
     """
     return [_leaf(draw, [seed, i], nudged) for i, draw in enumerate(recipes)]

@@ -39,7 +39,6 @@ class VariantToTime:
     """A variant that is to be measured.
 
     Attributes:
-      label: Its name.
       fun: A pure function, which JAX can trace, from the leaves of the arguments to those of the
         results, outputs and gradients.
     """
@@ -50,13 +49,7 @@ class VariantToTime:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The results of a measurement by label: a timing, or why there is none.
-
-    Attributes:
-      device: What the runs ran on.
-      timings: The timing of each run that did not fail.
-      errors: Why each of the others failed.
-    """
+    """Timings and errors by label, and the device that they are of."""
 
     device: str
     timings: Mapping[str, Timing]
@@ -78,16 +71,10 @@ def measured(
     """Time runs and compare the results of each with those of the baseline.
 
     Args:
-      runs: The variants; their labels differ.
-      baseline: The label of the run that the others are compared with.
       leaves: The leaves of the arguments: ShapeDtypeStructs, drawn at random (see
         `random_inputs.drawn`), or the arrays and numbers themselves.
-      paths: The names of the leaves.
-      rounds: How many rounds; in each, every run runs once, in an order that changes.
-      seed: The seed of the inputs and of the order.
       patience_s: Seconds after which no further round begins once there are 3.
       isolated: Whether they run in a process of their own; None means only on the CPU.
-      progress: Called with a text that says what is being done.
 
     Raises:
       InputsError: A leaf cannot be drawn at random.
@@ -161,7 +148,6 @@ class _Session:
         self._errors: dict[str, str] = {}
 
     def compare(self) -> None:
-        """Run each once and compare its results with the baseline's."""
         bench = self._running()
         self._device = bench.call("device")
         platform = jax_compat.import_jax().default_backend()
@@ -186,7 +172,6 @@ class _Session:
                     self._agreement[label] = error
 
     def time(self, rounds: int, patience_s: float) -> None:
-        """Run all that are left in rounds."""
         shuffle = random.Random(self._seed).shuffle
         start = time.monotonic()
         for n in range(rounds):

@@ -52,13 +52,10 @@ def error(
     no more than the tolerance have NaNs in the same places.
 
     Args:
-      arrays: The results of a run.
-      references: The results to compare them with.
       noise: For each array how far it moves when the inputs change in their last bit. Some are all
         rounding, as the gradient of a bias in front of a softmax is, 0 but for that; so a
         difference of 3 times the noise is always within the tolerance. (In a small transformer in
         float32, plain against checkpointed, differences came to 1.6 times the noise.)
-      tolerance: The relative difference that rounding explains.
     """
     errors: list[float] = []
     is_known = True

@@ -136,7 +136,7 @@ def compile_jobs(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A job to do; `first` is the job and its result that this is to repeat with cuBLAS's matmuls."""
+    """A job to do; `first` is the job and its result that it repeats with cuBLAS's matmuls."""
 
     index: int
     job: Job

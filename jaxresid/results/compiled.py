@@ -181,8 +181,8 @@ class Compiled(Shown):
     @property
     def needed_nbytes(self) -> int | None:
         """The larger of the peaks: what a device must have for it to fit; None: not known."""
-        known = [n for n in (self.peak_nbytes, self.cublas_peak_nbytes) if n is not None]
-        return None if self.cublas_error is not None else max(known, default=None)
+        peaks = [n for n in (self.peak_nbytes, self.cublas_peak_nbytes) if n is not None]
+        return None if self.cublas_error is not None else max(peaks, default=None)
 
     def needed_for(self, limit_nbytes: int | None) -> int | None:
         """Return `needed_nbytes`, for the question whether it fits a limit.
@@ -235,8 +235,8 @@ class CompiledReport(Result):
 
     def _headline(self) -> str:
         parts = []
-        for each in self.compiled:
-            fits = {True: " fits", False: " does not fit", None: ""}[each.fits]
-            parts.append("error" if each.error else peak_text(each.peak_nbytes) + fits)
+        for row in self.compiled:
+            fits = {True: " fits", False: " does not fit", None: ""}[row.fits]
+            parts.append("error" if row.error else peak_text(row.peak_nbytes) + fits)
         places = [place.name for place in self.places]
         return headline("CompiledReport", self.target, places, parts)

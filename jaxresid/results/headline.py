@@ -21,8 +21,8 @@ def headline(kind: str, target: Target, places: Iterable[str], parts: Iterable[s
     """
     names = list(places)
     on = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    said = ", ".join(part for part in parts if part)
-    return cut(f"<{kind} of {printable(target.name)} on {printable(on)}: {said}", LIMIT) + ">"
+    text = ", ".join(part for part in parts if part)
+    return cut(f"<{kind} of {printable(target.name)} on {printable(on)}: {text}", LIMIT) + ">"
 
 
 def peak_text(nbytes: int | None, interval: Interval | None = None, by: str = "") -> str:

@@ -100,8 +100,8 @@ def place_of_device(platform: str, kind: str, version: str) -> str | None:
         return None if name is None else f"tpu:{name}"
     if platform not in ("gpu", "cuda") or "rocm" in version.lower():
         return None
-    known = next((gpu for gpu in GPUS if f'"{kind}"' in gpu.target_config), None)
-    return "gpu" if known is None else f"gpu:{known.name}"
+    gpu = next((gpu for gpu in GPUS if f'"{kind}"' in gpu.target_config), None)
+    return "gpu" if gpu is None else f"gpu:{gpu.name}"
 
 
 def may_have_accelerator() -> bool:
@@ -119,7 +119,7 @@ def may_have_accelerator() -> bool:
 def _asked() -> tuple[str, str, str] | None:
     environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-P", "-c", _ASK],
             capture_output=True,
             text=True,
@@ -127,7 +127,7 @@ def _asked() -> tuple[str, str, str] | None:
             env=environment,
             check=True,
         )
-        platform, kind, version = json.loads(done.stdout.splitlines()[-1])
+        platform, kind, version = json.loads(process.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None
     return platform, kind, version

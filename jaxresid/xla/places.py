@@ -146,8 +146,8 @@ def topologies() -> tuple[Topology, ...]:
 
 def shapes_of(generation: str) -> tuple[str, ...]:
     """Return the known shapes of topologies of a TPU, `2x4`; none of what is no TPU."""
-    found = _GENERATIONS.get(generation)
-    return () if found is None else found.shapes
+    tpu = _GENERATIONS.get(generation)
+    return () if tpu is None else tpu.shapes
 
 
 def listed() -> tuple[tuple[str, int, int], ...]:
@@ -174,20 +174,20 @@ def parse_place(
       InputsError: the text is not a place, or those variables are set to what JAX refuses; the
         message tells what to write instead.
     """
-    found = _parsed(text)
-    if memory_fraction is not None and not found.target_config:
-        instead = f"; set {_FRACTION_VARIABLE}" if found.platform == "cuda" else ""
+    place = _parsed(text)
+    if memory_fraction is not None and not place.target_config:
+        instead = f"; set {_FRACTION_VARIABLE}" if place.platform == "cuda" else ""
         raise InputsError(
-            f"a memory fraction is of a GPU that is named, such as gpu:h100, not of {found.text}"
+            f"a memory fraction is of a GPU that is named, such as gpu:h100, not of {place.text}"
             f"{instead}"
         )
-    found = replace(found, margin_nbytes=margin_nbytes)
-    nbytes = found.memory_nbytes
+    place = replace(place, margin_nbytes=margin_nbytes)
+    nbytes = place.memory_nbytes
     if nbytes is None:
-        return found
-    if found.platform == "cuda":
+        return place
+    if place.platform == "cuda":
         nbytes = int(nbytes * (_fraction() if memory_fraction is None else memory_fraction))
-    return replace(found, memory_nbytes=max(nbytes - margin_nbytes, 0))
+    return replace(place, memory_nbytes=max(nbytes - margin_nbytes, 0))
 
 
 def for_devices(place: Place, count: int) -> Place:
@@ -202,9 +202,11 @@ def for_devices(place: Place, count: int) -> Place:
         return place
     if place.platform == "cuda":
         hosts = count // _GPUS_OF_A_HOST if count % _GPUS_OF_A_HOST == 0 else 1
-        each = count // max(hosts, 1)
-        shape = f":{hosts}x{each}" if hosts > 1 else f":{each}" if each > 1 else ""
-        return replace(place, text=place.text + shape, topology=f"1x{hosts}x{each}", devices=count)
+        per_host = count // max(hosts, 1)
+        shape = f":{hosts}x{per_host}" if hosts > 1 else f":{per_host}" if per_host > 1 else ""
+        return replace(
+            place, text=place.text + shape, topology=f"1x{hosts}x{per_host}", devices=count
+        )
     for it in topologies():
         if it.generation == place.chip and it.devices >= count:
             text = it.text if count > 1 else place.text
@@ -241,10 +243,10 @@ def why_unavailable(place: Place) -> str | None:
 def cuda_toolkit() -> str | None:
     """Return the folder of the wheel with CUDA's assembler; None where it is not installed."""
     try:
-        found = importlib.util.find_spec("nvidia.cuda_nvcc")
+        package = importlib.util.find_spec("nvidia.cuda_nvcc")
     except ModuleNotFoundError:
         return None
-    folders = () if found is None else found.submodule_search_locations or ()
+    folders = () if package is None else package.submodule_search_locations or ()
     return next((f for f in folders if os.path.isfile(os.path.join(f, "bin", "ptxas"))), None)
 
 
@@ -253,14 +255,14 @@ def _why_no_gpu() -> str | None:
     if jax is not None and _numbers(jax) < _GPU_SINCE:
         since = ".".join(map(str, _GPU_SINCE))
         return f"compiling for a GPU that is not there needs jax {since} or newer; this is {jax}"
-    found = {package: _installed(package) for package in _PLUGIN}
-    missing = [package for package, version in found.items() if version is None]
+    versions = {package: _installed(package) for package in _PLUGIN}
+    missing = [package for package, version in versions.items() if version is None]
     missing += [_ASSEMBLER] * (cuda_toolkit() is None)
     if missing:
         what = " and ".join(missing)
         return f"compiling for a GPU needs {what}, but no GPU; install it with: {GPU_EXTRA}"
-    if any(found[package] != jaxlib for package in _PLUGIN):
-        others = ", ".join(f"{package} {found[package]}" for package in _PLUGIN)
+    if any(versions[package] != jaxlib for package in _PLUGIN):
+        others = ", ".join(f"{package} {versions[package]}" for package in _PLUGIN)
         pinned = " ".join(f"{package}=={jaxlib}" for package in _PLUGIN)
         return f"{others} are not those of jaxlib {jaxlib}; install: pip install {pinned}"
     return None
@@ -310,7 +312,7 @@ def _gpu(text: str, rest: str) -> Place:
     config = _target_config(name) if _is_file(name) else ""
     gpu = _gpu_described(config) if config else _gpu_named(name.lower())
     if gpu is None:
-        names = nearest_first(name, (known.name for known in GPUS))
+        names = nearest_first(name, (gpu_known.name for gpu_known in GPUS))
         raise InputsError(
             f"{text!r}: unknown GPU {name!r}{did_you_mean(name, names)} (known:"
             f" {', '.join(names)}); another one by gpu:FILE, where FILE is XLA's description of it"
@@ -331,9 +333,9 @@ def _gpu(text: str, rest: str) -> Place:
             f"{text!r}: {count!r} is not a number of GPUs; write {written}:8, or {written}:2x8 for"
             " two hosts of eight"
         )
-    hosts, each = int(shape[1] or 1), int(shape[2])
+    hosts, per_host = int(shape[1] or 1), int(shape[2])
     return replace(
-        place, text=f"{written}:{count}", topology=f"1x{hosts}x{each}", devices=hosts * each
+        place, text=f"{written}:{count}", topology=f"1x{hosts}x{per_host}", devices=hosts * per_host
     )
 
 
@@ -368,9 +370,9 @@ def _target_config(file: str) -> str:
 def _gpu_described(config: str) -> Gpu:
     size = re.search(r"^\s*device_memory_size:\s*(\d+)", config, re.MULTILINE)
     title = re.search(r'^\s*device_description_str:\s*"([^"\n]*)"', config, re.MULTILINE)
-    known = title and next((gpu for gpu in GPUS if title[0] in gpu.target_config), None)
+    gpu = title and next((gpu for gpu in GPUS if title[0] in gpu.target_config), None)
     return Gpu(
-        known.name if known else "",
+        gpu.name if gpu else "",
         title[1] if title else "",
         int(size[1]) if size else None,
         config,
@@ -400,37 +402,38 @@ def _fraction() -> float:
 
 def _tpu(text: str, topology: str) -> Place:
     name, _, shape = topology.partition(":")
-    found = _GENERATIONS.get(name)
-    if found is None:
+    generation = _GENERATIONS.get(name)
+    if generation is None:
         raise InputsError(_not_a_tpu(text, name, shape))
-    nbytes = _nbytes(found.memory_gib)
+    nbytes = _nbytes(generation.memory_gib)
     if not shape:
         return Place(f"tpu:{name}", "tpu", name, memory_nbytes=nbytes)
     axes = [int(n) for n in shape.split("x")] if re.fullmatch(r"\d{1,4}(x\d{1,4})+", shape) else []
+    shapes = generation.shapes
     # libtpu takes 2x2 for 2x2x1 and the other way round; it divides by an axis of 0 and dies. A
     # host has one chip or two along each of the first two axes (0.0.52: so in 656 shapes).
     is_whole_hosts = all(n == 1 or (n and n % 2 == 0) for n in axes[:2])
-    is_flat = len(axes) < 3 or found.axes == 3 or axes[2] == 1
+    is_flat = len(axes) < 3 or generation.axes == 3 or axes[2] == 1
     if not axes or 0 in axes or len(axes) > 3 or not is_whole_hosts or not is_flat:
         raise InputsError(
-            f"{text!r}: {name} has no topology {shape!r}{did_you_mean(shape, found.shapes)} (known:"
-            f" {', '.join(nearest_first(shape, found.shapes))})"
+            f"{text!r}: {name} has no topology {shape!r}{did_you_mean(shape, shapes)} (known:"
+            f" {', '.join(nearest_first(shape, shapes))})"
         )
-    devices = math.prod(axes) * found.devices_per_chip
+    devices = math.prod(axes) * generation.devices_per_chip
     return Place(
         f"tpu:{name}:{shape}", "tpu", name, f"{name}:{shape}", devices, memory_nbytes=nbytes
     )
 
 
 def _not_a_tpu(text: str, name: str, shape: str) -> str:
-    known = ", ".join(nearest_first(name, _GENERATIONS))
+    names = ", ".join(nearest_first(name, _GENERATIONS))
     if not name:
-        return f"{text!r} does not say which TPU: write tpu:v5e (known: {known})"
+        return f"{text!r} does not say which TPU: write tpu:v5e (known: {names})"
     bare = name.partition("-")[0]
     if bare in _GENERATIONS or bare in _OTHER_NAMES:
         return f"{text!r}: write tpu:{_by_other_name(f'{name}:{shape}')}; {_LISTED}"
     near = did_you_mean(name, _GENERATIONS)
-    return f"{text!r}: unknown TPU {name!r}{near} (known: {known})"
+    return f"{text!r}: unknown TPU {name!r}{near} (known: {names})"
 
 
 def _by_other_name(topology: str) -> str:
@@ -438,11 +441,15 @@ def _by_other_name(topology: str) -> str:
     name, _, shape = topology.partition(":")
     name, _, count = name.partition("-")
     name = _OTHER_NAMES.get(name, name)
-    found = _GENERATIONS[name]
+    generation = _GENERATIONS[name]
     if count.isdecimal():
         # v5e and v6e are rented by the chip, the others by the core, of which a chip has two.
-        chips = int(count) if found.axes == 2 and found.devices_per_chip == 1 else int(count) // 2
-        shape = next((s for s in found.shapes if _chips(s) == chips), shape)
+        chips = (
+            int(count)
+            if generation.axes == 2 and generation.devices_per_chip == 1
+            else int(count) // 2
+        )
+        shape = next((s for s in generation.shapes if _chips(s) == chips), shape)
     return f"{name}:{shape}" if shape else name
 
 

@@ -48,11 +48,11 @@ def held(report: Report, limits: Limits) -> tuple[Held, ...]:
     Raises:
       InputsError: The peak has a limit and is not known: on a CPU, without the compiler.
     """
-    found = []
+    figures = []
     if limits.peak_nbytes is not None:
-        found.append(_held_peak(report, limits.peak_nbytes))
+        figures.append(_held_peak(report, limits.peak_nbytes))
     if limits.kept_nbytes is not None:
-        found.append(
+        figures.append(
             Held(
                 "kept",
                 report.totals.computed_nbytes,
@@ -61,7 +61,7 @@ def held(report: Report, limits: Limits) -> tuple[Held, ...]:
                 lines=kept_by_line(report),
             )
         )
-    return tuple(found)
+    return tuple(figures)
 
 
 def budget_findings(
@@ -69,9 +69,9 @@ def budget_findings(
 ) -> tuple[BudgetFinding, ...]:
     name = reference or report.target.name
     return tuple(
-        BudgetFinding(_finding(each, name, _remedy(each, report)), each.fails)
-        for each in held(report, limits)
-        if each.holding != "within"
+        BudgetFinding(_finding(figure, name, _remedy(figure, report)), figure.fails)
+        for figure in held(report, limits)
+        if figure.holding != "within"
     )
 
 
@@ -99,10 +99,10 @@ def sentence(held: Held, name: str, *, decides: str = "--compile") -> str:
             f"{estimate}{between}, below its budget of {limit}, which the range reaches over"
             f" ({decides} decides)"
         )
-    said = f"{estimate}{between}, {over} over its budget of {limit}"
+    over_budget = f"{estimate}{between}, {over} over its budget of {limit}"
     if held.holding == "estimated over":
-        return f"{said}, which is inside the range ({decides} decides)"
-    return said
+        return f"{over_budget}, which is inside the range ({decides} decides)"
+    return over_budget
 
 
 def _range(interval: Interval) -> str:
@@ -190,7 +190,7 @@ def _by_line(values: Iterable[tuple[Source, int, str]]) -> tuple[LineBytes, ...]
             groups.setdefault((where.file, where.line), []).append((source, nbytes, kind))
     lines = (
         LineBytes(
-            max(group, key=lambda each: each[1])[0],
+            max(group, key=lambda value: value[1])[0],
             sum(nbytes for _, nbytes, _ in group),
             _kinds(group),
         )

@@ -87,14 +87,14 @@ def check(
 
     def checked_in(*args: Any, **kwargs: Any) -> tuple[Violation, ...]:
         run = LintRun(load(Path(), Options()), nearest=Options())
-        found = inspection(question.of(args, kwargs))
-        unasked = max_peak is not None and not has_estimate(found.subject.place)
+        inspected = inspection(question.of(args, kwargs))
+        unasked = max_peak is not None and not has_estimate(inspected.subject.place)
         settings = CompileSettings(cache=CompileCache(default_directory()))
-        compiles = LimitedCompiles(found.subject.place, settings, limit_s=compile_time)
+        compiles = LimitedCompiles(inspected.subject.place, settings, limit_s=compile_time)
         if compile or unasked:
-            found = confirmed(found, compiles, checkpoints=compile)
+            inspected = confirmed(inspected, compiles, checkpoints=compile)
         results = checked(
-            found,
+            inspected,
             run,
             lambda report: budget_findings(report, limits),
             limits.peak_nbytes,
@@ -156,9 +156,11 @@ def checked(
     reported += collected([(MICROBATCHES, in_microbatches)], crashes)
     placed = [placer.violation(finding, measured) for finding in reported]
     placed += [placer.crash(warning) for warning in crash_warnings(crashes)]
-    for each in over(report):
-        file, violation = placer.violation(each.finding, measured)
-        placed.append((file, violation if each.fails else replace(violation, severity="info")))
+    for over_limit in over(report):
+        file, violation = placer.violation(over_limit.finding, measured)
+        placed.append(
+            (file, violation if over_limit.fails else replace(violation, severity="info"))
+        )
     by_file: dict[Path, tuple[FindingFile, list[Violation]]] = {}
     for file, violation in placed:
         by_file.setdefault(file.absolute, (file, []))[1].append(violation)

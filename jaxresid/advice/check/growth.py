@@ -59,7 +59,7 @@ def baseline_of(report: Report, root: Path) -> Baseline:
     for line, where in _placed(kept_by_line(report)):
         code = _code(where, root)
         lines[code] = lines.get(code, 0) + line.nbytes
-    most = sorted(lines.items(), key=lambda each: (-each[1], each[0]))[:_LOCKED]
+    most = sorted(lines.items(), key=lambda item: (-item[1], item[0]))[:_LOCKED]
     return Baseline(
         report.place.name,
         report.jax.version,
@@ -88,26 +88,28 @@ def growth_finding(
     """
     baseline = earlier.baseline
     peak, kept = figures = _figures(report, earlier, name)
-    grown = [each for each in figures if each.after_nbytes > each.before_nbytes * (1 + most)]
+    grown = [
+        figure for figure in figures if figure.after_nbytes > figure.before_nbytes * (1 + most)
+    ]
     if not grown:
         return None
     fails = peak in grown
     lines = (_peak_growth if fails else _kept_growth)(report, earlier, root)
     if fails:
         what = f"`{name}` has grown by more than {100 * most:g}% since {earlier.label}"
-        said = [f"{what}: {', and '.join(map(_sentence, grown))}"]
+        sentences = [f"{what}: {', and '.join(map(_sentence, grown))}"]
     else:
         held = f"the peak has not grown by more than {100 * most:g}%"
-        said = [f"{held} since {earlier.label}, but of `{name}` {_sentence(kept)}"]
-    said += _line_sentences(lines)
+        sentences = [f"{held} since {earlier.label}, but of `{name}` {_sentence(kept)}"]
+    sentences += _line_sentences(lines)
     if baseline.jax != report.jax.version:
-        said.append(f"That was traced by jax {baseline.jax}, and this by {report.jax.version}")
+        sentences.append(f"That was traced by jax {baseline.jax}, and this by {report.jax.version}")
     where = lines[0].location if lines else None
     shrink = "checkpoint" if report.target.has_gradient else "make smaller"
     remedy = "raise the limit" if earlier.report else "the same command with --update accepts it"
     finding = Finding(
         GROWTH_RULE,
-        ". ".join(said),
+        ". ".join(sentences),
         NOWHERE if where is None else Source(where),
         f"{shrink} what has grown, or {remedy}"
         if fails
@@ -116,8 +118,8 @@ def growth_finding(
             "by": grown[0].by,
             "baseline": earlier.label,
             "max_growth": most,
-            **{f"{each.name}_before_nbytes": each.before_nbytes for each in figures},
-            **{f"{each.name}_nbytes": each.after_nbytes for each in figures},
+            **{f"{figure.name}_before_nbytes": figure.before_nbytes for figure in figures},
+            **{f"{figure.name}_nbytes": figure.after_nbytes for figure in figures},
         },
     )
     return BudgetFinding(finding, fails)
@@ -199,16 +201,16 @@ def _since_lockfile(report: Report, baseline: Baseline, root: Path) -> tuple[_Gr
         code = _code(where, root)
         first, nbytes = now.get(code, (where, 0))
         now[code] = first, nbytes + line.nbytes
-    known = {line.code: line.nbytes for line in baseline.lines}
-    gone = [code for code in known if code not in now]
+    listed = {line.code: line.nbytes for line in baseline.lines}
+    gone = [code for code in listed if code not in now]
     unlisted = _unlisted(baseline)
     grown = []
     for code, (where, nbytes) in now.items():
-        before = code if code in known else _edited(code, gone)
+        before = code if code in listed else _edited(code, gone)
         if before is None:
             grown.append(_Grown(where, nbytes - unlisted, None))
         else:
-            grown.append(_Grown(where, nbytes - known[before], known[before]))
+            grown.append(_Grown(where, nbytes - listed[before], listed[before]))
     return _largest(grown)
 
 
@@ -225,11 +227,11 @@ def _edited(code: str, gone: list[str]) -> str | None:
     It is the most similar line of the same function.
     """
     function = code.partition(": ")[0]
-    own = [each for each in gone if each.partition(": ")[0] == function]
-    found = next(iter(difflib.get_close_matches(code, own, 1)), None)
-    if found is not None:
-        gone.remove(found)
-    return found
+    own = [line for line in gone if line.partition(": ")[0] == function]
+    closest = next(iter(difflib.get_close_matches(code, own, 1)), None)
+    if closest is not None:
+        gone.remove(closest)
+    return closest
 
 
 def _largest(lines: Iterable[_Grown]) -> tuple[_Grown, ...]:

@@ -14,18 +14,18 @@ def merged(results: Iterable[tuple[str, Iterable[Linted]]]) -> tuple[Linted, ...
 
     A message that does not name its target itself ends with those that it holds for.
     """
-    found: dict[str, dict[object, tuple[Violation, list[str]]]] = {}
+    by_path: dict[str, dict[object, tuple[Violation, list[str]]]] = {}
     lines: dict[str, dict[int | None, tuple[str, ...]]] = {}
     for name, by_file in results:
         for linted in by_file:
-            file = found.setdefault(linted.path, {})
+            file = by_path.setdefault(linted.path, {})
             lines.setdefault(linted.path, {}).update(linted.lines)
             for violation in linted.violations:
                 _, names = file.setdefault(_key(violation), (violation, []))
                 names.append(name)
     return tuple(
-        Linted(path, _sorted(_named(v, names) for v, names in found[path].values()), lines[path])
-        for path in sorted(found)
+        Linted(path, _sorted(_named(v, names) for v, names in by_path[path].values()), lines[path])
+        for path in sorted(by_path)
     )
 
 

@@ -83,12 +83,12 @@ def _tried(subject: Subject, batch: Batch, peak: int, budget: int) -> list[_Divi
     not worth saying; nothing where even the most gain too little.
     """
     counts = _counts(subject, batch)
-    known: dict[int, _Divided | None] = {}
+    by_count: dict[int, _Divided | None] = {}
 
     def tried(count: int) -> _Divided | None:
-        if count not in known:
-            known[count] = _in_microbatches(subject, count, budget)
-        return known[count]
+        if count not in by_count:
+            by_count[count] = _in_microbatches(subject, count, budget)
+        return by_count[count]
 
     # With single items a function may take other shapes.
     most = next((m for count in reversed(counts[-2:]) if (m := tried(count)) is not None), None)
@@ -98,10 +98,10 @@ def _tried(subject: Subject, batch: Batch, peak: int, budget: int) -> list[_Divi
         return []
     counts = [count for count in counts if count <= most.count]
 
-    def is_enough(found: _Divided) -> bool:
+    def is_enough(parts: _Divided) -> bool:
         if most.fits == "fits":
-            return found.fits == "fits"
-        return found.nbytes - most.nbytes < WORTH_SAYING * peak
+            return parts.fits == "fits"
+        return parts.nbytes - most.nbytes < WORTH_SAYING * peak
 
     enough = _first(counts, tried, is_enough) or most
     few = tried(counts[0])
@@ -117,8 +117,8 @@ def _first(
     low, high = 0, len(counts) - 1
     while low < high:
         middle = (low + high) // 2
-        found = tried(counts[middle])
-        if found is not None and is_enough(found):
+        parts = tried(counts[middle])
+        if parts is not None and is_enough(parts):
             high = middle
         else:
             low = middle + 1
@@ -174,7 +174,7 @@ def _mixes_items(subject: Subject, count: int) -> bool:
     """
     with retracing(f"{count} microbatches"):
         parts = divided(subject, count)
-    jaxprs = [each.trace.tops for each in (subject, parts)]
+    jaxprs = [whole_or_parts.trace.tops for whole_or_parts in (subject, parts)]
     pairs = [_paired(a.jaxpr, b.jaxpr) for a, b in zip(*jaxprs, strict=True)]
     return any(
         sum(n == m * count for n, m in zip(a, b, strict=True)) > 1
@@ -230,8 +230,8 @@ def _finding(
             "kept_nbytes": chosen.kept_nbytes,
             "kept_before_nbytes": report.totals.computed_nbytes,
             "tried": [
-                {"microbatches": each.count, "peak_nbytes": each.nbytes, "fits": each.fits}
-                for each in tried
+                {"microbatches": parts.count, "peak_nbytes": parts.nbytes, "fits": parts.fits}
+                for parts in tried
             ],
         },
     )

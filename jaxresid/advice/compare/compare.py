@@ -124,18 +124,18 @@ def compare(
         chosen = ChosenPolicies(tuple(policies.items()))
     else:
         written = chosen_policies([p for p in policies if isinstance(p, str)])
-        given = ((description(p) or "None", p) for p in policies if not isinstance(p, str))
-        chosen = replace(written, own=(*written.own, *given))
+        own = ((description(p) or "None", p) for p in policies if not isinstance(p, str))
+        chosen = replace(written, own=(*written.own, *own))
 
     def compared(*args: Any, **kwargs: Any) -> Comparison:
-        found = subject(question.of(args, kwargs))
+        traced = subject(question.of(args, kwargs))
         leaves = jax_compat.import_jax().tree.leaves((args, kwargs)) if measure else ()
         settings = CompileSettings(cache=CompileCache(default_directory()))
         return comparison(
-            found,
+            traced,
             at=at,
             policies=chosen,
-            measure=MeasureOptions(dynamic_leaves(found, leaves), rounds) if measure else None,
+            measure=MeasureOptions(dynamic_leaves(traced, leaves), rounds) if measure else None,
             compile=settings if compile else None,
             limit_s=compile_time,
             lifetimes=lifetimes,
@@ -199,8 +199,8 @@ def comparison(
             for label, choices in cut_loops(variants, target):
                 table.add(label, choices)
         else:
-            for each in wanted(candidates(table.names()), policies.names):
-                table.add(each.text, target.choices(Choice(each.policy)))
+            for candidate in wanted(candidates(table.names()), policies.names):
+                table.add(candidate.text, target.choices(Choice(candidate.policy)))
         drawn = table.lifetimes() if lifetimes else ()
     rows: Sequence[ComparisonRow] = table.rows
     warnings = (*subject.warnings, *remarks(variants))
@@ -263,15 +263,15 @@ def _compiled(
     rows: Sequence[ComparisonRow], table: ComparisonTable, compiles: LimitedCompiles
 ) -> tuple[ComparisonRow, ...]:
     variants = [(i, table.variants[row.policy]) for i, row in enumerate(rows) if row.error is None]
-    found = list(rows)
+    compiled_rows = list(rows)
     with gc_paused(), table.subject.tracing():
         programs = [
             PolicyProgram(rows[i].policy, v.trace, v.program, v.residuals()) for i, v in variants
         ]
     for (i, _), compiled in zip(variants, compiles.compiled(programs), strict=True):
         if compiled is not None:
-            found[i] = replace(found[i], compiled=(compiled,))
-    return tuple(found)
+            compiled_rows[i] = replace(compiled_rows[i], compiled=(compiled,))
+    return tuple(compiled_rows)
 
 
 def _late(rows: Sequence[ComparisonRow], place: Place) -> tuple[str, ...]:
@@ -359,22 +359,22 @@ class ComparisonTable:
         self._kept_without = functools.cache(self._plain.kept)
 
     def lifetimes(self) -> tuple[Lifetimes, ...]:
-        others = [(label, each) for label, each in self.variants.items() if label != WRITTEN]
-        found = [self.subject.lifetimes()]
+        others = [(label, variant) for label, variant in self.variants.items() if label != WRITTEN]
+        by_row = [self.subject.lifetimes()]
         for label, variant in others:
             self._progress(f"tracing with {label}")
-            found.append(self.subject.lifetimes_of(variant.program, variant.trace, label))
-        return tuple(found)
+            by_row.append(self.subject.lifetimes_of(variant.program, variant.trace, label))
+        return tuple(by_row)
 
     def names(self) -> tuple[str, ...]:
         """Return the checkpoint_names at the places, in program order."""
-        found = dict.fromkeys(
+        names = dict.fromkeys(
             str(jax_compat.params(eqn)["name"])
             for place in self._target.places
             for eqn in eqns_in(self._factory.body(place))
             if jax_compat.primitive_name(eqn) == "name"
         )
-        return tuple(found)
+        return tuple(names)
 
     def add(self, label: str, choices: Choices, policy: Any = None) -> None:
         """Trace a variant and add its row; what goes wrong is the row's error.
@@ -407,7 +407,9 @@ class ComparisonTable:
         return self._factory.variant(choices)
 
     def _offloads(self, label: str, choices: Choices) -> bool:
-        chosen = [(place, c.policy) for place, made in choices.items() for c in made[:1] if c]
+        chosen = [
+            (place, c.policy) for place, of_calls in choices.items() for c in of_calls[:1] if c
+        ]
         if label == WRITTEN:
             sites = [p for p in self._factory.places() if p.kind == "checkpoint"]
             chosen = [(place, place.policy) for place in sites]

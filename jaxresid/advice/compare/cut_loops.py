@@ -32,12 +32,12 @@ def cut_loops(variants: Variants, target: PolicyTarget) -> Iterator[tuple[str, C
     word = "groups" if all(nest.place.kind == "groups" for nest in nests) else "segments"
     for size in _sizes(nests):
         cut = Choice(segments=(size,))
-        made = {n.place: everywhere(n.place, cut) for n in nests if 2 * size <= n.length}
-        yield f"{word} of {size}", {**plain, **made}
+        cuts = {n.place: everywhere(n.place, cut) for n in nests if 2 * size <= n.length}
+        yield f"{word} of {size}", {**plain, **cuts}
         inside = [p for n in nests for p in n.inside]
         if inside:
             bodies = {p: everywhere(p, Choice()) for p in inside}
-            yield f"{word} of {size}, checkpointed inside", {**plain, **made, **bodies}
+            yield f"{word} of {size}, checkpointed inside", {**plain, **cuts, **bodies}
 
 
 def _sizes(nests: tuple[Nest, ...]) -> list[int]:

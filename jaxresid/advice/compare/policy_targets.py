@@ -38,11 +38,11 @@ class PolicyTarget:
     removed: tuple[CheckpointPlace, ...] = ()
 
     def choices(self, choice: Choice | None) -> Choices:
-        made = {place: everywhere(place, None) for place in self.removed}
+        choices = {place: everywhere(place, None) for place in self.removed}
         for place in self.places:
             if choice is not None or place.kind == "checkpoint":
-                made[place] = everywhere(place, choice)
-        return made
+                choices[place] = everywhere(place, choice)
+        return choices
 
 
 def policy_target(
@@ -89,19 +89,19 @@ def policy_target(
                 f" function itself, or choose {_listed(places)}"
             )
         return PolicyTarget(at, wholes, sites)
-    found = [p for p in places if _is_meant(p, at)]
-    if not found:
+    meant = [p for p in places if _is_meant(p, at)]
+    if not meant:
         named = [n for p in places for n in (str(p), p.function)]
         near = nearest(at, [*WORDS, SEGMENTS, *named])
         hint = f"; did you mean {near}?" if near else ""
         raise InputsError(f"no place {at!r}{hint}; choose one of {_listed(places)}")
-    if len({(str(p), p.kind) for p in found}) > 1:
-        which = ", ".join(dict.fromkeys(f"{p} [{p.kind}]" for p in found))
+    if len({(str(p), p.kind) for p in meant}) > 1:
+        which = ", ".join(dict.fromkeys(f"{p} [{p.kind}]" for p in meant))
         raise InputsError(
             f"{at!r} matches several places: {which}; write one exactly as shown here"
         )
-    inside = () if found[0].kind == "checkpoint" else sites
-    return PolicyTarget(str(found[0]), tuple(found), inside if found[0].kind == "scan" else ())
+    inside = () if meant[0].kind == "checkpoint" else sites
+    return PolicyTarget(str(meant[0]), tuple(meant), inside if meant[0].kind == "scan" else ())
 
 
 def remarks(variants: Variants) -> tuple[str, ...]:

@@ -204,7 +204,7 @@ def places_of(on: str | Place | Sequence[str | Place] | None) -> tuple[Place, ..
     asked = (on,) if on is None or isinstance(on, str | Place) else tuple(on)
     if not asked:
         raise InputsError("no place to compile for; write cpu, gpu:h100 or tpu:v5e:2x4")
-    return tuple(dict.fromkeys(choose(each, compiles=True) for each in asked))
+    return tuple(dict.fromkeys(choose(place, compiles=True) for place in asked))
 
 
 def warnings_of(settings: CompileSettings) -> tuple[str, ...]:
@@ -251,8 +251,8 @@ def rows_by_number(
             progress=progress,
             until=until,
         )
-    ) as done:
-        for index, compilation in done:
+    ) as compilations:
+        for index, compilation in compilations:
             (i, j), devices = jobs.taken[index]
             yield (i, j), compiled_row(programs[i], places[j], compilation, devices)
     yield from jobs.refused.items()
@@ -290,9 +290,9 @@ class _Jobs:
 
     def __iter__(self) -> Iterator[Job]:
         for i, program in enumerate(self._programs):
-            made: dict[str, LoweredModule | str] = {}
+            modules: dict[str, LoweredModule | str] = {}
             for j, place in enumerate(self._places):
-                module = _module(program, place, made, self._progress)
+                module = _module(program, place, modules, self._progress)
                 job = None
                 if not isinstance(module, str):
                     try:
@@ -336,7 +336,7 @@ def compile_job(policy: str, module: LoweredModule, place: Place, settings: Comp
 def _module(
     program: PolicyProgram,
     place: Place,
-    made: dict[str, LoweredModule | str],
+    modules: dict[str, LoweredModule | str],
     progress: Progress | None,
 ) -> LoweredModule | str:
     """`made` holds what was lowered for each platform so far."""
@@ -344,16 +344,16 @@ def _module(
     if reason is not None:
         return reason
     platform = place.platform
-    if platform not in made:
+    if platform not in modules:
         if progress is not None:
             progress(f"lowering {program.policy} for {place.text}")
         try:
-            made[platform] = lowered(program.trace, platform)
+            modules[platform] = lowered(program.trace, platform)
         except JaxresidError as e:
-            made[platform] = " ".join(str(e).split())
+            modules[platform] = " ".join(str(e).split())
         except Exception as e:
-            made[platform] = summary(e)
-    return made[platform]
+            modules[platform] = summary(e)
+    return modules[platform]
 
 
 def _estimated(program: PolicyProgram, place: Place) -> dict[str, Any]:
@@ -376,16 +376,16 @@ def compiled_row(
     place = for_devices(place, devices)
     stats: dict[str, Any] = dict(compilation.stats)
     nbytes = stats.pop("peak_nbytes", None)
-    known = [] if place.memory_nbytes is None else [place.memory_nbytes]
+    sizes = [] if place.memory_nbytes is None else [place.memory_nbytes]
     if compilation.capacity_nbytes is not None:
-        known.append(max(compilation.capacity_nbytes - place.margin_nbytes, 0))
-    capacity = min(known, default=None)
+        sizes.append(max(compilation.capacity_nbytes - place.margin_nbytes, 0))
+    capacity = min(sizes, default=None)
     if compilation.is_out_of_memory:
         nbytes = compilation.required_nbytes
     fits = None if nbytes is None or capacity is None else nbytes <= capacity
     if capacity is not None and compilation.cublas_nbytes is not None:
         fits = fits and compilation.cublas_nbytes <= capacity
-    found, matched_nbytes = matched(
+    buffers, matched_nbytes = matched(
         compilation.buffers, program.residuals, program.trace.parameters
     )
     live = compilation.live_nbytes
@@ -415,7 +415,7 @@ def compiled_row(
         cached=compilation.cached,
         error=compilation.error,
         compiler=compilation.compiler,
-        buffers=tuple(replace(b, source=_as_reported(b.source)) for b in found),
+        buffers=tuple(replace(b, source=_as_reported(b.source)) for b in buffers),
         matched_nbytes=matched_nbytes if live is not None else None,
         live_nbytes=live,
         collectives=tuple(

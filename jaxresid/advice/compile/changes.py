@@ -54,15 +54,15 @@ def changed_programs(inspection: Inspection, crashes: list[Crash]) -> tuple[Chan
 
     with gc_paused(), subject.tracing():
         searches = [
-            (f"the change of {each.finding.name}", functools.partial(made, each))
-            for each in (inspection.proposals or ())[:MOST_REWRITES]
+            (f"the change of {proposal.finding.name}", functools.partial(made, proposal))
+            for proposal in (inspection.proposals or ())[:MOST_REWRITES]
         ]
-        found = collected(searches, crashes)
+        programs = collected(searches, crashes)
     missing = subject.missing_donation
     if missing is not None:
         changed = Changed(missing.step, missing.program)
-        found.append(ChangedProgram(None, _program(MISSING, changed)))
-    return tuple(found)
+        programs.append(ChangedProgram(None, _program(MISSING, changed)))
+    return tuple(programs)
 
 
 def too_late(compiles: LimitedCompiles) -> str:
@@ -76,8 +76,8 @@ def judged_alone(inspection: Inspection, proposal: Proposal, compiles: LimitedCo
         with gc_paused(), inspection.subject.tracing():
             program = _program(proposal.finding.name, proposal.changed())
     except RetraceError:
-        said = CompiledChange(on, "unconfirmed", reason=_REFUSED)
-        return with_compiled(proposal.finding, said)
+        unconfirmed = CompiledChange(on, "unconfirmed", reason=_REFUSED)
+        return with_compiled(proposal.finding, unconfirmed)
     (changed,) = compiles.compiled([program])
     return with_compiled(proposal.finding, _judged(on, proposal, row, changed, too_late(compiles)))
 
@@ -97,16 +97,16 @@ def with_changes_judged(
       late: what to say where there was no time.
     """
     on = inspection.subject.place.text
-    said = {
+    judgements = {
         change.proposal: _judged(on, change.proposal, row, changed, late)
         for change, changed in zip(changes, rows, strict=True)
     }
     proposals = []
     for number, proposal in enumerate(inspection.proposals or ()):
         reason = _REFUSED if number < MOST_REWRITES else _ONLY_SOME
-        judged = said.get(proposal, CompiledChange(on, "unconfirmed", reason=reason))
+        judged = judgements.get(proposal, CompiledChange(on, "unconfirmed", reason=reason))
         proposals.append(replace(proposal, finding=with_compiled(proposal.finding, judged)))
-    return replace(inspection, proposals=tuple(proposals), donating=said.get(None))
+    return replace(inspection, proposals=tuple(proposals), donating=judgements.get(None))
 
 
 def _program(finding: str, changed: Changed) -> PolicyProgram:
@@ -118,8 +118,8 @@ def _judged(
 ) -> CompiledChange:
     before = None if row is None else row.peak_nbytes
     after = None if changed is None else changed.peak_nbytes
-    found, which = (row, "as it is") if before is None else (changed, "with the change")
-    why = late if found is None else found.error or "XLA reports no peak"
+    failed, which = (row, "as it is") if before is None else (changed, "with the change")
+    why = late if failed is None else failed.error or "XLA reports no peak"
     reason = f"the program {which} was not compiled: {why}"
     if proposal is None:
         return compiled_change(on, before, after, reason)

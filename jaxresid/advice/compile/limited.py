@@ -85,7 +85,7 @@ class LimitedCompiles:
         """
         start = time.monotonic()
         keys: dict[int, str] = {}
-        found: dict[int, Compiled] = {}
+        by_program: dict[int, Compiled] = {}
 
         def admits(i: int, job: Job) -> bool:
             name = keys[i] = key(job)
@@ -105,21 +105,21 @@ class LimitedCompiles:
                 budget_nbytes=budget_nbytes,
             )
             for (i, _), row in rows:
-                found[i] = row
+                by_program[i] = row
                 if i in keys:
                     self._known[keys[i]] = row
         self._left_s -= time.monotonic() - start
         for i, name in keys.items():
-            if i not in found and name in self._known:
-                found[i] = replace(self._known[name], policy=programs[i].policy)
+            if i not in by_program and name in self._known:
+                by_program[i] = replace(self._known[name], policy=programs[i].policy)
         for i, program in enumerate(programs):
-            known = found.get(i)
+            answer = by_program.get(i)
             limit = budget_nbytes
-            if limit is None and known is not None:
-                limit = known.capacity_nbytes
-            if known is None or known.needed_for(limit) is None:
+            if limit is None and answer is not None:
+                limit = answer.capacity_nbytes
+            if answer is None or answer.needed_for(limit) is None:
                 self._unconfirmed[program.policy] = None
-        return tuple(found.get(i) for i in range(len(programs)))
+        return tuple(by_program.get(i) for i in range(len(programs)))
 
     def besides(self, program: PolicyProgram, budget_nbytes: int | None = None) -> Compiled | None:
         """Return what the compiler says of a program that is none of those that count.

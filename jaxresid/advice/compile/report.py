@@ -101,12 +101,12 @@ def inspect(
     )
 
     def inspected(*args: Any, **kwargs: Any) -> Report:
-        found = inspection(question.of(args, kwargs))
-        if compile or not has_estimate(found.subject.place):
+        result = inspection(question.of(args, kwargs))
+        if compile or not has_estimate(result.subject.place):
             settings = CompileSettings(cache=CompileCache(default_directory()))
-            compiles = LimitedCompiles(found.subject.place, settings, limit_s=compile_time)
-            found = confirmed(found, compiles, checkpoints=compile)
-        return found.report
+            compiles = LimitedCompiles(result.subject.place, settings, limit_s=compile_time)
+            result = confirmed(result, compiles, checkpoints=compile)
+        return result.report
 
     return inspected
 
@@ -124,34 +124,44 @@ def confirmed(
     """
     subject, report = inspection.subject, inspection.report
     asked = sorted(
-        (each for each in inspection.judged if each.judgement is not None and checkpoints),
-        key=lambda each: -each.dropped_nbytes,
+        (
+            checkpoint
+            for checkpoint in inspection.judged
+            if checkpoint.judgement is not None and checkpoints
+        ),
+        key=lambda checkpoint: -checkpoint.dropped_nbytes,
     )
     asked, others = asked[:MOST_CHECKPOINTS], asked[MOST_CHECKPOINTS:]
     late = too_late(compiles)
     crashes: list[Crash] = []
     changes = changed_programs(inspection, crashes) if checkpoints else ()
     row, *rows = compiles.compiled(
-        [program_as_written(subject), *map(_without, asked), *(each.program for each in changes)]
+        [
+            program_as_written(subject),
+            *map(_without, asked),
+            *(checkpoint.program for checkpoint in changes),
+        ]
     )
     verdicts = {
-        id(each): _judged_by(each, row, without, late)
-        for each, without in zip(asked, rows[: len(asked)], strict=True)
+        id(checkpoint): _judged_by(checkpoint, row, without, late)
+        for checkpoint, without in zip(asked, rows[: len(asked)], strict=True)
     }
-    for each in others:
+    for checkpoint in others:
         reason = f"only the {MOST_CHECKPOINTS} that drop most are compiled"
-        verdicts[id(each)] = each.unconfirmed(reason)
-    made = replace(
+        verdicts[id(checkpoint)] = checkpoint.unconfirmed(reason)
+    confirmed_report = replace(
         report,
         compiled=(row or Compiled(on=subject.place.text, error=late),),
-        checkpoints=tuple(verdicts.get(id(each), each.checkpoint) for each in inspection.judged),
+        checkpoints=tuple(
+            verdicts.get(id(checkpoint), checkpoint.checkpoint) for checkpoint in inspection.judged
+        ),
         warnings=(*report.warnings, *warnings_of(compiles.settings)),
     )
     words = report.words
-    found = replace(inspection, report=made).with_crashes(crashes)
+    result = replace(inspection, report=confirmed_report).with_crashes(crashes)
     if checkpoints:
-        found = with_changes_judged(found, changes, row, rows[len(asked) :], late)
-    return concluded(found, words)
+        result = with_changes_judged(result, changes, row, rows[len(asked) :], late)
+    return concluded(result, words)
 
 
 def _without(judged: JudgedCheckpoint) -> PolicyProgram:
@@ -170,8 +180,8 @@ def _judged_by(
     without_nbytes = None if without is None else without.peak_nbytes
     if nbytes is not None and without_nbytes is not None:
         return judged.by_xla(nbytes, without_nbytes)
-    found, which = (row, "with it") if nbytes is None else (without, "without it")
-    reason = late if found is None else found.error or "XLA reports no peak"
+    failed, which = (row, "with it") if nbytes is None else (without, "without it")
+    reason = late if failed is None else failed.error or "XLA reports no peak"
     return judged.unconfirmed(f"the program {which} was not compiled: {reason}")
 
 

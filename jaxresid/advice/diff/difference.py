@@ -43,7 +43,7 @@ def diff(
     sides = _side(before, labels[0]), _side(after, labels[1])
     earlier, later = lines_of(before), lines_of(after)
     rows = matched(earlier, later, paired(earlier, later))
-    found, gone = finding_differences(before.findings, after.findings)
+    new, gone = finding_differences(before.findings, after.findings)
     whole = Difference(
         *sides,
         checkpoints=checkpoint_differences(
@@ -53,7 +53,7 @@ def diff(
             negligible_recompute(*(side.total_flops for side in sides)),
         ),
         inputs=input_differences(before, after),
-        found=found,
+        found=new,
         gone=gone,
         notes=tuple(_notes(before, after, sides)),
         tolerance=tolerance,

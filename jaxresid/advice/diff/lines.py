@@ -94,7 +94,7 @@ def _role(residual: Residual, origin: Computed) -> Role:
 
 
 def _functions(locations: Iterable[Location | None]) -> set[str]:
-    return {each.function for each in locations if each is not None}
+    return {location.function for location in locations if location is not None}
 
 
 def _key(source: Source) -> object:

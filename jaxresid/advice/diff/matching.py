@@ -122,7 +122,7 @@ class _Matching:
                     likely = relation(self._before[i], self._after[j])
                     if likely >= _RELATED:
                         scored.append((-likely, i, j, role))
-        for _, i, j, role in sorted(scored, key=lambda each: each[:3]):
+        for _, i, j, role in sorted(scored, key=lambda pair: pair[:3]):
             count = min(self._earlier[i][role], self._later[j][role])
             if count > 0:
                 self._take(i, role, j, role, count)

@@ -43,13 +43,13 @@ def oom_buffers(
         role = _role(buffer.op_name) if row.kind != "argument" else ""
         stacked = role == "forward" and _has_after(_LOOP, _UPDATE, buffer.op_name)
         groups[role, stacked].append(row)
-    found = [
+    in_user_terms = [
         _buffer(row, role, stacked)
         for (role, stacked), group in groups.items()
         for row in fold(group)
     ]
     nbytes = None if report is None else sum(r.nbytes for r in rows if is_accounted_for(r))
-    return tuple(sorted(found, key=lambda row: -row.nbytes)), nbytes
+    return tuple(sorted(in_user_terms, key=lambda row: -row.nbytes)), nbytes
 
 
 def _buffer(row: CompiledBuffer, role: OomRole, stacked: bool) -> OomBuffer:

@@ -45,8 +45,8 @@ def cause_of(
     size = _of_size(failure, parts, buffers)
     largest = max((n for n in (need, asked) if n is not None), default=None)
     if largest is None:
-        known = bool(buffers) or parts.temp_nbytes is not None
-        return (size, size == "padding") if known else ("unknown", False)
+        has_figures = bool(buffers) or parts.temp_nbytes is not None
+        return (size, size == "padding") if has_figures else ("unknown", False)
     if (ceiling is not None and largest > ceiling) or largest > _IMPOSSIBLE_NBYTES:
         return size, True
     smallest = failure.rematerialized

@@ -169,5 +169,5 @@ def _trace(report: Report) -> OomTrace:
 
 
 def _padding(parts: OomParts, buffers: Sequence[OomBuffer]) -> int | None:
-    known = parts.padding_nbytes is not None or any(b.shape for b in buffers)
-    return padding_of(parts, buffers) if known else None
+    is_known = parts.padding_nbytes is not None or any(b.shape for b in buffers)
+    return padding_of(parts, buffers) if is_known else None

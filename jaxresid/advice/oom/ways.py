@@ -147,9 +147,9 @@ class _Ways:
 
     def _donation(self) -> Iterator[WayOut]:
         parts, need = self._parts, self._failure.required_nbytes or 0
-        given = min(parts.output_nbytes or 0, parts.argument_nbytes or 0)
-        if given and given >= _MUCH * need:
-            yield from self._planned("donate", self._names.target, given)
+        donated = min(parts.output_nbytes or 0, parts.argument_nbytes or 0)
+        if donated and donated >= _MUCH * need:
+            yield from self._planned("donate", self._names.target, donated)
 
     def _held(self) -> Iterator[WayOut]:
         is_gpu = self._failure.platform == "gpu"

@@ -184,7 +184,7 @@ def swept(
 ) -> Sweep:
     """Run a sweep and return its rows in the order of the grid, as `sweep` does."""
     run = _SweepRun(trace, grid, settings, results, progress or (lambda _: None))
-    found = {(r.on, r.policy, r.batch): r for r in run.rows()}
+    by_cell = {(r.on, r.policy, r.batch): r for r in run.rows()}
     assert run.subject is not None
     assert run.policy_target is not None
     batches: tuple[int | None, ...] = grid.batches or (None,)
@@ -194,11 +194,11 @@ def swept(
         target=run.subject.target,
         jax=run.subject.jax,
         at=run.policy_target.at,
-        places=tuple(place_text(each) for each in run.policy_target.places),
+        places=tuple(place_text(place) for place in run.policy_target.places),
         policies=run.policies,
         batches=grid.batches,
         on=tuple(map(run.subject.info_of, run.on)),
-        rows=tuple(found[each] for each in ordered if each in found),
+        rows=tuple(by_cell[place] for place in ordered if place in by_cell),
         mesh=run.subject.mesh,
         size_name=grid.size_name,
         warnings=tuple(
@@ -260,7 +260,7 @@ class _SweepRun:
 
     def rows(self) -> Iterator[SweepRow]:
         settings = self._settings
-        done = compile_jobs(
+        compilations = compile_jobs(
             _SizedJobs(self._jobs(), self._total),
             executor=settings.executor,
             workers=settings.workers,
@@ -268,8 +268,8 @@ class _SweepRun:
             progress=self._progress,
         )
         # Left early, it ends the compiles that run.
-        with contextlib.closing(done):
-            for number, compilation in done:
+        with contextlib.closing(compilations):
+            for number, compilation in compilations:
                 yield from self._ready_rows()
                 yield self._record(self._complete(self._pending.pop(number), compilation))
         yield from self._ready_rows()
@@ -284,9 +284,9 @@ class _SweepRun:
         return row
 
     def _complete(self, pending: _PendingRow, compilation: Compilation) -> SweepRow:
-        found = compiled_row(pending.program, pending.place, compilation, pending.devices)
+        compiled = compiled_row(pending.program, pending.place, compilation, pending.devices)
         return replace(
-            pending.row, compiled=found, error=found.error, transient=compilation.transient
+            pending.row, compiled=compiled, error=compiled.error, transient=compilation.transient
         )
 
     def _jobs(self) -> Iterator[Job]:
@@ -329,7 +329,7 @@ class _SweepRun:
     def _of_policies(
         self, table: ComparisonTable, target: PolicyTarget, batch: int | None
     ) -> Iterator[tuple[_PendingRow, Job]]:
-        named = {each.text: each.policy for each in candidates(table.names())}
+        named = {candidate.text: candidate.policy for candidate in candidates(table.names())}
         unknown = [p for p in self.policies if p not in (NONE, WRITTEN, *self._loaded, *named)]
         if unknown:
             raise unknown_policy_error(unknown[0], named)
@@ -347,13 +347,13 @@ class _SweepRun:
             variant = table.variants.pop(policy, None)
             rows = {
                 on: replace(
-                    each,
+                    candidate,
                     kept_nbytes=static.kept_nbytes,
                     host_nbytes=static.host_nbytes,
                     recompute_flops=static.recompute_flops,
                     recompute_fraction=static.recompute_fraction,
                 )
-                for on, each in self._rows(policy, batch, target.at).items()
+                for on, candidate in self._rows(policy, batch, target.at).items()
             }
             if variant is None:
                 self._fail(rows, static.error or "")
@@ -370,7 +370,7 @@ class _SweepRun:
         modules: dict[str, LoweredModule | str] = {}
         program = PolicyProgram(next(iter(rows.values())).policy, variant.trace, variant.program)
         for place, row in rows.items():
-            each = replace(row, peak_nbytes=program.estimate_nbytes(place))
+            estimated = replace(row, peak_nbytes=program.estimate_nbytes(place))
             missing = why_unavailable(place) if self._settings.executor is None else None
             if missing is None and place.platform not in modules:
                 modules[place.platform] = _lowered(variant, place.platform)
@@ -378,30 +378,32 @@ class _SweepRun:
             request = None
             if not isinstance(module, str):
                 try:
-                    request = compile_job(_label(each), module, place, self._settings)
+                    request = compile_job(_label(estimated), module, place, self._settings)
                 except InputsError as e:
                     module = str(e)
             if request is None or isinstance(module, str):
-                self._fail({place: each}, str(module))
+                self._fail({place: estimated}, str(module))
                 continue
             profile = place_info(place).profile or ""
-            keyed = replace(each, key=_digest(each, profile, _program_key(request)))
+            keyed = replace(estimated, key=_digest(estimated, profile, _program_key(request)))
             if not self._is_known(keyed):
                 yield _PendingRow(keyed, program, place, module.devices), request
 
     def _fail(self, rows: Mapping[Place, SweepRow], error: str) -> None:
         text = " ".join(word for word in error.split() if word != "^")  # points at nothing now
-        for each in rows.values():
-            failed = replace(each, key=_digest(each, error), error=text)
+        for row in rows.values():
+            failed = replace(row, key=_digest(row, error), error=text)
             if not self._is_known(failed):
                 self._ready.append(failed)
 
     def _is_known(self, row: SweepRow) -> bool:
         """Return whether the file has what the compiler said of a row; if so, that is taken."""
-        known = self._results.rows.get(row.key) if self._results is not None else None
-        if known is None or known.transient:
+        earlier = self._results.rows.get(row.key) if self._results is not None else None
+        if earlier is None or earlier.transient:
             return False
-        self._ready.append(replace(row, compiled=known.compiled, error=known.error, resumed=True))
+        self._ready.append(
+            replace(row, compiled=earlier.compiled, error=earlier.error, resumed=True)
+        )
         return True
 
 

@@ -30,9 +30,9 @@ class Checked:
 def time_basis(place: Place, *, has_loop: bool) -> TimeBasis | None:
     return next(
         (
-            each.basis
-            for each in checked()
-            if each.has_loop in (None, has_loop) and _is_of(place, each.basis)
+            checks.basis
+            for checks in checked()
+            if checks.has_loop in (None, has_loop) and _is_of(place, checks.basis)
         ),
         None,
     )
@@ -43,7 +43,7 @@ def time_basis_of(variant: Variant, place: Place) -> TimeBasis | None:
 
 
 def time_interval(
-    found: Seconds, plain: Seconds, basis: TimeBasis | None, *, is_split: bool
+    checkpointed: Seconds, plain: Seconds, basis: TimeBasis | None, *, is_split: bool
 ) -> TimeInterval | None:
     """Return the interval around a program's time over that of the same without checkpoints.
 
@@ -55,19 +55,19 @@ def time_interval(
     """
     if basis is None or is_split or not plain.total:
         return None
-    if found == plain:
+    if checkpointed == plain:
         return TimeInterval(0.0, 0.0)
-    untold = (found.transfers, plain.transfers, found.collectives, plain.collectives)
-    if any(untold) or found.uncosted or plain.uncosted:
+    untold = (checkpointed.transfers, plain.transfers, checkpointed.collectives, plain.collectives)
+    if any(untold) or checkpointed.uncosted or plain.uncosted:
         return None
-    return basis.around(found.total / plain.total)
+    return basis.around(checkpointed.total / plain.total)
 
 
 def checked_on() -> tuple[str, ...]:
     """Return the places whose times were held against something, in words."""
     return tuple(
-        each.basis.place + (" (programs without loops)" if each.has_loop is False else "")
-        for each in checked()
+        checks.basis.place + (" (programs without loops)" if checks.has_loop is False else "")
+        for checks in checked()
     )
 
 
@@ -76,18 +76,18 @@ def checked() -> tuple[Checked, ...]:
     text = resources.files(__package__).joinpath("intervals.json").read_text(encoding="utf-8")
     return tuple(
         Checked(
-            each["has_loop"],
+            entry["has_loop"],
             TimeBasis(
-                place=each["place"],
-                by=each["by"],
-                compilers={name: tuple(found) for name, found in each["compilers"].items()},
-                models=each["models"],
-                pairs=each["pairs"],
-                coverage=each["coverage"],
-                factor=each["factor"],
+                place=entry["place"],
+                by=entry["by"],
+                compilers={name: tuple(versions) for name, versions in entry["compilers"].items()},
+                models=entry["models"],
+                pairs=entry["pairs"],
+                coverage=entry["coverage"],
+                factor=entry["factor"],
             ),
         )
-        for each in json.loads(text)["checked"]
+        for entry in json.loads(text)["checked"]
     )
 
 

@@ -83,16 +83,16 @@ class Seconds:
 
 def seconds(lowered: Lowered, chip: Chip) -> Seconds:
     walk = _TimeEstimator(chip, lowered.profile, lowered.program.trips)
-    found = walk.block(lowered.program.block, lowered.block, lowered.ops)
+    times = walk.block(lowered.program.block, lowered.block, lowered.ops)
     return Seconds(
-        found.compute,
-        found.memory,
-        found.transfers,
-        found.longest,
+        times.compute,
+        times.memory,
+        times.transfers,
+        times.longest,
         tuple(sorted(walk.uncosted)),
         tuple(walk.notes),
-        found.collectives,
-        found.sent,
+        times.collectives,
+        times.sent,
     )
 
 
@@ -105,8 +105,8 @@ def eqn_seconds(eqn: Eqn, chip: Chip) -> float:
     """
     inner = nests(eqn)
     if inner:
-        each = [sum(eqn_seconds(e, chip) for e in nest.jaxpr.eqns) for nest in inner]
-        return max(each) * (1 if inner[0].length is None else inner[0].length)
+        branches = [sum(eqn_seconds(e, chip) for e in nest.jaxpr.eqns) for nest in inner]
+        return max(branches) * (1 if inner[0].length is None else inner[0].length)
     cost = eqn_cost(eqn)
     matmul = 0.0
     if cost.matmul_flops or cost.conv_flops:
@@ -155,8 +155,8 @@ def _precision(eqn: Eqn) -> int:
     For an algorithm it is the nearest of them. JAX uses the more precise of the two operands'.
     """
     asked = jax_compat.params(eqn).get("precision")
-    each = asked if isinstance(asked, tuple) else (asked,)
-    return max(_PRECISIONS.get(getattr(p, "name", ""), 0) for p in each)
+    precisions = asked if isinstance(asked, tuple) else (asked,)
+    return max(_PRECISIONS.get(getattr(p, "name", ""), 0) for p in precisions)
 
 
 def _vector_ops(cost: Cost) -> int:
@@ -231,52 +231,52 @@ class _TimeEstimator:
             if op.name == "device_put":
                 moved = sum(move.nbytes for move in moves(op, self._hosted))
                 transferred += moved * times.get(op.results[0], 1)
-            for each in op.collectives:
-                took = exchange_seconds(each, self.chip)
+            for exchange in op.collectives:
+                took = exchange_seconds(exchange, self.chip)
                 if took is None:
-                    self.uncosted.add(each.kind)
+                    self.uncosted.add(exchange.kind)
                 else:
                     total.collectives += took
-                    total.sent += each.moved_nbytes
+                    total.sent += exchange.moved_nbytes
         total.transfers = transfer_seconds(transferred, self.chip)
         arrays = {v: array_nbytes(v, lowered) for v in block.inputs}
         for kernel in lowered.ops:
             for v in kernel.results:
                 # None of its own where it takes over another's.
                 arrays[v] = array_nbytes(v, lowered) or v.nbytes
-        known: dict[Op, tuple[_TimeSum, int]] = {}
+        timed: dict[Op, tuple[_TimeSum, int]] = {}
         for kernel in order:
             if kernel.name == "barrier":
                 continue
-            if kernel not in known:
+            if kernel not in timed:
                 maker = makers.get(kernel.results[0]) if kernel.results else None
                 if kernel.bodies:
-                    known[kernel] = self._bodies(kernel, maker or kernel)
+                    timed[kernel] = self._bodies(kernel, maker or kernel)
                 else:
-                    known[kernel] = self._kernel(kernel, maker, makers, same, arrays), 1
-            total.add(*known[kernel])
+                    timed[kernel] = self._kernel(kernel, maker, makers, same, arrays), 1
+            total.add(*timed[kernel])
         return total
 
     def _bodies(self, kernel: Op, op: Op) -> tuple[_TimeSum, int]:
         self._hosted |= entering(op, self._hosted)
         trips = self._trips(op)
-        each = []
+        times = []
         for i, (body, inner) in enumerate(zip(op.bodies, kernel.bodies, strict=True)):
             nest = kernel.nest if i == 0 else None
-            made = kernels(inner, nest, self.profile)
-            each.append(self.block(body, made, made.ops))
+            lowered = kernels(inner, nest, self.profile)
+            times.append(self.block(body, lowered, lowered.ops))
         if kernel.nest is None:
             shares = self._shares.get(id(op.params["branches"]))
             if shares is None:
                 self.notes[_COND] = None
-                return max(each, key=lambda s: s.longest), 1
+                return max(times, key=lambda s: s.longest), 1
             total = _TimeSum()
-            for branch, share in zip(each, shares, strict=True):
+            for branch, share in zip(times, shares, strict=True):
                 total.add(branch, share)
             return total, 1
-        once = each[0]
+        once = times[0]
         self._stacks(once, kernel)
-        for condition in each[1:]:
+        for condition in times[1:]:
             once.add(condition)
         longer = max(once.transfers, once.collectives) - once.kernels
         once.exposed = max(once.exposed, longer)
@@ -306,12 +306,12 @@ class _TimeEstimator:
         if nest is None or self.profile.computes_factors:
             return
         makers = {v: op for op in body.ops for v in op.results}
-        read = {v for op in body.ops for v in op.operands}
+        operands = {v for op in body.ops for v in op.operands}
         for i, out in enumerate(body.outputs):
             if i not in nest.stacked or out.memory != "device" or out.literal is not None:
                 continue
             maker = makers.get(out)
-            is_alone = out not in read and body.outputs.count(out) == 1
+            is_alone = out not in operands and body.outputs.count(out) == 1
             if maker is None or not is_alone or maker.name in _CALLED:
                 copied = 2 * array_nbytes(out, body) / self.chip.hbm_rate
                 total.memory += copied
@@ -326,10 +326,10 @@ class _TimeEstimator:
         arrays: Mapping[Value, int],
     ) -> _TimeSum:
         matmul, ops, taken = 0.0, 0, 0
-        read: set[Value] = set()
+        inputs: set[Value] = set()
         if maker is None:  # a copy; of a literal nothing is read, as a cond's branch may return one
             sources = (same.get(v, v) for v in kernel.operands)
-            read.update(v for v in sources if v in arrays)
+            inputs.update(v for v in sources if v in arrays)
         else:
             stack, seen = [maker], {maker}
             while stack:
@@ -347,11 +347,11 @@ class _TimeEstimator:
                         continue
                     if v in arrays:
                         if i != skipped:
-                            read.add(v)
+                            inputs.add(v)
                     elif v in makers and makers[v] not in seen:
                         seen.add(makers[v])
                         stack.append(makers[v])
-        moved = taken + sum(arrays[v] for v in read)
+        moved = taken + sum(arrays[v] for v in inputs)
         if maker is None or maker.name in TAKES or maker.name not in _PARTS:
             for v in kernel.results:
                 if v.memory == "device":

@@ -175,8 +175,8 @@ def with_answers(
             )
         return 0, bool(row.host_nbytes), cost, peak
 
-    known = [(row, fits) for row, fits in zip(rows, answers, strict=True) if fits is not None]
-    first, _ = min(known, key=order, default=(None, None))
+    answered = [(row, fits) for row, fits in zip(rows, answers, strict=True) if fits is not None]
+    first, _ = min(answered, key=order, default=(None, None))
     return tuple(
         replace(row, answer=fits, suggested=row is first)
         for row, fits in zip(rows, answers, strict=True)

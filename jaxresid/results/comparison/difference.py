@@ -176,9 +176,9 @@ class CheckpointDifference(Shown):
     @property
     def either(self) -> Checkpoint:
         """The checkpoint now, or else as it was."""
-        found = self.after or self.before
-        assert found is not None
-        return found
+        checkpoint = self.after or self.before
+        assert checkpoint is not None
+        return checkpoint
 
 
 @dataclass(frozen=True, slots=True, repr=False)

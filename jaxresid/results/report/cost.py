@@ -87,10 +87,10 @@ class Cost(Shown):
 def _summed(
     some: tuple[tuple[str, int], ...], other: tuple[tuple[str, int], ...], sign: int
 ) -> tuple[tuple[str, int], ...]:
-    found = dict(some)
+    sums = dict(some)
     for name, nbytes in other:
-        found[name] = found.get(name, 0) + sign * nbytes
-    return tuple(sorted((name, nbytes) for name, nbytes in found.items() if nbytes))
+        sums[name] = sums.get(name, 0) + sign * nbytes
+    return tuple(sorted((name, nbytes) for name, nbytes in sums.items() if nbytes))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

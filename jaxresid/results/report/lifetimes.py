@@ -107,8 +107,8 @@ class Lifetimes(Shown):
         Args:
           index: the index of the point.
         """
-        found = (each for each in self.values if each.start <= index < each.stop)
-        return tuple(sorted(found, key=lambda each: -each.live.nbytes))
+        live = (lifetime for lifetime in self.values if lifetime.start <= index < lifetime.stop)
+        return tuple(sorted(live, key=lambda lifetime: -lifetime.live.nbytes))
 
 
 def without_names(checkpoints: Sequence[Checkpoint]) -> tuple[str, ...]:
@@ -117,19 +117,19 @@ def without_names(checkpoints: Sequence[Checkpoint]) -> tuple[str, ...]:
     `without checkpoint model.py:12`, with the function where several are at that line, and with a
     number where that does not tell them apart either.
     """
-    lines = [_line(each) or each.function for each in checkpoints]
+    lines = [_line(checkpoint) or checkpoint.function for checkpoint in checkpoints]
     several = Counter(lines)
     named = [
-        f"{line} ({each.function})" if several[line] > 1 and _line(each) else line
-        for line, each in zip(lines, checkpoints, strict=True)
+        f"{line} ({checkpoint.function})" if several[line] > 1 and _line(checkpoint) else line
+        for line, checkpoint in zip(lines, checkpoints, strict=True)
     ]
     total, seen = Counter(named), Counter[str]()
-    found = []
+    numbered = []
     for name in named:
         seen[name] += 1
         number = f" #{seen[name]}" if total[name] > 1 else ""
-        found.append(f"without checkpoint {name}{number}")
-    return tuple(found)
+        numbered.append(f"without checkpoint {name}{number}")
+    return tuple(numbered)
 
 
 def _line(checkpoint: Checkpoint) -> str:

@@ -110,7 +110,7 @@ class Report(Result):
         """
         names = dict(zip(map(id, self.checkpoints), without_names(self.checkpoints), strict=True))
         name = names.get(id(checkpoint))
-        return next((each for each in self.lifetimes if each.name == name), None)
+        return next((lifetimes for lifetimes in self.lifetimes if lifetimes.name == name), None)
 
     def group_by(self, *by: ResidualKey, all: bool = False) -> ResidualGroups:
         """Return the residuals summed by what they have in common, biggest first.

@@ -85,26 +85,26 @@ def assignment_of_text(text: str, module: HloModule) -> Assignment:
     allocations: list[Allocation] = []
     values = {}
     for line in text.splitlines():
-        if found := _ALLOCATION.match(line):
-            allocations.append(_allocation_of(found))
-        elif allocations and (found := _VALUE.match(line)) and found[2] in ids:
-            index = tuple(int(n) for n in (found[3] or "").split(",") if n)
-            number = int(found[1])
-            values[number] = LogicalValue(int(found[4]), ids[found[2]], index)
-            allocations[-1].offsets[number] = int(found[5])
+        if row := _ALLOCATION.match(line):
+            allocations.append(_allocation_of(row))
+        elif allocations and (row := _VALUE.match(line)) and row[2] in ids:
+            index = tuple(int(n) for n in (row[3] or "").split(",") if n)
+            number = int(row[1])
+            values[number] = LogicalValue(int(row[4]), ids[row[2]], index)
+            allocations[-1].offsets[number] = int(row[5])
     return Assignment(tuple(allocations), values)
 
 
-def _allocation_of(found: re.Match[str]) -> Allocation:
-    said = found[3]
-    color = _COLOR.search(said)
-    is_argument, is_output = ", parameter " in said, "maybe-live-out" in said
+def _allocation_of(row: re.Match[str]) -> Allocation:
+    words = row[3]
+    color = _COLOR.search(words)
+    is_argument, is_output = ", parameter " in words, "maybe-live-out" in words
     return Allocation(
-        index=int(found[1]),
-        nbytes=int(found[2]),
+        index=int(row[1]),
+        nbytes=int(row[2]),
         color=0 if color is None else int(color[1]),
-        kind=_kind(is_argument, ", constant" in said, is_output),
-        is_thread_local="thread-local" in said,
+        kind=_kind(is_argument, ", constant" in words, is_output),
+        is_thread_local="thread-local" in words,
         is_given_away=is_argument and is_output,
     )
 

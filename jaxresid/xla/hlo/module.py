@@ -73,14 +73,14 @@ class Shape:
 
 def shape_of(text: str) -> Shape | None:
     """Return the shape that a text such as `f32[64,512]` is; None if it is none of an array."""
-    found = _SHAPE_TEXT.match(text)
-    if found is None or found[1] not in BITS:
+    array = _SHAPE_TEXT.match(text)
+    if array is None or array[1] not in BITS:
         return None
     try:
-        dims = tuple(int(n) for n in found[2].split(",") if n)
+        dims = tuple(int(n) for n in array[2].split(",") if n)
     except ValueError:  # more digits than Python reads
         return None
-    return Shape(dtype=found[1], dims=dims, bits=BITS[found[1]])
+    return Shape(dtype=array[1], dims=dims, bits=BITS[array[1]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,13 +260,13 @@ def stacks(frames: Sequence[tuple[Line, int]]) -> tuple[tuple[Line, ...], ...]:
       frames: the line of each frame and the number of its caller, from 1; what is no earlier
         frame is none.
     """
-    found: list[tuple[Line, ...]] = []
+    by_frame: list[tuple[Line, ...]] = []
     for place, caller in frames:
-        above = found[caller - 1] if 0 < caller <= len(found) else ()
-        found.append(
+        above = by_frame[caller - 1] if 0 < caller <= len(by_frame) else ()
+        by_frame.append(
             (place, *above[: _DEEPEST - 1]) if not place[0].startswith(FOLDER) else (place,)
         )
-    return tuple(found)
+    return tuple(by_frame)
 
 
 def collectives(data: bytes) -> tuple[CollectiveOp, ...]:
@@ -277,10 +277,10 @@ def collectives(data: bytes) -> tuple[CollectiveOp, ...]:
     its results, without the operands that a `-start` passes on.
     """
     try:
-        read = module(data)
-        found: dict[str, list[CollectiveOp]] = {}
-        for op in _collectives(read, read.entry, 1, True, ()):
-            found.setdefault(op.opcode, []).append(op)
+        hlo = module(data)
+        by_opcode: dict[str, list[CollectiveOp]] = {}
+        for op in _collectives(hlo, hlo.entry, 1, True, ()):
+            by_opcode.setdefault(op.opcode, []).append(op)
     except (ValueError, IndexError, KeyError, RecursionError):
         return ()
     return tuple(
@@ -290,33 +290,33 @@ def collectives(data: bytes) -> tuple[CollectiveOp, ...]:
             sum(op.nbytes for op in ops),
             all(op.exact for op in ops),
         )
-        for opcode, ops in sorted(found.items())
+        for opcode, ops in sorted(by_opcode.items())
     )
 
 
 def _collectives(
-    read: HloModule, computation: int, trips: int, exact: bool, within: tuple[int, ...]
+    hlo: HloModule, computation: int, trips: int, exact: bool, within: tuple[int, ...]
 ) -> Iterator[CollectiveOp]:
     if computation in within:
         return
-    for i in read.computations[computation]:
+    for i in hlo.computations[computation]:
         opcode = i.opcode.removesuffix("-start")
         if opcode in COLLECTIVES:
-            yield CollectiveOp(opcode, trips, trips * _result_nbytes(read, i), exact)
+            yield CollectiveOp(opcode, trips, trips * _result_nbytes(hlo, i), exact)
             continue
-        inner, known = trips, exact
+        inner, is_known = trips, exact
         if i.opcode == "while":
-            n = known_trips(read, i)
-            inner, known = trips * (1 if n is None else n), exact and n is not None
+            n = known_trips(hlo, i)
+            inner, is_known = trips * (1 if n is None else n), exact and n is not None
         elif i.opcode == "conditional":
-            known = False
+            is_known = False
         elif i.opcode not in ("call", "fusion", "async-start"):
             continue
         for name in i.called:
-            yield from _collectives(read, name, inner, known, (*within, computation))
+            yield from _collectives(hlo, name, inner, is_known, (*within, computation))
 
 
-def _result_nbytes(read: HloModule, i: Instruction) -> int:
+def _result_nbytes(hlo: HloModule, i: Instruction) -> int:
     """Return the bytes of a collective's results.
 
     All-gather-start and collective-permute-start return their operands, their results, and perhaps
@@ -327,7 +327,7 @@ def _result_nbytes(read: HloModule, i: Instruction) -> int:
     return i.shape.nbytes
 
 
-def known_trips(read: HloModule, loop: Instruction) -> int | None:
+def known_trips(hlo: HloModule, loop: Instruction) -> int | None:
     """Return how often a while loop's body runs; None where it is not known.
 
     The number is the one that the compiler noted, or comes from a condition `i < n` and a body that
@@ -337,30 +337,30 @@ def known_trips(read: HloModule, loop: Instruction) -> int | None:
         config = json.loads(loop.config or b"{}")
         return int(config["known_trip_count"]["n"])
     except (ValueError, KeyError, TypeError):
-        return _counted_trips(read, loop)
+        return _counted_trips(hlo, loop)
 
 
-def _counted_trips(read: HloModule, loop: Instruction) -> int | None:
+def _counted_trips(hlo: HloModule, loop: Instruction) -> int | None:
     """Return the trips of a loop that counts an integer up to a constant; None for other loops.
 
     libtpu notes no trips; loops of a scan still count that way.
     """
     for name in loop.called:
-        test = read.instructions[read.roots[name]]
+        test = hlo.instructions[hlo.roots[name]]
         if test.opcode == "compare" and test.direction == "LT":
             break
     else:
         return None
     body = next(other for other in loop.called if other != name)
-    counter, index = origin(read, test.operands[0])
-    bound, _ = origin(read, test.operands[1])
+    counter, index = origin(hlo, test.operands[0])
+    bound, _ = origin(hlo, test.operands[1])
     if counter.opcode != "parameter" or len(index) != 1:
         return None
-    start, _ = origin(read, loop.operands[0], index)
-    step, _ = origin(read, read.roots[body], index)
+    start, _ = origin(hlo, loop.operands[0], index)
+    step, _ = origin(hlo, hlo.roots[body], index)
     if step.opcode != "add":
         return None
-    terms = [origin(read, term)[0] for term in step.operands]
+    terms = [origin(hlo, term)[0] for term in step.operands]
     steps = [term.literal for term in terms if term.literal is not None]
     counts = [term for term in terms if term.opcode == "parameter"]
     if steps != [1] or not counts or start.literal is None or bound.literal is None:
@@ -369,7 +369,7 @@ def _counted_trips(read: HloModule, loop: Instruction) -> int | None:
 
 
 def origin(
-    read: HloModule, at: int, index: tuple[int, ...] = ()
+    hlo: HloModule, at: int, index: tuple[int, ...] = ()
 ) -> tuple[Instruction, tuple[int, ...]]:
     """Return the instruction and the element that a value comes from.
 
@@ -378,7 +378,7 @@ def origin(
     seen = set()
     while (at, index) not in seen:
         seen.add((at, index))
-        i = read.instructions[at]
+        i = hlo.instructions[at]
         if i.opcode == "get-tuple-element":
             at, index = i.operands[0], (i.index, *index)
         elif i.opcode == "tuple" and index:
@@ -389,31 +389,31 @@ def origin(
             at, index = i.operands[0], index[1:]
         elif i.opcode == "copy-done":
             at, index = i.operands[0], (0, *index)
-        elif i.opcode == "while" and index and _unchanged(read, i, index):
+        elif i.opcode == "while" and index and _unchanged(hlo, i, index):
             at = i.operands[0]
         elif i.opcode == "parameter" and index:
-            loop = read.callers.get(read.home[at])
-            if loop is None or loop.opcode != "while" or not _unchanged(read, loop, index):
+            loop = hlo.callers.get(hlo.home[at])
+            if loop is None or loop.opcode != "while" or not _unchanged(hlo, loop, index):
                 return i, index
             at = loop.operands[0]
         else:
             return i, index
-    return read.instructions[at], index
+    return hlo.instructions[at], index
 
 
 _SAME = ("copy", "bitcast", "optimization-barrier")
 
 
-def _unchanged(read: HloModule, loop: Instruction, index: tuple[int, ...]) -> bool:
+def _unchanged(hlo: HloModule, loop: Instruction, index: tuple[int, ...]) -> bool:
     """Return whether a loop's body returns an element of its parameter as it got it.
 
     The body is the computation whose root is no single truth value.
     """
     for name in loop.called:
-        at, path = read.roots[name], index
-        if not read.instructions[at].shape.dtype:
+        at, path = hlo.roots[name], index
+        if not hlo.instructions[at].shape.dtype:
             seen = set()
-            while (i := read.instructions[at]).opcode in ("tuple", "get-tuple-element", *_SAME):
+            while (i := hlo.instructions[at]).opcode in ("tuple", "get-tuple-element", *_SAME):
                 if (at, path) in seen:
                     return False
                 seen.add((at, path))

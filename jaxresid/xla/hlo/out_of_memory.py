@@ -48,15 +48,17 @@ def parse_out_of_memory(message: str) -> OutOfMemory | None:
     chip.
     """
     for pattern in _NEEDS:
-        found = re.search(pattern, message)
-        if found:
-            required, capacity = nbytes(found[1], found[2]), nbytes(found[3], found[4])
-            return OutOfMemory(required, capacity, listed(message), _rounded(found[1] + found[2]))
-    found = _CORES.search(message)
-    if found:
-        required = nbytes(found[1], found[2]) + nbytes(found[3], found[4])
-        capacity = nbytes(found[5], found[6])
-        return OutOfMemory(required, capacity, listed(message), _rounded(found[3] + found[4]))
+        figures = re.search(pattern, message)
+        if figures:
+            required, capacity = nbytes(figures[1], figures[2]), nbytes(figures[3], figures[4])
+            return OutOfMemory(
+                required, capacity, listed(message), _rounded(figures[1] + figures[2])
+            )
+    figures = _CORES.search(message)
+    if figures:
+        required = nbytes(figures[1], figures[2]) + nbytes(figures[3], figures[4])
+        capacity = nbytes(figures[5], figures[6])
+        return OutOfMemory(required, capacity, listed(message), _rounded(figures[3] + figures[4]))
     total = _TOTAL.search(message)
     if total:
         required = nbytes(total[1], total[2])
@@ -70,8 +72,8 @@ def refined(parsed: OutOfMemory, live: LiveBuffers) -> OutOfMemory:
     A message whose figure differs from the assignment's by more than 1 % is about something else:
     it is returned as it is.
     """
-    exact, said = live.allocated_nbytes, parsed.required_nbytes
-    if exact is None or said is None or abs(exact - said) > said // 100:
+    exact, rounded = live.allocated_nbytes, parsed.required_nbytes
+    if exact is None or rounded is None or abs(exact - rounded) > rounded // 100:
         return parsed
     return replace(
         parsed, required_nbytes=exact, buffers=live.buffers or parsed.buffers, notes=live.notes
@@ -84,8 +86,8 @@ def _rounded(figure: str) -> tuple[str, ...]:
 
 def listed(message: str) -> tuple[PeakBuffer, ...]:
     """Return the entries of `Largest program allocations in hbm` (TPU) and `Peak buffers` (GPU)."""
-    found = sorted(_entries(message), key=lambda buffer: -buffer.nbytes)
-    return tuple(found[:MAX_BUFFERS])
+    entries = sorted(_entries(message), key=lambda buffer: -buffer.nbytes)
+    return tuple(entries[:MAX_BUFFERS])
 
 
 def _entries(message: str) -> Iterator[PeakBuffer]:
@@ -121,10 +123,10 @@ def _kind(allocation: str, entry: str) -> BufferKind:
 
 
 def _quoted(name: str, entry: str) -> str:
-    found = re.search(rf'\b{name}="([^"]*)"', entry)
-    return found[1] if found else ""
+    value = re.search(rf'\b{name}="([^"]*)"', entry)
+    return value[1] if value else ""
 
 
 def _line(entry: str) -> int:
-    found = re.search(r"\bsource_line=(\d{1,9})", entry)
-    return int(found[1]) if found else 0
+    number = re.search(r"\bsource_line=(\d{1,9})", entry)
+    return int(number[1]) if number else 0

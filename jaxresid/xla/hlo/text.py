@@ -61,13 +61,13 @@ class _Reader:
                 table = self._tables[line]
             elif current is None and table is not None and (row := _ROW.match(line)):
                 table[int(row[1])] = row[2] if row[2] is not None else row[3]
-            elif found := _COMPUTATION.match(line):
-                current = self._computations.setdefault(found[2], _Computation(found[2]))
-                entry = found[2] if found[1] else entry
+            elif match := _COMPUTATION.match(line):
+                current = self._computations.setdefault(match[2], _Computation(match[2]))
+                entry = match[2] if match[1] else entry
             elif line == "}":
                 current = None
-            elif current is not None and (found := _INSTRUCTION.match(line)):
-                self._take(current, found[2], line[found.end() :], is_root=bool(found[1]))
+            elif current is not None and (match := _INSTRUCTION.match(line)):
+                self._take(current, match[2], line[match.end() :], is_root=bool(match[1]))
         if entry not in self._computations:
             raise ValueError("no entry computation")
         return self._module(entry)
@@ -82,7 +82,7 @@ class _Reader:
         direction = _DIRECTION.search(after)
         stack = self._stack(after)
         file, line = stack[0]
-        found = Instruction(
+        instruction = Instruction(
             id=0,
             opcode=opcode,
             shape=shape,
@@ -98,12 +98,12 @@ class _Reader:
         for operand in operands:
             self._element(computation, operand)
         called = tuple(
-            _bare(each)
+            _bare(called_name)
             for group in _CALLED.findall(after)
-            for each in group.strip("{}").split(",")
-            if each.strip()
+            for called_name in group.strip("{}").split(",")
+            if called_name.strip()
         )
-        self._add(computation, found, operands, called)
+        self._add(computation, instruction, operands, called)
         if is_root:
             computation.root = self._ids[name]
 
@@ -113,21 +113,21 @@ class _Reader:
         if not index or operand in self._ids or name not in self._ids:
             return
         of = self._instructions[self._ids[name]]
-        found = Instruction(
+        element = Instruction(
             0, "get-tuple-element", of.shape.at((int(index),)), index=int(index), name=operand
         )
-        self._add(computation, found, (name,), ())
+        self._add(computation, element, (name,), ())
 
     def _add(
         self,
         computation: _Computation,
-        found: Instruction,
+        instruction: Instruction,
         operands: tuple[str, ...],
         called: tuple[str, ...],
     ) -> None:
-        self._ids[found.name] = len(self._instructions)
+        self._ids[instruction.name] = len(self._instructions)
         computation.instructions.append(len(self._instructions))
-        self._instructions.append(found)
+        self._instructions.append(instruction)
         self._operands.append(operands)
         self._called.append(called)
 
@@ -158,7 +158,7 @@ class _Reader:
 
     def _module(self, entry: str) -> HloModule:
         numbers = {name: n for n, name in enumerate(self._computations)}
-        made = [
+        instructions = [
             Instruction(
                 n,
                 i.opcode,
@@ -180,10 +180,10 @@ class _Reader:
         ]
         return HloModule(
             {
-                numbers[name]: tuple(made[n] for n in each.instructions)
-                for name, each in self._computations.items()
+                numbers[name]: tuple(instructions[n] for n in computation.instructions)
+                for name, computation in self._computations.items()
             },
-            {numbers[name]: each.root for name, each in self._computations.items()},
+            {numbers[name]: computation.root for name, computation in self._computations.items()},
             numbers[entry],
         )
 
@@ -204,20 +204,20 @@ def _shape(text: str, at: int, depth: int) -> tuple[Shape, int]:
             elements.append(element)
             at = _skip(text, at)
         return Shape(elements=tuple(elements)), at + 1
-    found = _ARRAY.match(text, at)
-    if found is None:
+    array = _ARRAY.match(text, at)
+    if array is None:
         raise ValueError("no shape")
-    at, layout = found.end(), ""
+    at, layout = array.end(), ""
     if text.startswith("{", at):
         end = text.index("}", at)
         layout, at = text[at:end], end + 1
-    if found[1] not in BITS:  # a token
+    if array[1] not in BITS:  # a token
         return Shape(), at
     memory, width = _MEMORY.search(layout), _WIDTH.search(layout)
     return Shape(
-        dtype=found[1],
-        dims=tuple(int(n.strip("<= ")) for n in found[2].split(",") if n.strip("<= ")),
-        bits=_int(width) or BITS[found[1]],
+        dtype=array[1],
+        dims=tuple(int(n.strip("<= ")) for n in array[2].split(",") if n.strip("<= ")),
+        bits=_int(width) or BITS[array[1]],
         memory=_int(memory),
     ), at
 
@@ -258,8 +258,8 @@ def _parts(text: str) -> Iterator[str]:
 
 def _bare(text: str) -> str:
     """Return the name that ends a text, `loop#4` for `f32[4]{0} %loop#4`; '' for none."""
-    found = _NAME.search(text.strip())
-    return "" if found is None else found[0].lstrip("%")
+    name = _NAME.search(text.strip())
+    return "" if name is None else name[0].lstrip("%")
 
 
 def _literal(opcode: str, text: str) -> int | None:
@@ -267,12 +267,12 @@ def _literal(opcode: str, text: str) -> int | None:
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:
-    found = pattern.search(text)
-    return "" if found is None else found[1]
+    match = pattern.search(text)
+    return "" if match is None else match[1]
 
 
-def _int(found: re.Match[str] | None) -> int:
-    return 0 if found is None else int(found[1])
+def _int(match: re.Match[str] | None) -> int:
+    return 0 if match is None else int(match[1])
 
 
 def _value(row: str, name: str) -> int:

@@ -57,11 +57,11 @@ def read_dump(folder: Path) -> tuple[Failure | None, int]:
     files = sorted(_files(folder), key=lambda file: -file.stat().st_size)
     for file in files[:_MOST_TRIED]:
         try:
-            found = _failure(_program(file), folder)
+            failure = _failure(_program(file), folder)
         except _UNREADABLE:
             continue
-        if best is None or (found.required_nbytes or 0) > (best.required_nbytes or 0):
-            best = found
+        if best is None or (failure.required_nbytes or 0) > (best.required_nbytes or 0):
+            best = failure
     return best, len(files)
 
 
@@ -126,8 +126,8 @@ def _failure(program: _Program, folder: Path) -> Failure:
 
 def _parts(program: _Program) -> OomParts:
     nbytes = dict.fromkeys(("argument", "output", "temporary", "constant"), 0)
-    for each in device_allocations(program.assignment, program.platform):
-        nbytes[each.kind] += each.nbytes
+    for allocation in device_allocations(program.assignment, program.platform):
+        nbytes[allocation.kind] += allocation.nbytes
     return OomParts(
         argument_nbytes=nbytes["argument"],
         output_nbytes=nbytes["output"],
@@ -138,8 +138,8 @@ def _parts(program: _Program) -> OomParts:
 
 def _place(program: _Program, folder: Path, base: str) -> str:
     if program.platform == "tpu":
-        found = _TPU.search(_text(folder / f"{base}.target_arguments.txt"))
-        key = (found[1], found[2] or "") if found else ("", "")
+        version = _TPU.search(_text(folder / f"{base}.target_arguments.txt"))
+        key = (version[1], version[2] or "") if version else ("", "")
         generation = _GENERATIONS.get(key)
         return f"tpu:{generation}" if generation else ""
     if program.platform == "cuda":

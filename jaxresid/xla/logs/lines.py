@@ -61,10 +61,10 @@ def read_line(raw: str) -> Line:
     width, process = len(text), ""
     for _ in range(_PREFIXES):
         who = _WHO.match(text)
-        found = who or _WHEN.match(text)
-        if found is None:
+        prefix = who or _WHEN.match(text)
+        if prefix is None:
             break
         if who is not None:
             process = next(name for name in who.groups() if name is not None)
-        text = text[found.end() :]
+        text = text[prefix.end() :]
     return Line(text, process, width)

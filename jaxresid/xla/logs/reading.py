@@ -171,15 +171,15 @@ class _Reader:
         if len(self._found) >= _FAILURES:
             self._left_out += 1
             return
-        found = parse_failure(_whole(lines), process.pool.pool())
-        if found is not None:
-            found = replace(
-                found,
+        failure = parse_failure(_whole(lines), process.pool.pool())
+        if failure is not None:
+            failure = replace(
+                failure,
                 device=process.device,
                 rematerialized=process.rematerialized,
                 function=function,
             )
-            self._found.append((name, found))
+            self._found.append((name, failure))
 
 
 def _differ(one: int | None, other: int | None) -> bool:
@@ -194,15 +194,15 @@ def _whole(lines: list[Line]) -> list[str]:
     width = max(line.width for line in lines)
     full = sum(line.width == width for line in lines)
     breaks = width >= _NARROWEST and full >= 3
-    found: list[str] = []
+    texts: list[str] = []
     goes_on = False
     for line in lines:
-        if goes_on or (found and _is_open(found[-1])):
-            found[-1] += line.text
+        if goes_on or (texts and _is_open(texts[-1])):
+            texts[-1] += line.text
         else:
-            found.append(line.text)
+            texts.append(line.text)
         goes_on = breaks and line.width == width
-    return _sentences_joined(found)
+    return _sentences_joined(texts)
 
 
 def _is_open(text: str) -> bool:
@@ -211,29 +211,29 @@ def _is_open(text: str) -> bool:
 
 def _sentences_joined(lines: list[str]) -> list[str]:
     """Return lines with a sentence together that was broken within a word."""
-    found: list[str] = []
+    joined_lines: list[str] = []
     for line in lines:
-        joined = found[-1] + line if found else line
+        joined = joined_lines[-1] + line if joined_lines else line
         if (
-            found
-            and not OPENS.search(found[-1])
+            joined_lines
+            and not OPENS.search(joined_lines[-1])
             and not OPENS.search(line)
-            and OPENS.search(found[-1][-_TAIL:] + line[:_TAIL])
+            and OPENS.search(joined_lines[-1][-_TAIL:] + line[:_TAIL])
         ):
-            found[-1] = joined
+            joined_lines[-1] = joined
         else:
-            found.append(line)
-    return found
+            joined_lines.append(line)
+    return joined_lines
 
 
-def _merged(found: list[tuple[str, Failure]]) -> list[Failure]:
+def _merged(failures: list[tuple[str, Failure]]) -> list[Failure]:
     """Return each lack of memory once, with all that was said of it."""
     merged: list[tuple[Failure, dict[str, int]]] = []
-    for name, failure in found:
-        for n, (known, names) in enumerate(merged):
-            if _is_same(known, failure):
+    for name, failure in failures:
+        for n, (first, names) in enumerate(merged):
+            if _is_same(first, failure):
                 names[name] = names.get(name, 0) + 1
-                merged[n] = _filled(known, failure), names
+                merged[n] = _filled(first, failure), names
                 break
         else:
             merged.append((failure, {name: 1}))

@@ -107,26 +107,26 @@ _STATS = {
 
 def requested(line: str) -> int | None:
     """Return the bytes of the allocation that a line says has failed; None if it says of none."""
-    found = REQUEST.search(line)
-    if found is None:
+    request = REQUEST.search(line)
+    if request is None:
         return None
-    number, unit = (group for group in found.groups() if group is not None)
-    exact = _EXACT.match(line, found.end())
+    number, unit = (group for group in request.groups() if group is not None)
+    exact = _EXACT.match(line, request.end())
     return int(exact[1]) if exact else nbytes(number, unit)
 
 
 def rematerialized(line: str) -> Rematerialized | None:
     """Return what a line says of XLA's attempt to make a program smaller; None if of none."""
-    found = _REMATERIALIZED.search(line) if "rematerialization" in line else None
-    return None if found is None else Rematerialized(int(found[2]), int(found[1]))
+    limits = _REMATERIALIZED.search(line) if "rematerialization" in line else None
+    return None if limits is None else Rematerialized(int(limits[2]), int(limits[1]))
 
 
 def needed(line: str) -> int | None:
     """Return the bytes that a line says a whole program needs; None if it does not say."""
-    found = _NEEDS.search(line)
-    if found is None:
+    need = _NEEDS.search(line)
+    if need is None:
         return None
-    number, unit = [group for group in found.groups() if group is not None][:2]
+    number, unit = [group for group in need.groups() if group is not None][:2]
     return nbytes(number, unit)
 
 
@@ -156,10 +156,10 @@ def parse_failure(lines: Sequence[str], pool: OomPool) -> Failure | None:
     buffers = needs.buffers if needs and needs.buffers else listed(text)
     required = needs.required_nbytes if needs else None
     capacity = needs.capacity_nbytes if needs else None
-    if found := _EARLY.search(text):
-        required, capacity = nbytes(*found.group(1, 2)), nbytes(*found.group(3, 4))
-    if found := _EXCEEDS.search(text):
-        capacity = nbytes(*found.group(1, 2))
+    if sizes := _EARLY.search(text):
+        required, capacity = nbytes(*sizes.group(1, 2)), nbytes(*sizes.group(3, 4))
+    if sizes := _EXCEEDS.search(text):
+        capacity = nbytes(*sizes.group(1, 2))
     failure = Failure(
         said=_cut(sentence),
         platform=_platform(text),
@@ -182,18 +182,18 @@ def _before_start(text: str) -> bool:
 
 def _with_base(failure: Failure, text: str) -> Failure:
     """Return a failure with what XLA:GPU says of arguments that are larger than the device."""
-    found = _BASE.search(text)
-    if found is None:
+    sizes = _BASE.search(text)
+    if sizes is None:
         return failure
     parts = failure.parts
     if parts.argument_nbytes is None and parts.output_nbytes is None:
-        parts = replace(parts, argument_nbytes=int(found[1]))
+        parts = replace(parts, argument_nbytes=int(sizes[1]))
     return replace(
         failure,
         parts=parts,
         phase=failure.phase or "compile",
-        required_nbytes=failure.required_nbytes or int(found[1]),
-        capacity_nbytes=failure.capacity_nbytes or int(found[2]),
+        required_nbytes=failure.required_nbytes or int(sizes[1]),
+        capacity_nbytes=failure.capacity_nbytes or int(sizes[2]),
     )
 
 
@@ -227,30 +227,30 @@ def _phase(text: str) -> Phase:
 
 def _program(text: str) -> str:
     for pattern in _PROGRAMS:
-        if found := pattern.search(text):
-            return found[1]
+        if name := pattern.search(text):
+            return name[1]
     called = set(_CALLED.findall(text))
     return f"jit_{next(iter(called))}" if len(called) == 1 else ""
 
 
 def _pool(text: str, pool: OomPool) -> OomPool:
-    if found := _FREE.search(text):
-        free = nbytes(*found.group(1, 2))
-        largest = nbytes(*found.group(5, 6)) if found[5] else None
+    if sizes := _FREE.search(text):
+        free = nbytes(*sizes.group(1, 2))
+        largest = nbytes(*sizes.group(5, 6)) if sizes[5] else None
         return replace(pool, free_nbytes=free, largest_free_nbytes=largest)
-    if found := _AVAILABLE.search(text):
-        largest, free = nbytes(*found.group(1, 2)), nbytes(*found.group(3, 4))
+    if sizes := _AVAILABLE.search(text):
+        largest, free = nbytes(*sizes.group(1, 2)), nbytes(*sizes.group(3, 4))
         return replace(pool, free_nbytes=free, largest_free_nbytes=largest)
-    if found := _CONTIGUOUS.search(text):
-        return replace(pool, largest_free_nbytes=nbytes(*found.group(1, 2)))
+    if sizes := _CONTIGUOUS.search(text):
+        return replace(pool, largest_free_nbytes=nbytes(*sizes.group(1, 2)))
     return pool
 
 
 def _parts(text: str) -> OomParts:
     """Return what a program's memory is made of, by the tables of libtpu and of XLA:GPU."""
-    found = {name: _size(pattern, text) for name, pattern in _STATS.items()}
-    if any(value is not None for value in found.values()):
-        return OomParts(**found)
+    stats = {name: _size(pattern, text) for name, pattern in _STATS.items()}
+    if any(value is not None for value in stats.values()):
+        return OomParts(**stats)
     temp = _TEMP.search(text)
     outputs = _OUTPUTS.search(text)
     parts = OomParts(
@@ -276,14 +276,14 @@ def _parts(text: str) -> OomParts:
 
 
 def _size(pattern: str, text: str) -> int | None:
-    found = re.search(pattern, text, re.MULTILINE)
-    return None if found is None else nbytes(found[1], found[2])
+    size = re.search(pattern, text, re.MULTILINE)
+    return None if size is None else nbytes(size[1], size[2])
 
 
 def _last(values: Iterator[int | None]) -> int | None:
     """Return the last number: an exact one follows the one that is rounded."""
-    known = [value for value in values if value is not None]
-    return known[-1] if known else None
+    numbers = [value for value in values if value is not None]
+    return numbers[-1] if numbers else None
 
 
 def _cut(text: str) -> str:

@@ -51,8 +51,8 @@ class TracebackReader:
             return None
         if not self._is_open or not line.strip():
             return None
-        if found := _FRAME.match(line):
-            self._frames = [*self._frames[-_MOST_FRAMES:], _Frame(found[1], found[2])]
+        if frame := _FRAME.match(line):
+            self._frames = [*self._frames[-_MOST_FRAMES:], _Frame(frame[1], frame[2])]
         elif line[0].isspace():
             self._detail(line)
         else:

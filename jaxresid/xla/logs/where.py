@@ -25,9 +25,9 @@ def place_of(failure: Failure) -> str:
     capacity = failure.capacity_nbytes
     if failure.platform != "tpu" or capacity is None:
         return ""
-    found = {
+    generations = {
         it.generation
         for it in places.topologies()
         if abs(it.memory_nbytes - capacity) <= _ROUNDING_NBYTES
     }
-    return f"tpu:{next(iter(found))}" if len(found) == 1 else ""
+    return f"tpu:{next(iter(generations))}" if len(generations) == 1 else ""

@@ -79,15 +79,15 @@ class CompileCache:
     @property
     def warnings(self) -> tuple[str, ...]:
         """The problems that the user should know about, a line each."""
-        found = [] if self._unusable is None else [self._unusable]
+        lines = [] if self._unusable is None else [self._unusable]
         if self._bad:
             n = len(self._bad)
             what = "an entry" if n == 1 else f"{n} entries"
-            found.append(
+            lines.append(
                 f"{what} of the compile cache cannot be read and will be replaced:"
                 f" {self.directory / self._bad[0]}" + (f" and {n - 1} more" if n > 1 else "")
             )
-        return tuple(found)
+        return tuple(lines)
 
     def get(self, job: Job) -> Compilation | None:
         """Return the result that was put for a job, with `cached` set, or None."""
@@ -104,13 +104,13 @@ class CompileCache:
                 self._fail("read", e)
             return None
         try:
-            found = _decoded(data, name)
+            compilation = _decoded(data, name)
         except (ValueError, TypeError, KeyError, RecursionError):
             self._bad.append(file.name)
             return None
         with suppress(OSError):
             os.utime(file)  # it is used
-        return dataclasses.replace(found, cached=True)
+        return dataclasses.replace(compilation, cached=True)
 
     def put(self, job: Job, compilation: Compilation) -> None:
         """Keep a result, unless it is an error or transient.
@@ -160,18 +160,23 @@ def _decoded(data: bytes, name: str) -> Compilation:
     if json.loads(head) != _head(name, body):
         raise ValueError("the entry is not the one that was written")
     values = json.loads(body)
-    found = decoded(Compilation, values)
-    if not _is_sound(found):
+    compilation = decoded(Compilation, values)
+    if not _is_sound(compilation):
         raise ValueError("this is not what a compiler reports")
-    return found  # type: ignore[no-any-return]
+    return compilation  # type: ignore[no-any-return]
 
 
-def _is_sound(found: Compilation) -> bool:
-    sizes = [*found.stats.values(), found.required_nbytes, found.capacity_nbytes, found.live_nbytes]
-    sizes += [buffer.nbytes for buffer in found.buffers]
-    sizes += [n for op in found.collectives for n in (op.nbytes, op.count)]
-    sizes += [n for m in found.messages for n in (m.nbytes, m.limit_nbytes, m.count)]
-    return found.error is None and all(n is None or n >= 0 for n in sizes)
+def _is_sound(compilation: Compilation) -> bool:
+    sizes = [
+        *compilation.stats.values(),
+        compilation.required_nbytes,
+        compilation.capacity_nbytes,
+        compilation.live_nbytes,
+    ]
+    sizes += [buffer.nbytes for buffer in compilation.buffers]
+    sizes += [n for op in compilation.collectives for n in (op.nbytes, op.count)]
+    sizes += [n for m in compilation.messages for n in (m.nbytes, m.limit_nbytes, m.count)]
+    return compilation.error is None and all(n is None or n >= 0 for n in sizes)
 
 
 def _of_this_version(compiler: str) -> bool:

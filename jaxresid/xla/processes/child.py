@@ -176,8 +176,8 @@ class Child:
             by = "killed (out of memory?)" if -code == signal.SIGKILL else "killed (SIGTERM)"
             return DiedError(by, killed=True)
         how = f"its process exited with code {code}" if code >= 0 else signal.Signals(-code).name
-        said = fatal_line(self.log())
-        return DiedError(f"{how}: {said}" if said else how)
+        line = fatal_line(self.log())
+        return DiedError(f"{how}: {line}" if line else how)
 
 
 def fatal_line(log: str) -> str:
@@ -189,8 +189,8 @@ def fatal_line(log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     lines = list(takewhile(lambda line: not _CRASH.search(line), lines))
     fatal = [line for line in lines if _FATAL.search(line)]
-    found = fatal or [line for line in lines if not _NOISE.search(line)]
-    return _cut(_PREFIX.sub("", found[-1])) if found else ""
+    telling = fatal or [line for line in lines if not _NOISE.search(line)]
+    return _cut(_PREFIX.sub("", telling[-1])) if telling else ""
 
 
 def one_line(error: BaseException) -> str:

@@ -80,7 +80,7 @@ def compile_jobs(
     run = _Executions(executor, workers, compiler)
     total = operator.length_hint(jobs)
     todo = _ToDo(jobs)
-    known: dict[str, Compilation] = {}
+    results: dict[str, Compilation] = {}
     n_done = 0
     try:
         with reraising_interrupts():
@@ -95,31 +95,31 @@ def compile_jobs(
                     if name in run.pending:
                         run.pending[name].asked.append(asked)
                         continue
-                    if name not in known and keeps is not None and (found := keeps.get(job)):
-                        known[name] = found
-                    if name in known:
-                        for index, answer in todo.answers(asked, known[name], keeps):
+                    if name not in results and keeps is not None and (result := keeps.get(job)):
+                        results[name] = result
+                    if name in results:
+                        for index, answer in todo.answers(asked, results[name], keeps):
                             n_done += 1
                             yield index, answer
                         continue
                     if progress is not None:
                         progress(_begun_text(total))
                     run.submit(name, _PendingJob(job, [asked], keeps))
-                for name, pending_job, found in run.completed(
+                for name, pending_job, result in run.completed(
                     0 if todo and run.has_room() else _TICK_S
                 ):
                     if pending_job.cache is not None:
-                        pending_job.cache.put(pending_job.job, found)
-                    known[name] = found
+                        pending_job.cache.put(pending_job.job, result)
+                    results[name] = result
                     answers = [
                         answer
                         for asked in pending_job.asked
-                        for answer in todo.answers(asked, found, pending_job.cache)
+                        for answer in todo.answers(asked, result, pending_job.cache)
                     ]
                     n_done += len(answers)
                     if progress is not None:
-                        text = _done_text(pending_job, found, n_done, total)
-                        is_tried_again = found.error is not None and not answers
+                        text = _done_text(pending_job, result, n_done, total)
+                        is_tried_again = result.error is not None and not answers
                         progress(
                             Done(f"{text}; trying cuBLAS's matmuls") if is_tried_again else text
                         )
@@ -165,26 +165,26 @@ class _ToDo:
         return _Asked(index, job)
 
     def answers(
-        self, asked: _Asked, found: Compilation, cache: CompileCache | None
+        self, asked: _Asked, result: Compilation, cache: CompileCache | None
     ) -> Iterator[tuple[int, Compilation]]:
         """Yield the result of a job with its index, or nothing where more has to be compiled.
 
         Args:
           cache: where an answer is kept in the place of an error, which is not.
         """
-        job = None if asked.first is not None else autotuning.job_left(asked.job, found)
+        job = None if asked.first is not None else autotuning.job_left(asked.job, result)
         if job is not None:
-            self.again.append(_Asked(asked.index, job, (asked.job, found)))
+            self.again.append(_Asked(asked.index, job, (asked.job, result)))
             return
-        answer = _answer(asked, found)
+        answer = _answer(asked, result)
         if asked.first is not None and answer.triton_error is not None and cache is not None:
             cache.put(asked.first[0], answer)
         yield asked.index, answer
 
 
-def _answer(asked: _Asked, found: Compilation) -> Compilation:
+def _answer(asked: _Asked, result: Compilation) -> Compilation:
     """Return what is said of a job, given its result, or that with cuBLAS's matmuls."""
-    answer = found if asked.first is None else autotuning.joined(asked.first[1], found)
+    answer = result if asked.first is None else autotuning.joined(asked.first[1], result)
     if answer.error is not None and asked.job.place.target_config:
         return replace(answer, error=with_reason(answer.error))
     return answer
@@ -256,15 +256,15 @@ class _Executions:
                 continue
             del self.pending[name]
             try:
-                found = _result(future)
+                result = _result(future)
             except BrokenExecutor as e:
                 self._fall_back_here()
                 pending_job.began_at, pending_job.note = None, _on_this_machine(e)
                 self.submit(name, pending_job)
                 continue
             if pending_job.note:
-                found = replace(found, notes=(*found.notes, pending_job.note))
-            yield name, pending_job, found
+                result = replace(result, notes=(*result.notes, pending_job.note))
+            yield name, pending_job, result
 
     def close(self) -> None:
         self._stop.set()
@@ -340,9 +340,9 @@ def _progress_text(pending: Iterable[_PendingJob], n_done: int, total: int) -> s
     return f"{what}, {_count(n_done, total)}, {seconds:.0f} s"
 
 
-def _done_text(ended: _PendingJob, found: Compilation, n_done: int, total: int) -> Done:
+def _done_text(ended: _PendingJob, result: Compilation, n_done: int, total: int) -> Done:
     """Return that a compile has ended: `compiled dots for tpu:v5e:2x4, 3 of 8 done, 12 s`."""
-    verb = "compiled" if found.error is None else "could not compile"
+    verb = "compiled" if result.error is None else "could not compile"
     seconds = time.monotonic() - (ended.began_at or ended.submitted_at)
     return Done(f"{verb} {_named(ended.job)}, {_count(n_done, total)}, {seconds:.0f} s")
 

@@ -242,11 +242,11 @@ class _Session:
             self._refers = True
 
     def _timing(self, label: str) -> Timing:
-        times = [found[label] for found in self._seconds if label in found]
+        times = [seconds[label] for seconds in self._seconds if label in seconds]
         ratios = [
-            found[label] / found[self._baseline]
-            for found in self._seconds
-            if label in found and self._baseline in found
+            seconds[label] / seconds[self._baseline]
+            for seconds in self._seconds
+            if label in seconds and self._baseline in seconds
         ]
         if self._baseline in self._errors:
             ratios = []
@@ -311,13 +311,13 @@ def tolerance(jaxpr: Jaxpr, platform: str) -> float:
     bfloat16.
     """
     jnp = jax_compat.import_jax().numpy
-    found = (
+    mantissas = (
         jnp.finfo(var.aval.dtype).nmant
         for eqn in eqns_in(jaxpr)
         for var in eqn.outvars
         if hasattr(var.aval, "dtype") and jnp.issubdtype(var.aval.dtype, jnp.inexact)
     )
-    bits = min(found, default=52)
+    bits = min(mantissas, default=52)
     if bits == 23 and platform != "cpu":
         bits = 7 if platform == "tpu" else 10
     # Measured on XLA:CPU with JAX 0.12.0: transformers of 3 to 8 layers (in float32 24), a

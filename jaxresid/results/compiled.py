@@ -10,7 +10,7 @@ from jaxresid.results.display import to_pprof
 from jaxresid.results.headline import headline, peak_text
 from jaxresid.results.result import Result
 from jaxresid.results.target import JaxInfo, Mesh, PlaceInfo, Target
-from jaxresid.results.values import NOWHERE, Computed, Location, Source
+from jaxresid.results.values import NOWHERE, Computed, Located, Source
 
 # What a program takes with cuBLAS's matmuls is at most this many times what it takes with Triton's
 # (1.65 in 56 programs: tests/benchmarks/accuracy/autotuned.py), and cuBLAS's workspace.
@@ -21,7 +21,7 @@ BufferKind = OneOf["argument", "output", "temporary", "constant"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CompiledBuffer(Shown):
+class CompiledBuffer(Located):
     """A buffer live at XLA's peak, in the user's terms.
 
     Attributes:
@@ -47,11 +47,6 @@ class CompiledBuffer(Shown):
     residual: str | None = None
     memory: OneOf["device", "host"] = "device"
     origin: Computed | None = None
-
-    @property
-    def location(self) -> Location | None:
-        """The user's line; None where none is known."""
-        return self.source.location
 
 
 @dataclass(frozen=True, slots=True, repr=False)

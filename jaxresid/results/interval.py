@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from typing import Literal as OneOf
 
 from jaxresid.base.text.short_repr import Shown
@@ -55,6 +56,20 @@ def interval_between(low_nbytes: int | None, high_nbytes: int | None) -> Interva
     if low_nbytes is None or high_nbytes is None:
         return None
     return Interval(low_nbytes, high_nbytes)
+
+
+class Ranged(Shown):
+    """A value that has the interval around its estimated peak by its two ends."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+        low_nbytes: int | None
+        high_nbytes: int | None
+
+    @property
+    def interval(self) -> Interval | None:
+        """The interval around the estimated peak; None where none is known."""
+        return interval_between(self.low_nbytes, self.high_nbytes)
 
 
 def answer(interval: Interval | None, budget_nbytes: int) -> Answer:

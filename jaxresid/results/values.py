@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from typing import Literal as OneOf
 
 from jaxresid.base.text.short_repr import Shown, printable
@@ -78,6 +79,19 @@ class Source(Shown):
 
 
 NOWHERE = Source()
+
+
+class Located(Shown):
+    """A value with a `source`."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+        source: Source
+
+    @property
+    def location(self) -> Location | None:
+        """The user's line; None where none is known."""
+        return self.source.location
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -159,7 +173,7 @@ class Literal(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Computed(Shown):
+class Computed(Located):
     """A residual that the forward pass computes and keeps.
 
     Attributes:
@@ -184,11 +198,6 @@ class Computed(Shown):
     through: tuple[str, ...] = ()
     path: str | None = None
     kind: OneOf["computed"] = "computed"
-
-    @property
-    def location(self) -> Location | None:
-        """The user's line; None where JAX recorded none."""
-        return self.source.location
 
     @property
     def library(self) -> Location | None:

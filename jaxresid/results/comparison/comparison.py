@@ -13,11 +13,10 @@ from jaxresid.results.display import to_perfetto, to_svg
 from jaxresid.results.headline import count_text, headline
 from jaxresid.results.interval import (
     Answer,
-    Interval,
+    Ranged,
     TimeBasis,
     TimeInterval,
     answer,
-    interval_between,
     time_interval_between,
 )
 from jaxresid.results.report.lifetimes import Lifetimes
@@ -59,7 +58,7 @@ class Timing(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ComparisonRow(Shown):
+class ComparisonRow(Ranged):
     """A function with one policy at the places of a comparison.
 
     Attributes:
@@ -135,11 +134,6 @@ class ComparisonRow(Shown):
     def compared_nbytes(self) -> int | None:
         """The peak that it is compared with other rows by, in bytes; None where there is none."""
         return self.xla_nbytes if self.by == "xla" else self.peak_nbytes
-
-    @property
-    def interval(self) -> Interval | None:
-        """The interval around the estimated peak; None where none is known."""
-        return interval_between(self.low_nbytes, self.high_nbytes)
 
 
 _VERBS: dict[Answer, str] = {

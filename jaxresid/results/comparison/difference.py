@@ -8,7 +8,7 @@ from typing import Literal as OneOf
 from jaxresid.base.text.short_repr import Shown, printable
 from jaxresid.results.display import show
 from jaxresid.results.headline import count_text, headline, signed_bytes
-from jaxresid.results.interval import Interval, interval_between
+from jaxresid.results.interval import Ranged
 from jaxresid.results.report.checkpoint import Checkpoint, Finding
 from jaxresid.results.result import Result
 from jaxresid.results.target import JaxInfo, Mesh, PlaceInfo, Target
@@ -22,7 +22,7 @@ NEGLIGIBLE_RECOMPUTE = 0.0005
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class DiffSide(Shown):
+class DiffSide(Ranged):
     """One of two reports: what it is of, and its figures.
 
     Attributes:
@@ -54,11 +54,6 @@ class DiffSide(Shown):
     breakdown: tuple[tuple[str, int], ...]
     recompute_flops: int
     total_flops: int
-
-    @property
-    def interval(self) -> Interval | None:
-        """The interval around the estimated peak; None where none is known."""
-        return interval_between(self.low_nbytes, self.high_nbytes)
 
     @property
     def recompute_fraction(self) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jaxresid.base.text.short_repr import Shown
-from jaxresid.results.interval import Answer, Interval, interval_between
+from jaxresid.results.interval import Answer, Ranged
 from jaxresid.results.report.peak import LiveValue
 
 
@@ -36,7 +36,7 @@ class Configuration(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class FrontRow(Shown):
+class FrontRow(Ranged):
     """One plan that no other beats in both its peak and what is minimised.
 
     Attributes:
@@ -65,11 +65,6 @@ class FrontRow(Shown):
     low_nbytes: int | None = None
     high_nbytes: int | None = None
 
-    @property
-    def interval(self) -> Interval | None:
-        """The interval around an estimated peak; None where none is known."""
-        return interval_between(self.low_nbytes, self.high_nbytes)
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Beaten(Shown):
@@ -87,7 +82,7 @@ class Beaten(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class SizePeak(Shown):
+class SizePeak(Ranged):
     """The peak at one size.
 
     Attributes:
@@ -101,11 +96,6 @@ class SizePeak(Shown):
     peak_nbytes: int
     low_nbytes: int | None = None
     high_nbytes: int | None = None
-
-    @property
-    def interval(self) -> Interval | None:
-        """The interval around an estimated peak; None where none is known."""
-        return interval_between(self.low_nbytes, self.high_nbytes)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

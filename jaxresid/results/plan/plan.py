@@ -12,10 +12,9 @@ from jaxresid.results.display import to_perfetto, to_svg
 from jaxresid.results.headline import count_text, headline, peak_text
 from jaxresid.results.interval import (
     Answer,
-    Interval,
+    Ranged,
     TimeBasis,
     TimeInterval,
-    interval_between,
     time_interval_between,
 )
 from jaxresid.results.plan.floor import NO_FLOOR, Floor, TriedPlace
@@ -121,7 +120,7 @@ class PlannedSite(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Plan(Result):
+class Plan(Result, Ranged):
     """The cheapest way found to fit a function into a budget of memory.
 
     Attributes:
@@ -274,11 +273,6 @@ class Plan(Result):
     def time_interval(self) -> TimeInterval | None:
         """The interval around the estimated time; None where it was not checked."""
         return time_interval_between(self.low_time_fraction, self.high_time_fraction)
-
-    @property
-    def interval(self) -> Interval | None:
-        """The interval around the estimated peak; None where none is known."""
-        return interval_between(self.low_nbytes, self.high_nbytes)
 
     @property
     def fits(self) -> bool:

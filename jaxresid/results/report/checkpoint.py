@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
 from jaxresid.base.text.short_repr import Shown
-from jaxresid.results.values import Location, Source
+from jaxresid.results.values import Located, Location, Source
 
 
 class Verdict(enum.StrEnum):
@@ -44,7 +44,7 @@ class CompiledChange(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Finding(Shown):
+class Finding(Located):
     """Something that only a trace can tell.
 
     Attributes:
@@ -62,11 +62,6 @@ class Finding(Shown):
     help: str = ""
     measured: Mapping[str, object] = field(default_factory=dict, hash=False)
     compiled: CompiledChange | None = None
-
-    @property
-    def location(self) -> Location | None:
-        """The user's line; None where none is known."""
-        return self.source.location
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -90,7 +85,7 @@ class EstimatedVerdict(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Checkpoint(Shown):
+class Checkpoint(Located):
     """One checkpoint in source, with its verdict.
 
     The verdict compares the program with it to the program without this one checkpoint.
@@ -143,11 +138,6 @@ class Checkpoint(Shown):
     by: OneOf["estimate", "xla"] = "estimate"
     estimated: EstimatedVerdict | None = None
     unconfirmed: str = ""
-
-    @property
-    def location(self) -> Location | None:
-        """The user's line; None where none is known."""
-        return self.source.location
 
     @property
     def dropped_nbytes(self) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.base.text.short_repr import Shown
-from jaxresid.results.interval import Interval, interval_between
+from jaxresid.results.interval import Ranged
 from jaxresid.results.report.checkpoint import Checkpoint
 from jaxresid.results.report.peak import LiveValue, Pass
 from jaxresid.results.values import Location, Source
@@ -67,7 +67,7 @@ class Lifetime(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Lifetimes(Shown):
+class Lifetimes(Ranged):
     """The memory of one program over its run, op by op, as it is estimated.
 
     At each point the bytes of the values that are live there add up to those of the point. What a
@@ -95,11 +95,6 @@ class Lifetimes(Shown):
     nbytes: int
     low_nbytes: int | None = None
     high_nbytes: int | None = None
-
-    @property
-    def interval(self) -> Interval | None:
-        """The interval around the estimated peak; None where none is known."""
-        return interval_between(self.low_nbytes, self.high_nbytes)
 
     def live_at(self, index: int) -> tuple[Lifetime, ...]:
         """Return what is live at a point, the biggest first.

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.base.text.short_repr import Shown
-from jaxresid.results.interval import Interval, interval_between
-from jaxresid.results.values import NOWHERE, Aval, Location, Source
+from jaxresid.results.interval import Ranged
+from jaxresid.results.values import NOWHERE, Aval, Located, Source
 
 # What a value is that is live at the peak: see `LiveValue.kind`.
 LiveKind = OneOf[
@@ -30,7 +30,7 @@ CurvePass = OneOf["forward", "backward", "update", "program"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class LiveValue(Shown):
+class LiveValue(Located):
     """Equal values that are live at the peak.
 
     Attributes:
@@ -54,11 +54,6 @@ class LiveValue(Shown):
     path: str | None = None
     source: Source = NOWHERE
     phase: Pass | None = None
-
-    @property
-    def location(self) -> Location | None:
-        """The user's line; None where none is known."""
-        return self.source.location
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -101,7 +96,7 @@ class KeptBeyondPeak(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Peak(Shown):
+class Peak(Ranged, Located):
     """An estimate of the most memory that the value and its gradients (or the step) take.
 
     Attributes:
@@ -146,13 +141,3 @@ class Peak(Shown):
     low_nbytes: int | None = None
     high_nbytes: int | None = None
     phases: tuple[PhaseSpan, ...] = ()
-
-    @property
-    def interval(self) -> Interval | None:
-        """The interval around the estimate; None where none is known."""
-        return interval_between(self.low_nbytes, self.high_nbytes)
-
-    @property
-    def location(self) -> Location | None:
-        """The user's line at the peak; None where none is known."""
-        return self.source.location

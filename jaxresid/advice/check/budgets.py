@@ -9,6 +9,7 @@ from typing import Literal as OneOf
 
 from jaxresid.base.errors import InputsError
 from jaxresid.base.text.units import format_bytes
+from jaxresid.base.thresholds import NEGLIGIBLE
 from jaxresid.linter.rules import TRACED
 from jaxresid.results import (
     NOWHERE,
@@ -28,8 +29,8 @@ PEAK_RULE, KEPT_RULE = "peak-over-budget", "kept-over-budget"
 BUDGET_CODES = frozenset(entry.code for entry in TRACED if entry.code.startswith("JXR82"))
 # As many lines are named as a reader takes in at once.
 _NAMED = 3
-# Of the figure; less is not worth a word.
-_ARGUMENTS, _LINE = 0.1, 0.01
+# Of a peak; fewer arguments are not worth a word.
+_ARGUMENTS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +220,7 @@ def _shares(held: Held) -> Iterator[str]:
     if held.lines:
         first, *others = held.lines[:_NAMED]
         verb = "takes" if held.figure == "peak" else "keeps"
-        worth = [line for line in others if line.nbytes >= _LINE * held.nbytes]
+        worth = [line for line in others if line.nbytes >= NEGLIGIBLE * held.nbytes]
         named = [f"{format_bytes(line.nbytes)} at {_place(line.source)}" for line in worth]
         also = f", and {' and '.join(named)}" if named else ""
         yield f"This line {verb} {format_bytes(first.nbytes)} of it{also}"

@@ -13,6 +13,7 @@ from jaxresid.advice.diff.difference import diff
 from jaxresid.base.errors import InputsError
 from jaxresid.base.text.safe_text import one_line
 from jaxresid.base.text.units import format_bytes
+from jaxresid.base.thresholds import NEGLIGIBLE
 from jaxresid.results import (
     NOWHERE,
     Baseline,
@@ -27,8 +28,6 @@ from jaxresid.results import (
 GROWTH_RULE = "grown-over-baseline"
 # As many lines as a reader takes in at once, and as a lockfile shows.
 _NAMED, _LOCKED = 3, 8
-# Of the largest growth, or of what is kept; less is not worth a word.
-_WORTH = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ def baseline_of(report: Report, root: Path) -> Baseline:
         kept,
         None if peak is None else peak.nbytes,
         None if peak is None else peak.by,
-        tuple(BaselineLine(code, n) for code, n in most if n >= _WORTH * kept),
+        tuple(BaselineLine(code, n) for code, n in most if n >= NEGLIGIBLE * kept),
     )
 
 
@@ -170,7 +169,7 @@ def _line_sentences(lines: Sequence[_Grown]) -> Iterator[str]:
     named = [
         f"{format_bytes(line.growth_nbytes)} more at {line.location.file}:{line.location.line}"
         for line in others
-        if line.location is not None and line.growth_nbytes >= _WORTH * first.growth_nbytes
+        if line.location is not None and line.growth_nbytes >= NEGLIGIBLE * first.growth_nbytes
     ]
     also = f", and {' and '.join(named)}" if named else ""
     yield f"This line has {format_bytes(first.growth_nbytes)} more{before}{also}"
@@ -217,7 +216,7 @@ def _since_lockfile(report: Report, baseline: Baseline, root: Path) -> tuple[_Gr
 def _unlisted(baseline: Baseline) -> int:
     """Return the most bytes that a line can have kept which a lockfile does not name."""
     listed = [line.nbytes for line in baseline.lines]
-    least = min(listed) if len(listed) == _LOCKED else int(_WORTH * baseline.kept_nbytes)
+    least = min(listed) if len(listed) == _LOCKED else int(NEGLIGIBLE * baseline.kept_nbytes)
     return min(least, max(baseline.kept_nbytes - sum(listed), 0))
 
 

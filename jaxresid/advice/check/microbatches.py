@@ -18,7 +18,8 @@ from jaxresid.advice.plan.floor.reliefs import Batch, batch_of
 from jaxresid.advice.plan.joint.microbatches import divided, in_microbatches
 from jaxresid.base.errors import RetraceError
 from jaxresid.base.text.units import format_bytes
-from jaxresid.inspector.findings.proposals import WORTH_SAYING, Changed, Proposal, kept_change
+from jaxresid.base.thresholds import WORTH_SAYING
+from jaxresid.inspector.findings.proposals import Changed, Proposal, kept_change
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.subject.base import Inspection, Subject, gc_paused
 from jaxresid.inspector.trace.retracing import retracing

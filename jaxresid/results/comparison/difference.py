@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.base.text.short_repr import Shown, printable
+from jaxresid.base.thresholds import NEGLIGIBLE_FLOPS
 from jaxresid.results.display import show
 from jaxresid.results.headline import count_text, headline, signed_bytes
 from jaxresid.results.interval import Ranged
@@ -16,9 +17,6 @@ from jaxresid.results.values import Aval, Location, Totals
 
 # Peaks and recomputation are the same where they differ by no more than this share of the larger.
 TOLERANCE = 0.01
-# Recomputation is the same where it differs by less than this share of all FLOPs: shares are shown
-# with one digit after the point, and less of them rounds to none.
-NEGLIGIBLE_RECOMPUTE = 0.0005
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -293,7 +291,7 @@ class Difference(Result):
 
 def negligible_recompute(before: int, after: int) -> float:
     """Return by how many FLOPs recomputation may differ, given the FLOPs of both programs."""
-    return NEGLIGIBLE_RECOMPUTE * max(before, after)
+    return NEGLIGIBLE_FLOPS * max(before, after)
 
 
 def is_more_than(tolerance: float, before: int | None, after: int | None) -> bool:

@@ -6,7 +6,6 @@ along; the process that asked reports it.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import queue
 import tempfile
@@ -28,6 +27,7 @@ from jaxresid.xla.hlo.module import collectives, output_dims
 from jaxresid.xla.hlo.out_of_memory import parse_out_of_memory, refined
 from jaxresid.xla.hlo.warnings import messages
 from jaxresid.xla.job import Compilation, CompilerMessage, Job
+from jaxresid.xla.versions import installed_version
 
 # Names of `model.Compiled` -> those of XLA's CompiledMemoryStats, which has them since 0.7.0.
 _STATS = {
@@ -302,15 +302,8 @@ def _capacity(place: places.Place, devices: Sequence[Any]) -> int | None:
 
 def _version(place: places.Place) -> str:
     packages = ["jaxlib", *_COMPILERS.get(place.platform, ())]
-    versions = [(name, _installed(name)) for name in packages]
+    versions = [(name, installed_version(name)) for name in packages]
     return ", ".join(f"{name} {version}" for name, version in versions if version)
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _line(error: BaseException) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import math
 import os
@@ -17,6 +16,7 @@ from jaxresid.base.errors import InputsError
 from jaxresid.base.text.nearest import did_you_mean, nearest_first
 from jaxresid.base.text.short_repr import Shown
 from jaxresid.xla.gpus import GPUS, Gpu
+from jaxresid.xla.versions import installed_version
 
 TPU_EXTRA = "pip install 'jaxresid[tpu]'"
 GPU_EXTRA = "pip install 'jaxresid[gpu]'"
@@ -251,11 +251,11 @@ def cuda_toolkit() -> str | None:
 
 
 def _why_no_gpu() -> str | None:
-    jax, jaxlib = _installed("jax"), _installed("jaxlib")
+    jax, jaxlib = _release("jax"), _release("jaxlib")
     if jax is not None and _numbers(jax) < _GPU_SINCE:
         since = ".".join(map(str, _GPU_SINCE))
         return f"compiling for a GPU that is not there needs jax {since} or newer; this is {jax}"
-    versions = {package: _installed(package) for package in _PLUGIN}
+    versions = {package: _release(package) for package in _PLUGIN}
     missing = [package for package, version in versions.items() if version is None]
     missing += [_ASSEMBLER] * (cuda_toolkit() is None)
     if missing:
@@ -268,11 +268,9 @@ def _why_no_gpu() -> str | None:
     return None
 
 
-def _installed(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package).partition("+")[0]
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def _release(package: str) -> str | None:
+    version = installed_version(package)
+    return None if version is None else version.partition("+")[0]
 
 
 def _numbers(version: str) -> tuple[int, ...]:

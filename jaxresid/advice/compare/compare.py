@@ -46,7 +46,7 @@ from jaxresid.inspector.next_step import ask_compiler
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals.offloading import offloading
 from jaxresid.inspector.subject.base import Subject, gc_paused, without_gradient
-from jaxresid.inspector.variants.candidates import PolicyCandidate, candidates
+from jaxresid.inspector.variants.candidates import candidates
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Variant, Variants
 from jaxresid.results import Comparison, ComparisonRow, Lifetimes, NextStep, with_answers
 from jaxresid.xla.places import Place, why_unavailable
@@ -468,13 +468,3 @@ def _with_frontier(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:
     at = frontier.knee([points[i] for i in best])
     first = next((i for i in sorted(best) if points[i] == at), None)
     return tuple(replace(row, pareto=i in best, knee=i == first) for i, row in enumerate(rows))
-
-
-__all__ = [
-    "MeasureOptions",
-    "PolicyCandidate",
-    "compare",
-    "comparison",
-    "dynamic_leaves",
-    "place_text",
-]

@@ -445,18 +445,3 @@ def _unused(devices: int, there: int) -> str:
         f"the program uses only {devices} of the {there} devices; to split it over all of them,"
         " give its arguments shardings"
     )
-
-
-__all__ = [
-    "CompileSettings",
-    "PolicyProgram",
-    "compile",
-    "compile_job",
-    "compiled_report",
-    "compiled_row",
-    "compiled_rows",
-    "places_of",
-    "program_as_written",
-    "rows_by_number",
-    "warnings_of",
-]

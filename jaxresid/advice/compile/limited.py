@@ -132,6 +132,3 @@ class LimitedCompiles:
         (row,) = alone.compiled([program], budget_nbytes)
         self._left_s = alone.left_s
         return row
-
-
-__all__ = ["COMPILE_SECONDS", "LimitedCompiles"]

@@ -183,6 +183,3 @@ def _judged_by(
     failed, which = (row, "with it") if nbytes is None else (without, "without it")
     reason = late if failed is None else failed.error or "XLA reports no peak"
     return judged.unconfirmed(f"the program {which} was not compiled: {reason}")
-
-
-__all__ = ["MOST_CHECKPOINTS", "confirmed", "inspect"]

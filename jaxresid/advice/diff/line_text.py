@@ -174,6 +174,3 @@ def _tokens(line: str) -> tuple[str, ...]:
     except (tokenize.TokenError, SyntaxError):  # brackets are left open
         pass
     return tuple(words)
-
-
-__all__ = ["RENAMED", "RESHAPED", "SAME", "abstracted", "expression", "likeness"]

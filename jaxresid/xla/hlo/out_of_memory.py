@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from jaxresid.results import BufferKind
 from jaxresid.xla.hlo.buffers import MAX_BUFFERS, LiveBuffers
+from jaxresid.xla.hlo.metadata import metadata_of
 from jaxresid.xla.hlo.sizes import SIZE, nbytes
 from jaxresid.xla.job import PeakBuffer
 
@@ -98,14 +99,15 @@ def _entries(message: str) -> Iterator[PeakBuffer]:
         shape = re.search(r"(?:^|\s)(?:Shape|Entry Parameter Subshape): (\w+\[[\d,]*\])", entry)
         label = re.search(r"XLA [Ll]abel: (?:\S+ = (?:\S+\[\S* )?)?([a-z][\w-]*)", entry)
         kind = re.search(r"Allocation type: (.*)", entry)
+        metadata = metadata_of(entry)
         yield PeakBuffer(
             kind=_kind(kind[1] if kind else "", entry),
             nbytes=nbytes(size[1], size[2]),
             shape=shape[1] if shape else "",
             opcode=label[1] if label else "",
-            op_name=_quoted("op_name", entry),
-            file=_quoted("source_file", entry),
-            line=_line(entry),
+            op_name=metadata.op_name,
+            file=metadata.file,
+            line=metadata.line,
         )
 
 
@@ -120,13 +122,3 @@ def _kind(allocation: str, entry: str) -> BufferKind:
         if any(mark in words for mark in marks):
             return kind
     return "temporary"
-
-
-def _quoted(name: str, entry: str) -> str:
-    value = re.search(rf'\b{name}="([^"]*)"', entry)
-    return value[1] if value else ""
-
-
-def _line(entry: str) -> int:
-    number = re.search(r"\bsource_line=(\d{1,9})", entry)
-    return int(number[1]) if number else 0

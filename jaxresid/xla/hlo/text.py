@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from jaxresid.xla.hlo.metadata import Metadata, metadata_of
 from jaxresid.xla.hlo.module import BITS, HloModule, Instruction, Shape, stacks
 from jaxresid.xla.job import Line
 
@@ -20,10 +21,6 @@ _ARRAY = re.compile(r"(\w+)\[([^\]]*)\]")
 _MEMORY = re.compile(r"S\((\d{1,3})\)")
 _WIDTH = re.compile(r"E\((\d{1,3})\)")
 _NAME = re.compile(r"%?(?<![\w.-])([\w.-]++)(?:#(\d{1,9}))?$")
-_OP_NAME = re.compile(r'\bop_name="([^"]*)"')
-_FILE = re.compile(r'\bsource_file="([^"]*)"')
-_LINE = re.compile(r"\bsource_line=(\d{1,9})")
-_FRAME = re.compile(r"\bstack_frame_id=(\d{1,9})")
 _INDEX = re.compile(r"\bindex=(\d{1,9})")
 _DIRECTION = re.compile(r"\bdirection=(\w+)")
 _ROW = re.compile(r'(\d{1,9}) (?:"(.*)"|\{(.*)\})$')
@@ -80,14 +77,15 @@ class _Reader:
         operands = () if opcode in ("parameter", "constant") else _operands(inside)
         index = _INDEX.search(after)
         direction = _DIRECTION.search(after)
-        stack = self._stack(after)
+        metadata = metadata_of(after)
+        stack = self._stack(metadata)
         file, line = stack[0]
         instruction = Instruction(
             id=0,
             opcode=opcode,
             shape=shape,
             index=int(inside) if opcode == "parameter" and inside.isdigit() else _int(index),
-            op_name=_first(_OP_NAME, after),
+            op_name=metadata.op_name,
             file=file,
             line=line,
             literal=_literal(opcode, inside),
@@ -131,12 +129,11 @@ class _Reader:
         self._operands.append(operands)
         self._called.append(called)
 
-    def _stack(self, text: str) -> tuple[Line, ...]:
+    def _stack(self, metadata: Metadata) -> tuple[Line, ...]:
         """Return the lines in an instruction's metadata, the innermost first; ("", 0) for none."""
-        file = _first(_FILE, text)
-        if file:
-            return ((file, _int(_LINE.search(text))),)
-        number = _int(_FRAME.search(text))
+        if metadata.file:
+            return ((metadata.file, metadata.line),)
+        number = metadata.frame
         return self._stacks[number - 1] if 0 < number <= len(self._stacks) else (("", 0),)
 
     @cached_property
@@ -159,22 +156,13 @@ class _Reader:
     def _module(self, entry: str) -> HloModule:
         numbers = {name: n for n, name in enumerate(self._computations)}
         instructions = [
-            Instruction(
-                n,
-                i.opcode,
-                i.shape,
-                tuple(self._ids[name] for name in operands if name in self._ids),
-                tuple(numbers[name] for name in called if name in numbers),
-                i.index,
-                i.op_name,
-                i.file,
-                i.line,
-                literal=i.literal,
-                direction=i.direction,
-                name=i.name,
-                callers=i.callers,
+            replace(
+                instruction,
+                id=n,
+                operands=tuple(self._ids[name] for name in operands if name in self._ids),
+                called=tuple(numbers[name] for name in called if name in numbers),
             )
-            for n, (i, operands, called) in enumerate(
+            for n, (instruction, operands, called) in enumerate(
                 zip(self._instructions, self._operands, self._called, strict=True)
             )
         ]
@@ -264,11 +252,6 @@ def _bare(text: str) -> str:
 
 def _literal(opcode: str, text: str) -> int | None:
     return int(text) if opcode == "constant" and re.fullmatch(r"-?\d{1,18}", text) else None
-
-
-def _first(pattern: re.Pattern[str], text: str) -> str:
-    match = pattern.search(text)
-    return "" if match is None else match[1]
 
 
 def _int(match: re.Match[str] | None) -> int:

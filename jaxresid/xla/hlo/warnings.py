@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal as OneOf
 
 from jaxresid.xla.hlo import module as hlo
+from jaxresid.xla.hlo.metadata import metadata_of, shortened
 from jaxresid.xla.job import CompilerMessage, Line
-
-_LENGTH = 300
 
 # Before 2025 an operation was named after "without doing a full rematerialization of the tensor".
 _RESHARDING = re.compile(
@@ -115,12 +114,12 @@ def _logged(line: str, lines: _Lines) -> Iterator[CompilerMessage]:
     elif match := _LIMIT.search(line):
         yield CompilerMessage(
             kind="memory-limit",
-            said=_cut(match["said"]),
+            said=shortened(match["said"]),
             nbytes=int(match["nbytes"]),
             limit_nbytes=max(int(match["limit"]), 0),
         )
     elif match := _ON_HOST.search(line):
-        words = _cut(match["said"])
+        words = shortened(match["said"])
         instruction = lines.by_name.get(match["name"])
         if instruction is None:
             yield CompilerMessage(kind="host-compute", said=words)
@@ -142,16 +141,11 @@ def _operation(
     shape: hlo.Shape | None,
     lines: _Lines,
 ) -> CompilerMessage:
-    op_name = _first(r'\bop_name="([^"]*)"', operation)
-    file = _first(r'\bsource_file="([^"]*)"', operation)
-    (file, at), *callers = (
-        ((file, int(_first(r"\bsource_line=(\d+)", operation) or 0)),)
-        if file
-        else lines.of(op_name, int(_first(r"\bstack_frame_id=(\d+)", operation) or 0))
-    )
+    op_name, file, line, frame = metadata_of(operation)
+    (file, at), *callers = ((file, line),) if file else lines.of(op_name, frame)
     return CompilerMessage(
         kind=kind,
-        said=_cut(said),
+        said=shortened(said),
         nbytes=None if shape is None else shape.nbytes,
         shape="" if shape is None else str(shape),
         op_name=op_name,
@@ -180,7 +174,7 @@ def _recomputed(module: hlo.HloModule) -> Iterator[CompilerMessage]:
         yield CompilerMessage(
             kind="recomputed",
             count=len(group),
-            said=_cut(first.name),
+            said=shortened(first.name),
             nbytes=sum(i.shape.nbytes for i in group),
             shape=str(first.shape),
             op_name=first.op_name,
@@ -217,13 +211,3 @@ def _whole(shape: hlo.Shape | None, sharding: str) -> hlo.Shape | None:
         return None
     dims = tuple(n * part for n, part in zip(shape.dims, parts, strict=False))
     return replace(shape, dims=dims)
-
-
-def _first(pattern: str, text: str) -> str:
-    match = re.search(pattern, text)
-    return match[1] if match else ""
-
-
-def _cut(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _LENGTH else text[: _LENGTH - 1] + "…"

@@ -9,11 +9,10 @@ from itertools import filterfalse
 from typing import Literal as OneOf
 
 from jaxresid.results import OomParts, OomPool
+from jaxresid.xla.hlo.metadata import shortened
 from jaxresid.xla.hlo.out_of_memory import listed, parse_out_of_memory
 from jaxresid.xla.hlo.sizes import SIZE, nbytes
 from jaxresid.xla.logs.failure import Failure, Memory, Phase, Rematerialized
-
-_LENGTH = 300  # of the sentence that is kept
 
 # What says that memory ran out, each with the two groups of a size where it says of how much.
 _REQUESTS = (
@@ -133,25 +132,23 @@ def needed(line: str) -> int | None:
 def parse_failure(lines: Sequence[str], pool: OomPool) -> Failure | None:
     """Return the lack of memory that some lines of a log are about; None if they are about none."""
     text = "\n".join(lines)
-    sentence = next((line for line in lines if OPENS.search(line)), "")
+    said = shortened(next((line for line in lines if OPENS.search(line)), ""))
     if _HOST.search(text) and not REQUEST.search(text):
-        return Failure(_cut(sentence), phase="run", memory="host")
+        return Failure(said, phase="run", memory="host")
     if _PINNED.search(text) and not any(map(requested, filterfalse(_PINNED.search, lines))):
         asked = _PINNED_NBYTES.search(text)
         nbytes_asked = int(asked[1]) if asked else _last(requested(line) for line in lines)
-        return Failure(
-            _cut(sentence), "gpu", "run", memory="pinned-host", requested_nbytes=nbytes_asked
-        )
+        return Failure(said, "gpu", "run", memory="pinned-host", requested_nbytes=nbytes_asked)
     space = _SPACE.search(text)
     memory: Memory = "device"
     if space is not None and (space[1] or space[2]).lower() != "hbm":
         memory = "on-chip"
     if _before_start(text):
-        return Failure(_cut(sentence), "gpu", "start", pool=pool, before_start=True)
+        return Failure(said, "gpu", "start", pool=pool, before_start=True)
     if _CUDNN.search(text) and not REQUEST.search(text):
         if pool.device_free_nbytes is None:
             return None
-        return Failure(_cut(sentence), "gpu", "start", pool=pool)
+        return Failure(said, "gpu", "start", pool=pool)
     needs = None if memory == "on-chip" else parse_out_of_memory(text)
     buffers = needs.buffers if needs and needs.buffers else listed(text)
     required = needs.required_nbytes if needs else None
@@ -161,7 +158,7 @@ def parse_failure(lines: Sequence[str], pool: OomPool) -> Failure | None:
     if sizes := _EXCEEDS.search(text):
         capacity = nbytes(*sizes.group(1, 2))
     failure = Failure(
-        said=_cut(sentence),
+        said=said,
         platform=_platform(text),
         phase=_phase(text),
         memory=memory,
@@ -284,8 +281,3 @@ def _last(values: Iterator[int | None]) -> int | None:
     """Return the last number: an exact one follows the one that is rounded."""
     numbers = [value for value in values if value is not None]
     return numbers[-1] if numbers else None
-
-
-def _cut(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _LENGTH else text[: _LENGTH - 1] + "…"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -22,6 +21,7 @@ from jaxresid.base import regular_files, user_cache
 from jaxresid.base.home import FOLDER
 from jaxresid.serialization.decoding import decoded
 from jaxresid.xla.job import Compilation, Job
+from jaxresid.xla.versions import installed_version
 
 LIMIT_NBYTES = 256 << 20
 _COMPILERS = (
@@ -182,7 +182,7 @@ def _is_sound(compilation: Compilation) -> bool:
 def _of_this_version(compiler: str) -> bool:
     for part in compiler.split(","):
         package, _, version = part.strip().partition(" ")
-        if package in _COMPILERS and version != _version(package):
+        if package in _COMPILERS and version != installed_version(package):
             return False
     return True
 
@@ -201,15 +201,7 @@ def _versions() -> tuple[str, ...]:
     ):
         with suppress(OSError):
             digest.update(file.read_bytes())
-    return (*(f"{p} {_version(p)}" for p in _COMPILERS), digest.hexdigest())
-
-
-@functools.cache
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return (*(f"{p} {installed_version(p)}" for p in _COMPILERS), digest.hexdigest())
 
 
 @functools.cache

@@ -22,6 +22,8 @@ from collections.abc import Callable, Mapping
 from itertools import takewhile
 from typing import Any, BinaryIO
 
+from jaxresid.base.text.short_repr import cut
+
 _LOG_TAIL_NBYTES = 1 << 20
 _REASON_LENGTH = 300
 _EXIT_GRACE_S = 10.0
@@ -190,17 +192,15 @@ def fatal_line(log: str) -> str:
     lines = list(takewhile(lambda line: not _CRASH.search(line), lines))
     fatal = [line for line in lines if _FATAL.search(line)]
     telling = fatal or [line for line in lines if not _NOISE.search(line)]
-    return _cut(_PREFIX.sub("", telling[-1])) if telling else ""
+    return cut(_PREFIX.sub("", telling[-1]), _REASON_LENGTH) if telling else ""
 
 
 def one_line(error: BaseException) -> str:
     """Return an exception as `Type: message`, with the message up to its first empty line."""
-    first = _cut(re.sub(r"\s+", " ", re.split(r"\n\s*\n", str(error).strip())[0]))
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _REASON_LENGTH else text[: _REASON_LENGTH - 1] + "…"
+    first = re.sub(r"\s+", " ", re.split(r"\n\s*\n", str(error).strip())[0])
+    return (
+        f"{type(error).__name__}: {cut(first, _REASON_LENGTH)}" if first else type(error).__name__
+    )
 
 
 def serve(answer: Callable[[Any], Any], reason: Callable[[BaseException], str] = one_line) -> None:

@@ -15,9 +15,7 @@ from jaxresid.advice.timing.measure.worker import Bench
 from jaxresid.base.errors import summary
 from jaxresid.base.text.units import format_bytes
 from jaxresid.xla.processes import child
-from jaxresid.xla.processes.child import Child, DiedError, FailedError
-
-__all__ = ["BenchProcess", "DiedError", "FailedError", "reason", "serve"]
+from jaxresid.xla.processes.child import Child
 
 _START = "from jaxresid.advice.timing.measure.process import serve; serve()"
 

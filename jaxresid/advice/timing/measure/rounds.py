@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from jaxresid import jax_compat
-from jaxresid.advice.timing.measure.process import BenchProcess, DiedError, FailedError, reason
+from jaxresid.advice.timing.measure.process import BenchProcess, reason
 from jaxresid.advice.timing.measure.random_inputs import LeafRecipe, leaf_recipes, spec
 from jaxresid.advice.timing.measure.worker import Bench
 from jaxresid.base.errors import JaxresidError
@@ -29,6 +29,7 @@ from jaxresid.base.progress import Stage
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.jax_compat.jaxpr_types import Jaxpr
 from jaxresid.results import Timing
+from jaxresid.xla.processes.child import DiedError, FailedError
 
 ROUNDS = 10
 _FEWEST_ROUNDS = 3

@@ -29,11 +29,14 @@ def peak_text(nbytes: int | None, interval: Interval | None = None, by: str = ""
     """Return a peak in words, `peak 8.20 GiB (7.90 GiB to 9.10 GiB)`."""
     if nbytes is None:
         return "no peak known"
-    between = ""
-    if interval is not None:
-        low, high = format_bytes(interval.low_nbytes), format_bytes(interval.high_nbytes)
-        between = f" ({low} to {high})"
-    return f"peak {format_bytes(nbytes)}{between}{by}"
+    return f"peak {format_bytes(nbytes)}{range_text(interval)}{by}"
+
+
+def range_text(interval: Interval | None) -> str:
+    """Return an interval as it follows an estimate, ` (7.90 GiB to 9.10 GiB)`; '' for None."""
+    if interval is None:
+        return ""
+    return f" ({format_bytes(interval.low_nbytes)} to {format_bytes(interval.high_nbytes)})"
 
 
 def count_text(number: int, one: str) -> str:

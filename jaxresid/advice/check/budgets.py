@@ -17,12 +17,12 @@ from jaxresid.results import (
     Computed,
     Finding,
     Held,
-    Interval,
     Limits,
     LineBytes,
     Report,
     Source,
 )
+from jaxresid.results.headline import range_text
 
 PEAK_RULE, KEPT_RULE = "peak-over-budget", "kept-over-budget"
 # The codes of what is above a limit that was set for a program.
@@ -94,7 +94,7 @@ def sentence(held: Held, name: str, *, decides: str = "--compile") -> str:
         if held.fails:
             return f"{bound}, {over} over its budget of {limit}"
         return f"{bound}, so that it may be over its budget of {limit}"
-    between = "" if held.interval is None else f" ({_range(held.interval)})"
+    between = range_text(held.interval)
     if held.holding == "may be over":
         return (
             f"{estimate}{between}, below its budget of {limit}, which the range reaches over"
@@ -104,10 +104,6 @@ def sentence(held: Held, name: str, *, decides: str = "--compile") -> str:
     if held.holding == "estimated over":
         return f"{over_budget}, which is inside the range ({decides} decides)"
     return over_budget
-
-
-def _range(interval: Interval) -> str:
-    return f"{format_bytes(interval.low_nbytes)} to {format_bytes(interval.high_nbytes)}"
 
 
 @dataclass(frozen=True, slots=True)

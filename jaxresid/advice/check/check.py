@@ -12,7 +12,7 @@ from jaxresid.advice.check.microbatches import NAME as MICROBATCHES
 from jaxresid.advice.check.microbatches import microbatch_proposals
 from jaxresid.advice.check.source_lines import FindingFile, FindingPlacer
 from jaxresid.advice.check.verdict_rules import verdict_finding
-from jaxresid.advice.compile.ahead_of_time import CompileSettings
+from jaxresid.advice.compile.ahead_of_time import cached_settings
 from jaxresid.advice.compile.changes import judged_alone
 from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
 from jaxresid.advice.compile.report import confirmed
@@ -32,11 +32,6 @@ from jaxresid.linter.text import suppress
 from jaxresid.results import Finding, Limits, Report
 from jaxresid.settings.config import Options, load, matches
 from jaxresid.xla.places import Place
-from jaxresid.xla.processes.cache import CompileCache, default_directory
-
-
-def _within_limits(report: Report) -> tuple[BudgetFinding, ...]:
-    return ()
 
 
 @in_two_calls
@@ -89,7 +84,7 @@ def check(
         run = LintRun(load(Path(), Options()), nearest=Options())
         inspected = inspection(question.of(args, kwargs))
         unasked = max_peak is not None and not has_estimate(inspected.subject.place)
-        settings = CompileSettings(cache=CompileCache(default_directory()))
+        settings = cached_settings()
         compiles = LimitedCompiles(inspected.subject.place, settings, limit_s=compile_time)
         if compile or unasked:
             inspected = confirmed(inspected, compiles, checkpoints=compile)
@@ -115,7 +110,7 @@ def _limit(name: str, text: str | None) -> int | None:
 def checked(
     inspection: Inspection,
     run: LintRun,
-    over: Callable[[Report], Iterable[BudgetFinding]] = _within_limits,
+    over: Callable[[Report], Iterable[BudgetFinding]] = lambda report: (),
     limit_nbytes: int | None = None,
     compiles: LimitedCompiles | None = None,
 ) -> tuple[Linted, ...]:

@@ -93,7 +93,7 @@ def growth_finding(
     if not grown:
         return None
     fails = peak in grown
-    lines = (_peak_growth if fails else _kept_growth)(report, earlier, root)
+    lines = _grown_lines(report, earlier, root, of_peak=fails)
     if fails:
         what = f"`{name}` has grown by more than {100 * most:g}% since {earlier.label}"
         sentences = [f"{what}: {', and '.join(map(_sentence, grown))}"]
@@ -175,25 +175,18 @@ def _line_sentences(lines: Sequence[_Grown]) -> Iterator[str]:
     yield f"This line has {format_bytes(first.growth_nbytes)} more{before}{also}"
 
 
-def _kept_growth(report: Report, earlier: Earlier, root: Path) -> tuple[_Grown, ...]:
-    if earlier.report is None:
-        return _since_lockfile(report, earlier.baseline, root)
-    return _largest(
-        _Grown(line.after, line.growth_nbytes, line.kept_before_nbytes)
-        for line in diff(earlier.report, report).lines
-    )
-
-
-def _peak_growth(report: Report, earlier: Earlier, root: Path) -> tuple[_Grown, ...]:
+def _grown_lines(report: Report, earlier: Earlier, root: Path, *, of_peak: bool) -> list[_Grown]:
     if earlier.report is None:
         return _since_lockfile(report, earlier.baseline, root)
     return _largest(
         _Grown(line.after, line.peak_growth_nbytes, line.peak_before_nbytes)
+        if of_peak
+        else _Grown(line.after, line.growth_nbytes, line.kept_before_nbytes)
         for line in diff(earlier.report, report).lines
     )
 
 
-def _since_lockfile(report: Report, baseline: Baseline, root: Path) -> tuple[_Grown, ...]:
+def _since_lockfile(report: Report, baseline: Baseline, root: Path) -> list[_Grown]:
     """A lockfile names only the lines that kept most."""
     now: dict[str, tuple[Location, int]] = {}
     for line, where in _placed(kept_by_line(report)):
@@ -233,9 +226,9 @@ def _edited(code: str, gone: list[str]) -> str | None:
     return closest
 
 
-def _largest(lines: Iterable[_Grown]) -> tuple[_Grown, ...]:
+def _largest(lines: Iterable[_Grown]) -> list[_Grown]:
     grown = (line for line in lines if line.growth_nbytes > 0)
-    return tuple(sorted(grown, key=lambda line: -line.growth_nbytes))
+    return sorted(grown, key=lambda line: -line.growth_nbytes)
 
 
 def _placed(lines: Iterable[LineBytes]) -> Iterator[tuple[LineBytes, Location]]:

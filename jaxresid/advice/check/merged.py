@@ -20,18 +20,23 @@ def merged(results: Iterable[tuple[str, Iterable[Linted]]]) -> tuple[Linted, ...
         for linted in by_file:
             file = by_path.setdefault(linted.path, {})
             lines.setdefault(linted.path, {}).update(linted.lines)
-            for violation in linted.violations:
-                _, names = file.setdefault(_key(violation), (violation, []))
+            for v in linted.violations:
+                key = v.code, v.cell, v.span, v.message, v.severity
+                _, names = file.setdefault(key, (v, []))
                 names.append(name)
     return tuple(
-        Linted(path, _sorted(_named(v, names) for v, names in by_path[path].values()), lines[path])
+        Linted(
+            path,
+            tuple(
+                sorted(
+                    (_named(v, names) for v, names in by_path[path].values()),
+                    key=lambda v: v.sort_key,
+                )
+            ),
+            lines[path],
+        )
         for path in sorted(by_path)
     )
-
-
-def _key(violation: Violation) -> object:
-    span = violation.span
-    return violation.code, violation.cell, span, violation.message, violation.severity
 
 
 def _named(violation: Violation, names: list[str]) -> Violation:
@@ -40,7 +45,3 @@ def _named(violation: Violation, names: list[str]) -> Violation:
         message = f"{message} (target{'s' * (len(names) > 1)} {', '.join(names)})"
     added: Mapping[str, object] = {**measured, "targets": ", ".join(names)}
     return replace(violation, message=message, measured=added)
-
-
-def _sorted(violations: Iterable[Violation]) -> tuple[Violation, ...]:
-    return tuple(sorted(violations, key=lambda v: v.sort_key))

@@ -26,6 +26,7 @@ from jaxresid.inspector.trace.retracing import retracing
 from jaxresid.inspector.variants.choices import Variant
 from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
 from jaxresid.results import NOWHERE, Answer, Finding, Interval, Report, answer
+from jaxresid.results.headline import range_text
 
 NAME = "whole-batch-at-once"
 # Microbatches; with more an accelerator has little to do in each.
@@ -211,10 +212,10 @@ def _finding(
     return Finding(
         NAME,
         f"{report.target.name} takes the batch of {batch.size} ({names}) at once:"
-        f" {format_bytes(peak)}{_range(report.peak.interval)} by the estimate, of"
+        f" {format_bytes(peak)}{range_text(report.peak.interval)} by the estimate, of"
         f" {format_bytes(budget)}. In {chosen.count} microbatches of {rows}, their gradients added"
         f" up, the estimated peak falls to {format_bytes(chosen.nbytes)}"
-        f"{_range(chosen.interval)}, {_ANSWERS[chosen.fits]}, and"
+        f"{range_text(chosen.interval)}, {_ANSWERS[chosen.fits]}, and"
         f" {kept_change(report.totals.computed_nbytes, chosen.kept_nbytes)}, for no more"
         f" FLOPs{others}",
         NOWHERE,
@@ -249,9 +250,3 @@ _ANSWERS: dict[Answer, str] = {
     "too close": "which is too close to tell",
     "does not fit": "which does not fit yet",
 }
-
-
-def _range(interval: Interval | None) -> str:
-    if interval is None:
-        return ""
-    return f" ({format_bytes(interval.low_nbytes)} to {format_bytes(interval.high_nbytes)})"

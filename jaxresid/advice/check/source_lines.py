@@ -48,7 +48,7 @@ class FindingPlacer:
 
     def file(self, path: str) -> FindingFile:
         if path not in self._files:
-            self._files[path] = _file(path, self._shown(path))
+            self._files[path] = _file(path, path.removeprefix(self._frames.cwd))
         return self._files[path]
 
     def violation(
@@ -106,9 +106,6 @@ class FindingPlacer:
         if location.is_of_loss:
             return "library"
         return self._frames.kind(self._absolute(location), location.function)
-
-    def _shown(self, path: str) -> str:
-        return path.removeprefix(self._frames.cwd)
 
 
 def _file(path: str, display_path: str) -> FindingFile:

@@ -27,6 +27,7 @@ from jaxresid.advice.compare.policy_targets import (
 from jaxresid.advice.compile.ahead_of_time import (
     CompileSettings,
     PolicyProgram,
+    cached_settings,
     warnings_of,
 )
 from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
@@ -50,7 +51,6 @@ from jaxresid.inspector.variants.candidates import candidates
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Variant, Variants
 from jaxresid.results import Comparison, ComparisonRow, Lifetimes, NextStep, with_answers
 from jaxresid.xla.places import Place, why_unavailable
-from jaxresid.xla.processes.cache import CompileCache, default_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def compare(
     def compared(*args: Any, **kwargs: Any) -> Comparison:
         traced = subject(question.of(args, kwargs))
         leaves = jax_compat.import_jax().tree.leaves((args, kwargs)) if measure else ()
-        settings = CompileSettings(cache=CompileCache(default_directory()))
+        settings = cached_settings()
         return comparison(
             traced,
             at=at,
@@ -206,7 +206,7 @@ def comparison(
     warnings = (*subject.warnings, *remarks(variants))
     is_estimated = has_estimate(subject.place)
     if compile is None and not is_estimated:
-        compile = CompileSettings(cache=CompileCache(default_directory()))
+        compile = cached_settings()
     if compile is not None:
         compiles = LimitedCompiles(subject.place, compile, limit_s=limit_s, progress=progress)
         rows = _compiled(rows, table, compiles)

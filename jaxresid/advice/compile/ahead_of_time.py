@@ -69,6 +69,11 @@ class CompileSettings:
     cache: CompileCache | None = None
 
 
+def cached_settings() -> CompileSettings:
+    """Return the defaults, with the user's cache."""
+    return CompileSettings(cache=CompileCache(default_directory()))
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyProgram:
     """A traced function or training step with one policy.

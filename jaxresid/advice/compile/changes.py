@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jaxresid.advice.compile.ahead_of_time import PolicyProgram
-from jaxresid.advice.compile.limited import LimitedCompiles
+from jaxresid.advice.compile.limited import LimitedCompiles, too_late, why_no_peak
 from jaxresid.base.crashes import Crash
 from jaxresid.base.errors import RetraceError
 from jaxresid.inspector.findings.collect import collected
@@ -65,10 +65,6 @@ def changed_programs(inspection: Inspection, crashes: list[Crash]) -> tuple[Chan
     return tuple(programs)
 
 
-def too_late(compiles: LimitedCompiles) -> str:
-    return f"took longer than {compiles.limit_s:g} s, which is all the time that compiling may take"
-
-
 def judged_alone(inspection: Inspection, proposal: Proposal, compiles: LimitedCompiles) -> Finding:
     """Return the finding of a proposal that was made after the program was compiled, judged."""
     on, row = inspection.subject.place.text, inspection.report.compiled[0]
@@ -118,9 +114,10 @@ def _judged(
 ) -> CompiledChange:
     before = None if row is None else row.peak_nbytes
     after = None if changed is None else changed.peak_nbytes
-    failed, which = (row, "as it is") if before is None else (changed, "with the change")
-    why = late if failed is None else failed.error or "XLA reports no peak"
-    reason = f"the program {which} was not compiled: {why}"
+    if before is None:
+        reason = why_no_peak("as it is", row, late)
+    else:
+        reason = why_no_peak("with the change", changed, late)
     if proposal is None:
         return compiled_change(on, before, after, reason)
     return compiled_change(on, before, after, reason, proposal.gain, proposal.limit_nbytes)

@@ -132,3 +132,13 @@ class LimitedCompiles:
         (row,) = alone.compiled([program], budget_nbytes)
         self._left_s = alone.left_s
         return row
+
+
+def too_late(compiles: LimitedCompiles) -> str:
+    return f"took longer than {compiles.limit_s:g} s, which is all the time that compiling may take"
+
+
+def why_no_peak(which: str, row: Compiled | None, late: str) -> str:
+    """Return why there is no peak of a program; `row` is None where there was no time for it."""
+    reason = late if row is None else row.error or "XLA reports no peak"
+    return f"the program {which} was not compiled: {reason}"

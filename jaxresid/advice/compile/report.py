@@ -7,17 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from jaxresid.advice.compile.ahead_of_time import (
-    CompileSettings,
     PolicyProgram,
+    cached_settings,
     program_as_written,
     warnings_of,
 )
-from jaxresid.advice.compile.changes import (
-    changed_programs,
-    too_late,
-    with_changes_judged,
-)
-from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
+from jaxresid.advice.compile.changes import changed_programs, with_changes_judged
+from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles, too_late, why_no_peak
 from jaxresid.base.crashes import Crash
 from jaxresid.base.option_types import Mode
 from jaxresid.inspector.call.question import Question, in_two_calls
@@ -28,7 +24,6 @@ from jaxresid.inspector.report import inspection
 from jaxresid.inspector.subject.base import Inspection
 from jaxresid.results import Checkpoint, Compiled, Report
 from jaxresid.xla.places import Place
-from jaxresid.xla.processes.cache import CompileCache, default_directory
 
 # So many checkpoints are compiled without, at most.
 MOST_CHECKPOINTS = 10
@@ -103,7 +98,7 @@ def inspect(
     def inspected(*args: Any, **kwargs: Any) -> Report:
         result = inspection(question.of(args, kwargs))
         if compile or not has_estimate(result.subject.place):
-            settings = CompileSettings(cache=CompileCache(default_directory()))
+            settings = cached_settings()
             compiles = LimitedCompiles(result.subject.place, settings, limit_s=compile_time)
             result = confirmed(result, compiles, checkpoints=compile)
         return result.report
@@ -180,6 +175,6 @@ def _judged_by(
     without_nbytes = None if without is None else without.peak_nbytes
     if nbytes is not None and without_nbytes is not None:
         return judged.by_xla(nbytes, without_nbytes)
-    failed, which = (row, "with it") if nbytes is None else (without, "without it")
-    reason = late if failed is None else failed.error or "XLA reports no peak"
-    return judged.unconfirmed(f"the program {which} was not compiled: {reason}")
+    if nbytes is None:
+        return judged.unconfirmed(why_no_peak("with it", row, late))
+    return judged.unconfirmed(why_no_peak("without it", without, late))

@@ -16,6 +16,14 @@ class _Input:
     aval: Aval
 
 
+# What is the same: all of it, all but the name, all but the array.
+_KEYS: tuple[Callable[[_Input], Hashable], ...] = (
+    lambda value: value,
+    lambda value: (value.path is None, value.aval),
+    lambda value: value.path,
+)
+
+
 def input_differences(before: Report, after: Report) -> tuple[ValueDifference, ...]:
     """Return the arguments and constants that one backward pass reads and the other does not.
 
@@ -23,7 +31,7 @@ def input_differences(before: Report, after: Report) -> tuple[ValueDifference, .
     """
     earlier, later = _inputs(before), _inputs(after)
     differences = []
-    for key in (lambda value: value, _but_for_path, _but_for_aval):
+    for key in _KEYS:
         differences += _matched(earlier, later, key)
     differences += [
         ValueDifference("added", count, None, None, value.path, None, value.aval)
@@ -68,11 +76,3 @@ def _matched(
                     )
                 )
     return differences
-
-
-def _but_for_path(value: _Input) -> Hashable:
-    return value.path is None, value.aval
-
-
-def _but_for_aval(value: _Input) -> Hashable:
-    return value.path

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jaxresid.base.text.layer_paths import folded_scopes, scope_key
-from jaxresid.results import Aval, Computed, LiveValue, Location, Report, Residual, Source
+from jaxresid.results import Aval, Computed, LiveValue, Location, Report, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,15 @@ def lines_of(report: Report) -> tuple[Line, ...]:
         if key not in sources:
             sources[key], roles[key], live[key], callers[key] = source, Counter(), [], set()
             scopes[key] = {}
+            if source.location is not None:
+                callers[key].add(source.location.function)
         return key
 
     for residual in report.residuals:
         if isinstance(residual.origin, Computed):
             key = at(residual.origin.source)
-            roles[key][_role(residual, residual.origin)] += 1
+            role = Role(residual.origin.primitive, residual.origin.name, residual.aval)
+            roles[key][role] += 1
             scopes[key][residual.origin.scope] = None
             callers[key].update(frame.function for frame in residual.origin.stack)
     for value in report.peak.live if report.peak else ():
@@ -79,7 +82,7 @@ def lines_of(report: Report) -> tuple[Line, ...]:
             folded_scopes(scopes[key]) or sources[key].scope,  # that of what is live is folded
             roles[key],
             tuple(live[key]),
-            frozenset((*callers[key], *_functions([sources[key].location]))),
+            frozenset(callers[key]),
         )
         for key in ordered
     )
@@ -87,14 +90,6 @@ def lines_of(report: Report) -> tuple[Line, ...]:
 
 def nbytes_of(roles: Iterable[tuple[Role, int]], memory: str) -> int:
     return sum(role.aval.nbytes * count for role, count in roles if role.aval.memory == memory)
-
-
-def _role(residual: Residual, origin: Computed) -> Role:
-    return Role(origin.primitive, origin.name, residual.aval)
-
-
-def _functions(locations: Iterable[Location | None]) -> set[str]:
-    return {location.function for location in locations if location is not None}
 
 
 def _key(source: Source) -> object:

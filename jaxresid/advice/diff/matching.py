@@ -130,7 +130,11 @@ class _Matching:
     def _put_rest(self) -> None:
         for j, left in enumerate(self._later):
             for role, count in (+left).items():
-                self._rows[j].values.append(_added(role, count))
+                self._rows[j].values.append(
+                    ValueDifference(
+                        "added", count, role.primitive, role.name, None, None, role.aval
+                    )
+                )
         for i, line in enumerate(self._before):
             row = self._row_of.get(i)
             rest = +self._earlier[i]
@@ -140,7 +144,10 @@ class _Matching:
                 row = self._row_of[i] = _Row(before=line)
             row.peak_before_nbytes += line.peak_nbytes
             row.was += rest
-            row.values += [_removed(role, count) for role, count in rest.items()]
+            row.values += [
+                ValueDifference("removed", count, role.primitive, role.name, None, role.aval, None)
+                for role, count in rest.items()
+            ]
 
     def _all_rows(self) -> Iterator[_Row]:
         yield from self._rows
@@ -162,11 +169,3 @@ def _but_for_primitive(role: Role) -> Hashable:
 
 def _but_for_dtype(role: Role) -> Hashable:
     return role.primitive, role.name
-
-
-def _added(role: Role, count: int) -> ValueDifference:
-    return ValueDifference("added", count, role.primitive, role.name, None, None, role.aval)
-
-
-def _removed(role: Role, count: int) -> ValueDifference:
-    return ValueDifference("removed", count, role.primitive, role.name, None, role.aval, None)

@@ -41,7 +41,8 @@ def paired(before: Sequence[Line], after: Sequence[Line]) -> tuple[Pair, ...]:
     scored = []
     for i, j in _candidates(before, after, used_before, used_after):
         one, other = before[i], after[j]
-        text, roles, in_same = text_likeness(one, other), _common(one, other), _together(one, other)
+        text, roles = text_likeness(one, other), _common(one, other)
+        in_same = bool(_functions(one) & _functions(other))
         if text < _ENOUGH_TEXT and not (in_same and roles >= _ENOUGH_ROLES):
             continue
         score = _TEXT * text + _ROLES * roles + _FUNCTION * in_same
@@ -136,10 +137,6 @@ def _outside(line: Line) -> tuple[str | None, str]:
 def _common(one: Line, other: Line) -> float:
     every = sum((one.roles | other.roles).values())
     return sum((one.roles & other.roles).values()) / every if every else 1.0
-
-
-def _together(one: Line, other: Line) -> bool:
-    return bool(_functions(one) & _functions(other))
 
 
 def _file(line: Line) -> str | None:

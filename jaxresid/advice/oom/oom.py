@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,15 +12,14 @@ from jaxresid.advice.oom.buffers import oom_buffers
 from jaxresid.advice.oom.causes import cause_of, padding_of
 from jaxresid.advice.oom.files import lines_of
 from jaxresid.advice.oom.functions import named_function
-from jaxresid.advice.oom.ways import Names, ways_out
+from jaxresid.advice.oom.ways import DUMP, Names, ways_out
 from jaxresid.base.errors import JaxresidError
-from jaxresid.results import OomBuffer, OomOther, OomParts, OomReport, OomTrace, Report, WayOut
+from jaxresid.results import OomOther, OomReport, OomTrace, Report
 from jaxresid.xla.logs.dumps import read_dump
 from jaxresid.xla.logs.failure import Failure
 from jaxresid.xla.logs.reading import read_log
 from jaxresid.xla.logs.where import place_of
 
-_DUMP = WayOut("dump", "XLA_FLAGS=--xla_dump_to=DUMP python train.py; jaxresid oom DUMP")
 _LINES = 8  # of the trace
 
 
@@ -108,11 +107,13 @@ def reported(
       names: what commands are written with; None: what the log and the report name.
     """
     if not evidence.failures:
-        ways = (_DUMP,) if evidence.hints else ()
+        ways = (DUMP,) if evidence.hints else ()
         return OomReport("unknown", ways=ways, hints=evidence.hints, notes=evidence.notes)
     failure, *others = evidence.failures
     buffers, matched_nbytes = oom_buffers(failure.buffers, report)
     parts = failure.parts
+    has_padding = parts.padding_nbytes is not None or any(b.shape for b in buffers)
+    padding_nbytes = padding_of(parts, buffers) if has_padding else None
     cause, is_certain = cause_of(failure, parts, buffers)
     on = evidence.place
     function = named_function(failure.function)
@@ -135,7 +136,7 @@ def reported(
         requested_nbytes=failure.requested_nbytes,
         rematerialized_nbytes=None if smallest is None else smallest.nbytes,
         rematerialization_limit_nbytes=None if smallest is None else smallest.limit_nbytes,
-        parts=replace(parts, padding_nbytes=_padding(parts, buffers)),
+        parts=replace(parts, padding_nbytes=padding_nbytes),
         pool=failure.pool,
         buffers=buffers,
         matched_nbytes=matched_nbytes,
@@ -166,8 +167,3 @@ def _trace(report: Report) -> OomTrace:
         report.totals.computed_nbytes,
         live_by_line(report)[:_LINES],
     )
-
-
-def _padding(parts: OomParts, buffers: Sequence[OomBuffer]) -> int | None:
-    is_known = parts.padding_nbytes is not None or any(b.shape for b in buffers)
-    return padding_of(parts, buffers) if is_known else None

@@ -17,6 +17,7 @@ _MOST_FRACTION = 0.95
 # What CUDA's libraries need beside JAX is less than this part of a GPU.
 _LIBRARIES_FRACTION = 0.1
 _HOST_LIMIT = "XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"
+DUMP = WayOut("dump", "XLA_FLAGS=--xla_dump_to=DUMP python train.py; jaxresid oom DUMP")
 _SUM = "print(sum(x.nbytes for x in jax.live_arrays()))"
 _SMI = "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv"
 
@@ -103,7 +104,7 @@ class _Ways:
             limit = f"{_HOST_LIMIT}={self._host_limit()}"
             yield WayOut("host-limit", f"{limit} python train.py", self._failure.requested_nbytes)
         elif not self._from_dump:
-            yield self._dump()
+            yield DUMP
 
     def _smaller(self) -> Iterator[WayOut]:
         yield from self._listing()
@@ -114,7 +115,7 @@ class _Ways:
         yield from self._planned("batch", self._names.batched)
         yield from self._planned("shard", self._names.split)
         if self._lists_nothing() and self._report is None:
-            yield self._dump()
+            yield DUMP
 
     def _arguments(self, cause: OomCause) -> Iterator[WayOut]:
         parts = self._parts
@@ -126,7 +127,7 @@ class _Ways:
         if cause == "arguments" and self._differentiates() is not False:
             yield from self._planned("state", self._names.target, nbytes)
         if self._lists_nothing() and self._report is None:
-            yield self._dump()
+            yield DUMP
 
     def _listing(self) -> Iterator[WayOut]:
         """Yield where the buffers are listed; the estimate of a report has their lines already."""
@@ -185,9 +186,6 @@ class _Ways:
             return False
         names = [buffer.op_name for buffer in self._failure.buffers if buffer.op_name]
         return any(buffer.role for buffer in self._buffers) if names else None
-
-    def _dump(self) -> WayOut:
-        return WayOut("dump", "XLA_FLAGS=--xla_dump_to=DUMP python train.py; jaxresid oom DUMP")
 
     def _host_limit(self) -> int:
         """Return a limit in GB that is above JAX's own, 64, and has room for what was asked for."""

@@ -378,7 +378,8 @@ class _SweepRun:
             request = None
             if not isinstance(module, str):
                 try:
-                    request = compile_job(_label(estimated), module, place, self._settings)
+                    size = "" if row.batch is None else f" at batch {row.batch}"
+                    request = compile_job(row.policy + size, module, place, self._settings)
                 except InputsError as e:
                     module = str(e)
             if request is None or isinstance(module, str):
@@ -423,10 +424,6 @@ def _program_key(job: Job) -> str:
     """
     text = jax_compat.without_locations(job.module.code)
     return key(replace(job, module=replace(job.module, code=text.encode())))
-
-
-def _label(row: SweepRow) -> str:
-    return row.policy if row.batch is None else f"{row.policy} at batch {row.batch}"
 
 
 def _digest(row: SweepRow, *further: str) -> str:

@@ -32,7 +32,8 @@ def time_basis(place: Place, *, has_loop: bool) -> TimeBasis | None:
         (
             checks.basis
             for checks in checked()
-            if checks.has_loop in (None, has_loop) and _is_of(place, checks.basis)
+            if checks.has_loop in (None, has_loop)
+            and f"{place.text}:".startswith(f"{checks.basis.place}:")
         ),
         None,
     )
@@ -89,7 +90,3 @@ def checked() -> tuple[Checked, ...]:
         )
         for entry in json.loads(text)["checked"]
     )
-
-
-def _is_of(place: Place, basis: TimeBasis) -> bool:
-    return f"{place.text}:".startswith(f"{basis.place}:")

@@ -152,8 +152,8 @@ def with_answers(
       rows: the rows.
       memory_nbytes: the memory of the place; None where it is not known.
     """
-    is_compiled = any(c.error is None for row in rows for c in row.compiled)
-    answers = [_by_xla(row) if is_compiled else _by_estimate(row, memory_nbytes) for row in rows]
+    by_xla = any(c.error is None for row in rows for c in row.compiled)
+    answers = [_answer(row, memory_nbytes, by_xla=by_xla) for row in rows]
 
     def order(pair: tuple[ComparisonRow, Answer]) -> tuple[int, ...]:
         row, fits = pair
@@ -177,19 +177,17 @@ def with_answers(
     )
 
 
-def _by_xla(row: ComparisonRow) -> Answer | None:
+def _answer(row: ComparisonRow, memory_nbytes: int | None, *, by_xla: bool) -> Answer | None:
+    if not by_xla:
+        if row.interval is None or not memory_nbytes:
+            return None
+        return answer(row.interval, memory_nbytes)
     for compiled in row.compiled:
         if compiled.may_fit:
             return "too close"
         if compiled.fits is not None:
             return "fits" if compiled.fits else "does not fit"
     return None
-
-
-def _by_estimate(row: ComparisonRow, memory_nbytes: int | None) -> Answer | None:
-    if row.interval is None or not memory_nbytes:
-        return None
-    return answer(row.interval, memory_nbytes)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

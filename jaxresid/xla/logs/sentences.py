@@ -143,7 +143,7 @@ def parse_failure(lines: Sequence[str], pool: OomPool) -> Failure | None:
     memory: Memory = "device"
     if space is not None and (space[1] or space[2]).lower() != "hbm":
         memory = "on-chip"
-    if _before_start(text):
+    if _BEFORE_START.search(text) and not _SAYS.search(text):
         return Failure(said, "gpu", "start", pool=pool, before_start=True)
     if _CUDNN.search(text) and not REQUEST.search(text):
         if pool.device_free_nbytes is None:
@@ -171,10 +171,6 @@ def parse_failure(lines: Sequence[str], pool: OomPool) -> Failure | None:
         buffers=buffers,
     )
     return _with_base(failure, text)
-
-
-def _before_start(text: str) -> bool:
-    return bool(_BEFORE_START.search(text)) and not _SAYS.search(text)
 
 
 def _with_base(failure: Failure, text: str) -> Failure:

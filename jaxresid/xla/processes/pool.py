@@ -103,7 +103,8 @@ def compile_jobs(
                             yield index, answer
                         continue
                     if progress is not None:
-                        progress(_begun_text(total))
+                        several = f" up to {total} programs" if total > 1 else ""
+                        progress(Stage(f"compiling{several}"))
                     run.submit(name, _PendingJob(job, [asked], keeps))
                 for name, pending_job, result in run.completed(
                     0 if todo and run.has_room() else _TICK_S
@@ -319,11 +320,6 @@ def _result(future: Future[Compilation]) -> Compilation:
 
 def _on_this_machine(error: Exception) -> str:
     return f"compiled on this machine, as the executor failed ({one_line(error)})"
-
-
-def _begun_text(total: int) -> Stage:
-    """Return that programs are compiled from now on: `compiling up to 8 programs`."""
-    return Stage(f"compiling up to {total} programs" if total > 1 else "compiling")
 
 
 def _progress_text(pending: Iterable[_PendingJob], n_done: int, total: int) -> str:

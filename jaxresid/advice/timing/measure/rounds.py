@@ -232,7 +232,7 @@ class _Session:
         bench = self._running()
         if label in self._loaded:
             return
-        make = exported if self._isolated else _lowered
+        make = exported if self._isolated else lambda fun, specs: fun.lower(specs)
         bench.call("load", label, _failing(make, self._funs[label], self._specs))
         self._loaded.add(label)
 
@@ -288,10 +288,6 @@ def exported(fun: Any, specs: Sequence[Any]) -> bytes:
             "it calls back into Python (jax.debug.print, jax.pure_callback or the like), which is"
             " not possible from a separate process"
         ) from e
-
-
-def _lowered(fun: Any, specs: Sequence[Any]) -> Any:
-    return fun.lower(specs)
 
 
 def _failing(call: Callable[..., Any], *args: Any) -> Any:

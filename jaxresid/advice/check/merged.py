@@ -24,19 +24,12 @@ def merged(results: Iterable[tuple[str, Iterable[Linted]]]) -> tuple[Linted, ...
                 key = v.code, v.cell, v.span, v.message, v.severity
                 _, names = file.setdefault(key, (v, []))
                 names.append(name)
-    return tuple(
-        Linted(
-            path,
-            tuple(
-                sorted(
-                    (_named(v, names) for v, names in by_path[path].values()),
-                    key=lambda v: v.sort_key,
-                )
-            ),
-            lines[path],
-        )
-        for path in sorted(by_path)
-    )
+    merged_files = []
+    for path, file in sorted(by_path.items()):
+        violations = [_named(violation, names) for violation, names in file.values()]
+        violations.sort(key=lambda v: v.sort_key)
+        merged_files.append(Linted(path, tuple(violations), lines[path]))
+    return tuple(merged_files)
 
 
 def _named(violation: Violation, names: list[str]) -> Violation:

@@ -28,15 +28,11 @@ class Checked:
 
 
 def time_basis(place: Place, *, has_loop: bool) -> TimeBasis | None:
-    return next(
-        (
-            checks.basis
-            for checks in checked()
-            if checks.has_loop in (None, has_loop)
-            and f"{place.text}:".startswith(f"{checks.basis.place}:")
-        ),
-        None,
-    )
+    for checks in checked():
+        is_of = f"{place.text}:".startswith(f"{checks.basis.place}:")
+        if is_of and checks.has_loop in (None, has_loop):
+            return checks.basis
+    return None
 
 
 def time_basis_of(variant: Variant, place: Place) -> TimeBasis | None:

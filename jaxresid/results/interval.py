@@ -14,12 +14,7 @@ Answer = OneOf["fits", "does not fit", "too close"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Interval(Shown):
-    """The bytes that the compiler's figure for an estimate is between, for nine of ten programs.
-
-    Attributes:
-      low_nbytes: the lower end.
-      high_nbytes: the upper end.
-    """
+    """The bytes that the compiler's figure for an estimate is between, for nine of ten programs."""
 
     low_nbytes: int
     high_nbytes: int
@@ -30,11 +25,7 @@ class IntervalBasis(Shown):
     """What the intervals of a place were measured with.
 
     Attributes:
-      programs: the number of programs.
-      places: the places that they were compiled for.
       compilers: the versions of each package that compiled them.
-      smallest_nbytes: the peak of the smallest of them.
-      largest_nbytes: the peak of the largest.
       others: the installed packages whose version is another one; intervals are wider then.
       widened: the factor that both ends are moved by for that; 1 where `others` is empty.
       coverage: the share of unseen programs whose figure is inside; 1 where it is of those measured
@@ -92,7 +83,6 @@ class TimeBasis(Shown):
       place: the place that the programs ran on, or were compiled for.
       by: whether a chip ran them, or XLA's cost analysis, a model as well, said how long they take.
       compilers: the versions of each package that compiled them.
-      models: the number of models.
       pairs: the number of pairs of placements, each in one model.
       coverage: the share of the pairs of an unseen model whose ratio is inside the interval.
       factor: what the ratio of two estimated times is divided and multiplied by for that, above 1.
@@ -117,7 +107,6 @@ class TimeInterval(Shown):
 
     Attributes:
       low: the lower end, above -1.
-      high: the upper end.
     """
 
     low: float

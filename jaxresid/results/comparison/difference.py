@@ -25,18 +25,10 @@ class DiffSide(Ranged):
 
     Attributes:
       label: what the side is called: a revision, a file, `working tree`, a flag.
-      target: what was reported on.
-      jax: the JAX that traced.
-      place: the place that the figures are for.
       mesh: the devices that the program is split over; None: one device.
-      totals: the bytes of the residuals by kind.
-      peak_nbytes: the peak, in bytes; None where none is known.
       peak_by: whether the peak is an estimate, or XLA's of a compiled program; None without one.
       low_nbytes: the lower end of the interval around an estimate; None where none is known.
-      high_nbytes: the upper end.
       breakdown: what the estimated peak is made of: bytes by kind.
-      recompute_flops: FLOPs that the checkpoints add.
-      total_flops: FLOPs of everything.
     """
 
     label: str
@@ -67,9 +59,7 @@ class ValueDifference(Shown):
     Attributes:
       change: `added`: only the later side keeps them; `removed`: only the earlier one; `changed`:
         both do, in other shapes, dtypes or memories.
-      count: how many there are.
       primitive: what computes them; None for arguments and constants.
-      name: their `checkpoint_name`, if any.
       path: the path of an argument, repeated layers as one; None for others.
       before: one of them on the earlier side; None where they are added.
       after: one of them on the later side; None where they are removed.
@@ -110,12 +100,7 @@ class LineDifference(Shown):
       before: where the line was; None where it had nothing, or is not in the user's code.
       after: where it is now; None where it has nothing any more, or is not in the user's code.
       scope: the module path, repeated layers as one; '' where there is none.
-      kept_before_nbytes: bytes of its computed residuals in device memory, earlier.
-      kept_after_nbytes: the same now.
-      host_before_nbytes: bytes of its computed residuals in host memory, earlier.
-      host_after_nbytes: the same now.
       peak_before_nbytes: bytes of its values that were live at the estimated peak.
-      peak_after_nbytes: the same now.
       values: its residuals that differ, those that differ most first.
     """
 
@@ -156,8 +141,6 @@ class CheckpointDifference(Shown):
     """A checkpoint that is on one side only, or that is worth something else.
 
     Attributes:
-      before: the checkpoint earlier; None where it is new.
-      after: the checkpoint now; None where it is gone.
       changes: what differs: `added` or `removed`, or some of `verdict`, `policy`, `prevent_cse`,
         `calls`, `trips`, `dropped` (the residual bytes that it drops) and `recompute`.
     """
@@ -183,14 +166,10 @@ class Difference(Result):
     worse the peak decides: what is kept beyond it is told for information.
 
     Attributes:
-      before: the earlier side.
-      after: the later side.
       lines: the lines that differ in what they keep, and where the peak differs those that differ
         in what is live there; those that grow most first, those that shrink most last.
       checkpoints: the checkpoints that differ, in the order of the later program.
       inputs: the arguments and constants among the residuals that differ.
-      found: findings that are new.
-      gone: findings that are no more.
       same_lines: how many lines keep the same.
       notes: what else the sides differ in, such as flags of JAX and what their reports warn of.
       tolerance: peaks and recomputations that differ by no more than this share of the larger are

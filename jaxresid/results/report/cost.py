@@ -16,7 +16,6 @@ class Cost(Shown):
     Attributes:
       matmul_flops: FLOPs of matmuls; a multiply-add is two.
       conv_flops: FLOPs of convolutions; a multiply-add is two.
-      elementwise_flops: FLOPs of elementwise operations.
       transcendentals: evaluations of exp, tanh, sin and the like; not among the FLOPs.
       nbytes: bytes that each eqn by itself reads and writes; fusion saves most of them.
       uncosted: primitives that no rule covers, by name; they make every figure a lower bound.

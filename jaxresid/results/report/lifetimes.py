@@ -25,7 +25,6 @@ class ProgramPoint(Shown):
 
     Attributes:
       primitive: its primitive; None in a program without ops, which has one point.
-      source: where it comes from.
       phase: its pass: `forward`, `recompute`, `backward` or, in a step, `update`; `program` where
         no gradient is taken.
       nbytes: the bytes of device memory that are live: arguments + outputs - aliased + temporaries.
@@ -83,9 +82,7 @@ class Lifetimes(Ranged):
       values: the values, at most 10,000; of more the 5,000 biggest and, by kind, the sums of the
         others in each stretch in which they are the same.
       at: the index of the peak in `points`.
-      nbytes: the peak, in bytes.
       low_nbytes: the lower end of the interval around it, as in `Peak`.
-      high_nbytes: the upper end.
     """
 
     name: str

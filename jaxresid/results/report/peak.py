@@ -39,10 +39,7 @@ class LiveValue(Located):
         a program without a gradient those that it returns updated, such as a cache, are `state`.
       nbytes: the bytes of all `count` of them.
       aval: the shape and dtype; None for what an op needs while it runs and has no name.
-      count: how many there are.
       primitive: the primitive that makes it; None for an argument.
-      path: an argument's path.
-      source: where it is made.
       phase: the pass that makes it; None for an argument.
     """
 
@@ -65,7 +62,6 @@ class PhaseSpan(Shown):
         `program` where no gradient is taken.
       start: the index of its first point in the curve.
       stop: the index after its last.
-      nbytes: the most bytes in it.
     """
 
     phase: CurvePass
@@ -79,7 +75,6 @@ class KeptBeyondPeak(Shown):
     """Why autodiff keeps more than the whole peak: what of it is not there at the peak.
 
     Attributes:
-      kept_nbytes: the bytes of the computed residuals in device memory.
       at_peak_nbytes: the bytes of residuals that are live at the peak.
       duplicate_nbytes: the bytes of residuals that are the same value as another one.
       free_nbytes: the bytes of those that are made anew rather than stored.
@@ -102,13 +97,9 @@ class Peak(Ranged, Located):
     Attributes:
       nbytes: arguments + outputs + temporaries - aliased, as XLA adds them up.
       profile: `tpu`: the kind of compiler whose fusion was assumed.
-      source: where the op at the peak is.
       primitive: the primitive of the op at the peak.
       phase: the pass of the op at the peak: `forward`, `recompute`, `backward` or, in a step,
         `update`; `program` where no gradient is taken.
-      arguments_nbytes: bytes of arguments.
-      outputs_nbytes: bytes of outputs.
-      temporaries_nbytes: bytes of temporaries.
       aliased_nbytes: bytes of outputs that take over the buffers of donated arguments.
       host_nbytes: the most bytes of host memory at once, not in `nbytes`.
       live: the values live at the peak, biggest first.
@@ -120,7 +111,6 @@ class Peak(Ranged, Located):
       uncounted: primitives whose memory is not known; they make the figure a lower bound.
       low_nbytes: the lower end of the interval that XLA's figure is in for nine of ten programs;
         None where too few were measured, or where the figure is a lower bound.
-      high_nbytes: the upper end.
     """
 
     nbytes: int

@@ -29,14 +29,10 @@ class Report(Result):
     """The residuals that a function's backward pass keeps, their cost, and verdicts on checkpoints.
 
     Attributes:
-      target: what was reported on.
-      jax: the JAX that traced.
-      place: the place that the figures are for.
       residuals: what is kept, in the order of the leaves that `jax.vjp` returns.
       cost: the work of the forward pass, the backward pass and the recomputation.
       peak: the estimate of the peak; None on a CPU, whose compiler is asked instead.
       checkpoints: the checkpoints in the source, each with its verdict.
-      warnings: what was assumed, and what may be wrong.
       mesh: the devices that the program is split over; None: one device.
       offloading: the bytes in host memory; None where nothing is or could be there.
       findings: what else was found; that about one checkpoint is in the checkpoint.

@@ -85,7 +85,9 @@ ROOMS = {
     ),
     "xla": (
         "absent_devices",
+        "versions",
         "gpus",
+        "tpus",
         "places",
         "budgets",
         "chosen",

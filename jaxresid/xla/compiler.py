@@ -18,12 +18,13 @@ from functools import partial
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.xla import places, stderr
+from jaxresid.xla import places, stderr, tpus
 from jaxresid.xla.autotuning import has_triton_matmul
 from jaxresid.xla.hlo import dump
 from jaxresid.xla.hlo.buffers import buffers
+from jaxresid.xla.hlo.collectives import collectives
 from jaxresid.xla.hlo.memory import memory_stats
-from jaxresid.xla.hlo.module import collectives, output_dims
+from jaxresid.xla.hlo.module import output_dims
 from jaxresid.xla.hlo.out_of_memory import parse_out_of_memory, refined
 from jaxresid.xla.hlo.warnings import messages
 from jaxresid.xla.job import Compilation, CompilerMessage, Job
@@ -222,7 +223,7 @@ def _devices(place: places.Place, count: int) -> Sequence[Any]:
     except Exception as e:
         if place.is_here:
             raise _UnavailableError(f"jax finds no GPU on this machine: {_line(e)}") from e
-        shapes = f" (known shapes: {', '.join(places.shapes_of(place.chip))})"
+        shapes = f" (known shapes: {', '.join(tpus.shapes_of(place.chip))})"
         raise _UnavailableError(
             f"{place.text} is not available{shapes * (place.platform == 'tpu')}: {_line(e)}"
         ) from e

@@ -21,14 +21,9 @@ import jaxresid
 from fixtures.inspect import block, stack8
 from jaxresid import jax_compat
 from jaxresid.advice.compile import ahead_of_time as compile_module
-from jaxresid.advice.compile.ahead_of_time import (
-    CompileSettings,
-    PolicyProgram,
-    compiled_row,
-    compiled_rows,
-    places_of,
-)
+from jaxresid.advice.compile.ahead_of_time import CompileSettings, compiled_rows, places_of
 from jaxresid.advice.compile.limited import LimitedCompiles
+from jaxresid.advice.compile.rows import PolicyProgram, compiled_row
 from jaxresid.base.errors import InputsError, TraceError
 from jaxresid.cli.main import run
 from jaxresid.cli.options.inputs import TargetOptions
@@ -64,7 +59,8 @@ from jaxresid.xla.job import (
     LoweredModule,
     PeakBuffer,
 )
-from jaxresid.xla.places import parse_place, topologies
+from jaxresid.xla.places import parse_place
+from jaxresid.xla.tpus import topologies
 from tests.render.made_by_hand import COMPARISON, printed
 from tests.schemas import validate
 from tests.stages import without_stages

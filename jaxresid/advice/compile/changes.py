@@ -7,8 +7,8 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from jaxresid.advice.compile.ahead_of_time import PolicyProgram
 from jaxresid.advice.compile.limited import LimitedCompiles, too_late, why_no_peak
+from jaxresid.advice.compile.rows import PolicyProgram
 from jaxresid.base.crashes import Crash
 from jaxresid.base.errors import RetraceError
 from jaxresid.inspector.findings.collect import collected

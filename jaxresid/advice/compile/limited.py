@@ -7,11 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jaxresid.advice.compile.ahead_of_time import (
-    CompileSettings,
-    PolicyProgram,
-    rows_by_number,
-)
+from jaxresid.advice.compile.ahead_of_time import CompileSettings, rows_by_number
+from jaxresid.advice.compile.rows import PolicyProgram
 from jaxresid.base.progress import Progress
 from jaxresid.results import Compiled
 from jaxresid.xla.job import Job

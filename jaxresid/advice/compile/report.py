@@ -6,14 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jaxresid.advice.compile.ahead_of_time import (
-    PolicyProgram,
-    cached_settings,
-    program_as_written,
-    warnings_of,
-)
+from jaxresid.advice.compile.ahead_of_time import cached_settings, program_as_written, warnings_of
 from jaxresid.advice.compile.changes import changed_programs, with_changes_judged
 from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles, too_late, why_no_peak
+from jaxresid.advice.compile.rows import PolicyProgram
 from jaxresid.base.crashes import Crash
 from jaxresid.base.option_types import Mode
 from jaxresid.inspector.call.question import Question, in_two_calls

@@ -12,7 +12,6 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid._version import __version__
-from jaxresid.advice.compare.compare import ComparisonTable, place_text
 from jaxresid.advice.compare.policies import (
     NONE,
     WRITTEN,
@@ -22,14 +21,9 @@ from jaxresid.advice.compare.policies import (
     unknown_policy_error,
 )
 from jaxresid.advice.compare.policy_targets import PolicyTarget, policy_target
-from jaxresid.advice.compile.ahead_of_time import (
-    CompileSettings,
-    PolicyProgram,
-    compile_job,
-    compiled_row,
-    places_of,
-    settings,
-)
+from jaxresid.advice.compare.table import ComparisonTable, place_text
+from jaxresid.advice.compile.ahead_of_time import CompileSettings, compile_job, places_of, settings
+from jaxresid.advice.compile.rows import PolicyProgram, compiled_row
 from jaxresid.advice.sweep.results import Results
 from jaxresid.base.errors import InputsError, JaxresidError, summary
 from jaxresid.base.option_types import Mode

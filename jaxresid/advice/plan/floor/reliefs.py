@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.advice.compile.ahead_of_time import PolicyProgram
 from jaxresid.advice.compile.limited import LimitedCompiles
+from jaxresid.advice.compile.rows import PolicyProgram
 from jaxresid.advice.plan.floor.accumulation import accumulated
 from jaxresid.advice.plan.floor.host_state import HostState, with_host_state
 from jaxresid.advice.plan.floor.offloads import best_offload

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxresid.xla.hlo import module as hlo
+from jaxresid.xla.hlo.collectives import collectives, known_trips
 from jaxresid.xla.hlo.memory import memory_stats
 from jaxresid.xla.hlo.module import output_dims
 from jaxresid.xla.hlo.text import module_of_text
@@ -33,7 +34,7 @@ import os, sys, json
 import jax, jax.numpy as jnp, numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from jaxresid.xla.hlo.collectives import collectives, known_trips
+from jaxresid.xla.hlo.collectives import collectives
 
 if sys.argv[1] == "cpu":
     jax.config.update("jax_num_cpu_devices", 8)

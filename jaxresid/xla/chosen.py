@@ -90,10 +90,7 @@ def place_here() -> str | None:
 def place_of_device(platform: str, kind: str, version: str) -> str | None:
     """Return a device of JAX as a place; None for one that is no place, such as a CPU.
 
-    Args:
-      platform: its platform, `gpu`.
-      kind: its kind, `NVIDIA H100 80GB HBM3`.
-      version: the version of its client, which tells CUDA from ROCm.
+    The version of its client tells CUDA from ROCm.
     """
     if platform == "tpu":
         name = _TPU_KINDS.get(kind.lower())

@@ -29,10 +29,7 @@ class Job:
     """One compile.
 
     Attributes:
-      module: the program to compile.
       place: the place to compile for, with its devices.
-      flags: names and values of the compiler's flags.
-      timeout_s: seconds after which the process is ended.
       memory_nbytes: once the process takes more than this it is ended; None: no limit.
       within_nbytes: the peak that it is said to fit with; None: nobody asks whether it fits. It is
         not part of its key.
@@ -57,14 +54,11 @@ class PeakBuffer:
     """One buffer that is live at XLA's peak, or one of the largest where XLA does not list those.
 
     Attributes:
-      kind: `argument`, `output`, `temporary`, `constant`.
       nbytes: its bytes on one device, padding included.
       shape: its shape on one device, as XLA writes it, `f32[512,512]`; '' where it is not known.
       opcode: the HLO instruction that makes it; '' where it is not known.
       op_name: JAX's name stack, from the HLO metadata.
       file: the file of the user's line in the HLO metadata; '' where there is none.
-      line: the number of that line; 0 where there is none.
-      memory: `device` or `host`.
       callers: the lines of the calls that led to that line, the nearest first.
     """
 
@@ -121,20 +115,16 @@ class Compilation:
     Attributes:
       stats: the figures of CompiledMemoryStats by the names of `model.Compiled`'s fields
         (`temp_nbytes`, `host_argument_nbytes`, ...); what the version does not know is absent.
-      required_nbytes: what the program needs by XLA's own account, where it ran out of memory.
       capacity_nbytes: the memory of one device by the compiler's own account; None: not known.
       error: why there are no figures, in one line; None also where it only did not fit.
       transient: whether the error may not come again: a time limit, a killed process.
       buffers: the buffers live at the peak, biggest first; at most 512.
       live_nbytes: the bytes of all buffers that are live at the peak, including those that are not
         listed; None where the compiler does not say.
-      collectives: the collectives that the program runs.
       output_shards: the shape of each output on one device; None where the compiler does not say.
-      cached: whether it was read from the cache.
       seconds: the seconds that compiling took (when it was done, if it is cached).
       compiler: the compiler's version, `jaxlib 0.10.2, libtpu 0.0.52`.
       notes: what is not exact about any of this.
-      messages: what the compiler says of the program's memory.
       has_triton_matmul: whether it has a matmul for which a GPU that is there might take another
         kernel.
       cublas_nbytes: the peak of the same program with cuBLAS's matmuls alone; None where it was not

@@ -45,7 +45,6 @@ class Place(Shown):
     Attributes:
       text: as users write it, `cpu`, `gpu:h100:8`, `tpu:v5e:2x4`; `gpu` is the GPUs of this
         machine.
-      platform: the platform that programs are lowered for, `cpu`, `cuda`, `tpu`.
       chip: the name of the chip, `h100`, `v5e`; '' for a CPU and where it is not known.
       topology: as the compiler names it, `v5e:2x4` of libtpu, `1x1x8` (slices x hosts x GPUs of a
         host) of a GPU's; '' for devices of this machine, and where `devices` is None.

@@ -21,6 +21,7 @@ import jaxresid
 from fixtures.inspect import block, stack8
 from jaxresid import jax_compat
 from jaxresid.advice.compile import ahead_of_time as compile_module
+from jaxresid.advice.compile import rows as rows_module
 from jaxresid.advice.compile.ahead_of_time import CompileSettings, compiled_rows, places_of
 from jaxresid.advice.compile.limited import LimitedCompiles
 from jaxresid.advice.compile.rows import PolicyProgram, compiled_row
@@ -304,7 +305,7 @@ LATE = "there was no time for it"
     ],
 )
 def test_where_there_is_room_what_was_not_tried_does_not_matter(peak, high, fits, monkeypatch):
-    monkeypatch.setattr(compile_module, "_estimated", lambda *_: {"estimate_high_nbytes": high})
+    monkeypatch.setattr(rows_module, "estimated", lambda *_: {"estimate_high_nbytes": high})
     stats = {**STATS, "peak_nbytes": int(peak)}
     late = dataclasses.replace(BOTH, stats=stats, cublas_nbytes=None, cublas_error=LATE)
     row = compiled_row(program(), H100, late)

@@ -53,7 +53,6 @@ class ComparisonTable:
         self._target = target
         self.chip = chip_of(subject.place)
         self._progress = progress
-        self._profile = subject.profile
         self._written = variants.variant({})
         sites = [p for p in variants.places() if p.kind == "checkpoint"]
         self._plain = self._written

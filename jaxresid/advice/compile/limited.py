@@ -76,9 +76,6 @@ class LimitedCompiles:
 
         It is None for those that it was not asked about, or did not finish, as the time or the
         number of compiles was used up.
-
-        Args:
-          budget_nbytes: bytes that they have to fit into; None: what the place has.
         """
         start = time.monotonic()
         keys: dict[int, str] = {}

@@ -40,7 +40,6 @@ class PolicyProgram:
     """A traced function or training step with one policy.
 
     Attributes:
-      program: What its peak is estimated from.
       residuals: The residuals that XLA's buffers are matched to.
       is_dead: Whether it is a step without its backward pass; whether such a step fits says
         nothing.

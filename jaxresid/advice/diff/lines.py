@@ -28,7 +28,6 @@ class Line:
         library's function and module.
       scope: their module path, equal for repeated layers.
       modules: their module paths, repeated layers as one.
-      roles: how many residuals of each role it keeps.
       callers: the functions that call its own on the way from the target, and its own.
     """
 

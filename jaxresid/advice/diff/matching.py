@@ -19,8 +19,6 @@ class _Row:
 
     Attributes:
       was: the residuals that it has now and had, wherever they were.
-      now: the residuals that it has.
-      values: those that differ.
     """
 
     before: Line | None = None

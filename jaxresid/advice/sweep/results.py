@@ -30,7 +30,6 @@ class Results:
 
     Attributes:
       rows: The rows that were in it, by key; of several rows with one key, the last.
-      warnings: What was wrong with it.
     """
 
     path: str

@@ -52,7 +52,6 @@ class Grid:
     Attributes:
       policies: `none`, `as-written`, names as a comparison prints them, or `module:policy`.
       batches: The batch sizes; empty means the inputs as they are.
-      at: Where the policies go, as for `compare`.
       size_name: What the batch sizes are the sizes of: `batch`, `context`.
     """
 

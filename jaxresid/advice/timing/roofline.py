@@ -60,15 +60,11 @@ class Seconds:
       compute: The time of the matrix or the vector unit, whichever is busy longer in each kernel,
         summed over all kernels.
       memory: The time of device memory, summed over all kernels.
-      transfers: The time of the link to host memory.
       total: The kernels, each as long as the longer of its two, with what the transfers or the
         collectives in a loop take longer than its kernels; or all transfers, or all collectives, if
         these take longer.
       uncosted: Primitives whose time is not known, with the type if it is the type that has no
         published rate; they make the estimate a lower bound.
-      notes: What was assumed.
-      collectives: The time of the links to other devices.
-      sent_nbytes: The bytes that a device sends over them.
     """
 
     compute: float

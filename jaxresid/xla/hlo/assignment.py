@@ -24,7 +24,6 @@ class Allocation:
     Attributes:
       color: XLA's memory space, 0 the device's.
       is_thread_local: whether it is of one thread, on a CPU or within a kernel.
-      is_given_away: whether it is an argument's that an output takes over.
       offsets: where in it each of its values lies, by the values' numbers.
     """
 
@@ -33,7 +32,6 @@ class Allocation:
     color: int
     kind: BufferKind
     is_thread_local: bool
-    is_given_away: bool = False
     offsets: dict[int, int] = field(default_factory=dict)
 
 
@@ -73,7 +71,6 @@ def _allocation(proto: Message) -> Allocation:
         color=proto.integer(8),
         kind=_kind(is_argument, bool(proto.integer(12)), is_output),
         is_thread_local=bool(proto.integer(3)),
-        is_given_away=is_argument and is_output,
         offsets={part.integer(1): part.integer(2) for part in proto.messages(9)},
     )
 
@@ -105,7 +102,6 @@ def _allocation_of(row: re.Match[str]) -> Allocation:
         color=0 if color is None else int(color[1]),
         kind=_kind(is_argument, ", constant" in words, is_output),
         is_thread_local="thread-local" in words,
-        is_given_away=is_argument and is_output,
     )
 
 

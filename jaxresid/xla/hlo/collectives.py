@@ -47,7 +47,7 @@ def _collectives(
     for i in hlo.computations[computation]:
         opcode = i.opcode.removesuffix("-start")
         if opcode in _COLLECTIVES:
-            yield CollectiveOp(opcode, trips, trips * _result_nbytes(hlo, i), exact)
+            yield CollectiveOp(opcode, trips, trips * _result_nbytes(i), exact)
             continue
         inner, is_known = trips, exact
         if i.opcode == "while":
@@ -61,7 +61,7 @@ def _collectives(
             yield from _collectives(hlo, name, inner, is_known, (*within, computation))
 
 
-def _result_nbytes(hlo: HloModule, i: Instruction) -> int:
+def _result_nbytes(i: Instruction) -> int:
     """Return the bytes of a collective's results.
 
     All-gather-start and collective-permute-start return their operands, their results, and perhaps

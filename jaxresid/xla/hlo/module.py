@@ -83,8 +83,6 @@ class Instruction:
     """One instruction of a computation.
 
     Attributes:
-      operands: the ids of the instructions that it reads.
-      called: the ids of the computations that it calls.
       index: the element of a get-tuple-element, the number of a parameter.
       config: the backend's config, JSON.
       literal: the integer of a scalar constant; None for others.

@@ -34,11 +34,8 @@ class Failure:
       program: the name of the HLO module, `jit_train_step`; '' where it is not named.
       device: the device's name, `NVIDIA H100 80GB HBM3`; '' where the log does not say.
       required_nbytes: the bytes that the whole program needs on one device.
-      capacity_nbytes: the bytes that a program can have.
-      requested_nbytes: the bytes of the one allocation that failed.
       count: how often it was said in one process.
       before_start: whether the device was full before this program had anything on it.
-      rematerialized: what XLA says of its own attempt to make the program smaller.
       function: the user's function that the traceback ends in; None where there is none.
     """
 
@@ -72,7 +69,5 @@ class Log:
 
     failures: tuple[Failure, ...] = ()
     hints: tuple[str, ...] = ()
-    lines: int = 0
-    processes: int = 1
     not_failures: int = 0
     notes: tuple[str, ...] = ()

@@ -82,7 +82,6 @@ class _Reader:
         self._processes: dict[str, _Process] = {}
         self._found: list[tuple[str, Failure]] = []
         self._hints: dict[str, None] = {}
-        self._lines = 0
         self._not_failures = 0
         self._left_out = 0
         self._open = 0
@@ -91,7 +90,6 @@ class _Reader:
         self._before = ""
 
     def read(self, raw: str) -> None:
-        self._lines += 1
         before, self._before = self._before, raw
         if " of size " in raw and self._process(self._last).pool.read(raw):
             return
@@ -155,8 +153,6 @@ class _Reader:
         return Log(
             tuple(sorted(failures, key=_says, reverse=True)),
             tuple(self._hints),
-            self._lines,
-            max(len([name for name in self._processes if name]), 1),
             self._not_failures,
             tuple(notes),
         )

@@ -19,7 +19,8 @@ ALIASES = {"Applicability", "GroupBy", "Mode", "ResidualKey", "Origin", "Severit
 def described(doc, heading):
     """The names that a section of a docstring describes."""
     section = re.split(r"^\w+:$", doc.partition(f"\n{heading}:\n")[2], flags=re.MULTILINE)[0]
-    return set(re.findall(r"^  (\w+): ", section, re.MULTILINE))
+    lines = re.findall(r"^  (\w+(?:, \w+)*): ", section, re.MULTILINE)
+    return {name for line in lines for name in line.split(", ")}
 
 
 @pytest.mark.parametrize("name", sorted(set(jaxresid.__all__) - ALIASES))

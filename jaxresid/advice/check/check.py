@@ -59,14 +59,9 @@ def check(
 
     Args:
       fun: The function to check, as for `jaxresid.inspect`.
-      argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
-      has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
-      mode: Whether `fun` is a loss or a program as it is, as for `jaxresid.inspect`.
-      on: The place that the figures are for, as for `jaxresid.inspect`.
-      mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
+      argnums, has_aux, mode, on, mesh, compile_time: As for `jaxresid.inspect`.
       compile: Whether the verdicts are to be XLA's, and the changes that findings propose confirmed
         or refuted by it, as for `jaxresid.inspect`.
-      compile_time: Seconds that compiling may take, as for `jaxresid.inspect`.
       max_peak: The bytes that the peak may have, such as `12GiB`. The estimate decides, or XLA's
         figure with `compile` and on a CPU.
       max_kept: The bytes that the backward pass may keep in device memory, arguments aside.

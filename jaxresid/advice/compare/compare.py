@@ -90,13 +90,7 @@ def compare(
         decide which variants are Pareto-optimal.
       compile_time: Seconds that compiling may take, all together; the variants that are left are
         named in a warning.
-      argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
-      has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
-      mode: Whether `fun` is a loss or a program as it is, as for `jaxresid.inspect`.
-      on: The place that the figures are for, as for `jaxresid.inspect`.
-      mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
-      trips: How often while loops run whose number of trips the program decides, as for
-        `jaxresid.inspect`.
+      argnums, has_aux, mode, on, mesh, trips: As for `jaxresid.inspect`.
       lifetimes: Also report from when until when each value is live, in each row; not for a CPU.
 
     Returns:

@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxresid.advice.compile.rows import PolicyProgram, compiled_row, estimated
@@ -86,10 +86,7 @@ def compile(
       workers: How many compiles run at once.
       executor: What runs the compiles instead of processes on this machine.
       cache: Whether results are looked up in the cache and kept there.
-      argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
-      has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
-      mode: Whether `fun` is a loss or a program as it is, as for `jaxresid.inspect`.
-      mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
+      argnums, has_aux, mode, mesh: As for `jaxresid.inspect`.
 
     Returns:
       A function of the arguments of `fun` that returns a `CompiledReport`.
@@ -215,6 +212,7 @@ def rows_by_number(
     yield from jobs.refused.items()
 
 
+@dataclass(frozen=True, slots=True)
 class _Jobs:
     """The jobs of programs and places, made as they are asked for.
 
@@ -224,38 +222,29 @@ class _Jobs:
       refused: The rows of programs for which no job could be made.
     """
 
-    def __init__(
-        self,
-        programs: Sequence[PolicyProgram],
-        places: Sequence[Place],
-        settings: CompileSettings,
-        progress: Progress | None,
-        admits: Callable[[int, Job], bool],
-        budget_nbytes: int | None,
-    ) -> None:
-        self.taken: list[tuple[tuple[int, int], int]] = []
-        self.refused: dict[tuple[int, int], Compiled] = {}
-        self._programs = programs
-        self._places = places
-        self._admits = admits
-        self._settings = settings
-        self._progress = progress
-        self._budget_nbytes = budget_nbytes
+    programs: Sequence[PolicyProgram]
+    places: Sequence[Place]
+    settings: CompileSettings
+    progress: Progress | None
+    admits: Callable[[int, Job], bool]
+    budget_nbytes: int | None
+    taken: list[tuple[tuple[int, int], int]] = field(default_factory=list)
+    refused: dict[tuple[int, int], Compiled] = field(default_factory=dict)
 
     def __length_hint__(self) -> int:
-        return len(self._programs) * len(self._places)
+        return len(self.programs) * len(self.places)
 
     def __iter__(self) -> Iterator[Job]:
-        for i, program in enumerate(self._programs):
+        for i, program in enumerate(self.programs):
             modules: dict[str, LoweredModule | str] = {}
-            for j, place in enumerate(self._places):
-                module = _module(program, place, modules, self._progress)
+            for j, place in enumerate(self.places):
+                module = _module(program, place, modules, self.progress)
                 job = None
                 if not isinstance(module, str):
                     try:
-                        job = compile_job(program.policy, module, place, self._settings)
-                        if self._budget_nbytes is not None:
-                            job = replace(job, within_nbytes=self._budget_nbytes)
+                        job = compile_job(program.policy, module, place, self.settings)
+                        if self.budget_nbytes is not None:
+                            job = replace(job, within_nbytes=self.budget_nbytes)
                         if program.is_dead or not program.asks_fit:
                             job = replace(job, within_nbytes=None)
                     except InputsError as e:
@@ -268,7 +257,7 @@ class _Jobs:
                         **estimated(program, place),
                     )
                     continue
-                if self._admits(i, job):
+                if self.admits(i, job):
                     self.taken.append(((i, j), module.devices))
                     yield job
 

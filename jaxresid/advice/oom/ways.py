@@ -60,27 +60,19 @@ def ways_out(
     return tuple(_Ways(failure, parts, buffers, names, from_dump, report).of(cause))
 
 
+@dataclass(frozen=True, slots=True)
 class _Ways:
-    def __init__(
-        self,
-        failure: Failure,
-        parts: OomParts,
-        buffers: Sequence[OomBuffer],
-        names: Names,
-        from_dump: bool,
-        report: Report | None,
-    ) -> None:
-        self._failure = failure
-        self._parts = parts
-        self._buffers = buffers
-        self._names = names
-        self._from_dump = from_dump
-        self._report = report
+    failure: Failure
+    parts: OomParts
+    buffers: Sequence[OomBuffer]
+    names: Names
+    from_dump: bool
+    report: Report | None
 
     def of(self, cause: OomCause) -> Iterator[WayOut]:
         if cause == "padding":
-            nbytes = self._parts.padding_nbytes or sum(b.padding_nbytes for b in self._buffers)
-            yield WayOut("shapes", self._jaxresid("compile", self._names.target), nbytes)
+            nbytes = self.parts.padding_nbytes or sum(b.padding_nbytes for b in self.buffers)
+            yield WayOut("shapes", self._jaxresid("compile", self.names.target), nbytes)
             yield from self._smaller()
         elif cause in ("temporaries", "too-large"):
             yield from self._smaller()
@@ -102,8 +94,8 @@ class _Ways:
             yield WayOut("host-profile", "python -m memray run train.py")
         elif cause == "pinned-host":
             limit = f"{_HOST_LIMIT}={self._host_limit()}"
-            yield WayOut("host-limit", f"{limit} python train.py", self._failure.requested_nbytes)
-        elif not self._from_dump:
+            yield WayOut("host-limit", f"{limit} python train.py", self.failure.requested_nbytes)
+        elif not self.from_dump:
             yield DUMP
 
     def _smaller(self) -> Iterator[WayOut]:
@@ -111,96 +103,96 @@ class _Ways:
         yield from self._finding()
         yield from self._donation()
         if self._differentiates() is not False:
-            yield from self._planned("plan", self._names.target, self._parts.temp_nbytes)
-        yield from self._planned("batch", self._names.batched)
-        yield from self._planned("shard", self._names.split)
-        if self._lists_nothing() and self._report is None:
+            yield from self._planned("plan", self.names.target, self.parts.temp_nbytes)
+        yield from self._planned("batch", self.names.batched)
+        yield from self._planned("shard", self.names.split)
+        if self._lists_nothing() and self.report is None:
             yield DUMP
 
     def _arguments(self, cause: OomCause) -> Iterator[WayOut]:
-        parts = self._parts
+        parts = self.parts
         if cause == "outputs":
             yield from self._listing()
         yield from self._donation()
         nbytes = parts.argument_nbytes if cause == "arguments" else parts.output_nbytes
-        yield from self._planned("shard", self._names.split, nbytes)
+        yield from self._planned("shard", self.names.split, nbytes)
         if cause == "arguments" and self._differentiates() is not False:
-            yield from self._planned("state", self._names.target, nbytes)
-        if self._lists_nothing() and self._report is None:
+            yield from self._planned("state", self.names.target, nbytes)
+        if self._lists_nothing() and self.report is None:
             yield DUMP
 
     def _listing(self) -> Iterator[WayOut]:
         """Yield where the buffers are listed; the estimate of a report has their lines already."""
-        has_lines = self._report is not None and self._report.peak is not None
+        has_lines = self.report is not None and self.report.peak is not None
         if self._lists_nothing() and not has_lines:
-            yield WayOut("list-buffers", self._jaxresid("compile", self._names.target))
+            yield WayOut("list-buffers", self._jaxresid("compile", self.names.target))
 
     def _lists_nothing(self) -> bool:
-        return not self._buffers and not self._from_dump
+        return not self.buffers and not self.from_dump
 
     def _finding(self) -> Iterator[WayOut]:
-        peak = None if self._report is None else self._report.peak
-        if self._report is None or peak is None:
+        peak = None if self.report is None else self.report.peak
+        if self.report is None or peak is None:
             return
-        saved = max(map(_saved, self._report.findings), default=0)
+        saved = max(map(_saved, self.report.findings), default=0)
         if saved >= _MUCH * peak.nbytes:
-            yield WayOut("finding", self._jaxresid("check", self._names.target), saved)
+            yield WayOut("finding", self._jaxresid("check", self.names.target), saved)
 
     def _donation(self) -> Iterator[WayOut]:
-        parts, need = self._parts, self._failure.required_nbytes or 0
+        parts, need = self.parts, self.failure.required_nbytes or 0
         donated = min(parts.output_nbytes or 0, parts.argument_nbytes or 0)
         if donated and donated >= _MUCH * need:
-            yield from self._planned("donate", self._names.target, donated)
+            yield from self._planned("donate", self.names.target, donated)
 
     def _held(self) -> Iterator[WayOut]:
-        is_gpu = self._failure.platform == "gpu"
+        is_gpu = self.failure.platform == "gpu"
         if is_gpu:
             yield WayOut("other-program", _SMI)
-        held = self._failure.pool.in_use_nbytes
+        held = self.failure.pool.in_use_nbytes
         yield WayOut("live-arrays", _SUM, held)
         if is_gpu and self._can_grow():
             yield WayOut("fraction", _with_fraction(_MOST_FRACTION))
 
     def _in_pieces(self) -> Iterator[WayOut]:
-        if self._failure.platform == "gpu":
+        if self.failure.platform == "gpu":
             yield WayOut("allocator", "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async python train.py")
             if self._can_grow():
                 yield WayOut("fraction", _with_fraction(_MOST_FRACTION))
-        yield WayOut("live-arrays", _SUM, self._failure.pool.in_use_nbytes)
+        yield WayOut("live-arrays", _SUM, self.failure.pool.in_use_nbytes)
 
     def _can_grow(self) -> bool:
-        pool = self._failure.pool
+        pool = self.failure.pool
         if pool.limit_nbytes is None or pool.device_nbytes is None:
             return True
         return pool.limit_nbytes < _MOST_FRACTION * pool.device_nbytes
 
     def _less(self) -> float:
-        pool = self._failure.pool
+        pool = self.failure.pool
         if not pool.limit_nbytes or not pool.device_nbytes:
             return 0.75 - _LIBRARIES_FRACTION
         taken = pool.limit_nbytes / pool.device_nbytes
         return max(round(taken - _LIBRARIES_FRACTION, 2), 0.1)
 
     def _differentiates(self) -> bool | None:
-        if self._report is not None and not self._report.target.has_gradient:
+        if self.report is not None and not self.report.target.has_gradient:
             return False
-        names = [buffer.op_name for buffer in self._failure.buffers if buffer.op_name]
-        return any(buffer.role for buffer in self._buffers) if names else None
+        names = [buffer.op_name for buffer in self.failure.buffers if buffer.op_name]
+        return any(buffer.role for buffer in self.buffers) if names else None
 
     def _host_limit(self) -> int:
         """Return a limit in GB that is above JAX's own, 64, and has room for what was asked for."""
-        asked = self._failure.requested_nbytes or 0
+        asked = self.failure.requested_nbytes or 0
         return max(128, 1 << (2 * asked // 10**9).bit_length())
 
     def _jaxresid(self, command: str, target: str) -> str:
-        return f"jaxresid {command} {target} --on {self._names.place}"
+        return f"jaxresid {command} {target} --on {self.names.place}"
 
     def _planned(
         self, kind: WayOutKind, target: str | None, nbytes: int | None = None
     ) -> Iterator[WayOut]:
         """Without a size in the log the plan is for the memory of the place."""
-        capacity = self._failure.capacity_nbytes or self._failure.pool.limit_nbytes
-        if target is None or (capacity is None and self._names.place == "cpu"):
+        capacity = self.failure.capacity_nbytes or self.failure.pool.limit_nbytes
+        if target is None or (capacity is None and self.names.place == "cpu"):
             return
         budget = "" if capacity is None else f" --budget {int(capacity / _GIB * 100) / 100:g}GiB"
         yield WayOut(kind, self._jaxresid("plan", target) + budget, nbytes)

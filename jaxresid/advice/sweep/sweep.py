@@ -67,12 +67,7 @@ def sweep(
       workers: How many compiles run at once.
       executor: What runs the compiles instead of processes on this machine.
       cache: Whether results are looked up in the cache and kept there.
-      argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
-      has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
-      mode: Whether `fun` is a loss or a program as it is, as for `jaxresid.inspect`.
-      mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
-      trips: How often while loops run whose number of trips the program decides, for the FLOPs, as
-        for `jaxresid.inspect`.
+      argnums, has_aux, mode, mesh, trips: As for `jaxresid.inspect`.
 
     Returns:
       A function of the arguments of `fun`, or of the function that makes them, that returns a

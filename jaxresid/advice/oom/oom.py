@@ -12,7 +12,7 @@ from jaxresid.advice.oom.buffers import oom_buffers
 from jaxresid.advice.oom.causes import cause_of, padding_of
 from jaxresid.advice.oom.files import lines_of
 from jaxresid.advice.oom.functions import named_function
-from jaxresid.advice.oom.ways import DUMP, Names, ways_out
+from jaxresid.advice.oom.ways import DUMP, Names, mitigations
 from jaxresid.base.errors import JaxresidError
 from jaxresid.results import OomOther, OomReport, OomTrace, Report
 from jaxresid.xla.logs.dumps import read_dump
@@ -140,7 +140,7 @@ def reported(
         pool=failure.pool,
         buffers=buffers,
         matched_nbytes=matched_nbytes,
-        ways=ways_out(
+        ways=mitigations(
             cause, failure, parts, buffers, names, from_dump=evidence.from_dump, report=report
         ),
         said=failure.said,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jaxresid.results import Finding, OomBuffer, OomCause, OomParts, Report, WayOut
+from jaxresid.results import Finding, Mitigation, OomBuffer, OomCause, OomParts, Report
 from jaxresid.results.out_of_memory import WayOutKind
 from jaxresid.xla.logs.failure import Failure
 
@@ -17,7 +17,7 @@ _MOST_FRACTION = 0.95
 # What CUDA's libraries need beside JAX is less than this part of a GPU.
 _LIBRARIES_FRACTION = 0.1
 _HOST_LIMIT = "XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"
-DUMP = WayOut("dump", "XLA_FLAGS=--xla_dump_to=DUMP python train.py; jaxresid oom DUMP")
+DUMP = Mitigation("dump", "XLA_FLAGS=--xla_dump_to=DUMP python train.py; jaxresid oom DUMP")
 _SUM = "print(sum(x.nbytes for x in jax.live_arrays()))"
 _SMI = "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv"
 
@@ -41,7 +41,7 @@ class Names:
     split: str | None = "TARGET --mesh data=8"
 
 
-def ways_out(
+def mitigations(
     cause: OomCause,
     failure: Failure,
     parts: OomParts,
@@ -50,7 +50,7 @@ def ways_out(
     *,
     from_dump: bool,
     report: Report | None = None,
-) -> tuple[WayOut, ...]:
+) -> tuple[Mitigation, ...]:
     """Return what to try, in order: only what the figures of the log speak for.
 
     Args:
@@ -69,10 +69,10 @@ class _Ways:
     from_dump: bool
     report: Report | None
 
-    def of(self, cause: OomCause) -> Iterator[WayOut]:
+    def of(self, cause: OomCause) -> Iterator[Mitigation]:
         if cause == "padding":
             nbytes = self.parts.padding_nbytes or sum(b.padding_nbytes for b in self.buffers)
-            yield WayOut("shapes", self._jaxresid("compile", self.names.target), nbytes)
+            yield Mitigation("shapes", self._jaxresid("compile", self.names.target), nbytes)
             yield from self._smaller()
         elif cause in ("temporaries", "too-large"):
             yield from self._smaller()
@@ -83,22 +83,24 @@ class _Ways:
         elif cause == "fragmentation":
             yield from self._in_pieces()
         elif cause == "other-program":
-            yield WayOut("other-program", _SMI)
-            yield WayOut("other-device", "CUDA_VISIBLE_DEVICES=1 python train.py")
+            yield Mitigation("other-program", _SMI)
+            yield Mitigation("other-device", "CUDA_VISIBLE_DEVICES=1 python train.py")
         elif cause == "preallocation":
-            yield WayOut("less-fraction", _with_fraction(self._less()))
+            yield Mitigation("less-fraction", _with_fraction(self._less()))
         elif cause == "on-chip":
             limit = "LIBTPU_INIT_ARGS=--xla_tpu_scoped_vmem_limit_kib=65536 python train.py"
-            yield WayOut("kernel", limit)
+            yield Mitigation("kernel", limit)
         elif cause == "host":
-            yield WayOut("host-profile", "python -m memray run train.py")
+            yield Mitigation("host-profile", "python -m memray run train.py")
         elif cause == "pinned-host":
             limit = f"{_HOST_LIMIT}={self._host_limit()}"
-            yield WayOut("host-limit", f"{limit} python train.py", self.failure.requested_nbytes)
+            yield Mitigation(
+                "host-limit", f"{limit} python train.py", self.failure.requested_nbytes
+            )
         elif not self.from_dump:
             yield DUMP
 
-    def _smaller(self) -> Iterator[WayOut]:
+    def _smaller(self) -> Iterator[Mitigation]:
         yield from self._listing()
         yield from self._finding()
         yield from self._donation()
@@ -109,7 +111,7 @@ class _Ways:
         if self._lists_nothing() and self.report is None:
             yield DUMP
 
-    def _arguments(self, cause: OomCause) -> Iterator[WayOut]:
+    def _arguments(self, cause: OomCause) -> Iterator[Mitigation]:
         parts = self.parts
         if cause == "outputs":
             yield from self._listing()
@@ -121,44 +123,44 @@ class _Ways:
         if self._lists_nothing() and self.report is None:
             yield DUMP
 
-    def _listing(self) -> Iterator[WayOut]:
+    def _listing(self) -> Iterator[Mitigation]:
         """Yield where the buffers are listed; the estimate of a report has their lines already."""
         has_lines = self.report is not None and self.report.peak is not None
         if self._lists_nothing() and not has_lines:
-            yield WayOut("list-buffers", self._jaxresid("compile", self.names.target))
+            yield Mitigation("list-buffers", self._jaxresid("compile", self.names.target))
 
     def _lists_nothing(self) -> bool:
         return not self.buffers and not self.from_dump
 
-    def _finding(self) -> Iterator[WayOut]:
+    def _finding(self) -> Iterator[Mitigation]:
         peak = None if self.report is None else self.report.peak
         if self.report is None or peak is None:
             return
         saved = max(map(_saved, self.report.findings), default=0)
         if saved >= _MUCH * peak.nbytes:
-            yield WayOut("finding", self._jaxresid("check", self.names.target), saved)
+            yield Mitigation("finding", self._jaxresid("check", self.names.target), saved)
 
-    def _donation(self) -> Iterator[WayOut]:
+    def _donation(self) -> Iterator[Mitigation]:
         parts, need = self.parts, self.failure.required_nbytes or 0
         donated = min(parts.output_nbytes or 0, parts.argument_nbytes or 0)
         if donated and donated >= _MUCH * need:
             yield from self._planned("donate", self.names.target, donated)
 
-    def _held(self) -> Iterator[WayOut]:
+    def _held(self) -> Iterator[Mitigation]:
         is_gpu = self.failure.platform == "gpu"
         if is_gpu:
-            yield WayOut("other-program", _SMI)
+            yield Mitigation("other-program", _SMI)
         held = self.failure.pool.in_use_nbytes
-        yield WayOut("live-arrays", _SUM, held)
+        yield Mitigation("live-arrays", _SUM, held)
         if is_gpu and self._can_grow():
-            yield WayOut("fraction", _with_fraction(_MOST_FRACTION))
+            yield Mitigation("fraction", _with_fraction(_MOST_FRACTION))
 
-    def _in_pieces(self) -> Iterator[WayOut]:
+    def _in_pieces(self) -> Iterator[Mitigation]:
         if self.failure.platform == "gpu":
-            yield WayOut("allocator", "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async python train.py")
+            yield Mitigation("allocator", "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async python train.py")
             if self._can_grow():
-                yield WayOut("fraction", _with_fraction(_MOST_FRACTION))
-        yield WayOut("live-arrays", _SUM, self.failure.pool.in_use_nbytes)
+                yield Mitigation("fraction", _with_fraction(_MOST_FRACTION))
+        yield Mitigation("live-arrays", _SUM, self.failure.pool.in_use_nbytes)
 
     def _can_grow(self) -> bool:
         pool = self.failure.pool
@@ -189,13 +191,13 @@ class _Ways:
 
     def _planned(
         self, kind: WayOutKind, target: str | None, nbytes: int | None = None
-    ) -> Iterator[WayOut]:
+    ) -> Iterator[Mitigation]:
         """Without a size in the log the plan is for the memory of the place."""
         capacity = self.failure.capacity_nbytes or self.failure.pool.limit_nbytes
         if target is None or (capacity is None and self.names.place == "cpu"):
             return
         budget = "" if capacity is None else f" --budget {int(capacity / _GIB * 100) / 100:g}GiB"
-        yield WayOut(kind, self._jaxresid("plan", target) + budget, nbytes)
+        yield Mitigation(kind, self._jaxresid("plan", target) + budget, nbytes)
 
 
 def _saved(finding: Finding) -> int:

@@ -52,8 +52,8 @@ ALLOWED = {
 ROOMS = {
     "base": (
         *("home", "errors", "interrupts", "library_logs", "option_types", "progress"),
-        *("regular_files", "standard_streams", "text", "text_files", "urls", "user_cache"),
-        *("violations", "crashes"),
+        *("regular_files", "standard_streams", "text", "text_files", "thresholds", "urls"),
+        *("user_cache", "violations", "crashes"),
     ),
     "serialization": (
         *("residual_table", "dataframe", "decoding", "source_digests", "layouts", "kinds"),
@@ -86,7 +86,9 @@ ROOMS = {
     ),
     "xla": (
         "absent_devices",
+        "versions",
         "gpus",
+        "tpus",
         "places",
         "budgets",
         "chosen",

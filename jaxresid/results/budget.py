@@ -35,7 +35,6 @@ class BaselineLine(Shown):
 
     Attributes:
       code: the file, the function and the code of the line, without its number.
-      nbytes: the bytes that it keeps.
     """
 
     code: str
@@ -47,8 +46,6 @@ class Baseline(Shown):
     """The figures of a program that its growth is held against.
 
     Attributes:
-      place: the place that they are for.
-      jax: the version of JAX that traced.
       kept_nbytes: the bytes that its backward pass kept in device memory, arguments aside.
       peak_nbytes: the peak, in bytes; None where it was not known.
       peak_by: whether the peak is an estimate, or XLA's; None without one.
@@ -69,7 +66,6 @@ class LineBytes(Shown):
 
     Attributes:
       source: the line, and the module, of the largest of them.
-      nbytes: their bytes.
       kinds: what they are, that of the most bytes first, as in `LiveValue`.
     """
 
@@ -83,9 +79,6 @@ class BudgetCheck(Shown):
     """A figure of a program, held against its limit.
 
     Attributes:
-      figure: which figure.
-      nbytes: its bytes.
-      limit_nbytes: the bytes that it may have.
       by: who says so: `estimate`, `xla`, or `trace`, whose bytes are exact.
       is_lower_bound: whether it may be more, as something was not counted.
       interval: the interval around an estimate; None where it is no estimate, or has none.

@@ -21,19 +21,22 @@ def headline(kind: str, target: Target, places: Iterable[str], parts: Iterable[s
     """
     names = list(places)
     on = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    said = ", ".join(part for part in parts if part)
-    return cut(f"<{kind} of {printable(target.name)} on {printable(on)}: {said}", LIMIT) + ">"
+    text = ", ".join(part for part in parts if part)
+    return cut(f"<{kind} of {printable(target.name)} on {printable(on)}: {text}", LIMIT) + ">"
 
 
 def peak_text(nbytes: int | None, interval: Interval | None = None, by: str = "") -> str:
     """Return a peak in words, `peak 8.20 GiB (7.90 GiB to 9.10 GiB)`."""
     if nbytes is None:
         return "no peak known"
-    between = ""
-    if interval is not None:
-        low, high = format_bytes(interval.low_nbytes), format_bytes(interval.high_nbytes)
-        between = f" ({low} to {high})"
-    return f"peak {format_bytes(nbytes)}{between}{by}"
+    return f"peak {format_bytes(nbytes)}{range_text(interval)}{by}"
+
+
+def range_text(interval: Interval | None) -> str:
+    """Return an interval as it follows an estimate, ` (7.90 GiB to 9.10 GiB)`; '' for None."""
+    if interval is None:
+        return ""
+    return f" ({format_bytes(interval.low_nbytes)} to {format_bytes(interval.high_nbytes)})"
 
 
 def count_text(number: int, one: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from typing import Literal as OneOf
 
 from jaxresid.base.text.short_repr import Shown
@@ -13,12 +14,7 @@ Answer = OneOf["fits", "does not fit", "too close"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Interval(Shown):
-    """The bytes that the compiler's figure for an estimate is between, for nine of ten programs.
-
-    Attributes:
-      low_nbytes: the lower end.
-      high_nbytes: the upper end.
-    """
+    """The bytes that the compiler's figure for an estimate is between, for nine of ten programs."""
 
     low_nbytes: int
     high_nbytes: int
@@ -29,11 +25,7 @@ class IntervalBasis(Shown):
     """What the intervals of a place were measured with.
 
     Attributes:
-      programs: the number of programs.
-      places: the places that they were compiled for.
       compilers: the versions of each package that compiled them.
-      smallest_nbytes: the peak of the smallest of them.
-      largest_nbytes: the peak of the largest.
       others: the installed packages whose version is another one; intervals are wider then.
       widened: the factor that both ends are moved by for that; 1 where `others` is empty.
       coverage: the share of unseen programs whose figure is inside; 1 where it is of those measured
@@ -57,6 +49,20 @@ def interval_between(low_nbytes: int | None, high_nbytes: int | None) -> Interva
     return Interval(low_nbytes, high_nbytes)
 
 
+class Ranged(Shown):
+    """A value that has the interval around its estimated peak by its two ends."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+        low_nbytes: int | None
+        high_nbytes: int | None
+
+    @property
+    def interval(self) -> Interval | None:
+        """The interval around the estimated peak; None where none is known."""
+        return interval_between(self.low_nbytes, self.high_nbytes)
+
+
 def answer(interval: Interval | None, budget_nbytes: int) -> Answer:
     """Return whether what an estimate is of fits a budget.
 
@@ -77,7 +83,6 @@ class TimeBasis(Shown):
       place: the place that the programs ran on, or were compiled for.
       by: whether a chip ran them, or XLA's cost analysis, a model as well, said how long they take.
       compilers: the versions of each package that compiled them.
-      models: the number of models.
       pairs: the number of pairs of placements, each in one model.
       coverage: the share of the pairs of an unseen model whose ratio is inside the interval.
       factor: what the ratio of two estimated times is divided and multiplied by for that, above 1.
@@ -102,7 +107,6 @@ class TimeInterval(Shown):
 
     Attributes:
       low: the lower end, above -1.
-      high: the upper end.
     """
 
     low: float

@@ -24,12 +24,7 @@ class Equation(Shown):
     """One eqn of a `Listing`.
 
     Attributes:
-      primitive: the name of its primitive.
       params: its params, as names and texts.
-      inputs: the values that it reads.
-      outputs: the values that it makes.
-      location: the user's line; None where none is known.
-      inner: its nested jaxprs.
       folded: how many eqns of nested jaxprs are hidden.
     """
 

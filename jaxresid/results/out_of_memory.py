@@ -56,9 +56,7 @@ class OomBuffer(Shown):
     """Equal buffers of a program that ran out of memory.
 
     Attributes:
-      kind: `argument`, `output`, `temporary`, `constant`.
       nbytes: the bytes of all `count` of them on one device, padding included.
-      count: how many equal ones there are.
       padding_nbytes: how many of the bytes are padding, by the shape; 0 where that is not known.
       shape: the shape on one device, as XLA writes it; '' where it is not known.
       opcode: the HLO instruction that makes it; '' where it is not known.
@@ -89,11 +87,7 @@ class OomParts(Shown):
     """What the memory that a program needs is made of; None: it is not known.
 
     Attributes:
-      argument_nbytes: the bytes of arguments.
       output_nbytes: the bytes of outputs that share none with arguments.
-      temp_nbytes: the bytes of temporaries.
-      constant_nbytes: the bytes of constants.
-      padding_nbytes: how many of the bytes are padding.
       fragmentation_nbytes: the bytes between the program's own buffers.
       reserved_nbytes: the bytes that the device keeps for itself.
     """
@@ -112,11 +106,8 @@ class OomPool(Shown):
     """What an allocator said of the memory that it hands out; None: it did not say.
 
     Attributes:
-      limit_nbytes: the bytes that it may take of the device.
-      in_use_nbytes: the bytes that it had handed out.
       free_nbytes: the bytes that it could still hand out, in however many pieces.
       largest_free_nbytes: the largest piece of them.
-      device_nbytes: the bytes of the whole device.
       device_free_nbytes: the bytes of the device that nobody has.
       used_fraction: the share in use, by the bar that JAX's allocator for GPUs draws.
     """
@@ -155,11 +146,8 @@ class OomTrace(Shown):
     """What the trace of the target says of its memory, beside what the log says.
 
     Attributes:
-      place: the place that the estimate is for.
-      origin: who chose that place.
       peak_nbytes: the estimated peak; None where none is estimated, as on a CPU.
       low_nbytes: the lower end of the interval around it; None where none is known.
-      high_nbytes: the upper end.
       arguments_nbytes: the bytes of arguments, at the peak.
       kept_nbytes: what the backward pass keeps in device memory.
       lines: the lines that have most at the peak, largest first; without a peak, of what is kept.
@@ -180,10 +168,8 @@ class OomOther(Shown):
     """A further lack of memory in the same log.
 
     Attributes:
-      said: what says so, shortened.
       required_nbytes: the bytes that the program needs; None where the log does not say.
       requested_nbytes: the bytes of the allocation that failed; None where the log does not say.
-      processes: how many processes said so.
     """
 
     said: str
@@ -206,7 +192,6 @@ class OomReport(Result):
         `pinned-host`: the part of it that a GPU reads, of which JAX takes no more than a limit;
         `unknown`.
       is_certain: whether the figures of the log leave no other cause.
-      source: what was read: `log` or `dump`.
       platform: `tpu`, `gpu`, `cpu`; '' where it cannot be told.
       on: the place that the figures or the log name, `tpu:v5e`; '' where they name none.
       phase: when memory ran out: `compile`, `load` (of the program), `run`, `transfer` (of an
@@ -214,19 +199,13 @@ class OomReport(Result):
       program: the name of the HLO module, `jit_train_step`; '' where it is not named.
       required_nbytes: the bytes that the program needs on one device; None: not known, as below.
       capacity_nbytes: the bytes that a program can have there.
-      requested_nbytes: the bytes of the one allocation that failed.
       rematerialized_nbytes: what XLA could bring the program down to by computing values twice,
         where it says that this was not enough.
-      rematerialization_limit_nbytes: what it aimed at.
-      parts: what the program's memory is made of.
-      pool: what the allocator said.
       buffers: the largest buffers, largest first, equal ones as one.
       matched_nbytes: of these the bytes that were matched to residuals, arguments or outputs of the
         target; None without a target.
-      ways: what to try, in this order.
       said: the sentence of the log that says so, shortened.
       processes: how many processes said the same.
-      others: further lacks of memory in the log.
       hints: where the cause is unknown, lines that speak of memory.
       target: the target that buffers were matched to; None without one.
       trace: what its trace says; None without a target.

@@ -30,7 +30,6 @@ class Target(Shown):
     """The function that was inspected, and what was asked about it.
 
     Attributes:
-      name: its name.
       differentiated: the argument leaves, as paths; of a program, those that it differentiates
         itself, where they can be told.
       mode: whether it is a loss, which is differentiated, or a program, which is taken as it is.
@@ -59,7 +58,6 @@ class JaxInfo(Shown):
     """The JAX that traced, and those of its flags that change the answer.
 
     Attributes:
-      version: the version of JAX.
       flags: the values of the flags, by name.
       compilers: the packages beside it that compile, and their versions: jaxlib, and libtpu where
         it is installed.

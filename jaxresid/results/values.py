@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from typing import Literal as OneOf
 
 from jaxresid.base.text.short_repr import Shown, printable
@@ -21,7 +22,6 @@ class Location(Shown):
         what a loss computes that is ours, see `of_loss`.
       line: the row, from 1.
       column: the column in code points, from 0; None where it is not known.
-      function: the function that the line is in.
       code: the source of the line; '' where it is not known.
     """
 
@@ -80,15 +80,25 @@ class Source(Shown):
 NOWHERE = Source()
 
 
+class Located(Shown):
+    """A value with a `source`."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+        source: Source
+
+    @property
+    def location(self) -> Location | None:
+        """The user's line; None where none is known."""
+        return self.source.location
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Aval(Shown):
     """Shape, dtype and memory space of a value.
 
     Attributes:
-      dtype: the name of the dtype.
       shape: the shape of the whole array.
-      itemsize: bytes of one element.
-      memory: `device` or `host`.
       shard: the shape that one device of the mesh holds; None: all of it.
       spec: how it is split over the mesh, `data,model`; '' where it is not, or not known.
     """
@@ -127,7 +137,6 @@ class Argument(Shown):
 
     Attributes:
       path: its path in the arguments: `params['w']`.
-      kind: `argument`.
     """
 
     path: str
@@ -136,11 +145,7 @@ class Argument(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Constant(Shown):
-    """A residual that is an array the function closed over.
-
-    Attributes:
-      kind: `constant`.
-    """
+    """A residual that is an array the function closed over."""
 
     kind: OneOf["constant"] = "constant"
 
@@ -151,7 +156,6 @@ class Literal(Shown):
 
     Attributes:
       value: the number, as text.
-      kind: `literal`.
     """
 
     value: str
@@ -159,20 +163,18 @@ class Literal(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Computed(Shown):
+class Computed(Located):
     """A residual that the forward pass computes and keeps.
 
     Attributes:
       primitive: the primitive that computes it, seen through reshapes, casts, transposes,
         broadcasts and names.
-      source: where it is computed.
       stack: the user's and the libraries' frames, outermost first, without JAX's own.
       name: its `checkpoint_name`, if any.
       named_at: where it was named.
       within: enclosing loops, calls and transforms, outermost first: `scan ×48`, `jit f`.
       through: what was looked through to find `primitive`, outermost (the kept value) first.
       path: the argument it is a view, a cast or a slice of, if it is one.
-      kind: `computed`.
     """
 
     primitive: str
@@ -184,11 +186,6 @@ class Computed(Shown):
     through: tuple[str, ...] = ()
     path: str | None = None
     kind: OneOf["computed"] = "computed"
-
-    @property
-    def location(self) -> Location | None:
-        """The user's line; None where JAX recorded none."""
-        return self.source.location
 
     @property
     def library(self) -> Location | None:
@@ -224,8 +221,6 @@ class Consumer(Shown):
     `backward`.
 
     Attributes:
-      primitive: the primitive of the eqn.
-      location: the user's line; None where JAX recorded none.
       within: the enclosing loops, calls and transforms, outermost first.
       phase: `recompute` where the eqn makes forward values again inside a checkpoint, else
         `backward`.
@@ -243,10 +238,8 @@ class Residual(Shown):
 
     Attributes:
       aval: its shape, dtype and memory, all trips of loops included.
-      origin: where it comes from.
       trips: the trips of the loops that stack it; `nbytes` counts them already.
       consumers: the eqns of the backward pass that read it, in program order.
-      marks: its further properties.
     """
 
     aval: Aval
@@ -266,13 +259,6 @@ class Totals(Shown):
     """Bytes by kind; each residual counts in exactly one field, literals in none.
 
     Arguments are in memory already, and constants live with the function.
-
-    Attributes:
-      arguments_nbytes: bytes of arguments in device memory.
-      computed_nbytes: bytes of computed residuals in device memory.
-      host_nbytes: bytes of computed residuals in host memory.
-      constants_nbytes: bytes of constants.
-      host_arguments_nbytes: bytes of arguments in host memory.
     """
 
     arguments_nbytes: int

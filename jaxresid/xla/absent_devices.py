@@ -31,13 +31,9 @@ _COMPILING = re.compile(
 
 
 def reason_not_lowered(error: str) -> str | None:
-    """Return why JAX lowers something only where the device is; None where that is not why.
-
-    Args:
-      error: what JAX says.
-    """
-    found = (reason for pattern, reason in _LOWERING if re.search(pattern, error))
-    return next(found, None)
+    """Return why JAX lowers something only where the device is; None where that is not why."""
+    reasons = (reason for pattern, reason in _LOWERING if re.search(pattern, error))
+    return next(reasons, None)
 
 
 def with_reason(error: str) -> str:

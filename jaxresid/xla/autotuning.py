@@ -40,40 +40,38 @@ def with_cublas(job: Job) -> Job | None:
     return replace(job, flags=(*job.flags, (FLAG, "false")), within_nbytes=None, label=label)
 
 
-def job_left(job: Job, found: Compilation) -> Job | None:
+def job_left(job: Job, result: Compilation) -> Job | None:
     """Return what has to be compiled as well before there is an answer; None where nothing.
 
     That is the program with cuBLAS's matmuls, where it would be said to fit, or failed: without a
     GPU XLA takes kernels of Triton's that it cannot always make.
-
-    Args:
-      job: what was compiled.
-      found: the result.
     """
-    if found.error is not None:
-        is_by_compiler = found.seconds is not None and not found.transient
+    if result.error is not None:
+        is_by_compiler = result.seconds is not None and not result.transient
         return with_cublas(job) if is_by_compiler else None
-    nbytes = found.stats.get("peak_nbytes")
+    nbytes = result.stats.get("peak_nbytes")
     if job.within_nbytes is None or nbytes is None or nbytes > job.within_nbytes:
         return None
-    return with_cublas(job) if found.has_triton_matmul else None
+    return with_cublas(job) if result.has_triton_matmul else None
 
 
-def joined(found: Compilation, other: Compilation) -> Compilation:
+def joined(result: Compilation, other: Compilation) -> Compilation:
     """Return a result with the peak of the same program compiled with cuBLAS's matmuls alone.
 
     Where it failed it is that of the same program, with `triton_error`, or both errors.
     """
     shared: dict[str, Any] = {
-        "transient": found.transient or other.transient,
-        "cached": found.cached and other.cached,
-        "seconds": None if found.seconds is None else found.seconds + (other.seconds or 0.0),
+        "transient": result.transient or other.transient,
+        "cached": result.cached and other.cached,
+        "seconds": None if result.seconds is None else result.seconds + (other.seconds or 0.0),
     }
-    if found.error is not None:
+    if result.error is not None:
         if other.error is None:
-            return replace(other, triton_error=found.error, **shared)
-        both = f"{found.error}; with cuBLAS's matmuls: {other.error}"
-        return replace(found, error=found.error if other.error == found.error else both, **shared)
+            return replace(other, triton_error=result.error, **shared)
+        both = f"{result.error}; with cuBLAS's matmuls: {other.error}"
+        return replace(
+            result, error=result.error if other.error == result.error else both, **shared
+        )
     nbytes = other.stats.get("peak_nbytes")
     error = None if nbytes is not None else other.error or "XLA reports no peak"
-    return replace(found, cublas_nbytes=nbytes, cublas_error=error, **shared)
+    return replace(result, cublas_nbytes=nbytes, cublas_error=error, **shared)

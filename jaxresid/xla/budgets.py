@@ -12,13 +12,6 @@ def budget_nbytes(
 ) -> int:
     """Return the bytes of a budget such as `12GiB`, `800MB` or `gpu:h100`.
 
-    Args:
-      text: a size with its unit, or a place, which stands for what a program can have of one
-        device of it.
-      memory_fraction: of a place, the part of a GPU's memory that a program can have, as for
-        `parse_place`.
-      margin_nbytes: of a place, bytes of each device to leave free.
-
     Raises:
       InputsError: The text is neither, or leaves no room, or it is not known what memory the place
         has.

@@ -53,8 +53,6 @@ def choose(
 
     Args:
       on: a place, or how users write one; None: no place was asked for.
-      memory_fraction: the part of a GPU's memory that a program can have, as for `parse_place`.
-      margin_nbytes: bytes of each device to leave free.
       compiles: whether something is compiled for it. The GPU here compiles where it is if nothing
         here compiles for its name, as with JAX's plugin for CUDA 13.
 
@@ -92,18 +90,15 @@ def place_here() -> str | None:
 def place_of_device(platform: str, kind: str, version: str) -> str | None:
     """Return a device of JAX as a place; None for one that is no place, such as a CPU.
 
-    Args:
-      platform: its platform, `gpu`.
-      kind: its kind, `NVIDIA H100 80GB HBM3`.
-      version: the version of its client, which tells CUDA from ROCm.
+    The version of its client tells CUDA from ROCm.
     """
     if platform == "tpu":
         name = _TPU_KINDS.get(kind.lower())
         return None if name is None else f"tpu:{name}"
     if platform not in ("gpu", "cuda") or "rocm" in version.lower():
         return None
-    known = next((gpu for gpu in GPUS if f'"{kind}"' in gpu.target_config), None)
-    return "gpu" if known is None else f"gpu:{known.name}"
+    gpu = next((gpu for gpu in GPUS if f'"{kind}"' in gpu.target_config), None)
+    return "gpu" if gpu is None else f"gpu:{gpu.name}"
 
 
 def may_have_accelerator() -> bool:
@@ -119,10 +114,9 @@ def may_have_accelerator() -> bool:
 
 
 def _asked() -> tuple[str, str, str] | None:
-    """Return what another process sees as JAX's first device; None where it cannot tell."""
     environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-P", "-c", _ASK],
             capture_output=True,
             text=True,
@@ -130,7 +124,7 @@ def _asked() -> tuple[str, str, str] | None:
             env=environment,
             check=True,
         )
-        platform, kind, version = json.loads(done.stdout.splitlines()[-1])
+        platform, kind, version = json.loads(process.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None
     return platform, kind, version

@@ -6,7 +6,6 @@ along; the process that asked reports it.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import queue
 import tempfile
@@ -19,15 +18,17 @@ from functools import partial
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.xla import places, stderr
+from jaxresid.xla import places, stderr, tpus
 from jaxresid.xla.autotuning import has_triton_matmul
 from jaxresid.xla.hlo import dump
 from jaxresid.xla.hlo.buffers import buffers
+from jaxresid.xla.hlo.collectives import collectives
 from jaxresid.xla.hlo.memory import memory_stats
-from jaxresid.xla.hlo.module import collectives, output_dims
+from jaxresid.xla.hlo.module import output_dims
 from jaxresid.xla.hlo.out_of_memory import parse_out_of_memory, refined
 from jaxresid.xla.hlo.warnings import messages
 from jaxresid.xla.job import Compilation, CompilerMessage, Job
+from jaxresid.xla.versions import installed_version
 
 # Names of `model.Compiled` -> those of XLA's CompiledMemoryStats, which has them since 0.7.0.
 _STATS = {
@@ -86,11 +87,11 @@ def compilation(job: Job) -> Compilation:
             seconds = time.perf_counter() - started
         except Exception as e:
             seconds = time.perf_counter() - started
-            dumped, said = dump.read(folder), stderr.since(log)
+            dumped, text = dump.read(folder), stderr.since(log)
             failure = _failure(e, place, capacity, dumped)
-            failure = replace(failure, messages=_messages(said, dumped[0]))
+            failure = replace(failure, messages=_messages(text, dumped[0]))
             return replace(failure, seconds=seconds, compiler=_version(place))
-        dumped, said = dump.read(folder), stderr.since(log)
+        dumped, text = dump.read(folder), stderr.since(log)
     if executable is None:
         stats: Mapping[str, int] = memory_stats(dumped[1], place.platform)
         protos = [dumped[0]]
@@ -113,7 +114,7 @@ def compilation(job: Job) -> Compilation:
         compiler=_version(place),
         notes=(*live.notes, *_notes(place, devices)),
         # A TPU's executable numbers stack frames anew; the dumped module does not.
-        messages=_messages(said, dumped[0] or b"".join(protos[:1])),
+        messages=_messages(text, dumped[0] or b"".join(protos[:1])),
         has_triton_matmul=bool(place.target_config) and any(map(has_triton_matmul, protos)),
     )
 
@@ -169,8 +170,6 @@ def _until_assigned(
     The compile goes on in a thread of its own, until its process is ended.
 
     Args:
-      compile: compiles one program, without holding the interpreter's lock.
-      folder: where it dumps.
       is_enough: whether a module and its buffer assignment say all; else the compile is awaited.
 
     Raises:
@@ -210,33 +209,30 @@ def _notes(place: places.Place, devices: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _devices(place: places.Place, count: int) -> Sequence[Any]:
-    """Return as many devices of a place as are asked for.
-
-    Raises:
-      _UnavailableError: there are not that many.
-    """
     reason = places.why_unavailable(place)
     if reason is not None:
         raise _UnavailableError(reason)
     jax = jax_compat.import_jax()
     try:
         if not place.is_here:
-            found = jax_compat.topology_devices(place.platform, place.topology, place.target_config)
+            devices = jax_compat.topology_devices(
+                place.platform, place.topology, place.target_config
+            )
         else:
-            found = tuple(jax.local_devices(backend=place.platform))
+            devices = tuple(jax.local_devices(backend=place.platform))
     except Exception as e:
         if place.is_here:
             raise _UnavailableError(f"jax finds no GPU on this machine: {_line(e)}") from e
-        known = f" (known shapes: {', '.join(places.shapes_of(place.chip))})"
+        shapes = f" (known shapes: {', '.join(tpus.shapes_of(place.chip))})"
         raise _UnavailableError(
-            f"{place.text} is not available{known * (place.platform == 'tpu')}: {_line(e)}"
+            f"{place.text} is not available{shapes * (place.platform == 'tpu')}: {_line(e)}"
         ) from e
-    if len(found) < count:
-        has = f"{place.text} has {len(found)}"
+    if len(devices) < count:
+        has = f"{place.text} has {len(devices)}"
         if place.is_here:
-            has = f"this machine has {len(found)} for {place.text}"
+            has = f"this machine has {len(devices)} for {place.text}"
         raise _UnavailableError(f"the program is split over {count} devices, but {has}")
-    return found[:count]
+    return devices[:count]
 
 
 def _option(value: str) -> str | bool:
@@ -248,38 +244,28 @@ def _option(value: str) -> str | bool:
 
 
 def _failure(
-    error: Exception, place: places.Place, known: int | None, dumped: tuple[bytes, bytes]
+    error: Exception, place: places.Place, memory_nbytes: int | None, dumped: tuple[bytes, bytes]
 ) -> Compilation:
-    """Return the result for an exception of the compiler.
-
-    A lack of memory is a result; everything else that the compiler raises is an error.
-
-    Args:
-      error: the exception.
-      place: what was compiled for.
-      known: the bytes that a program can have there; None where they are not known.
-      dumped: the module and the buffer assignment that were dumped.
-    """
-    found = parse_out_of_memory(str(error))
-    if found is None or found.required_nbytes is None:
+    """A lack of memory is a result; everything else that the compiler raises is an error."""
+    lack = parse_out_of_memory(str(error))
+    if lack is None or lack.required_nbytes is None:
         return Compilation(error=_line(error))
     live = buffers(*dumped, place.platform)
-    found = refined(found, live)
-    capacity = found.capacity_nbytes
+    lack = refined(lack, live)
+    capacity = lack.capacity_nbytes
     return Compilation(
-        required_nbytes=found.required_nbytes,
-        capacity_nbytes=known if capacity is None else capacity,
-        buffers=found.buffers,
+        required_nbytes=lack.required_nbytes,
+        capacity_nbytes=memory_nbytes if capacity is None else capacity,
+        buffers=lack.buffers,
         live_nbytes=live.nbytes,
         collectives=collectives(dumped[0]),
-        notes=found.notes,
+        notes=lack.notes,
     )
 
 
 def _stats(memory: Any) -> Mapping[str, int]:
-    """Return XLA's figures by the names of `model.Compiled`."""
-    found = {ours: getattr(memory, theirs, None) for ours, theirs in _STATS.items()}
-    return {name: int(nbytes) for name, nbytes in found.items() if nbytes is not None}
+    figures = {ours: getattr(memory, theirs, None) for ours, theirs in _STATS.items()}
+    return {name: int(nbytes) for name, nbytes in figures.items() if nbytes is not None}
 
 
 def _with_peak(stats: Mapping[str, int]) -> Mapping[str, int]:
@@ -299,7 +285,6 @@ def _with_peak(stats: Mapping[str, int]) -> Mapping[str, int]:
 
 
 def _capacity(place: places.Place, devices: Sequence[Any]) -> int | None:
-    """Return the bytes that a program can have of one device; None where they are not known."""
     if place.platform == "cpu":
         # Devices of the CPU are one machine's memory.
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // len(devices)
@@ -311,22 +296,15 @@ def _capacity(place: places.Place, devices: Sequence[Any]) -> int | None:
     try:
         jax_compat.compiled(_TOO_BIG, devices[:1], {})
     except Exception as e:
-        found = parse_out_of_memory(str(e))
-        return None if found is None else found.capacity_nbytes
+        lack = parse_out_of_memory(str(e))
+        return None if lack is None else lack.capacity_nbytes
     return None
 
 
 def _version(place: places.Place) -> str:
     packages = ["jaxlib", *_COMPILERS.get(place.platform, ())]
-    found = [(name, _installed(name)) for name in packages]
-    return ", ".join(f"{name} {version}" for name, version in found if version)
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    versions = [(name, installed_version(name)) for name in packages]
+    return ", ".join(f"{name} {version}" for name, version in versions if version)
 
 
 def _line(error: BaseException) -> str:

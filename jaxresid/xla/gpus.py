@@ -15,11 +15,8 @@ class Gpu:
     """A GPU that XLA publishes the properties of.
 
     Attributes:
-      name: the name in a place, `h100`.
-      title: the full name.
       memory_nbytes: the bytes of its memory that CUDA reports; None where a description has none.
       target_config: what XLA compiles from, a text proto of GpuTargetConfigProto.
-      aliases: other names, in lower case.
     """
 
     name: str
@@ -34,13 +31,7 @@ class _Architecture:
     """What the GPUs of one compute capability share.
 
     Attributes:
-      major: the compute capability before the dot.
-      minor: that after the dot.
       accelerated: whether it has instructions that no later one has, as `sm_90a`.
-      fpus: the floating-point units of a multiprocessor.
-      threads: the threads that a multiprocessor holds.
-      shared_nbytes: the shared memory of a multiprocessor.
-      shared_of_block_nbytes: the most of it that a block can ask for.
     """
 
     major: int
@@ -69,17 +60,7 @@ def _gpu(
     figures: tuple[int, int, int, float, int],
     aliases: tuple[str, ...] = (),
 ) -> Gpu:
-    """Return a GPU with its target config.
-
-    Args:
-      name: the name in a place.
-      title: the full name.
-      described: what CUDA calls it.
-      it: its architecture.
-      figures: how many multiprocessors it has, the bytes that it reads of its memory in a second,
-        those of its L2 cache, its clock in GHz, and the bytes of its memory, as CUDA reports them.
-      aliases: other names.
-    """
+    """`described` is what CUDA calls it; bytes of `figures` are those that CUDA reports."""
     # Published texts also hold the rates of each unit by type, the buses and CUDA's versions. The
     # bytes are the same without them: run with both for a scanned GPT and convolutions, on h100,
     # b200 and v100 with jaxlib 0.10.2 and 0.12.0.1, on a100-40 with 0.10.2, and for two unrolled

@@ -16,7 +16,6 @@ class LoweredModule:
 
     Attributes:
       code: StableHLO bytecode with debug locations.
-      platform: the platform that it was lowered for, `cpu`, `tpu`, `cuda`.
       devices: how many devices it is partitioned over.
     """
 
@@ -30,10 +29,7 @@ class Job:
     """One compile.
 
     Attributes:
-      module: the program to compile.
       place: the place to compile for, with its devices.
-      flags: names and values of the compiler's flags.
-      timeout_s: seconds after which the process is ended.
       memory_nbytes: once the process takes more than this it is ended; None: no limit.
       within_nbytes: the peak that it is said to fit with; None: nobody asks whether it fits. It is
         not part of its key.
@@ -58,14 +54,11 @@ class PeakBuffer:
     """One buffer that is live at XLA's peak, or one of the largest where XLA does not list those.
 
     Attributes:
-      kind: `argument`, `output`, `temporary`, `constant`.
       nbytes: its bytes on one device, padding included.
       shape: its shape on one device, as XLA writes it, `f32[512,512]`; '' where it is not known.
       opcode: the HLO instruction that makes it; '' where it is not known.
       op_name: JAX's name stack, from the HLO metadata.
       file: the file of the user's line in the HLO metadata; '' where there is none.
-      line: the number of that line; 0 where there is none.
-      memory: `device` or `host`.
       callers: the lines of the calls that led to that line, the nearest first.
     """
 
@@ -85,7 +78,6 @@ class CollectiveOp:
     """A collective of the optimized HLO: how often it runs in one step and what it moves.
 
     Attributes:
-      opcode: `all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `collective-permute`.
       count: the number of instructions times the trips of the loops around them.
       nbytes: the bytes of the results of all of them together, on one device.
       exact: False where a loop's trips are not known (it then counts once).
@@ -99,23 +91,9 @@ class CollectiveOp:
 
 @dataclass(frozen=True, slots=True)
 class CompilerMessage:
-    """Something that a compiler says of a program's memory.
+    """Something that a compiler says of a program's memory, as in `model.CompilerWarning`.
 
-    Attributes:
-      kind: `resharding` (an array is made whole on each device, to split it another way),
-        `replicated` (an operation is done whole on each device), `memory-limit` (the program stays
-        above what the compiler aims for), `recomputed` (values that the compiler chose to compute
-        twice), `host-compute` (an operation that the host does, since its operands are there).
-      count: how often it is said.
-      said: the compiler's words, shortened; of `recomputed` an instruction's name.
-      nbytes: the bytes on one device of the whole array; of `memory-limit` those that the compiler
-        got down to, of `recomputed` those of all the values; None where they are not known.
-      limit_nbytes: the bytes that the compiler aims for; None where it names none.
-      shape: the shape that `nbytes` are of; of `recomputed` that of each value.
-      op_name: JAX's name stack, from the HLO metadata.
-      file: the file in the HLO metadata; '' where there is none.
-      line: the number of that line; 0 where there is none.
-      callers: as of a `PeakBuffer`.
+    Its line is in the HLO metadata; '' and 0 where there is none.
     """
 
     kind: OneOf["resharding", "replicated", "memory-limit", "recomputed", "host-compute"]
@@ -137,20 +115,16 @@ class Compilation:
     Attributes:
       stats: the figures of CompiledMemoryStats by the names of `model.Compiled`'s fields
         (`temp_nbytes`, `host_argument_nbytes`, ...); what the version does not know is absent.
-      required_nbytes: what the program needs by XLA's own account, where it ran out of memory.
       capacity_nbytes: the memory of one device by the compiler's own account; None: not known.
       error: why there are no figures, in one line; None also where it only did not fit.
       transient: whether the error may not come again: a time limit, a killed process.
       buffers: the buffers live at the peak, biggest first; at most 512.
       live_nbytes: the bytes of all buffers that are live at the peak, including those that are not
         listed; None where the compiler does not say.
-      collectives: the collectives that the program runs.
       output_shards: the shape of each output on one device; None where the compiler does not say.
-      cached: whether it was read from the cache.
       seconds: the seconds that compiling took (when it was done, if it is cached).
       compiler: the compiler's version, `jaxlib 0.10.2, libtpu 0.0.52`.
       notes: what is not exact about any of this.
-      messages: what the compiler says of the program's memory.
       has_triton_matmul: whether it has a matmul for which a GPU that is there might take another
         kernel.
       cublas_nbytes: the peak of the same program with cuBLAS's matmuls alone; None where it was not
@@ -181,5 +155,4 @@ class Compilation:
 
     @property
     def is_out_of_memory(self) -> bool:
-        """Return whether the program does not fit by XLA's own account."""
         return self.required_nbytes is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import math
 import os
@@ -17,6 +16,8 @@ from jaxresid.base.errors import InputsError
 from jaxresid.base.text.nearest import did_you_mean, nearest_first
 from jaxresid.base.text.short_repr import Shown
 from jaxresid.xla.gpus import GPUS, Gpu
+from jaxresid.xla.tpus import GENERATIONS, OTHER_NAMES, by_other_name, nbytes_of_gib, topologies
+from jaxresid.xla.versions import installed_version
 
 TPU_EXTRA = "pip install 'jaxresid[tpu]'"
 GPU_EXTRA = "pip install 'jaxresid[gpu]'"
@@ -44,7 +45,6 @@ class Place(Shown):
     Attributes:
       text: as users write it, `cpu`, `gpu:h100:8`, `tpu:v5e:2x4`; `gpu` is the GPUs of this
         machine.
-      platform: the platform that programs are lowered for, `cpu`, `cuda`, `tpu`.
       chip: the name of the chip, `h100`, `v5e`; '' for a CPU and where it is not known.
       topology: as the compiler names it, `v5e:2x4` of libtpu, `1x1x8` (slices x hosts x GPUs of a
         host) of a GPU's; '' for devices of this machine, and where `devices` is None.
@@ -77,80 +77,7 @@ class Place(Shown):
         return self.platform == "cpu" or self.text == "gpu"
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
-    """TPU chips that libtpu compiles for.
-
-    Attributes:
-      generation: the generation of the chips, `v5e`.
-      shape: the number of chips along each axis, `2x4`.
-      devices: the number of what JAX calls devices; a chip is one or two.
-      memory_nbytes: the bytes that a program can have of one device, by libtpu 0.0.52's account,
-        which has two decimals of a GiB.
-    """
-
-    generation: str
-    shape: str
-    devices: int
-    memory_nbytes: int
-
-    @property
-    def text(self) -> str:
-        """The topology as users write it, `tpu:v5e:2x4`."""
-        return f"tpu:{self.generation}:{self.shape}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Generation:
-    devices_per_chip: int
-    axes: int
-    memory_gib: float
-    shapes: tuple[str, ...]
-
-
-_SQUARE = ("1x1", "2x2", "4x4", "4x8", "8x8", "8x16", "16x16")
-_LITE = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-_CUBE = ("1x1x1", "2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8")
-
-# Each of these was asked of libtpu 0.0.52: the devices of each shape, the memory by what it says
-# of a program that is too big. The shapes are those that clouds rent; others are libtpu's to judge.
-_GENERATIONS = {
-    "v2": _Generation(2, 2, 7.48, _SQUARE),
-    "v3": _Generation(2, 2, 15.48, (*_SQUARE, "16x32", "32x32")),
-    "v4": _Generation(2, 3, 15.25, (*_CUBE, "8x8x16", "8x16x16")),
-    "v5e": _Generation(1, 2, 15.75, _LITE),
-    "v5p": _Generation(1, 3, 95.73, (*_CUBE, "8x8x16", "8x16x16")),
-    "v6e": _Generation(1, 2, 31.24, _LITE),
-    "tpu7x": _Generation(2, 3, 94.74, (*_CUBE, "8x16x16")),
-}
-_OTHER_NAMES = {
-    "v5litepod": "v5e",
-    "v5lite": "v5e",
-    "v5": "v5p",
-    "v6": "v6e",
-    "trillium": "v6e",
-    "v7": "tpu7x",
-    "v7x": "tpu7x",
-    "7x": "tpu7x",
-    "tpu7": "tpu7x",
-    "ironwood": "tpu7x",
-}
 _LISTED = "`jaxresid compile --list-places` lists them all"
-
-
-def topologies() -> tuple[Topology, ...]:
-    """Return the TPU topologies that are known to compile; libtpu knows more shapes."""
-    return tuple(
-        Topology(name, shape, _chips(shape) * it.devices_per_chip, _nbytes(it.memory_gib))
-        for name, it in _GENERATIONS.items()
-        for shape in it.shapes
-    )
-
-
-def shapes_of(generation: str) -> tuple[str, ...]:
-    """Return the known shapes of topologies of a TPU, `2x4`; none of what is no TPU."""
-    found = _GENERATIONS.get(generation)
-    return () if found is None else found.shapes
 
 
 def listed() -> tuple[tuple[str, int, int], ...]:
@@ -177,30 +104,26 @@ def parse_place(
       InputsError: the text is not a place, or those variables are set to what JAX refuses; the
         message tells what to write instead.
     """
-    found = _parsed(text)
-    if memory_fraction is not None and not found.target_config:
-        instead = f"; set {_FRACTION_VARIABLE}" if found.platform == "cuda" else ""
+    place = _parsed(text)
+    if memory_fraction is not None and not place.target_config:
+        instead = f"; set {_FRACTION_VARIABLE}" if place.platform == "cuda" else ""
         raise InputsError(
-            f"a memory fraction is of a GPU that is named, such as gpu:h100, not of {found.text}"
+            f"a memory fraction is of a GPU that is named, such as gpu:h100, not of {place.text}"
             f"{instead}"
         )
-    found = replace(found, margin_nbytes=margin_nbytes)
-    nbytes = found.memory_nbytes
+    place = replace(place, margin_nbytes=margin_nbytes)
+    nbytes = place.memory_nbytes
     if nbytes is None:
-        return found
-    if found.platform == "cuda":
+        return place
+    if place.platform == "cuda":
         nbytes = int(nbytes * (_fraction() if memory_fraction is None else memory_fraction))
-    return replace(found, memory_nbytes=max(nbytes - margin_nbytes, 0))
+    return replace(place, memory_nbytes=max(nbytes - margin_nbytes, 0))
 
 
 def for_devices(place: Place, count: int) -> Place:
     """Return a place with its number of devices.
 
     One that has none gets as many as a program is split over, GPUs on hosts of eight.
-
-    Args:
-      place: the place.
-      count: how many devices the program is split over.
 
     Raises:
       InputsError: no known topology has that many.
@@ -209,9 +132,11 @@ def for_devices(place: Place, count: int) -> Place:
         return place
     if place.platform == "cuda":
         hosts = count // _GPUS_OF_A_HOST if count % _GPUS_OF_A_HOST == 0 else 1
-        each = count // max(hosts, 1)
-        shape = f":{hosts}x{each}" if hosts > 1 else f":{each}" if each > 1 else ""
-        return replace(place, text=place.text + shape, topology=f"1x{hosts}x{each}", devices=count)
+        per_host = count // max(hosts, 1)
+        shape = f":{hosts}x{per_host}" if hosts > 1 else f":{per_host}" if per_host > 1 else ""
+        return replace(
+            place, text=place.text + shape, topology=f"1x{hosts}x{per_host}", devices=count
+        )
     for it in topologies():
         if it.generation == place.chip and it.devices >= count:
             text = it.text if count > 1 else place.text
@@ -248,37 +173,34 @@ def why_unavailable(place: Place) -> str | None:
 def cuda_toolkit() -> str | None:
     """Return the folder of the wheel with CUDA's assembler; None where it is not installed."""
     try:
-        found = importlib.util.find_spec("nvidia.cuda_nvcc")
+        package = importlib.util.find_spec("nvidia.cuda_nvcc")
     except ModuleNotFoundError:
         return None
-    folders = () if found is None else found.submodule_search_locations or ()
+    folders = () if package is None else package.submodule_search_locations or ()
     return next((f for f in folders if os.path.isfile(os.path.join(f, "bin", "ptxas"))), None)
 
 
 def _why_no_gpu() -> str | None:
-    """Return why nothing can be compiled for a GPU that is not there."""
-    jax, jaxlib = _installed("jax"), _installed("jaxlib")
+    jax, jaxlib = _release("jax"), _release("jaxlib")
     if jax is not None and _numbers(jax) < _GPU_SINCE:
         since = ".".join(map(str, _GPU_SINCE))
         return f"compiling for a GPU that is not there needs jax {since} or newer; this is {jax}"
-    found = {package: _installed(package) for package in _PLUGIN}
-    missing = [package for package, version in found.items() if version is None]
+    versions = {package: _release(package) for package in _PLUGIN}
+    missing = [package for package, version in versions.items() if version is None]
     missing += [_ASSEMBLER] * (cuda_toolkit() is None)
     if missing:
         what = " and ".join(missing)
         return f"compiling for a GPU needs {what}, but no GPU; install it with: {GPU_EXTRA}"
-    if any(found[package] != jaxlib for package in _PLUGIN):
-        others = ", ".join(f"{package} {found[package]}" for package in _PLUGIN)
+    if any(versions[package] != jaxlib for package in _PLUGIN):
+        others = ", ".join(f"{package} {versions[package]}" for package in _PLUGIN)
         pinned = " ".join(f"{package}=={jaxlib}" for package in _PLUGIN)
         return f"{others} are not those of jaxlib {jaxlib}; install: pip install {pinned}"
     return None
 
 
-def _installed(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package).partition("+")[0]
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def _release(package: str) -> str | None:
+    version = installed_version(package)
+    return None if version is None else version.partition("+")[0]
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -297,8 +219,8 @@ def _parsed(text: str) -> Place:
     if kind == "tpu":
         return _tpu(text, rest)
     name = kind.partition("-")[0]
-    if name in _GENERATIONS or name in _OTHER_NAMES:
-        raise InputsError(f"{text!r} is not a place; write tpu:{_by_other_name(word)}")
+    if name in GENERATIONS or name in OTHER_NAMES:
+        raise InputsError(f"{text!r} is not a place; write tpu:{by_other_name(word)}")
     gpu = _gpu_named(kind)
     if gpu is not None:
         count = f":{rest}" if _COUNT.fullmatch(rest) else ""
@@ -312,14 +234,13 @@ def _parsed(text: str) -> Place:
 
 
 def _gpu(text: str, rest: str) -> Place:
-    """Return the place of `gpu:` and a name or a file, with or without how many there are."""
     name, _, count = rest.rpartition(":")
     if not name or (_is_file(rest) and not _COUNT.fullmatch(count)):
         name, count = rest, ""
     config = _target_config(name) if _is_file(name) else ""
     gpu = _gpu_described(config) if config else _gpu_named(name.lower())
     if gpu is None:
-        names = nearest_first(name, (known.name for known in GPUS))
+        names = nearest_first(name, (gpu_known.name for gpu_known in GPUS))
         raise InputsError(
             f"{text!r}: unknown GPU {name!r}{did_you_mean(name, names)} (known:"
             f" {', '.join(names)}); another one by gpu:FILE, where FILE is XLA's description of it"
@@ -340,9 +261,9 @@ def _gpu(text: str, rest: str) -> Place:
             f"{text!r}: {count!r} is not a number of GPUs; write {written}:8, or {written}:2x8 for"
             " two hosts of eight"
         )
-    hosts, each = int(shape[1] or 1), int(shape[2])
+    hosts, per_host = int(shape[1] or 1), int(shape[2])
     return replace(
-        place, text=f"{written}:{count}", topology=f"1x{hosts}x{each}", devices=hosts * each
+        place, text=f"{written}:{count}", topology=f"1x{hosts}x{per_host}", devices=hosts * per_host
     )
 
 
@@ -355,11 +276,6 @@ def _is_file(name: str) -> bool:
 
 
 def _target_config(file: str) -> str:
-    """Return the text of a file that describes a GPU.
-
-    Raises:
-      InputsError: it cannot be read, or describes none that XLA's CUDA compiler knows.
-    """
     try:
         text = regular_files.read_limited(Path(file)).decode("utf-8")
     except (OSError, UnicodeDecodeError) as e:
@@ -380,12 +296,11 @@ def _target_config(file: str) -> str:
 
 
 def _gpu_described(config: str) -> Gpu:
-    """Return the GPU that a target config describes."""
     size = re.search(r"^\s*device_memory_size:\s*(\d+)", config, re.MULTILINE)
     title = re.search(r'^\s*device_description_str:\s*"([^"\n]*)"', config, re.MULTILINE)
-    known = title and next((gpu for gpu in GPUS if title[0] in gpu.target_config), None)
+    gpu = title and next((gpu for gpu in GPUS if title[0] in gpu.target_config), None)
     return Gpu(
-        known.name if known else "",
+        gpu.name if gpu else "",
         title[1] if title else "",
         int(size[1]) if size else None,
         config,
@@ -393,11 +308,6 @@ def _gpu_described(config: str) -> Gpu:
 
 
 def _fraction() -> float:
-    """Return the part of a GPU's memory that JAX takes.
-
-    Raises:
-      InputsError: both variables are set, or the one that is has no such value.
-    """
     texts = {name: os.environ.get(name) for name in (_FRACTION_VARIABLE, _OLD_FRACTION_VARIABLE)}
     if all(texts.values()):
         raise InputsError(
@@ -420,60 +330,39 @@ def _fraction() -> float:
 
 def _tpu(text: str, topology: str) -> Place:
     name, _, shape = topology.partition(":")
-    found = _GENERATIONS.get(name)
-    if found is None:
+    generation = GENERATIONS.get(name)
+    if generation is None:
         raise InputsError(_not_a_tpu(text, name, shape))
-    nbytes = _nbytes(found.memory_gib)
+    nbytes = nbytes_of_gib(generation.memory_gib)
     if not shape:
         return Place(f"tpu:{name}", "tpu", name, memory_nbytes=nbytes)
     axes = [int(n) for n in shape.split("x")] if re.fullmatch(r"\d{1,4}(x\d{1,4})+", shape) else []
+    shapes = generation.shapes
     # libtpu takes 2x2 for 2x2x1 and the other way round; it divides by an axis of 0 and dies. A
     # host has one chip or two along each of the first two axes (0.0.52: so in 656 shapes).
     is_whole_hosts = all(n == 1 or (n and n % 2 == 0) for n in axes[:2])
-    is_flat = len(axes) < 3 or found.axes == 3 or axes[2] == 1
+    is_flat = len(axes) < 3 or generation.axes == 3 or axes[2] == 1
     if not axes or 0 in axes or len(axes) > 3 or not is_whole_hosts or not is_flat:
         raise InputsError(
-            f"{text!r}: {name} has no topology {shape!r}{did_you_mean(shape, found.shapes)} (known:"
-            f" {', '.join(nearest_first(shape, found.shapes))})"
+            f"{text!r}: {name} has no topology {shape!r}{did_you_mean(shape, shapes)} (known:"
+            f" {', '.join(nearest_first(shape, shapes))})"
         )
-    devices = math.prod(axes) * found.devices_per_chip
+    devices = math.prod(axes) * generation.devices_per_chip
     return Place(
         f"tpu:{name}:{shape}", "tpu", name, f"{name}:{shape}", devices, memory_nbytes=nbytes
     )
 
 
 def _not_a_tpu(text: str, name: str, shape: str) -> str:
-    known = ", ".join(nearest_first(name, _GENERATIONS))
+    names = ", ".join(nearest_first(name, GENERATIONS))
     if not name:
-        return f"{text!r} does not say which TPU: write tpu:v5e (known: {known})"
+        return f"{text!r} does not say which TPU: write tpu:v5e (known: {names})"
     bare = name.partition("-")[0]
-    if bare in _GENERATIONS or bare in _OTHER_NAMES:
-        return f"{text!r}: write tpu:{_by_other_name(f'{name}:{shape}')}; {_LISTED}"
-    near = did_you_mean(name, _GENERATIONS)
-    return f"{text!r}: unknown TPU {name!r}{near} (known: {known})"
-
-
-def _by_other_name(topology: str) -> str:
-    """Return the topology that one in other words stands for: `v5litepod-8` is `v5e:2x4`."""
-    name, _, shape = topology.partition(":")
-    name, _, count = name.partition("-")
-    name = _OTHER_NAMES.get(name, name)
-    found = _GENERATIONS[name]
-    if count.isdecimal():
-        # v5e and v6e are rented by the chip, the others by the core, of which a chip has two.
-        chips = int(count) if found.axes == 2 and found.devices_per_chip == 1 else int(count) // 2
-        shape = next((s for s in found.shapes if _chips(s) == chips), shape)
-    return f"{name}:{shape}" if shape else name
+    if bare in GENERATIONS or bare in OTHER_NAMES:
+        return f"{text!r}: write tpu:{by_other_name(f'{name}:{shape}')}; {_LISTED}"
+    near = did_you_mean(name, GENERATIONS)
+    return f"{text!r}: unknown TPU {name!r}{near} (known: {names})"
 
 
 def _names() -> list[str]:
-    """Return the places, each without a number of devices."""
-    return ["cpu", *(f"gpu:{gpu.name}" for gpu in GPUS), *(f"tpu:{name}" for name in _GENERATIONS)]
-
-
-def _chips(shape: str) -> int:
-    return math.prod(int(n) for n in shape.split("x"))
-
-
-def _nbytes(gib: float) -> int:
-    return round(gib * 2**30)
+    return ["cpu", *(f"gpu:{gpu.name}" for gpu in GPUS), *(f"tpu:{name}" for name in GENERATIONS)]

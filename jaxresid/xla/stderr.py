@@ -10,7 +10,6 @@ _LIMIT_NBYTES = 16 << 20
 
 
 def length() -> int:
-    """Return how many bytes standard error holds; 0 where it is not a file."""
     try:
         status = os.fstat(_STDERR)
     except OSError:

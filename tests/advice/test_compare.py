@@ -15,8 +15,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 import jaxresid
 from fixtures.inspect import block, stack8
-from jaxresid.advice.compare import compare as compare_module
 from jaxresid.advice.compare import pareto as frontier
+from jaxresid.advice.compare.ranking import ranked, with_frontier
 from jaxresid.base.errors import InputsError
 from jaxresid.inspector.call import inputs as abstract
 from jaxresid.results import ComparisonRow, Compiled
@@ -344,7 +344,7 @@ def row(policy, estimate, xla, flops=0, **changes):
     ],
 )
 def test_ranks_by_peak_that_xla_changes(peaks, changed):
-    found = compare_module._ranked([row(p, *both) for p, both in zip("abc", peaks, strict=True)])
+    found = ranked([row(p, *both) for p, both in zip("abc", peaks, strict=True)])
     assert "".join(r.policy for r in found if r.rank_changed) == changed
 
 
@@ -353,7 +353,7 @@ def test_xlas_peaks_decide_where_all_rows_have_one():
     failed = ComparisonRow("d", "whole", error="no")
 
     def marked(rows):
-        found = compare_module._with_frontier(compare_module._ranked([*rows, failed]))
+        found = with_frontier(ranked([*rows, failed]))
         return {r.policy: (r.by, r.compared_nbytes) for r in found if r.pareto}
 
     assert marked(rows) == {"a": ("xla", 20), "c": ("xla", 10)}

@@ -21,14 +21,10 @@ import jaxresid
 from fixtures.inspect import block, stack8
 from jaxresid import jax_compat
 from jaxresid.advice.compile import ahead_of_time as compile_module
-from jaxresid.advice.compile.ahead_of_time import (
-    CompileSettings,
-    PolicyProgram,
-    compiled_row,
-    compiled_rows,
-    places_of,
-)
+from jaxresid.advice.compile import rows as rows_module
+from jaxresid.advice.compile.ahead_of_time import CompileSettings, compiled_rows, places_of
 from jaxresid.advice.compile.limited import LimitedCompiles
+from jaxresid.advice.compile.rows import PolicyProgram, compiled_row
 from jaxresid.base.errors import InputsError, TraceError
 from jaxresid.cli.main import run
 from jaxresid.cli.options.inputs import TargetOptions
@@ -64,7 +60,8 @@ from jaxresid.xla.job import (
     LoweredModule,
     PeakBuffer,
 )
-from jaxresid.xla.places import parse_place, topologies
+from jaxresid.xla.places import parse_place
+from jaxresid.xla.tpus import topologies
 from tests.render.made_by_hand import COMPARISON, printed
 from tests.schemas import validate
 from tests.stages import without_stages
@@ -308,7 +305,7 @@ LATE = "there was no time for it"
     ],
 )
 def test_where_there_is_room_what_was_not_tried_does_not_matter(peak, high, fits, monkeypatch):
-    monkeypatch.setattr(compile_module, "_estimated", lambda *_: {"estimate_high_nbytes": high})
+    monkeypatch.setattr(rows_module, "estimated", lambda *_: {"estimate_high_nbytes": high})
     stats = {**STATS, "peak_nbytes": int(peak)}
     late = dataclasses.replace(BOTH, stats=stats, cublas_nbytes=None, cublas_error=LATE)
     row = compiled_row(program(), H100, late)

@@ -13,8 +13,9 @@ import jaxresid
 from jaxresid.advice.check.check import checked
 from jaxresid.advice.check.microbatches import microbatch_proposals
 from jaxresid.advice.compile import changes
-from jaxresid.advice.compile.ahead_of_time import CompileSettings, PolicyProgram
+from jaxresid.advice.compile.ahead_of_time import CompileSettings
 from jaxresid.advice.compile.report import confirmed
+from jaxresid.advice.compile.rows import PolicyProgram
 from jaxresid.base.errors import RetraceError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.findings.proposals import compiled_change, with_compiled

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import pytest
 
 import jaxresid
-from jaxresid.advice.compile.ahead_of_time import CompileSettings, PolicyProgram, program_as_written
+from jaxresid.advice.compile.ahead_of_time import CompileSettings, program_as_written
 from jaxresid.advice.compile.limited import LimitedCompiles
+from jaxresid.advice.compile.rows import PolicyProgram
 from jaxresid.advice.plan import confirmation, plan
 from jaxresid.advice.plan.search.peaks import ESTIMATE, Peaks
 from jaxresid.advice.plan.search.search import Search

@@ -11,8 +11,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from fixtures.inspect import optimizer
 from jaxresid import jax_compat
-from jaxresid.advice.compile.ahead_of_time import CompileSettings, PolicyProgram, compiled_rows
+from jaxresid.advice.compile.ahead_of_time import CompileSettings, compiled_rows
 from jaxresid.advice.compile.limited import LimitedCompiles
+from jaxresid.advice.compile.rows import PolicyProgram
 from jaxresid.advice.plan.lower_bound import remedies
 from jaxresid.advice.plan.lower_bound.host_state import with_host_state
 from jaxresid.advice.plan.lower_bound.remedies import Remedies

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 import jaxresid
+import jaxresid.advice.sweep.run as running
 import jaxresid.advice.sweep.sweep as sweeping
 from jaxresid.advice.compile.ahead_of_time import CompileSettings, places_of
 from jaxresid.advice.sweep.results import Results, row_of
@@ -73,7 +74,7 @@ def compiler(monkeypatch, log):
 
     def use(name):
         fake = functools.partial(pool.compile_jobs, compiler=f"sweep_compilers:{name}")
-        monkeypatch.setattr(sweeping, "compile_jobs", fake)
+        monkeypatch.setattr(running, "compile_jobs", fake)
 
     use("quick")
     return use
@@ -451,7 +452,7 @@ class TestDask:
             with cluster(workers.scheduler_address) as executor, Results.open(file) as results:
                 found = sweeping.swept(
                     lambda batch: sweeping.subject(Question(loss, inputs(batch), mode="loss")),
-                    sweeping.Grid(places_of("cpu"), ("none", "nothing_saveable"), (2, 4, 8, 16)),
+                    running.Grid(places_of("cpu"), ("none", "nothing_saveable"), (2, 4, 8, 16)),
                     CompileSettings(executor=executor),
                     results=results,
                     progress=kill_half_way,
@@ -501,11 +502,11 @@ def fixed_inputs():
 DRIVER = """
 import functools, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-import jaxresid.advice.sweep.sweep as sweeping
+import jaxresid.advice.sweep.run as running
 from jaxresid.cli.main import run
 from jaxresid.xla.processes import pool
 compiler = f"sweep_compilers:{sys.argv[1]}"
-sweeping.compile_jobs = functools.partial(pool.compile_jobs, compiler=compiler)
+running.compile_jobs = functools.partial(pool.compile_jobs, compiler=compiler)
 sys.exit(run(["sweep", *sys.argv[2:]]))
 """
 EVERYTHING = ("m.py:loss", "--on", "cpu", "--batch", "2,4,16", "--policy", "none")

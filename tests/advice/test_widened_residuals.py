@@ -9,9 +9,9 @@ import pytest
 from peaks_by_xla import peak_by_xla
 
 import jaxresid
+from jaxresid.base.thresholds import WORTH_SAYING
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.findings import widening
-from jaxresid.inspector.findings.proposals import WORTH_SAYING
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.variants.rewrites.effects import Rewrites
 

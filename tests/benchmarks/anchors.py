@@ -29,8 +29,9 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 import jax.numpy as jnp
 
-from jaxresid.advice.compile.ahead_of_time import CompileSettings, PolicyProgram
+from jaxresid.advice.compile.ahead_of_time import CompileSettings
 from jaxresid.advice.compile.limited import LimitedCompiles
+from jaxresid.advice.compile.rows import PolicyProgram
 from jaxresid.advice.plan.confirmation import compiles_for
 from jaxresid.advice.plan.joint.configurations import Configurations, Grid
 from jaxresid.advice.plan.joint.joint import jointly_drafted

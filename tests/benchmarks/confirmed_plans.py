@@ -21,12 +21,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from jaxresid.advice.compile.ahead_of_time import (
-    CompileSettings,
-    PolicyProgram,
-    program_as_written,
-)
+from jaxresid.advice.compile.ahead_of_time import CompileSettings, program_as_written
 from jaxresid.advice.compile.limited import LimitedCompiles
+from jaxresid.advice.compile.rows import PolicyProgram
 from jaxresid.advice.plan import confirmation
 from jaxresid.advice.plan.live_patch import UnpatchableError, patched
 from jaxresid.advice.plan.plan import Planning

@@ -22,6 +22,7 @@ from jaxresid.xla.job import (
 from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes import cache as cache_module
 from jaxresid.xla.processes.cache import CompileCache, default_directory, key
+from jaxresid.xla.versions import installed_version
 from tests.where import ROOT
 
 JOB = Job(LoweredModule(b"module", "tpu", 8), parse_place("tpu:v5e:2x4"), (("xla_a", "1"),))
@@ -37,7 +38,7 @@ FULL = Compilation(
     collectives=(CollectiveOp("all-reduce", 4, 64), CollectiveOp("all-gather", 1, 8, False)),
     output_shards=((), (4, 2), None),
     seconds=1.25,
-    compiler=f"jaxlib {cache_module._version('jaxlib')}",
+    compiler=f"jaxlib {installed_version('jaxlib')}",
     notes=("of 8 devices",),
     messages=(
         CompilerMessage(
@@ -100,11 +101,12 @@ def test_what_counts(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setenv(name, "--xla_b=1")
             keys.add(key(JOB))
-    version = cache_module._version.__wrapped__
     monkeypatch.setattr(cache_module, "_versions", cache_module._versions.__wrapped__)
     for package in ("jax", "jaxlib", "libtpu"):
         newer = {package: "99"}
-        monkeypatch.setattr(cache_module, "_version", lambda p, n=newer: n.get(p) or version(p))
+        monkeypatch.setattr(
+            cache_module, "installed_version", lambda p, n=newer: n.get(p) or installed_version(p)
+        )
         keys.add(key(JOB))
     assert len(keys) == 13
 

@@ -14,7 +14,7 @@ from fixtures.inspect import offload, train_step
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.trace.lowering import lowered
-from jaxresid.xla import compiler, places
+from jaxresid.xla import compiler, places, tpus
 from jaxresid.xla.compiler import compilation
 from jaxresid.xla.hlo.memory import memory_stats
 from jaxresid.xla.job import Job, LoweredModule
@@ -182,9 +182,9 @@ def test_a_shape_that_libtpu_refuses():
 
 @pytest.mark.slow
 @pytest.mark.tpu
-@pytest.mark.parametrize("generation", sorted({it.generation for it in places.topologies()}))
+@pytest.mark.parametrize("generation", sorted({it.generation for it in tpus.topologies()}))
 def test_the_listed_memory_is_what_libtpu_says(generation):
-    topology = next(it for it in places.topologies() if it.generation == generation)
+    topology = next(it for it in tpus.topologies() if it.generation == generation)
     found = execute(of(loss, (square(128),), topology.text))
     assert found.error is None
     assert found.capacity_nbytes == topology.memory_nbytes

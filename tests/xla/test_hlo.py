@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxresid.xla.hlo import module as hlo
+from jaxresid.xla.hlo.collectives import collectives, known_trips
 from jaxresid.xla.hlo.memory import memory_stats
 from jaxresid.xla.hlo.module import output_dims
 from jaxresid.xla.hlo.text import module_of_text
@@ -33,7 +34,7 @@ import os, sys, json
 import jax, jax.numpy as jnp, numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from jaxresid.xla.hlo.module import collectives
+from jaxresid.xla.hlo.collectives import collectives
 
 if sys.argv[1] == "cpu":
     jax.config.update("jax_num_cpu_devices", 8)
@@ -133,7 +134,7 @@ def recorded():
 def test_trips_that_libtpu_does_not_note():
     module = hlo.module(recorded())
     loops = [i for i in module.instructions.values() if i.opcode == "while"]
-    assert [hlo.known_trips(module, loop) for loop in loops] == [6, 6]
+    assert [known_trips(module, loop) for loop in loops] == [6, 6]
     assert not any(b"known_trip_count" in loop.config for loop in loops)
 
 
@@ -182,7 +183,7 @@ def test_a_stack_is_the_same_in_text():
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"\x0a\x01", recorded()[:2000]])
 def test_what_is_no_module_has_no_collectives(data):
-    assert hlo.collectives(data) == ()
+    assert collectives(data) == ()
     with pytest.raises(ValueError, match=r"\w"):
         hlo.module(data)
 

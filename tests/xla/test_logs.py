@@ -198,7 +198,6 @@ def test_a_huge_log_takes_little_time_and_memory():
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(log.failures) == 1
-    assert log.lines == 140_001
     assert most < 20 * MIB
     assert took < 20
 

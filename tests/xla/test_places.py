@@ -11,7 +11,8 @@ import pytest
 from jaxresid.base.errors import InputsError
 from jaxresid.xla import places
 from jaxresid.xla.gpus import GPUS
-from jaxresid.xla.places import for_devices, parse_place, topologies, why_unavailable
+from jaxresid.xla.places import for_devices, parse_place, why_unavailable
+from jaxresid.xla.tpus import topologies
 
 
 @pytest.mark.parametrize(
@@ -267,7 +268,7 @@ def test_places_need_no_jax():
 
 ASK = """
 from jax.experimental.topologies import get_topology_desc
-from jaxresid.xla.places import topologies
+from jaxresid.xla.tpus import topologies
 for it in topologies():
     if it.devices <= 512:
         name = it.text.removeprefix("tpu:")

@@ -9,6 +9,7 @@ from typing import Literal as OneOf
 
 from jaxresid.base.errors import InputsError
 from jaxresid.base.text.units import format_bytes
+from jaxresid.base.thresholds import NEGLIGIBLE
 from jaxresid.linter.rules import TRACED
 from jaxresid.results import (
     NOWHERE,
@@ -16,30 +17,25 @@ from jaxresid.results import (
     Compiled,
     Computed,
     Finding,
-    Interval,
     Limits,
     LineBytes,
     Report,
     Source,
 )
+from jaxresid.results.headline import range_text
 
 PEAK_RULE, KEPT_RULE = "peak-over-budget", "kept-over-budget"
 # The codes of what is above a limit that was set for a program.
 BUDGET_CODES = frozenset(entry.code for entry in TRACED if entry.code.startswith("JXR82"))
 # As many lines are named as a reader takes in at once.
 _NAMED = 3
-# Of the figure; less is not worth a word.
-_ARGUMENTS, _LINE = 0.1, 0.01
+# Of a peak; fewer arguments are not worth a word.
+_ARGUMENTS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetFinding:
-    """What is said of a figure that is above its limit, or may be.
-
-    Attributes:
-      finding: the finding, at the line that makes most of the figure.
-      fails: whether it is above, and not only the upper end of an interval.
-    """
+    """What is said of a figure; `fails` where the figure itself is above its limit."""
 
     finding: Finding
     fails: bool
@@ -50,18 +46,14 @@ def held(report: Report, limits: Limits) -> tuple[BudgetCheck, ...]:
 
     XLA's peak is taken where there is one, else the estimate.
 
-    Args:
-      report: The report.
-      limits: What the program may take.
-
     Raises:
       InputsError: The peak has a limit and is not known: on a CPU, without the compiler.
     """
-    found = []
+    figures = []
     if limits.peak_nbytes is not None:
-        found.append(_held_peak(report, limits.peak_nbytes))
+        figures.append(_held_peak(report, limits.peak_nbytes))
     if limits.kept_nbytes is not None:
-        found.append(
+        figures.append(
             BudgetCheck(
                 "kept",
                 report.totals.computed_nbytes,
@@ -70,27 +62,17 @@ def held(report: Report, limits: Limits) -> tuple[BudgetCheck, ...]:
                 lines=kept_by_line(report),
             )
         )
-    return tuple(found)
+    return tuple(figures)
 
 
 def budget_findings(
     report: Report, limits: Limits, reference: str | None = None
 ) -> tuple[BudgetFinding, ...]:
-    """Return what there is to say of a report's figures that are, or may be, above their limits.
-
-    Args:
-      report: The report.
-      limits: What the program may take.
-      reference: How a shell's command line names it; None for a function that none names.
-
-    Raises:
-      InputsError: As `held`.
-    """
     name = reference or report.target.name
     return tuple(
-        BudgetFinding(_finding(each, name, _remedy(each, report)), each.fails)
-        for each in held(report, limits)
-        if each.holding != "within"
+        BudgetFinding(_finding(figure, name, _remedy(figure, report)), figure.fails)
+        for figure in held(report, limits)
+        if figure.holding != "within"
     )
 
 
@@ -98,8 +80,6 @@ def sentence(held: BudgetCheck, name: str, *, decides: str = "--compile") -> str
     """Return one sentence that says by how much a figure is above its limit, or that it may be.
 
     Args:
-      held: The figure.
-      name: What the program is called.
       decides: What asks the compiler, where the estimate is too close to tell.
     """
     limit, nbytes = format_bytes(held.limit_nbytes), format_bytes(held.nbytes)
@@ -114,25 +94,21 @@ def sentence(held: BudgetCheck, name: str, *, decides: str = "--compile") -> str
         if held.fails:
             return f"{bound}, {over} over its budget of {limit}"
         return f"{bound}, so that it may be over its budget of {limit}"
-    between = "" if held.interval is None else f" ({_range(held.interval)})"
+    between = range_text(held.interval)
     if held.holding == "may be over":
         return (
             f"{estimate}{between}, below its budget of {limit}, which the range reaches over"
             f" ({decides} decides)"
         )
-    said = f"{estimate}{between}, {over} over its budget of {limit}"
+    over_budget = f"{estimate}{between}, {over} over its budget of {limit}"
     if held.holding == "estimated over":
-        return f"{said}, which is inside the range ({decides} decides)"
-    return said
-
-
-def _range(interval: Interval) -> str:
-    return f"{format_bytes(interval.low_nbytes)} to {format_bytes(interval.high_nbytes)}"
+        return f"{over_budget}, which is inside the range ({decides} decides)"
+    return over_budget
 
 
 @dataclass(frozen=True, slots=True)
 class KnownPeak:
-    """A peak in bytes, and whether it is the estimate or XLA's."""
+    """A peak in bytes, and who says so."""
 
     nbytes: int
     by: OneOf["estimate", "xla"]
@@ -203,10 +179,7 @@ def kept_by_line(report: Report) -> tuple[LineBytes, ...]:
 
 
 def _by_line(values: Iterable[tuple[Source, int, str]]) -> tuple[LineBytes, ...]:
-    """Return the bytes of values by the lines that make them, largest first.
-
-    A value whose line is not known has none to be counted at.
-    """
+    """A value whose line is not known is counted at none."""
     groups: dict[tuple[str, int], list[tuple[Source, int, str]]] = {}
     for source, nbytes, kind in values:
         where = source.location or source.library
@@ -214,7 +187,7 @@ def _by_line(values: Iterable[tuple[Source, int, str]]) -> tuple[LineBytes, ...]
             groups.setdefault((where.file, where.line), []).append((source, nbytes, kind))
     lines = (
         LineBytes(
-            max(group, key=lambda each: each[1])[0],
+            max(group, key=lambda value: value[1])[0],
             sum(nbytes for _, nbytes, _ in group),
             _kinds(group),
         )
@@ -240,11 +213,10 @@ def _finding(held: BudgetCheck, name: str, remedy: str) -> Finding:
 
 
 def _shares(held: BudgetCheck) -> Iterator[str]:
-    """Yield a sentence on the lines that make most of a figure, and one on arguments."""
     if held.lines:
         first, *others = held.lines[:_NAMED]
         verb = "takes" if held.figure == "peak" else "keeps"
-        worth = [line for line in others if line.nbytes >= _LINE * held.nbytes]
+        worth = [line for line in others if line.nbytes >= NEGLIGIBLE * held.nbytes]
         named = [f"{format_bytes(line.nbytes)} at {_place(line.source)}" for line in worth]
         also = f", and {' and '.join(named)}" if named else ""
         yield f"This line {verb} {format_bytes(first.nbytes)} of it{also}"

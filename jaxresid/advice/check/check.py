@@ -12,7 +12,7 @@ from jaxresid.advice.check.microbatches import NAME as MICROBATCHES
 from jaxresid.advice.check.microbatches import microbatch_proposals
 from jaxresid.advice.check.source_lines import FindingFile, FindingPlacer
 from jaxresid.advice.check.verdict_rules import verdict_finding
-from jaxresid.advice.compile.ahead_of_time import CompileSettings
+from jaxresid.advice.compile.ahead_of_time import cached_settings
 from jaxresid.advice.compile.changes import judged_alone
 from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
 from jaxresid.advice.compile.report import confirmed
@@ -32,11 +32,6 @@ from jaxresid.linter.text import suppress
 from jaxresid.results import Finding, Limits, Report
 from jaxresid.settings.config import Options, load, matches
 from jaxresid.xla.places import Place
-from jaxresid.xla.processes.cache import CompileCache, default_directory
-
-
-def _within_limits(report: Report) -> tuple[BudgetFinding, ...]:
-    return ()
 
 
 @in_two_calls
@@ -64,14 +59,9 @@ def check(
 
     Args:
       fun: The function to check, as for `jaxresid.inspect`.
-      argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
-      has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
-      mode: Whether `fun` is a loss or a program as it is, as for `jaxresid.inspect`.
-      on: The place that the figures are for, as for `jaxresid.inspect`.
-      mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
+      argnums, has_aux, mode, on, mesh, compile_time: As for `jaxresid.inspect`.
       compile: Whether the verdicts are to be XLA's, and the changes that findings propose confirmed
         or refuted by it, as for `jaxresid.inspect`.
-      compile_time: Seconds that compiling may take, as for `jaxresid.inspect`.
       max_peak: The bytes that the peak may have, such as `12GiB`. The estimate decides, or XLA's
         figure with `compile` and on a CPU.
       max_kept: The bytes that the backward pass may keep in device memory, arguments aside.
@@ -87,14 +77,14 @@ def check(
 
     def checked_in(*args: Any, **kwargs: Any) -> tuple[Violation, ...]:
         run = LintRun(load(Path(), Options()), nearest=Options())
-        found = inspection(question.of(args, kwargs))
-        unasked = max_peak is not None and not has_estimate(found.subject.place)
-        settings = CompileSettings(cache=CompileCache(default_directory()))
-        compiles = LimitedCompiles(found.subject.place, settings, limit_s=compile_time)
+        inspected = inspection(question.of(args, kwargs))
+        unasked = max_peak is not None and not has_estimate(inspected.subject.place)
+        settings = cached_settings()
+        compiles = LimitedCompiles(inspected.subject.place, settings, limit_s=compile_time)
         if compile or unasked:
-            found = confirmed(found, compiles, checkpoints=compile)
+            inspected = confirmed(inspected, compiles, checkpoints=compile)
         results = checked(
-            found,
+            inspected,
             run,
             lambda report: budget_findings(report, limits),
             limits.peak_nbytes,
@@ -115,22 +105,16 @@ def _limit(name: str, text: str | None) -> int | None:
 def checked(
     inspection: Inspection,
     run: LintRun,
-    over: Callable[[Report], Iterable[BudgetFinding]] = _within_limits,
+    over: Callable[[Report], Iterable[BudgetFinding]] = lambda report: (),
     limit_nbytes: int | None = None,
     compiles: LimitedCompiles | None = None,
 ) -> tuple[Linted, ...]:
     """Return the violations of an inspected function by file, sorted by path.
 
     Args:
-      inspection: The inspected function.
-      run: The configuration of the run, which may say that comments silence nothing.
-      over: A function that returns what is said of the limits that the program has.
-      limit_nbytes: The bytes that the peak may have; None: those of the place.
-      compiles: The compiles that the program and its changes were compiled in, for what is found
-        here; None where it was not compiled.
-
-    Returns:
-      One `Linted` for each file with violations.
+      over: what is said of the limits that the program has.
+      limit_nbytes: the bytes that the peak may have; None: those of the place.
+      compiles: those of the program, for the changes found here; None where it was not compiled.
 
     Raises:
       ConfigError: The configuration of a file is not understood.
@@ -162,9 +146,11 @@ def checked(
     reported += collected([(MICROBATCHES, in_microbatches)], crashes)
     placed = [placer.violation(finding, measured) for finding in reported]
     placed += [placer.crash(warning) for warning in crash_warnings(crashes)]
-    for each in over(report):
-        file, violation = placer.violation(each.finding, measured)
-        placed.append((file, violation if each.fails else replace(violation, severity="info")))
+    for over_limit in over(report):
+        file, violation = placer.violation(over_limit.finding, measured)
+        placed.append(
+            (file, violation if over_limit.fails else replace(violation, severity="info"))
+        )
     by_file: dict[Path, tuple[FindingFile, list[Violation]]] = {}
     for file, violation in placed:
         by_file.setdefault(file.absolute, (file, []))[1].append(violation)
@@ -173,11 +159,7 @@ def checked(
 
 
 def _linted(file: FindingFile, violations: Sequence[Violation], run: LintRun) -> Linted:
-    """Return the violations of one file that its configuration selects and no comment silences.
-
-    A limit is of the whole program: what is above one needs not be selected, and no comment at
-    the line where it happens to be reported silences it.
-    """
+    """What is above a limit needs not be selected and cannot be silenced: it is of the program."""
     config = run.config_in(file.absolute.parent)
     config.validate(KNOWN)
     ignored = config.ignored_in(file.absolute)

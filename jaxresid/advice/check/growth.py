@@ -13,6 +13,7 @@ from jaxresid.advice.diff.difference import diff
 from jaxresid.base.errors import InputsError
 from jaxresid.base.text.safe_text import one_line
 from jaxresid.base.text.units import format_bytes
+from jaxresid.base.thresholds import NEGLIGIBLE
 from jaxresid.results import (
     NOWHERE,
     Baseline,
@@ -27,19 +28,11 @@ from jaxresid.results import (
 GROWTH_RULE = "grown-over-baseline"
 # As many lines as a reader takes in at once, and as a lockfile shows.
 _NAMED, _LOCKED = 3, 8
-# Of the largest growth, or of what is kept; less is not worth a word.
-_WORTH = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What a program is compared with.
-
-    Attributes:
-      label: what it is called: a revision, or a file.
-      baseline: its figures.
-      report: the report that they are of; None for those of a lockfile.
-    """
+    """What a program is compared with; `report` is None for the figures of a lockfile."""
 
     label: str
     baseline: Baseline
@@ -48,8 +41,6 @@ class Earlier:
 
 @dataclass(frozen=True, slots=True)
 class _Grown:
-    """A line that has grown: where it is, by how much, and its bytes before if they are known."""
-
     location: Location | None
     growth_nbytes: int
     before_nbytes: int | None
@@ -59,7 +50,6 @@ def baseline_of(report: Report, root: Path) -> Baseline:
     """Return the figures of a report that growth is held against.
 
     Args:
-      report: The report.
       root: The folder that the files of lines are relative to.
     """
     peak = peak_of(report)
@@ -68,14 +58,14 @@ def baseline_of(report: Report, root: Path) -> Baseline:
     for line, where in _placed(kept_by_line(report)):
         code = _code(where, root)
         lines[code] = lines.get(code, 0) + line.nbytes
-    most = sorted(lines.items(), key=lambda each: (-each[1], each[0]))[:_LOCKED]
+    most = sorted(lines.items(), key=lambda item: (-item[1], item[0]))[:_LOCKED]
     return Baseline(
         report.place.name,
         report.jax.version,
         kept,
         None if peak is None else peak.nbytes,
         None if peak is None else peak.by,
-        tuple(BaselineLine(code, n) for code, n in most if n >= _WORTH * kept),
+        tuple(BaselineLine(code, n) for code, n in most if n >= NEGLIGIBLE * kept),
     )
 
 
@@ -88,10 +78,7 @@ def growth_finding(
     share, that is said for information.
 
     Args:
-      report: The report.
-      earlier: What it is compared with.
       most: The share of the earlier figures by which each may be above them.
-      name: What the program is called.
       root: The folder that the files of a lockfile's lines are relative to.
 
     Raises:
@@ -100,26 +87,28 @@ def growth_finding(
     """
     baseline = earlier.baseline
     peak, kept = figures = _figures(report, earlier, name)
-    grown = [each for each in figures if each.after_nbytes > each.before_nbytes * (1 + most)]
+    grown = [
+        figure for figure in figures if figure.after_nbytes > figure.before_nbytes * (1 + most)
+    ]
     if not grown:
         return None
     fails = peak in grown
-    lines = (_peak_growth if fails else _kept_growth)(report, earlier, root)
+    lines = _grown_lines(report, earlier, root, of_peak=fails)
     if fails:
         what = f"`{name}` has grown by more than {100 * most:g}% since {earlier.label}"
-        said = [f"{what}: {', and '.join(map(_sentence, grown))}"]
+        sentences = [f"{what}: {', and '.join(map(_sentence, grown))}"]
     else:
         held = f"the peak has not grown by more than {100 * most:g}%"
-        said = [f"{held} since {earlier.label}, but of `{name}` {_sentence(kept)}"]
-    said += _line_sentences(lines)
+        sentences = [f"{held} since {earlier.label}, but of `{name}` {_sentence(kept)}"]
+    sentences += _line_sentences(lines)
     if baseline.jax != report.jax.version:
-        said.append(f"That was traced by jax {baseline.jax}, and this by {report.jax.version}")
+        sentences.append(f"That was traced by jax {baseline.jax}, and this by {report.jax.version}")
     where = lines[0].location if lines else None
     shrink = "checkpoint" if report.target.has_gradient else "make smaller"
     remedy = "raise the limit" if earlier.report else "the same command with --update accepts it"
     finding = Finding(
         GROWTH_RULE,
-        ". ".join(said),
+        ". ".join(sentences),
         NOWHERE if where is None else Source(where),
         f"{shrink} what has grown, or {remedy}"
         if fails
@@ -128,8 +117,8 @@ def growth_finding(
             "by": grown[0].by,
             "baseline": earlier.label,
             "max_growth": most,
-            **{f"{each.name}_before_nbytes": each.before_nbytes for each in figures},
-            **{f"{each.name}_nbytes": each.after_nbytes for each in figures},
+            **{f"{figure.name}_before_nbytes": figure.before_nbytes for figure in figures},
+            **{f"{figure.name}_nbytes": figure.after_nbytes for figure in figures},
         },
     )
     return BudgetFinding(finding, fails)
@@ -137,8 +126,6 @@ def growth_finding(
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """A figure before and now."""
-
     name: str
     before_nbytes: int
     after_nbytes: int
@@ -146,11 +133,6 @@ class _Compared:
 
 
 def _figures(report: Report, earlier: Earlier, name: str) -> tuple[_Compared, _Compared]:
-    """Return the peak and what is kept, before and now.
-
-    Raises:
-      InputsError: As `growth_finding`.
-    """
     baseline, peak = earlier.baseline, peak_of(report)
     if baseline.place != report.place.name:
         raise InputsError(
@@ -180,7 +162,6 @@ def _sentence(figure: _Compared) -> str:
 
 
 def _line_sentences(lines: Sequence[_Grown]) -> Iterator[str]:
-    """Yield a sentence on the lines that have grown most, the first of which is the finding's."""
     if not lines:
         return
     first, *others = lines[:_NAMED]
@@ -188,54 +169,47 @@ def _line_sentences(lines: Sequence[_Grown]) -> Iterator[str]:
     named = [
         f"{format_bytes(line.growth_nbytes)} more at {line.location.file}:{line.location.line}"
         for line in others
-        if line.location is not None and line.growth_nbytes >= _WORTH * first.growth_nbytes
+        if line.location is not None and line.growth_nbytes >= NEGLIGIBLE * first.growth_nbytes
     ]
     also = f", and {' and '.join(named)}" if named else ""
     yield f"This line has {format_bytes(first.growth_nbytes)} more{before}{also}"
 
 
-def _kept_growth(report: Report, earlier: Earlier, root: Path) -> tuple[_Grown, ...]:
-    if earlier.report is None:
-        return _since_lockfile(report, earlier.baseline, root)
-    return _largest(
-        _Grown(line.after, line.growth_nbytes, line.kept_before_nbytes)
-        for line in diff(earlier.report, report).lines
-    )
-
-
-def _peak_growth(report: Report, earlier: Earlier, root: Path) -> tuple[_Grown, ...]:
+def _grown_lines(report: Report, earlier: Earlier, root: Path, *, of_peak: bool) -> list[_Grown]:
     if earlier.report is None:
         return _since_lockfile(report, earlier.baseline, root)
     return _largest(
         _Grown(line.after, line.peak_growth_nbytes, line.peak_before_nbytes)
+        if of_peak
+        else _Grown(line.after, line.growth_nbytes, line.kept_before_nbytes)
         for line in diff(earlier.report, report).lines
     )
 
 
-def _since_lockfile(report: Report, baseline: Baseline, root: Path) -> tuple[_Grown, ...]:
-    """Return the lines that keep more than a lockfile has, which names those that kept most."""
+def _since_lockfile(report: Report, baseline: Baseline, root: Path) -> list[_Grown]:
+    """A lockfile names only the lines that kept most."""
     now: dict[str, tuple[Location, int]] = {}
     for line, where in _placed(kept_by_line(report)):
         code = _code(where, root)
         first, nbytes = now.get(code, (where, 0))
         now[code] = first, nbytes + line.nbytes
-    known = {line.code: line.nbytes for line in baseline.lines}
-    gone = [code for code in known if code not in now]
+    listed = {line.code: line.nbytes for line in baseline.lines}
+    gone = [code for code in listed if code not in now]
     unlisted = _unlisted(baseline)
     grown = []
     for code, (where, nbytes) in now.items():
-        before = code if code in known else _edited(code, gone)
+        before = code if code in listed else _edited(code, gone)
         if before is None:
             grown.append(_Grown(where, nbytes - unlisted, None))
         else:
-            grown.append(_Grown(where, nbytes - known[before], known[before]))
+            grown.append(_Grown(where, nbytes - listed[before], listed[before]))
     return _largest(grown)
 
 
 def _unlisted(baseline: Baseline) -> int:
     """Return the most bytes that a line can have kept which a lockfile does not name."""
     listed = [line.nbytes for line in baseline.lines]
-    least = min(listed) if len(listed) == _LOCKED else int(_WORTH * baseline.kept_nbytes)
+    least = min(listed) if len(listed) == _LOCKED else int(NEGLIGIBLE * baseline.kept_nbytes)
     return min(least, max(baseline.kept_nbytes - sum(listed), 0))
 
 
@@ -245,16 +219,16 @@ def _edited(code: str, gone: list[str]) -> str | None:
     It is the most similar line of the same function.
     """
     function = code.partition(": ")[0]
-    own = [each for each in gone if each.partition(": ")[0] == function]
-    found = next(iter(difflib.get_close_matches(code, own, 1)), None)
-    if found is not None:
-        gone.remove(found)
-    return found
+    own = [line for line in gone if line.partition(": ")[0] == function]
+    closest = next(iter(difflib.get_close_matches(code, own, 1)), None)
+    if closest is not None:
+        gone.remove(closest)
+    return closest
 
 
-def _largest(lines: Iterable[_Grown]) -> tuple[_Grown, ...]:
+def _largest(lines: Iterable[_Grown]) -> list[_Grown]:
     grown = (line for line in lines if line.growth_nbytes > 0)
-    return tuple(sorted(grown, key=lambda line: -line.growth_nbytes))
+    return sorted(grown, key=lambda line: -line.growth_nbytes)
 
 
 def _placed(lines: Iterable[LineBytes]) -> Iterator[tuple[LineBytes, Location]]:

@@ -36,10 +36,6 @@ def lockfile_text(baselines: Mapping[str, Baseline]) -> str:
 def baselines_in(text: str, file: str) -> dict[str, Baseline]:
     """Return the figures of a lockfile by target.
 
-    Args:
-      text: The text of the file.
-      file: What errors call it.
-
     Raises:
       InputsError: It is no lockfile.
     """

@@ -13,28 +13,23 @@ def merged(results: Iterable[tuple[str, Iterable[Linted]]]) -> tuple[Linted, ...
     """Return the findings of several targets by file, sorted by path, each once.
 
     A message that does not name its target itself ends with those that it holds for.
-
-    Args:
-      results: The name of each target, and its findings by file.
     """
-    found: dict[str, dict[object, tuple[Violation, list[str]]]] = {}
+    by_path: dict[str, dict[object, tuple[Violation, list[str]]]] = {}
     lines: dict[str, dict[int | None, tuple[str, ...]]] = {}
     for name, by_file in results:
         for linted in by_file:
-            file = found.setdefault(linted.path, {})
+            file = by_path.setdefault(linted.path, {})
             lines.setdefault(linted.path, {}).update(linted.lines)
-            for violation in linted.violations:
-                _, names = file.setdefault(_key(violation), (violation, []))
+            for v in linted.violations:
+                key = v.code, v.cell, v.span, v.message, v.severity
+                _, names = file.setdefault(key, (v, []))
                 names.append(name)
-    return tuple(
-        Linted(path, _sorted(_named(v, names) for v, names in found[path].values()), lines[path])
-        for path in sorted(found)
-    )
-
-
-def _key(violation: Violation) -> object:
-    span = violation.span
-    return violation.code, violation.cell, span, violation.message, violation.severity
+    merged_files = []
+    for path, file in sorted(by_path.items()):
+        violations = [_named(violation, names) for violation, names in file.values()]
+        violations.sort(key=lambda v: v.sort_key)
+        merged_files.append(Linted(path, tuple(violations), lines[path]))
+    return tuple(merged_files)
 
 
 def _named(violation: Violation, names: list[str]) -> Violation:
@@ -43,7 +38,3 @@ def _named(violation: Violation, names: list[str]) -> Violation:
         message = f"{message} (target{'s' * (len(names) > 1)} {', '.join(names)})"
     added: Mapping[str, object] = {**measured, "targets": ", ".join(names)}
     return replace(violation, message=message, measured=added)
-
-
-def _sorted(violations: Iterable[Violation]) -> tuple[Violation, ...]:
-    return tuple(sorted(violations, key=lambda v: v.sort_key))

@@ -18,13 +18,15 @@ from jaxresid.advice.plan.lower_bound.parts import argument_name
 from jaxresid.advice.plan.lower_bound.remedies import Batch, batch_of
 from jaxresid.base.errors import RetraceError
 from jaxresid.base.text.units import format_bytes
-from jaxresid.inspector.findings.proposals import WORTH_SAYING, Changed, Proposal, kept_change
+from jaxresid.base.thresholds import WORTH_SAYING
+from jaxresid.inspector.findings.proposals import Changed, Proposal, kept_change
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.subject.base import Inspection, Subject, gc_paused
 from jaxresid.inspector.trace.retracing import retracing
 from jaxresid.inspector.variants.choices import Variant
 from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
 from jaxresid.results import NOWHERE, Answer, Finding, Interval, Report, answer
+from jaxresid.results.headline import range_text
 
 NAME = "whole-batch-at-once"
 # Microbatches; with more an accelerator has little to do in each.
@@ -33,15 +35,7 @@ _MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class _Divided:
-    """The program in some number of microbatches.
-
-    Attributes:
-      count: the number.
-      nbytes: its estimated peak.
-      interval: the interval around that.
-      kept_nbytes: what the backward pass of one microbatch keeps.
-      fits: whether it fits the budget.
-    """
+    """The program in some number of microbatches; `kept_nbytes` is of one of them."""
 
     count: int
     nbytes: int
@@ -54,7 +48,6 @@ def microbatch_proposals(inspection: Inspection, limit_nbytes: int | None) -> It
     """Yield the finding about a batch that does not surely fit at once, and would in microbatches.
 
     Args:
-      inspection: the inspected function or step.
       limit_nbytes: the bytes that its peak may have; None: those of the place.
     """
     subject, report = inspection.subject, inspection.report
@@ -78,7 +71,6 @@ def microbatch_proposals(inspection: Inspection, limit_nbytes: int | None) -> It
 
 
 def _fits(report: Report, budget_nbytes: int) -> bool:
-    """Return whether a program surely fits as it is, by XLA if that was asked."""
     assert report.peak is not None
     by_xla = next((c.peak_nbytes for c in report.compiled if c.peak_nbytes is not None), None)
     if by_xla is not None:
@@ -93,12 +85,12 @@ def _tried(subject: Subject, batch: Batch, peak: int, budget: int) -> list[_Divi
     not worth saying; nothing where even the most gain too little.
     """
     counts = _counts(subject, batch)
-    known: dict[int, _Divided | None] = {}
+    by_count: dict[int, _Divided | None] = {}
 
     def tried(count: int) -> _Divided | None:
-        if count not in known:
-            known[count] = _in_microbatches(subject, count, budget)
-        return known[count]
+        if count not in by_count:
+            by_count[count] = _in_microbatches(subject, count, budget)
+        return by_count[count]
 
     # With single items a function may take other shapes.
     most = next((m for count in reversed(counts[-2:]) if (m := tried(count)) is not None), None)
@@ -108,10 +100,10 @@ def _tried(subject: Subject, batch: Batch, peak: int, budget: int) -> list[_Divi
         return []
     counts = [count for count in counts if count <= most.count]
 
-    def is_enough(found: _Divided) -> bool:
+    def is_enough(parts: _Divided) -> bool:
         if most.fits == "fits":
-            return found.fits == "fits"
-        return found.nbytes - most.nbytes < WORTH_SAYING * peak
+            return parts.fits == "fits"
+        return parts.nbytes - most.nbytes < WORTH_SAYING * peak
 
     enough = _first(counts, tried, is_enough) or most
     few = tried(counts[0])
@@ -127,8 +119,8 @@ def _first(
     low, high = 0, len(counts) - 1
     while low < high:
         middle = (low + high) // 2
-        found = tried(counts[middle])
-        if found is not None and is_enough(found):
+        parts = tried(counts[middle])
+        if parts is not None and is_enough(parts):
             high = middle
         else:
             low = middle + 1
@@ -142,7 +134,6 @@ def _counts(subject: Subject, batch: Batch) -> list[int]:
 
 
 def _pieces(subject: Subject, batch: Batch) -> int:
-    """Return over how many devices the batch is split."""
     call, most = subject.trace.arguments, 1
     for i in batch.leaves:
         leaf = call.leaves[i]
@@ -154,7 +145,6 @@ def _pieces(subject: Subject, batch: Batch) -> int:
 
 
 def _in_microbatches(subject: Subject, count: int, budget: int) -> _Divided | None:
-    """Return the program in some number of microbatches; None where that cannot be traced."""
     try:
         variant = _variant(subject, count)
     except RetraceError:
@@ -186,7 +176,7 @@ def _mixes_items(subject: Subject, count: int) -> bool:
     """
     with retracing(f"{count} microbatches"):
         parts = divided(subject, count)
-    jaxprs = [each.trace.tops for each in (subject, parts)]
+    jaxprs = [whole_or_parts.trace.tops for whole_or_parts in (subject, parts)]
     pairs = [_paired(a.jaxpr, b.jaxpr) for a, b in zip(*jaxprs, strict=True)]
     return any(
         sum(n == m * count for n, m in zip(a, b, strict=True)) > 1
@@ -200,7 +190,6 @@ _Shape = tuple[int, ...]
 
 
 def _paired(whole: Jaxpr, part: Jaxpr) -> Iterator[tuple[_Shape, _Shape]]:
-    """Yield the shapes of each value with the whole batch and with a part of it."""
     for a, b in zip(eqns_in(whole), eqns_in(part), strict=False):
         if jax_compat.primitive_name(a) != jax_compat.primitive_name(b):
             return
@@ -223,10 +212,10 @@ def _finding(
     return Finding(
         NAME,
         f"{report.target.name} takes the batch of {batch.size} ({names}) at once:"
-        f" {format_bytes(peak)}{_range(report.peak.interval)} by the estimate, of"
+        f" {format_bytes(peak)}{range_text(report.peak.interval)} by the estimate, of"
         f" {format_bytes(budget)}. In {chosen.count} microbatches of {rows}, their gradients added"
         f" up, the estimated peak falls to {format_bytes(chosen.nbytes)}"
-        f"{_range(chosen.interval)}, {_ANSWERS[chosen.fits]}, and"
+        f"{range_text(chosen.interval)}, {_ANSWERS[chosen.fits]}, and"
         f" {kept_change(report.totals.computed_nbytes, chosen.kept_nbytes)}, for no more"
         f" FLOPs{others}",
         NOWHERE,
@@ -243,15 +232,14 @@ def _finding(
             "kept_nbytes": chosen.kept_nbytes,
             "kept_before_nbytes": report.totals.computed_nbytes,
             "tried": [
-                {"microbatches": each.count, "peak_nbytes": each.nbytes, "fits": each.fits}
-                for each in tried
+                {"microbatches": parts.count, "peak_nbytes": parts.nbytes, "fits": parts.fits}
+                for parts in tried
             ],
         },
     )
 
 
 def _command(words: tuple[str, ...], most: int) -> str:
-    """Return what plans for up to so many microbatches, on the command line or in Python."""
     if not words:
         return f"jaxresid.plan(..., microbatches=range(1, {most + 1}))"
     return shlex.join(("jaxresid", "plan", *words, "--microbatches", f"1..{most}"))
@@ -262,9 +250,3 @@ _ANSWERS: dict[Answer, str] = {
     "too close": "which is too close to tell",
     "does not fit": "which does not fit yet",
 }
-
-
-def _range(interval: Interval | None) -> str:
-    if interval is None:
-        return ""
-    return f" ({format_bytes(interval.low_nbytes)} to {format_bytes(interval.high_nbytes)})"

@@ -25,14 +25,7 @@ _ENTRIES = {entry.name: entry for entry in (*INDEX, *TRACED)}
 
 @dataclass(frozen=True, slots=True)
 class FindingFile:
-    """A source file with findings.
-
-    Attributes:
-      path: The path as shown: relative to the working directory if it lies below it.
-      absolute: The absolute path.
-      document: The content; None where it cannot be read.
-      facts: The facts of its syntax tree; None where it does not parse.
-    """
+    """A source file; `document` is None if it cannot be read, `facts` if it does not parse."""
 
     path: str
     absolute: Path
@@ -54,20 +47,14 @@ class FindingPlacer:
         self._files: dict[str, FindingFile] = {}
 
     def file(self, path: str) -> FindingFile:
-        """Return the file at an absolute path, read at most once."""
         if path not in self._files:
-            self._files[path] = _file(path, self._shown(path))
+            self._files[path] = _file(path, path.removeprefix(self._frames.cwd))
         return self._files[path]
 
     def violation(
         self, finding: Finding, measured: Mapping[str, object]
     ) -> tuple[FindingFile, Violation]:
-        """Return the violation that a finding amounts to, and the file that it is in.
-
-        Args:
-          finding: The finding to place.
-          measured: Figures to add to the finding's own.
-        """
+        """Return the violation that a finding amounts to, and the file that it is in."""
         entry = _ENTRIES[finding.name]
         location, message = finding.location, finding.message
         called = finding.source.library
@@ -119,9 +106,6 @@ class FindingPlacer:
         if location.is_of_loss:
             return "library"
         return self._frames.kind(self._absolute(location), location.function)
-
-    def _shown(self, path: str) -> str:
-        return path.removeprefix(self._frames.cwd)
 
 
 def _file(path: str, display_path: str) -> FindingFile:

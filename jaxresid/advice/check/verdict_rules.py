@@ -59,14 +59,14 @@ def verdict_finding(checkpoint: Checkpoint) -> Finding | None:
 def _rule(checkpoint: Checkpoint) -> str | None:
     shape, policy = checkpoint.shape, checkpoint.policy
     # What a rule of the linter says of a shape, it says of checkpoints without a policy.
-    known = _SHAPES.get(shape or "") if policy in _NO_POLICY else None
+    shape_rule = _SHAPES.get(shape or "") if policy in _NO_POLICY else None
     match checkpoint.verdict:
         case Verdict.SAVES_NOTHING:
-            return known or "useless-checkpoint"
+            return shape_rule or "useless-checkpoint"
         case Verdict.COSTS_MEMORY:
             # Where it keeps more, what it is around is not the reason.
             drops = checkpoint.kept_nbytes < (checkpoint.kept_without_nbytes or 0)
-            return known if known and drops else "costly-checkpoint"
+            return shape_rule if shape_rule and drops else "costly-checkpoint"
         case Verdict.UNDONE if shape == "nested":
             return "cse-allowed-in-nested-checkpoint"
         case Verdict.UNDONE:
@@ -136,7 +136,6 @@ def _measured(c: Checkpoint) -> dict[str, object]:
 
 
 def _confirmation(c: Checkpoint) -> dict[str, object]:
-    """Return whose verdict it is, where XLA was to be asked."""
     if c.unconfirmed:
         return {"by": c.by, "unconfirmed": c.unconfirmed}
     if c.by == "estimate":

@@ -14,11 +14,6 @@ _MOST = 5
 
 
 def loops_target(variants: Variants) -> PolicyTarget:
-    """Return the loops that may be cut into segments.
-
-    Raises:
-      InputsError: There are none.
-    """
     nests = variants.nests()
     if not nests:
         raise InputsError(
@@ -31,23 +26,18 @@ def loops_target(variants: Variants) -> PolicyTarget:
 
 
 def cut_loops(variants: Variants, target: PolicyTarget) -> Iterator[tuple[str, Choices]]:
-    """Yield the ways to cut all loops alike, with the bodies as they are and checkpointed.
-
-    Args:
-      variants: The variants of the function.
-      target: Its loops, as `loops_target` returns them.
-    """
+    """Yield the ways to cut all loops alike, with the bodies as they are and checkpointed."""
     nests = variants.nests()
     plain = target.choices(None)
     word = "groups" if all(nest.place.kind == "groups" for nest in nests) else "segments"
     for size in _sizes(nests):
         cut = Choice(segments=(size,))
-        made = {n.place: everywhere(n.place, cut) for n in nests if 2 * size <= n.length}
-        yield f"{word} of {size}", {**plain, **made}
+        cuts = {n.place: everywhere(n.place, cut) for n in nests if 2 * size <= n.length}
+        yield f"{word} of {size}", {**plain, **cuts}
         inside = [p for n in nests for p in n.inside]
         if inside:
             bodies = {p: everywhere(p, Choice()) for p in inside}
-            yield f"{word} of {size}, checkpointed inside", {**plain, **made, **bodies}
+            yield f"{word} of {size}, checkpointed inside", {**plain, **cuts, **bodies}
 
 
 def _sizes(nests: tuple[Nest, ...]) -> list[int]:

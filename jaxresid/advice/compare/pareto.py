@@ -30,15 +30,15 @@ def knee(points: Sequence[Point]) -> Point | None:
     2011). There is none where there are fewer than three different points, or none of them lies
     below the line.
     """
-    found = sorted(set(points))
-    if len(found) < 3:
+    ordered = sorted(set(points))
+    if len(ordered) < 3:
         return None
-    (x0, y0), (x1, y1) = found[0], found[-1]
+    (x0, y0), (x1, y1) = ordered[0], ordered[-1]
     if x0 == x1 or y0 == y1:
         return None
 
     def below(point: Point) -> float:
         return 1 - (point[0] - x0) / (x1 - x0) - (point[1] - y1) / (y0 - y1)
 
-    best = max(found, key=below)
+    best = max(ordered, key=below)
     return best if below(best) > 1e-9 else None

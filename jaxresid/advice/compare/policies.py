@@ -32,16 +32,10 @@ class ChosenPolicies:
 
 
 def is_reference(policy: str) -> bool:
-    """Return whether a policy is written as `module:policy`."""
     return ":" in policy and "(" not in policy
 
 
 def load_policy(reference: str) -> tuple[str, Any]:
-    """Return a reference to a policy, `module:policy`, with the policy that it names.
-
-    Raises:
-      JaxresidError: There is no such policy.
-    """
     return reference, load(reference).fun
 
 
@@ -60,40 +54,29 @@ def canonical_policy(policy: str) -> str:
     return name
 
 
-def unknown_policy_error(policy: str, known: Iterable[str]) -> InputsError:
+def unknown_policy_error(policy: str, names: Iterable[str]) -> InputsError:
     """Return the error for a name of no policy.
 
     Args:
-      policy: the name.
-      known: the names of the policies that there are, besides `none` and `as-written`.
+      names: the names of the policies that there are, besides `none` and `as-written`.
     """
-    known = tuple(known)
-    named = [name for name in known if "(" in name]
+    names = tuple(names)
+    named = [name for name in names if "(" in name]
     listed = ", ".join((NONE, WRITTEN, *builtins(), *named[:_LISTED]))
-    near = did_you_mean(policy, (NONE, WRITTEN, *known))
+    near = did_you_mean(policy, (NONE, WRITTEN, *names))
     return InputsError(f"no policy {policy!r}{near}; choose one of {listed}, or module:policy")
 
 
 def chosen_policies(written: Sequence[str]) -> ChosenPolicies:
-    """Return the policies that are written as JAX's names or as `module:policy`.
-
-    Raises:
-      JaxresidError: There is no such policy.
-    """
     return ChosenPolicies(
-        tuple(load_policy(each) for each in written if is_reference(each)),
+        tuple(load_policy(policy) for policy in written if is_reference(policy)),
         tuple(dict.fromkeys(canonical_policy(p) for p in written if not is_reference(p))),
     )
 
 
-def wanted(found: Sequence[PolicyCandidate], names: Sequence[str]) -> Sequence[PolicyCandidate]:
-    """Return those of JAX's policies that are named; all where none is.
-
-    Raises:
-      InputsError: A name is none of theirs.
-    """
-    known = {each.text: each for each in found}
+def wanted(policies: Sequence[PolicyCandidate], names: Sequence[str]) -> Sequence[PolicyCandidate]:
+    by_text = {policy.text: policy for policy in policies}
     for name in names:
-        if name not in (NONE, WRITTEN, *known):
-            raise unknown_policy_error(name, known)
-    return [known[name] for name in names if name in known] if names else found
+        if name not in (NONE, WRITTEN, *by_text):
+            raise unknown_policy_error(name, by_text)
+    return [by_text[name] for name in names if name in by_text] if names else policies

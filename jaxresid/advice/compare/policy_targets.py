@@ -30,7 +30,6 @@ class PolicyTarget:
 
     Attributes:
       at: one of `WORDS`, or the one place.
-      places: The places.
       removed: Checkpoints to remove first, since the policy is to take their place.
     """
 
@@ -39,12 +38,11 @@ class PolicyTarget:
     removed: tuple[CheckpointPlace, ...] = ()
 
     def choices(self, choice: Choice | None) -> Choices:
-        """Return the given choice for every call of these places."""
-        made = {place: everywhere(place, None) for place in self.removed}
+        choices = {place: everywhere(place, None) for place in self.removed}
         for place in self.places:
             if choice is not None or place.kind == "checkpoint":
-                made[place] = everywhere(place, choice)
-        return made
+                choices[place] = everywhere(place, choice)
+        return choices
 
 
 def policy_target(
@@ -53,12 +51,10 @@ def policy_target(
     """Return the places that a user means.
 
     Args:
-      places: All the places that there are.
       at: One of `WORDS`, or a place by its function, by its line (`model.py:42`), or both as it is
         printed. None means the checkpoints that the code has, else the bodies of its scans if
         loops keep a tenth of what is kept, else the calls of functions that were found, else
         everything.
-      residuals: What is kept as it is written.
 
     Raises:
       InputsError: There is no such place; the message lists those that there are.
@@ -93,19 +89,19 @@ def policy_target(
                 f" function itself, or choose {_listed(places)}"
             )
         return PolicyTarget(at, wholes, sites)
-    found = [p for p in places if _is_meant(p, at)]
-    if not found:
+    meant = [p for p in places if _is_meant(p, at)]
+    if not meant:
         named = [n for p in places for n in (str(p), p.function)]
         near = nearest(at, [*WORDS, SEGMENTS, *named])
         hint = f"; did you mean {near}?" if near else ""
         raise InputsError(f"no place {at!r}{hint}; choose one of {_listed(places)}")
-    if len({(str(p), p.kind) for p in found}) > 1:
-        which = ", ".join(dict.fromkeys(f"{p} [{p.kind}]" for p in found))
+    if len({(str(p), p.kind) for p in meant}) > 1:
+        which = ", ".join(dict.fromkeys(f"{p} [{p.kind}]" for p in meant))
         raise InputsError(
             f"{at!r} matches several places: {which}; write one exactly as shown here"
         )
-    inside = () if found[0].kind == "checkpoint" else sites
-    return PolicyTarget(str(found[0]), tuple(found), inside if found[0].kind == "scan" else ())
+    inside = () if meant[0].kind == "checkpoint" else sites
+    return PolicyTarget(str(meant[0]), tuple(meant), inside if meant[0].kind == "scan" else ())
 
 
 def remarks(variants: Variants) -> tuple[str, ...]:
@@ -118,7 +114,6 @@ def remarks(variants: Variants) -> tuple[str, ...]:
 
 
 def _stacked_share(residuals: Sequence[Residual]) -> float:
-    """Return the share of what is kept that loops stack."""
     kept = [r for r in residuals if r.origin.kind != "argument"]
     stacked = sum(r.nbytes for r in kept if r.trips > 1)
     return stacked / max(1, sum(r.nbytes for r in kept))

@@ -7,11 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jaxresid.advice.compile.ahead_of_time import (
-    CompileSettings,
-    PolicyProgram,
-    rows_by_number,
-)
+from jaxresid.advice.compile.ahead_of_time import CompileSettings, rows_by_number
+from jaxresid.advice.compile.rows import PolicyProgram
 from jaxresid.base.progress import Progress
 from jaxresid.results import Compiled
 from jaxresid.xla.job import Job
@@ -29,14 +26,8 @@ class LimitedCompiles:
     so that an answer does not depend on what the cache holds, but takes no time.
 
     Args:
-      place: the place to compile for.
-      settings: how to compile.
       limit_s: seconds that all calls of `compiled`, and what is spent besides, may take together.
       most: how many different programs may be compiled; None means any number.
-      progress: called with a text that says what is being done.
-
-    Attributes:
-      limit_s: as the argument.
     """
 
     def __init__(
@@ -59,17 +50,14 @@ class LimitedCompiles:
 
     @property
     def count(self) -> int:
-        """The number of different programs that the compiler was asked about."""
         return len(self._asked)
 
     @property
     def left_s(self) -> float:
-        """The seconds that are left."""
         return max(self._left_s, 0.0)
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no time left, or no compile."""
         return self._left_s <= 0 or self.count >= self._most
 
     @property
@@ -88,14 +76,10 @@ class LimitedCompiles:
 
         It is None for those that it was not asked about, or did not finish, as the time or the
         number of compiles was used up.
-
-        Args:
-          programs: the programs.
-          budget_nbytes: bytes that they have to fit into; None: what the place has.
         """
         start = time.monotonic()
         keys: dict[int, str] = {}
-        found: dict[int, Compiled] = {}
+        by_program: dict[int, Compiled] = {}
 
         def admits(i: int, job: Job) -> bool:
             name = keys[i] = key(job)
@@ -115,30 +99,26 @@ class LimitedCompiles:
                 budget_nbytes=budget_nbytes,
             )
             for (i, _), row in rows:
-                found[i] = row
+                by_program[i] = row
                 if i in keys:
                     self._known[keys[i]] = row
         self._left_s -= time.monotonic() - start
         for i, name in keys.items():
-            if i not in found and name in self._known:
-                found[i] = replace(self._known[name], policy=programs[i].policy)
+            if i not in by_program and name in self._known:
+                by_program[i] = replace(self._known[name], policy=programs[i].policy)
         for i, program in enumerate(programs):
-            known = found.get(i)
+            answer = by_program.get(i)
             limit = budget_nbytes
-            if limit is None and known is not None:
-                limit = known.capacity_nbytes
-            if known is None or known.needed_for(limit) is None:
+            if limit is None and answer is not None:
+                limit = answer.capacity_nbytes
+            if answer is None or answer.needed_for(limit) is None:
                 self._unconfirmed[program.policy] = None
-        return tuple(found.get(i) for i in range(len(programs)))
+        return tuple(by_program.get(i) for i in range(len(programs)))
 
     def besides(self, program: PolicyProgram, budget_nbytes: int | None = None) -> Compiled | None:
         """Return what the compiler says of a program that is none of those that count.
 
         It takes of the time that is left; None where it was up.
-
-        Args:
-          program: the program.
-          budget_nbytes: as for `compiled`.
         """
         alone = LimitedCompiles(
             self.place, self.settings, limit_s=self.left_s, most=1, progress=self._progress
@@ -148,4 +128,11 @@ class LimitedCompiles:
         return row
 
 
-__all__ = ["COMPILE_SECONDS", "LimitedCompiles"]
+def too_late(compiles: LimitedCompiles) -> str:
+    return f"took longer than {compiles.limit_s:g} s, which is all the time that compiling may take"
+
+
+def why_no_peak(which: str, row: Compiled | None, late: str) -> str:
+    """Return why there is no peak of a program; `row` is None where there was no time for it."""
+    reason = late if row is None else row.error or "XLA reports no peak"
+    return f"the program {which} was not compiled: {reason}"

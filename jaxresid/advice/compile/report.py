@@ -6,18 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jaxresid.advice.compile.ahead_of_time import (
-    CompileSettings,
-    PolicyProgram,
-    program_as_written,
-    warnings_of,
-)
-from jaxresid.advice.compile.changes import (
-    changed_programs,
-    too_late,
-    with_changes_judged,
-)
-from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
+from jaxresid.advice.compile.ahead_of_time import cached_settings, program_as_written, warnings_of
+from jaxresid.advice.compile.changes import changed_programs, with_changes_judged
+from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles, too_late, why_no_peak
+from jaxresid.advice.compile.rows import PolicyProgram
 from jaxresid.base.crashes import Crash
 from jaxresid.base.option_types import Mode
 from jaxresid.inspector.call.question import Question, in_two_calls
@@ -28,7 +20,6 @@ from jaxresid.inspector.report import inspection
 from jaxresid.inspector.subject.base import Inspection
 from jaxresid.results import Checkpoint, Compiled, Report
 from jaxresid.xla.places import Place
-from jaxresid.xla.processes.cache import CompileCache, default_directory
 
 # So many checkpoints are compiled without, at most.
 MOST_CHECKPOINTS = 10
@@ -101,12 +92,12 @@ def inspect(
     )
 
     def inspected(*args: Any, **kwargs: Any) -> Report:
-        found = inspection(question.of(args, kwargs))
-        if compile or not has_estimate(found.subject.place):
-            settings = CompileSettings(cache=CompileCache(default_directory()))
-            compiles = LimitedCompiles(found.subject.place, settings, limit_s=compile_time)
-            found = confirmed(found, compiles, checkpoints=compile)
-        return found.report
+        result = inspection(question.of(args, kwargs))
+        if compile or not has_estimate(result.subject.place):
+            settings = cached_settings()
+            compiles = LimitedCompiles(result.subject.place, settings, limit_s=compile_time)
+            result = confirmed(result, compiles, checkpoints=compile)
+        return result.report
 
     return inspected
 
@@ -120,44 +111,51 @@ def confirmed(
     and with each of the changes that findings propose.
 
     Args:
-      inspection: The inspection.
-      compiles: The compiles, for the place of the inspection.
       checkpoints: Whether it is compiled without its checkpoints, and with changes, as well.
     """
     subject, report = inspection.subject, inspection.report
     asked = sorted(
-        (each for each in inspection.judged if each.judgement is not None and checkpoints),
-        key=lambda each: -each.dropped_nbytes,
+        (
+            checkpoint
+            for checkpoint in inspection.judged
+            if checkpoint.judgement is not None and checkpoints
+        ),
+        key=lambda checkpoint: -checkpoint.dropped_nbytes,
     )
     asked, others = asked[:MOST_CHECKPOINTS], asked[MOST_CHECKPOINTS:]
     late = too_late(compiles)
     crashes: list[Crash] = []
     changes = changed_programs(inspection, crashes) if checkpoints else ()
     row, *rows = compiles.compiled(
-        [program_as_written(subject), *map(_without, asked), *(each.program for each in changes)]
+        [
+            program_as_written(subject),
+            *map(_without, asked),
+            *(checkpoint.program for checkpoint in changes),
+        ]
     )
     verdicts = {
-        id(each): _judged_by(each, row, without, late)
-        for each, without in zip(asked, rows[: len(asked)], strict=True)
+        id(checkpoint): _judged_by(checkpoint, row, without, late)
+        for checkpoint, without in zip(asked, rows[: len(asked)], strict=True)
     }
-    for each in others:
+    for checkpoint in others:
         reason = f"only the {MOST_CHECKPOINTS} that drop most are compiled"
-        verdicts[id(each)] = each.unconfirmed(reason)
-    made = replace(
+        verdicts[id(checkpoint)] = checkpoint.unconfirmed(reason)
+    confirmed_report = replace(
         report,
         compiled=(row or Compiled(on=subject.place.text, error=late),),
-        checkpoints=tuple(verdicts.get(id(each), each.checkpoint) for each in inspection.judged),
+        checkpoints=tuple(
+            verdicts.get(id(checkpoint), checkpoint.checkpoint) for checkpoint in inspection.judged
+        ),
         warnings=(*report.warnings, *warnings_of(compiles.settings)),
     )
     words = report.words
-    found = replace(inspection, report=made).with_crashes(crashes)
+    result = replace(inspection, report=confirmed_report).with_crashes(crashes)
     if checkpoints:
-        found = with_changes_judged(found, changes, row, rows[len(asked) :], late)
-    return concluded(found, words)
+        result = with_changes_judged(result, changes, row, rows[len(asked) :], late)
+    return concluded(result, words)
 
 
 def _without(judged: JudgedCheckpoint) -> PolicyProgram:
-    """Return the program without a checkpoint."""
     assert judged.judgement is not None
     checkpoint, without = judged.checkpoint, judged.judgement.without()
     where = checkpoint.location
@@ -168,21 +166,11 @@ def _without(judged: JudgedCheckpoint) -> PolicyProgram:
 def _judged_by(
     judged: JudgedCheckpoint, row: Compiled | None, without: Compiled | None, late: str
 ) -> Checkpoint:
-    """Return a checkpoint with XLA's verdict, or with the reason why there is none.
-
-    Args:
-      judged: The checkpoint.
-      row: What XLA says of the program with it; None where there was no time for that.
-      without: What XLA says of the program without it; None where there was no time for that.
-      late: What to say where there was no time.
-    """
+    """`row` and `without` are None where there was no time for them, as `late` says."""
     nbytes = None if row is None else row.peak_nbytes
     without_nbytes = None if without is None else without.peak_nbytes
     if nbytes is not None and without_nbytes is not None:
         return judged.by_xla(nbytes, without_nbytes)
-    found, which = (row, "with it") if nbytes is None else (without, "without it")
-    reason = late if found is None else found.error or "XLA reports no peak"
-    return judged.unconfirmed(f"the program {which} was not compiled: {reason}")
-
-
-__all__ = ["MOST_CHECKPOINTS", "confirmed", "inspect"]
+    if nbytes is None:
+        return judged.unconfirmed(why_no_peak("with it", row, late))
+    return judged.unconfirmed(why_no_peak("without it", without, late))

@@ -21,23 +21,21 @@ def checkpoint_differences(
     """Return the checkpoints that differ, in the order of the later program, gone ones last.
 
     Args:
-      before: the checkpoints of the earlier report.
-      after: those of the later one.
       tolerance: recomputations that differ by no more than this share of the larger are the same.
       negligible_flops: so are those that differ by no more than this.
     """
     partner = _paired(before, after)
-    found = []
+    differences = []
     for j, now in enumerate(after):
         if j not in partner:
-            found.append(CheckpointDifference(None, now, ("added",)))
+            differences.append(CheckpointDifference(None, now, ("added",)))
             continue
         was = before[partner[j]]
         if changes := tuple(_changes(was, now, tolerance, negligible_flops)):
-            found.append(CheckpointDifference(was, now, changes))
+            differences.append(CheckpointDifference(was, now, changes))
     gone = set(range(len(before))) - set(partner.values())
-    found += [CheckpointDifference(before[i], None, ("removed",)) for i in sorted(gone)]
-    return tuple(found)
+    differences += [CheckpointDifference(before[i], None, ("removed",)) for i in sorted(gone)]
+    return tuple(differences)
 
 
 def finding_differences(
@@ -56,8 +54,8 @@ def finding_differences(
     partner = _assigned(scored)
     old = {*partner.values()}
     return (
-        tuple(each for j, each in enumerate(after) if j not in partner),
-        tuple(each for i, each in enumerate(before) if i not in old),
+        tuple(finding for j, finding in enumerate(after) if j not in partner),
+        tuple(finding for i, finding in enumerate(before) if i not in old),
     )
 
 
@@ -74,13 +72,13 @@ def _assigned(scored: Iterable[tuple[float, int, int, int]]) -> dict[int, int]:
     Args:
       scored: the score of a pair, how far its indices are apart, the earlier and the later index.
     """
-    found: dict[int, int] = {}
+    earlier_of: dict[int, int] = {}
     used: set[int] = set()
     for _, _, i, j in sorted(scored):
-        if i not in used and j not in found:
+        if i not in used and j not in earlier_of:
             used.add(i)
-            found[j] = i
-    return found
+            earlier_of[j] = i
+    return earlier_of
 
 
 def _paired(before: Sequence[Checkpoint], after: Sequence[Checkpoint]) -> dict[int, int]:

@@ -43,7 +43,7 @@ def diff(
     sides = _side(before, labels[0]), _side(after, labels[1])
     earlier, later = lines_of(before), lines_of(after)
     rows = matched(earlier, later, paired(earlier, later))
-    found, gone = finding_differences(before.findings, after.findings)
+    new, gone = finding_differences(before.findings, after.findings)
     whole = Difference(
         *sides,
         checkpoints=checkpoint_differences(
@@ -53,7 +53,7 @@ def diff(
             negligible_recompute(*(side.total_flops for side in sides)),
         ),
         inputs=input_differences(before, after),
-        found=found,
+        found=new,
         gone=gone,
         notes=tuple(_notes(before, after, sides)),
         tolerance=tolerance,
@@ -79,12 +79,7 @@ def _keeps_other(row: LineDifference) -> bool:
 
 
 def _differs(row: LineDifference, least_nbytes: float | None) -> bool:
-    """Return whether a line is a difference.
-
-    Args:
-      row: the line.
-      least_nbytes: by how much more its part of the peak must differ; None: the peaks are the same.
-    """
+    """`least_nbytes` is None where the peaks are the same."""
     if _keeps_other(row):
         return True
     return least_nbytes is not None and abs(row.peak_growth_nbytes) > least_nbytes
@@ -112,7 +107,6 @@ def _side(report: Report, label: str) -> DiffSide:
 
 
 def _notes(before: Report, after: Report, sides: tuple[DiffSide, DiffSide]) -> Iterator[str]:
-    """Yield what else the sides differ in, so that their figures may."""
     if before.target.mode != after.target.mode:
         yield f"a {before.target.mode} and a {after.target.mode}"
     if before.target.has_gradient != after.target.has_gradient:

@@ -16,34 +16,42 @@ class _Input:
     aval: Aval
 
 
+# What is the same: all of it, all but the name, all but the array.
+_KEYS: tuple[Callable[[_Input], Hashable], ...] = (
+    lambda value: value,
+    lambda value: (value.path is None, value.aval),
+    lambda value: value.path,
+)
+
+
 def input_differences(before: Report, after: Report) -> tuple[ValueDifference, ...]:
     """Return the arguments and constants that one backward pass reads and the other does not.
 
     Those of repeated layers are one row. What only has another name is the same.
     """
     earlier, later = _inputs(before), _inputs(after)
-    found = []
-    for key in (lambda each: each, _but_for_path, _but_for_aval):
-        found += _matched(earlier, later, key)
-    found += [
-        ValueDifference("added", count, None, None, each.path, None, each.aval)
-        for each, count in (+later).items()
+    differences = []
+    for key in _KEYS:
+        differences += _matched(earlier, later, key)
+    differences += [
+        ValueDifference("added", count, None, None, value.path, None, value.aval)
+        for value, count in (+later).items()
     ]
-    found += [
-        ValueDifference("removed", count, None, None, each.path, each.aval, None)
-        for each, count in (+earlier).items()
+    differences += [
+        ValueDifference("removed", count, None, None, value.path, value.aval, None)
+        for value, count in (+earlier).items()
     ]
-    return tuple(sorted(found, key=lambda value: -abs(value.growth_nbytes)))
+    return tuple(sorted(differences, key=lambda value: -abs(value.growth_nbytes)))
 
 
 def _inputs(report: Report) -> Counter[_Input]:
-    found: Counter[_Input] = Counter()
+    counts: Counter[_Input] = Counter()
     for residual in report.residuals:
         if isinstance(residual.origin, Argument):
-            found[_Input(pattern(residual.origin.path), residual.aval)] += 1
+            counts[_Input(pattern(residual.origin.path), residual.aval)] += 1
         elif isinstance(residual.origin, Constant):
-            found[_Input(None, residual.aval)] += 1
-    return found
+            counts[_Input(None, residual.aval)] += 1
+    return counts
 
 
 def _matched(
@@ -53,24 +61,18 @@ def _matched(
     theirs: dict[Hashable, list[_Input]] = defaultdict(list)
     for other in later:
         theirs[key(other)].append(other)
-    found = []
-    for each in earlier:
-        for other in theirs.get(key(each), ()):
-            count = min(earlier[each], later[other])
+    differences = []
+    for value in earlier:
+        for other in theirs.get(key(value), ()):
+            count = min(earlier[value], later[other])
             if count <= 0:
                 continue
-            earlier[each] -= count
+            earlier[value] -= count
             later[other] -= count
-            if each.aval.nbytes != other.aval.nbytes or each.aval.memory != other.aval.memory:
-                found.append(
-                    ValueDifference("changed", count, None, None, other.path, each.aval, other.aval)
+            if value.aval.nbytes != other.aval.nbytes or value.aval.memory != other.aval.memory:
+                differences.append(
+                    ValueDifference(
+                        "changed", count, None, None, other.path, value.aval, other.aval
+                    )
                 )
-    return found
-
-
-def _but_for_path(each: _Input) -> Hashable:
-    return each.path is None, each.aval
-
-
-def _but_for_aval(each: _Input) -> Hashable:
-    return each.path
+    return differences

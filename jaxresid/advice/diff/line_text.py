@@ -52,18 +52,18 @@ def likeness(one: str, other: str) -> float:
     if not ours or not theirs:
         return 0.0
     matcher = difflib.SequenceMatcher(None, ours, theirs, autojunk=False)
-    found = matcher.ratio()
+    ratio = matcher.ratio()
     longest = max((block.size for block in matcher.get_matching_blocks()), default=0)
     if longest >= _FEWEST_TOKENS:  # a part of a statement that is written in several lines
-        found = max(found, longest / min(len(ours), len(theirs)))
-    return _PARTLY * found
+        ratio = max(ratio, longest / min(len(ours), len(theirs)))
+    return _PARTLY * ratio
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def expression(line: str) -> str:
     """Return a text that is equal for lines that hold the same expression."""
-    found = _value(line)
-    return " ".join(_tokens(line)) if found is None else ast.dump(found)
+    value = _value(line)
+    return " ".join(_tokens(line)) if value is None else ast.dump(value)
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -81,11 +81,11 @@ def _shape(line: str) -> str:
 
 
 def _numbered(line: str, *, keeps_called: bool) -> str:
-    found = _value(line)
-    if found is None:
+    value = _value(line)
+    if value is None:
         return " ".join(_tokens(line))
     try:
-        return ast.dump(_Numbering(keeps_called=keeps_called).visit(copy.deepcopy(found)))
+        return ast.dump(_Numbering(keeps_called=keeps_called).visit(copy.deepcopy(value)))
     except RecursionError:
         return " ".join(_tokens(line))
 
@@ -100,8 +100,8 @@ class _Numbering(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         if not self._keeps_called:
             return self.generic_visit(node)
-        node.args = [self.visit(each) for each in node.args]
-        node.keywords = [self.visit(each) for each in node.keywords]
+        node.args = [self.visit(argument) for argument in node.args]
+        node.keywords = [self.visit(argument) for argument in node.keywords]
         if not isinstance(_root(node.func), ast.Name):
             node.func = self.visit(node.func)
         return node
@@ -166,15 +166,11 @@ def _closing(text: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _tokens(line: str) -> tuple[str, ...]:
-    """Return the words of a line, without comments."""
-    found: list[str] = []
+    words: list[str] = []
     try:
         for token in tokenize.generate_tokens(io.StringIO(line.strip()[:_LONGEST]).readline):
             if token.type not in _SKIPPED:
-                found.append(token.string)
+                words.append(token.string)
     except (tokenize.TokenError, SyntaxError):  # brackets are left open
         pass
-    return tuple(found)
-
-
-__all__ = ["RENAMED", "RESHAPED", "SAME", "abstracted", "expression", "likeness"]
+    return tuple(words)

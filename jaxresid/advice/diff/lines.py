@@ -7,18 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jaxresid.base.text.layer_paths import folded_scopes, scope_key
-from jaxresid.results import Aval, Computed, LiveValue, Location, Report, Residual, Source
+from jaxresid.results import Aval, Computed, LiveValue, Location, Report, Source
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What tells a residual from the others of its line, whatever the line is called.
-
-    Attributes:
-      primitive: what computes it.
-      name: its `checkpoint_name`, if any.
-      aval: its shape, dtype, memory and split.
-    """
+    """What tells a residual from the others of its line, whatever the line is called."""
 
     primitive: str
     name: str | None
@@ -34,8 +28,6 @@ class Line:
         library's function and module.
       scope: their module path, equal for repeated layers.
       modules: their module paths, repeated layers as one.
-      roles: how many residuals of each role it keeps.
-      live: its values that are live at the estimated peak.
       callers: the functions that call its own on the way from the target, and its own.
     """
 
@@ -48,17 +40,14 @@ class Line:
 
     @property
     def location(self) -> Location | None:
-        """The user's line; None where JAX recorded none."""
         return self.source.location
 
     @property
     def peak_nbytes(self) -> int:
-        """Bytes of its values that are live at the peak."""
         return sum(value.nbytes for value in self.live)
 
 
 def lines_of(report: Report) -> tuple[Line, ...]:
-    """Return the lines that keep something or have something live at the peak, in order."""
     sources: dict[object, Source] = {}
     roles: dict[object, Counter[Role]] = {}
     live: dict[object, list[LiveValue]] = {}
@@ -70,12 +59,15 @@ def lines_of(report: Report) -> tuple[Line, ...]:
         if key not in sources:
             sources[key], roles[key], live[key], callers[key] = source, Counter(), [], set()
             scopes[key] = {}
+            if source.location is not None:
+                callers[key].add(source.location.function)
         return key
 
     for residual in report.residuals:
         if isinstance(residual.origin, Computed):
             key = at(residual.origin.source)
-            roles[key][_role(residual, residual.origin)] += 1
+            role = Role(residual.origin.primitive, residual.origin.name, residual.aval)
+            roles[key][role] += 1
             scopes[key][residual.origin.scope] = None
             callers[key].update(frame.function for frame in residual.origin.stack)
     for value in report.peak.live if report.peak else ():
@@ -89,23 +81,14 @@ def lines_of(report: Report) -> tuple[Line, ...]:
             folded_scopes(scopes[key]) or sources[key].scope,  # that of what is live is folded
             roles[key],
             tuple(live[key]),
-            frozenset((*callers[key], *_functions([sources[key].location]))),
+            frozenset(callers[key]),
         )
         for key in ordered
     )
 
 
 def nbytes_of(roles: Iterable[tuple[Role, int]], memory: str) -> int:
-    """Return the bytes in one memory of residuals, given as roles with their counts."""
     return sum(role.aval.nbytes * count for role, count in roles if role.aval.memory == memory)
-
-
-def _role(residual: Residual, origin: Computed) -> Role:
-    return Role(origin.primitive, origin.name, residual.aval)
-
-
-def _functions(locations: Iterable[Location | None]) -> set[str]:
-    return {each.function for each in locations if each is not None}
 
 
 def _key(source: Source) -> object:

@@ -18,11 +18,7 @@ class _Row:
     """What becomes one `LineDifference`: a later line, or an earlier one that is gone.
 
     Attributes:
-      before: the earlier line; None where it is new.
-      after: the later line; None where it is gone.
       was: the residuals that it has now and had, wherever they were.
-      now: the residuals that it has.
-      values: those that differ.
     """
 
     before: Line | None = None
@@ -33,7 +29,6 @@ class _Row:
     values: list[ValueDifference] = field(default_factory=list)
 
     def difference(self) -> LineDifference:
-        """Return it as a value of the model."""
         either = self.after or self.before
         assert either is not None
         return LineDifference(
@@ -53,19 +48,11 @@ class _Row:
 def matched(
     before: Sequence[Line], after: Sequence[Line], pairs: Sequence[Pair]
 ) -> tuple[LineDifference, ...]:
-    """Return all lines of two reports with what they kept and keep, also those that are the same.
-
-    Args:
-      before: the lines of the earlier report.
-      after: those of the later one.
-      pairs: which of them are one.
-    """
+    """Return all lines of two reports, also those that are the same."""
     return _Matching(before, after, pairs).rows()
 
 
 class _Matching:
-    """The residuals that are not matched yet, and the rows that are known of."""
-
     def __init__(
         self, before: Sequence[Line], after: Sequence[Line], pairs: Sequence[Pair]
     ) -> None:
@@ -81,7 +68,6 @@ class _Matching:
         self._went: dict[int, Counter[int]] = defaultdict(Counter)
 
     def rows(self) -> tuple[LineDifference, ...]:
-        """Return the rows, having matched what can be matched; surest first."""
         sure = [pair for pair in self._pairs if pair.is_sure]
         for pair in self._pairs:
             self._match(pair.before, pair.after, _exactly)
@@ -134,16 +120,19 @@ class _Matching:
                     likely = relation(self._before[i], self._after[j])
                     if likely >= _RELATED:
                         scored.append((-likely, i, j, role))
-        for _, i, j, role in sorted(scored, key=lambda each: each[:3]):
+        for _, i, j, role in sorted(scored, key=lambda pair: pair[:3]):
             count = min(self._earlier[i][role], self._later[j][role])
             if count > 0:
                 self._take(i, role, j, role, count)
 
     def _put_rest(self) -> None:
-        """Put what is in no match where it was, or where it is."""
         for j, left in enumerate(self._later):
             for role, count in (+left).items():
-                self._rows[j].values.append(_added(role, count))
+                self._rows[j].values.append(
+                    ValueDifference(
+                        "added", count, role.primitive, role.name, None, None, role.aval
+                    )
+                )
         for i, line in enumerate(self._before):
             row = self._row_of.get(i)
             rest = +self._earlier[i]
@@ -153,7 +142,10 @@ class _Matching:
                 row = self._row_of[i] = _Row(before=line)
             row.peak_before_nbytes += line.peak_nbytes
             row.was += rest
-            row.values += [_removed(role, count) for role, count in rest.items()]
+            row.values += [
+                ValueDifference("removed", count, role.primitive, role.name, None, role.aval, None)
+                for role, count in rest.items()
+            ]
 
     def _all_rows(self) -> Iterator[_Row]:
         yield from self._rows
@@ -175,11 +167,3 @@ def _but_for_primitive(role: Role) -> Hashable:
 
 def _but_for_dtype(role: Role) -> Hashable:
     return role.primitive, role.name
-
-
-def _added(role: Role, count: int) -> ValueDifference:
-    return ValueDifference("added", count, role.primitive, role.name, None, None, role.aval)
-
-
-def _removed(role: Role, count: int) -> ValueDifference:
-    return ValueDifference("removed", count, role.primitive, role.name, None, role.aval, None)

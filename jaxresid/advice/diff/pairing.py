@@ -25,8 +25,6 @@ class Pair:
     """A line of the earlier report and the line that it is in the later one, by index.
 
     Attributes:
-      before: the index of the earlier line.
-      after: the index of the later line.
       is_sure: whether both compute the same, names of variables aside.
     """
 
@@ -37,13 +35,14 @@ class Pair:
 
 def paired(before: Sequence[Line], after: Sequence[Line]) -> tuple[Pair, ...]:
     """Return the pairs of lines of two reports, each line in at most one."""
-    found = _unchanged(before, after)
-    used_before = {pair.before for pair in found}
-    used_after = {pair.after for pair in found}
+    pairs = _unchanged(before, after)
+    used_before = {pair.before for pair in pairs}
+    used_after = {pair.after for pair in pairs}
     scored = []
     for i, j in _candidates(before, after, used_before, used_after):
         one, other = before[i], after[j]
-        text, roles, in_same = text_likeness(one, other), _common(one, other), _together(one, other)
+        text, roles = text_likeness(one, other), _common(one, other)
+        in_same = bool(_functions(one) & _functions(other))
         if text < _ENOUGH_TEXT and not (in_same and roles >= _ENOUGH_ROLES):
             continue
         score = _TEXT * text + _ROLES * roles + _FUNCTION * in_same
@@ -53,8 +52,8 @@ def paired(before: Sequence[Line], after: Sequence[Line]) -> tuple[Pair, ...]:
         if i not in used_before and j not in used_after:
             used_before.add(i)
             used_after.add(j)
-            found.append(Pair(i, j, is_sure))
-    return tuple(found)
+            pairs.append(Pair(i, j, is_sure))
+    return tuple(pairs)
 
 
 def relation(one: Line, other: Line) -> float:
@@ -84,34 +83,33 @@ def _unchanged(before: Sequence[Line], after: Sequence[Line]) -> list[Pair]:
     ours, theirs = _index(before, _unchanged_keys), _index(after, _unchanged_keys)
     return [
         Pair(i, j, True)
-        for key, found in ours.items()
-        if len(found) == len(theirs.get(key, ()))
-        for i, j in zip(found, theirs[key], strict=True)
+        for key, indices in ours.items()
+        if len(indices) == len(theirs.get(key, ()))
+        for i, j in zip(indices, theirs[key], strict=True)
     ]
 
 
 def _candidates(
     before: Sequence[Line], after: Sequence[Line], used_before: set[int], used_after: set[int]
 ) -> set[tuple[int, int]]:
-    """Return the pairs that may be one line: of a function, of a text, or with a role in common."""
-    found: set[tuple[int, int]] = set()
+    candidates: set[tuple[int, int]] = set()
     for keys in (_texts, _functions, _roles):
         theirs = _index(after, keys)
         for i, line in enumerate(before):
             if i not in used_before:
                 for key in keys(line):
-                    found.update((i, j) for j in theirs.get(key, ()) if j not in used_after)
-    return found
+                    candidates.update((i, j) for j in theirs.get(key, ()) if j not in used_after)
+    return candidates
 
 
 def _index(
     lines: Sequence[Line], keys: Callable[[Line], set[Hashable]]
 ) -> Mapping[Hashable, list[int]]:
-    found: dict[Hashable, list[int]] = defaultdict(list)
+    by_key: dict[Hashable, list[int]] = defaultdict(list)
     for i, line in enumerate(lines):
         for key in keys(line):
-            found[key].append(i)
-    return found
+            by_key[key].append(i)
+    return by_key
 
 
 def _unchanged_keys(line: Line) -> set[Hashable]:
@@ -137,13 +135,8 @@ def _outside(line: Line) -> tuple[str | None, str]:
 
 
 def _common(one: Line, other: Line) -> float:
-    """Return the share of the residuals of two lines that have the same role, from 0 to 1."""
     every = sum((one.roles | other.roles).values())
     return sum((one.roles & other.roles).values()) / every if every else 1.0
-
-
-def _together(one: Line, other: Line) -> bool:
-    return bool(_functions(one) & _functions(other))
 
 
 def _file(line: Line) -> str | None:

@@ -32,7 +32,6 @@ def oom_buffers(
     """Return the buffers in a user's terms, equal ones as one, and how many bytes were matched.
 
     Args:
-      buffers: the buffers that a log lists.
       report: the report of the function that ran out of memory; None where it is not known, and
         nothing is matched.
     """
@@ -44,13 +43,13 @@ def oom_buffers(
         role = _role(buffer.op_name) if row.kind != "argument" else ""
         stacked = role == "forward" and _has_after(_LOOP, _UPDATE, buffer.op_name)
         groups[role, stacked].append(row)
-    found = [
+    in_user_terms = [
         _buffer(row, role, stacked)
         for (role, stacked), group in groups.items()
         for row in fold(group)
     ]
     nbytes = None if report is None else sum(r.nbytes for r in rows if is_accounted_for(r))
-    return tuple(sorted(found, key=lambda row: -row.nbytes)), nbytes
+    return tuple(sorted(in_user_terms, key=lambda row: -row.nbytes)), nbytes
 
 
 def _buffer(row: CompiledBuffer, role: OomRole, stacked: bool) -> OomBuffer:
@@ -77,7 +76,6 @@ def _has_after(first: re.Pattern[str], then: re.Pattern[str], op_name: str) -> b
 
 
 def _role(op_name: str) -> OomRole:
-    """Return which pass an operation is of, by its name."""
     if _RECOMPUTE.search(op_name) or _has_after(_CHECKPOINT, _BACKWARD, op_name):
         return "recompute"
     if _BACKWARD.search(op_name):
@@ -86,7 +84,6 @@ def _role(op_name: str) -> OomRole:
 
 
 def _files(residuals: Iterable[Residual]) -> frozenset[str]:
-    """Return the files that the lines of residuals are in."""
     places = (
         place
         for residual in residuals

@@ -28,13 +28,7 @@ _PADDED, _MOSTLY_PADDED = 0.2, 0.5
 def cause_of(
     failure: Failure, parts: OomParts, buffers: Sequence[OomBuffer]
 ) -> tuple[OomCause, bool]:
-    """Return what filled the memory, and whether the figures leave no other cause.
-
-    Args:
-      failure: what the log says.
-      parts: what the program's memory is made of.
-      buffers: its largest buffers.
-    """
+    """Return what filled the memory, and whether the figures leave no other cause."""
     if failure.memory != "device":
         return failure.memory, True
     if failure.before_start:
@@ -51,8 +45,8 @@ def cause_of(
     size = _of_size(failure, parts, buffers)
     largest = max((n for n in (need, asked) if n is not None), default=None)
     if largest is None:
-        known = bool(buffers) or parts.temp_nbytes is not None
-        return (size, size == "padding") if known else ("unknown", False)
+        has_figures = bool(buffers) or parts.temp_nbytes is not None
+        return (size, size == "padding") if has_figures else ("unknown", False)
     if (ceiling is not None and largest > ceiling) or largest > _IMPOSSIBLE_NBYTES:
         return size, True
     smallest = failure.rematerialized
@@ -68,7 +62,6 @@ def cause_of(
 
 
 def _without_room(failure: Failure) -> OomCause:
-    """Return the cause where an allocator says how much was free and how much was asked for."""
     pool, asked = failure.pool, failure.requested_nbytes
     free = pool.free_nbytes or 0
     return "held" if asked is None or free < asked else "fragmentation"
@@ -84,7 +77,6 @@ def _is_in_pieces(failure: Failure, asked: int) -> bool:
 
 
 def _without_ceiling(failure: Failure, largest: int, size: OomCause) -> tuple[OomCause, bool]:
-    """Return the cause where a log does not say how much a program can have."""
     used = failure.pool.used_fraction
     if used is not None and used <= _EMPTY_FRACTION:
         return size, True
@@ -99,7 +91,6 @@ def _without_ceiling(failure: Failure, largest: int, size: OomCause) -> tuple[Oo
 
 
 def _of_size(failure: Failure, parts: OomParts, buffers: Sequence[OomBuffer]) -> OomCause:
-    """Return what a program that is too large is made of."""
     need, ceiling = failure.required_nbytes, failure.capacity_nbytes or failure.pool.limit_nbytes
     whole = need or sum(buffer.nbytes for buffer in buffers) or parts.temp_nbytes or 0
     padding = padding_of(parts, buffers)

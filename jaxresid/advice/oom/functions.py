@@ -17,9 +17,6 @@ def named_function(function: UserFunction | None) -> str:
 
     Its file is the one here whose path has most of the last parts of that in the log; where there
     is none, its name alone.
-
-    Args:
-      function: what the traceback names; None where it names nothing of the user's.
     """
     if function is None:
         return ""
@@ -33,7 +30,6 @@ def named_function(function: UserFunction | None) -> str:
 
 
 def _defines(file: Path, name: str) -> bool:
-    """Return whether a module has a name, as far as that can be told without running it."""
     try:
         body = ast.parse(file.read_bytes()).body
     except (OSError, SyntaxError, ValueError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,15 +12,14 @@ from jaxresid.advice.oom.buffers import oom_buffers
 from jaxresid.advice.oom.causes import cause_of, padding_of
 from jaxresid.advice.oom.files import lines_of
 from jaxresid.advice.oom.functions import named_function
-from jaxresid.advice.oom.ways import Names, mitigations
+from jaxresid.advice.oom.ways import DUMP, Names, mitigations
 from jaxresid.base.errors import JaxresidError
-from jaxresid.results import Mitigation, OomBuffer, OomOther, OomParts, OomReport, OomTrace, Report
+from jaxresid.results import OomOther, OomReport, OomTrace, Report
 from jaxresid.xla.logs.dumps import read_dump
 from jaxresid.xla.logs.failure import Failure
 from jaxresid.xla.logs.reading import read_log
 from jaxresid.xla.logs.where import place_of
 
-_DUMP = Mitigation("dump", "XLA_FLAGS=--xla_dump_to=DUMP python train.py; jaxresid oom DUMP")
 _LINES = 8  # of the trace
 
 
@@ -29,9 +28,6 @@ class Evidence:
     """What was read of a log or a dump.
 
     Attributes:
-      failures: the lacks of memory, the one that says most first.
-      from_dump: whether it was a dump.
-      notes: what restricts the reading.
       hints: lines that speak of memory, where no lack of it is told of that is known.
     """
 
@@ -42,12 +38,10 @@ class Evidence:
 
     @property
     def place(self) -> str:
-        """The place that the figures or the log name; '' where they name none."""
         return place_of(self.failures[0]) if self.failures else ""
 
     @property
     def platform(self) -> str:
-        """Whose text it is, `tpu`; '' where that cannot be told."""
         return self.failures[0].platform if self.failures else ""
 
 
@@ -71,11 +65,6 @@ def oom(log: str | Path | Iterable[str], report: Report | None = None) -> OomRep
 
 
 def evidence_of_path(path: Path) -> Evidence:
-    """Return what a file with a log, or a folder with a dump, says.
-
-    Raises:
-      JaxresidError: As `oom`.
-    """
     if path.is_dir():
         return _of_dump(path)
     with contextlib.closing(lines_of(path)) as lines:
@@ -83,11 +72,6 @@ def evidence_of_path(path: Path) -> Evidence:
 
 
 def _of_dump(folder: Path) -> Evidence:
-    """Return what a dump says of the program in it that needs most.
-
-    Raises:
-      JaxresidError: As `oom`.
-    """
     try:
         failure, count = read_dump(folder)
     except OSError as e:
@@ -104,11 +88,6 @@ def _of_dump(folder: Path) -> Evidence:
 
 
 def evidence_of_lines(lines: Iterable[str]) -> Evidence:
-    """Return what the lines of a log say.
-
-    Args:
-      lines: the lines; they are read once, and a log of any length fits.
-    """
     log = read_log(lines)
     notes = [*log.notes]
     if not log.failures and log.not_failures:
@@ -125,16 +104,16 @@ def reported(
     """Return the report of the lack of memory that says most.
 
     Args:
-      evidence: what a log or a dump says.
-      report: as in `oom`.
       names: what commands are written with; None: what the log and the report name.
     """
     if not evidence.failures:
-        ways = (_DUMP,) if evidence.hints else ()
+        ways = (DUMP,) if evidence.hints else ()
         return OomReport("unknown", ways=ways, hints=evidence.hints, notes=evidence.notes)
     failure, *others = evidence.failures
     buffers, matched_nbytes = oom_buffers(failure.buffers, report)
     parts = failure.parts
+    has_padding = parts.padding_nbytes is not None or any(b.shape for b in buffers)
+    padding_nbytes = padding_of(parts, buffers) if has_padding else None
     cause, is_certain = cause_of(failure, parts, buffers)
     on = evidence.place
     function = named_function(failure.function)
@@ -157,7 +136,7 @@ def reported(
         requested_nbytes=failure.requested_nbytes,
         rematerialized_nbytes=None if smallest is None else smallest.nbytes,
         rematerialization_limit_nbytes=None if smallest is None else smallest.limit_nbytes,
-        parts=replace(parts, padding_nbytes=_padding(parts, buffers)),
+        parts=replace(parts, padding_nbytes=padding_nbytes),
         pool=failure.pool,
         buffers=buffers,
         matched_nbytes=matched_nbytes,
@@ -177,7 +156,6 @@ def reported(
 
 
 def _trace(report: Report) -> OomTrace:
-    """Return what a report says of the memory of its program."""
     peak = report.peak
     return OomTrace(
         report.place.name,
@@ -189,8 +167,3 @@ def _trace(report: Report) -> OomTrace:
         report.totals.computed_nbytes,
         live_by_line(report)[:_LINES],
     )
-
-
-def _padding(parts: OomParts, buffers: Sequence[OomBuffer]) -> int | None:
-    known = parts.padding_nbytes is not None or any(b.shape for b in buffers)
-    return padding_of(parts, buffers) if known else None

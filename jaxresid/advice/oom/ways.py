@@ -17,6 +17,7 @@ _MOST_FRACTION = 0.95
 # What CUDA's libraries need beside JAX is less than this part of a GPU.
 _LIBRARIES_FRACTION = 0.1
 _HOST_LIMIT = "XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"
+DUMP = Mitigation("dump", "XLA_FLAGS=--xla_dump_to=DUMP python train.py; jaxresid oom DUMP")
 _SUM = "print(sum(x.nbytes for x in jax.live_arrays()))"
 _SMI = "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv"
 
@@ -53,39 +54,25 @@ def mitigations(
     """Return what to try, in order: only what the figures of the log speak for.
 
     Args:
-      cause: what filled the memory.
-      failure: what the log says.
-      parts: what the program's memory is made of.
-      buffers: its largest buffers.
-      names: what the commands are written with.
       from_dump: whether all this was read from a dump, so that another tells nothing new.
       report: the report of the target; None where it is not known.
     """
     return tuple(_Ways(failure, parts, buffers, names, from_dump, report).of(cause))
 
 
+@dataclass(frozen=True, slots=True)
 class _Ways:
-    def __init__(
-        self,
-        failure: Failure,
-        parts: OomParts,
-        buffers: Sequence[OomBuffer],
-        names: Names,
-        from_dump: bool,
-        report: Report | None,
-    ) -> None:
-        self._failure = failure
-        self._parts = parts
-        self._buffers = buffers
-        self._names = names
-        self._from_dump = from_dump
-        self._report = report
+    failure: Failure
+    parts: OomParts
+    buffers: Sequence[OomBuffer]
+    names: Names
+    from_dump: bool
+    report: Report | None
 
     def of(self, cause: OomCause) -> Iterator[Mitigation]:
-        """Yield the ways out of a lack of memory with this cause."""
         if cause == "padding":
-            nbytes = self._parts.padding_nbytes or sum(b.padding_nbytes for b in self._buffers)
-            yield Mitigation("shapes", self._jaxresid("compile", self._names.target), nbytes)
+            nbytes = self.parts.padding_nbytes or sum(b.padding_nbytes for b in self.buffers)
+            yield Mitigation("shapes", self._jaxresid("compile", self.names.target), nbytes)
             yield from self._smaller()
         elif cause in ("temporaries", "too-large"):
             yield from self._smaller()
@@ -108,123 +95,112 @@ class _Ways:
         elif cause == "pinned-host":
             limit = f"{_HOST_LIMIT}={self._host_limit()}"
             yield Mitigation(
-                "host-limit", f"{limit} python train.py", self._failure.requested_nbytes
+                "host-limit", f"{limit} python train.py", self.failure.requested_nbytes
             )
-        elif not self._from_dump:
-            yield self._dump()
+        elif not self.from_dump:
+            yield DUMP
 
     def _smaller(self) -> Iterator[Mitigation]:
         yield from self._listing()
         yield from self._finding()
         yield from self._donation()
         if self._differentiates() is not False:
-            yield from self._planned("plan", self._names.target, self._parts.temp_nbytes)
-        yield from self._planned("batch", self._names.batched)
-        yield from self._planned("shard", self._names.split)
-        if self._lists_nothing() and self._report is None:
-            yield self._dump()
+            yield from self._planned("plan", self.names.target, self.parts.temp_nbytes)
+        yield from self._planned("batch", self.names.batched)
+        yield from self._planned("shard", self.names.split)
+        if self._lists_nothing() and self.report is None:
+            yield DUMP
 
     def _arguments(self, cause: OomCause) -> Iterator[Mitigation]:
-        parts = self._parts
+        parts = self.parts
         if cause == "outputs":
             yield from self._listing()
         yield from self._donation()
         nbytes = parts.argument_nbytes if cause == "arguments" else parts.output_nbytes
-        yield from self._planned("shard", self._names.split, nbytes)
+        yield from self._planned("shard", self.names.split, nbytes)
         if cause == "arguments" and self._differentiates() is not False:
-            yield from self._planned("state", self._names.target, nbytes)
-        if self._lists_nothing() and self._report is None:
-            yield self._dump()
+            yield from self._planned("state", self.names.target, nbytes)
+        if self._lists_nothing() and self.report is None:
+            yield DUMP
 
     def _listing(self) -> Iterator[Mitigation]:
         """Yield where the buffers are listed; the estimate of a report has their lines already."""
-        has_lines = self._report is not None and self._report.peak is not None
+        has_lines = self.report is not None and self.report.peak is not None
         if self._lists_nothing() and not has_lines:
-            yield Mitigation("list-buffers", self._jaxresid("compile", self._names.target))
+            yield Mitigation("list-buffers", self._jaxresid("compile", self.names.target))
 
     def _lists_nothing(self) -> bool:
-        return not self._buffers and not self._from_dump
+        return not self.buffers and not self.from_dump
 
     def _finding(self) -> Iterator[Mitigation]:
-        """Yield what the report proposes, where that lowers the estimated peak by much."""
-        peak = None if self._report is None else self._report.peak
-        if self._report is None or peak is None:
+        peak = None if self.report is None else self.report.peak
+        if self.report is None or peak is None:
             return
-        saved = max(map(_saved, self._report.findings), default=0)
+        saved = max(map(_saved, self.report.findings), default=0)
         if saved >= _MUCH * peak.nbytes:
-            yield Mitigation("finding", self._jaxresid("check", self._names.target), saved)
+            yield Mitigation("finding", self._jaxresid("check", self.names.target), saved)
 
     def _donation(self) -> Iterator[Mitigation]:
-        """Yield that outputs could take over arguments, where that would save much."""
-        parts, need = self._parts, self._failure.required_nbytes or 0
-        given = min(parts.output_nbytes or 0, parts.argument_nbytes or 0)
-        if given and given >= _MUCH * need:
-            yield from self._planned("donate", self._names.target, given)
+        parts, need = self.parts, self.failure.required_nbytes or 0
+        donated = min(parts.output_nbytes or 0, parts.argument_nbytes or 0)
+        if donated and donated >= _MUCH * need:
+            yield from self._planned("donate", self.names.target, donated)
 
     def _held(self) -> Iterator[Mitigation]:
-        is_gpu = self._failure.platform == "gpu"
+        is_gpu = self.failure.platform == "gpu"
         if is_gpu:
             yield Mitigation("other-program", _SMI)
-        held = self._failure.pool.in_use_nbytes
+        held = self.failure.pool.in_use_nbytes
         yield Mitigation("live-arrays", _SUM, held)
         if is_gpu and self._can_grow():
             yield Mitigation("fraction", _with_fraction(_MOST_FRACTION))
 
     def _in_pieces(self) -> Iterator[Mitigation]:
-        if self._failure.platform == "gpu":
+        if self.failure.platform == "gpu":
             yield Mitigation("allocator", "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async python train.py")
             if self._can_grow():
                 yield Mitigation("fraction", _with_fraction(_MOST_FRACTION))
-        yield Mitigation("live-arrays", _SUM, self._failure.pool.in_use_nbytes)
+        yield Mitigation("live-arrays", _SUM, self.failure.pool.in_use_nbytes)
 
     def _can_grow(self) -> bool:
-        """Return whether JAX might be given more of the GPU than it had."""
-        pool = self._failure.pool
+        pool = self.failure.pool
         if pool.limit_nbytes is None or pool.device_nbytes is None:
             return True
         return pool.limit_nbytes < _MOST_FRACTION * pool.device_nbytes
 
     def _less(self) -> float:
-        pool = self._failure.pool
+        pool = self.failure.pool
         if not pool.limit_nbytes or not pool.device_nbytes:
             return 0.75 - _LIBRARIES_FRACTION
         taken = pool.limit_nbytes / pool.device_nbytes
         return max(round(taken - _LIBRARIES_FRACTION, 2), 0.1)
 
     def _differentiates(self) -> bool | None:
-        """Return whether the program takes gradients; None where nothing says."""
-        if self._report is not None and not self._report.target.has_gradient:
+        if self.report is not None and not self.report.target.has_gradient:
             return False
-        names = [buffer.op_name for buffer in self._failure.buffers if buffer.op_name]
-        return any(buffer.role for buffer in self._buffers) if names else None
-
-    def _dump(self) -> Mitigation:
-        return Mitigation("dump", "XLA_FLAGS=--xla_dump_to=DUMP python train.py; jaxresid oom DUMP")
+        names = [buffer.op_name for buffer in self.failure.buffers if buffer.op_name]
+        return any(buffer.role for buffer in self.buffers) if names else None
 
     def _host_limit(self) -> int:
         """Return a limit in GB that is above JAX's own, 64, and has room for what was asked for."""
-        asked = self._failure.requested_nbytes or 0
+        asked = self.failure.requested_nbytes or 0
         return max(128, 1 << (2 * asked // 10**9).bit_length())
 
     def _jaxresid(self, command: str, target: str) -> str:
-        return f"jaxresid {command} {target} --on {self._names.place}"
+        return f"jaxresid {command} {target} --on {self.names.place}"
 
     def _planned(
         self, kind: WayOutKind, target: str | None, nbytes: int | None = None
     ) -> Iterator[Mitigation]:
-        """Yield the plan of a target, where it has such inputs and something to fit into.
-
-        Without a size in the log that is the memory of the place.
-        """
-        capacity = self._failure.capacity_nbytes or self._failure.pool.limit_nbytes
-        if target is None or (capacity is None and self._names.place == "cpu"):
+        """Without a size in the log the plan is for the memory of the place."""
+        capacity = self.failure.capacity_nbytes or self.failure.pool.limit_nbytes
+        if target is None or (capacity is None and self.names.place == "cpu"):
             return
         budget = "" if capacity is None else f" --budget {int(capacity / _GIB * 100) / 100:g}GiB"
         yield Mitigation(kind, self._jaxresid("plan", target) + budget, nbytes)
 
 
 def _saved(finding: Finding) -> int:
-    """Return by how much the change that a finding proposes lowers the estimated peak."""
     before, after = (finding.measured.get(f"peak_{name}nbytes") for name in ("before_", ""))
     return before - after if isinstance(before, int) and isinstance(after, int) else 0
 

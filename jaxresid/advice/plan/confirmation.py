@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
-from jaxresid.advice.compile.ahead_of_time import CompileSettings, PolicyProgram
+from jaxresid.advice.compile.ahead_of_time import CompileSettings
 from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
+from jaxresid.advice.compile.rows import PolicyProgram
 from jaxresid.advice.plan.drafts import Draft, Drafts
 from jaxresid.advice.plan.search.combinations import Combination, TracedVariant
 from jaxresid.advice.plan.search.options import Option

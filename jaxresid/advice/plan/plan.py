@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jaxresid.advice.compare.policy_targets import remarks
-from jaxresid.advice.compile.ahead_of_time import CompileSettings, warnings_of
+from jaxresid.advice.compile.ahead_of_time import cached_settings, warnings_of
 from jaxresid.advice.compile.limited import LimitedCompiles
 from jaxresid.advice.plan.confirmation import Confirmation, compiles_for
 from jaxresid.advice.plan.drafts import Draft, Drafts
@@ -32,7 +32,6 @@ from jaxresid.inspector.memory.compilers import has_estimate
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.results import Lifetimes, LowerBound, Plan, answer
 from jaxresid.xla.places import Place, memory_of, why_unavailable
-from jaxresid.xla.processes.cache import CompileCache, default_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ def terms(
     if compiles is not None and (reason := why_unavailable(place)) is not None:
         raise InputsError(reason)
     if compiles is None and not has_estimate(place):
-        settings = CompileSettings(cache=CompileCache(default_directory()))
+        settings = cached_settings()
         compiles = compiles_for(place, settings, progress=progress)
     said = []
     room = place.memory_nbytes

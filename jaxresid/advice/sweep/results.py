@@ -29,9 +29,7 @@ class Results:
     """A results file that only this process writes, made by `open`.
 
     Attributes:
-      path: The path of the file.
       rows: The rows that were in it, by key; of several rows with one key, the last.
-      warnings: What was wrong with it.
     """
 
     path: str
@@ -108,14 +106,14 @@ def _read(descriptor: int, path: str) -> tuple[dict[str, SweepRow], tuple[str, .
         is_ours = compact.startswith(_START) or _START.startswith(compact)
     else:
         is_ours, lines = not tail, [*lines, tail]
-    found = {number: row_of(line) for number, line in enumerate(lines, 1) if line.strip()}
-    if not any(found.values()) and (found or not is_ours):
+    by_number = {number: row_of(line) for number, line in enumerate(lines, 1) if line.strip()}
+    if not any(by_number.values()) and (by_number or not is_ours):
         raise JaxresidError(
             f"{path} contains something other than the results of a sweep, and was left as it is;"
             " choose another file with --results"
         )
     warnings = []
-    unread = [str(number) for number, row in found.items() if row is None]
+    unread = [str(number) for number, row in by_number.items() if row is None]
     if unread:
         which = f"line {unread[0]}" if len(unread) == 1 else f"lines {', '.join(unread)}"
         warnings.append(f"{path}: {which} cannot be read as a result; skipped")
@@ -127,7 +125,7 @@ def _read(descriptor: int, path: str) -> tuple[dict[str, SweepRow], tuple[str, .
             os.write(descriptor, b"\n")
     except OSError as e:
         raise _unwritable(path, e) from e
-    rows = [row for row in found.values() if row is not None]
+    rows = [row for row in by_number.values() if row is not None]
     return {row.key: row for row in rows}, tuple(warnings)
 
 

@@ -3,74 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from jaxresid import jax_compat
-from jaxresid._version import __version__
-from jaxresid.advice.compare.compare import ComparisonTable, place_text
-from jaxresid.advice.compare.policies import (
-    NONE,
-    WRITTEN,
-    canonical_policy,
-    is_reference,
-    load_policy,
-    unknown_policy_error,
-)
-from jaxresid.advice.compare.policy_targets import PolicyTarget, policy_target
-from jaxresid.advice.compile.ahead_of_time import (
-    CompileSettings,
-    PolicyProgram,
-    compile_job,
-    compiled_row,
-    places_of,
-    settings,
-)
+from jaxresid.advice.compare.table import place_text
+from jaxresid.advice.compile.ahead_of_time import CompileSettings, places_of, settings
 from jaxresid.advice.sweep.results import Results
-from jaxresid.base.errors import InputsError, JaxresidError, summary
+from jaxresid.advice.sweep.run import POLICIES, Grid, SweepRun, Trace
+from jaxresid.base.errors import InputsError
 from jaxresid.base.option_types import Mode
-from jaxresid.base.progress import Progress, Stage
+from jaxresid.base.progress import Progress
 from jaxresid.inspector.call.question import Question, in_two_calls, size_name
-from jaxresid.inspector.memory.compilers import place_info
 from jaxresid.inspector.report import subject
-from jaxresid.inspector.subject.base import Subject, gc_paused
-from jaxresid.inspector.trace.lowering import lowered
-from jaxresid.inspector.variants.candidates import candidates
-from jaxresid.inspector.variants.choices import Choice, Variant, Variants
-from jaxresid.results import Sweep, SweepRow
-from jaxresid.xla.job import Compilation, Job, LoweredModule
-from jaxresid.xla.places import Place, why_unavailable
-from jaxresid.xla.processes.cache import key
-from jaxresid.xla.processes.pool import compile_jobs
-
-POLICIES = (
-    *(NONE, WRITTEN),
-    *("dots_saveable", "dots_with_no_batch_dims_saveable", "nothing_saveable"),
-)
-Trace = Callable[[int | None], Subject]
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """The grid of a sweep: every combination of these is compiled.
-
-    Attributes:
-      on: The places.
-      policies: `none`, `as-written`, names as a comparison prints them, or `module:policy`.
-      batches: The batch sizes; empty means the inputs as they are.
-      at: Where the policies go, as for `compare`.
-      size_name: What the batch sizes are the sizes of: `batch`, `context`.
-    """
-
-    on: tuple[Place, ...]
-    policies: tuple[str, ...] = POLICIES
-    batches: tuple[int, ...] = ()
-    at: str | None = None
-    size_name: str = "batch"
+from jaxresid.inspector.subject.base import Subject
+from jaxresid.results import Sweep
+from jaxresid.xla.places import Place
 
 
 @in_two_calls
@@ -118,12 +67,7 @@ def sweep(
       workers: How many compiles run at once.
       executor: What runs the compiles instead of processes on this machine.
       cache: Whether results are looked up in the cache and kept there.
-      argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
-      has_aux: Whether `fun` returns `(output, auxiliary data)`, as for `jaxresid.inspect`.
-      mode: Whether `fun` is a loss or a program as it is, as for `jaxresid.inspect`.
-      mesh: The mesh that the program is split over, as for `jaxresid.inspect`.
-      trips: How often while loops run whose number of trips the program decides, for the FLOPs, as
-        for `jaxresid.inspect`.
+      argnums, has_aux, mode, mesh, trips: As for `jaxresid.inspect`.
 
     Returns:
       A function of the arguments of `fun`, or of the function that makes them, that returns a
@@ -183,17 +127,9 @@ def swept(
     results: Results | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
-    """Run a sweep and return its rows in the order of the grid, as `sweep` does.
-
-    Args:
-      trace: Traces the function at a batch size; None means with its inputs as they are.
-      grid: What to combine.
-      settings: How to compile.
-      results: The results file to continue from and to append to; None means no file.
-      progress: Called with a text that says what is being done.
-    """
-    run = _SweepRun(trace, grid, settings, results, progress or (lambda _: None))
-    found = {(r.on, r.policy, r.batch): r for r in run.rows()}
+    """Run a sweep and return its rows in the order of the grid, as `sweep` does."""
+    run = SweepRun(trace, grid, settings, results, progress or (lambda _: None))
+    by_cell = {(r.on, r.policy, r.batch): r for r in run.rows()}
     assert run.subject is not None
     assert run.policy_target is not None
     batches: tuple[int | None, ...] = grid.batches or (None,)
@@ -203,249 +139,14 @@ def swept(
         target=run.subject.target,
         jax=run.subject.jax,
         at=run.policy_target.at,
-        places=tuple(place_text(each) for each in run.policy_target.places),
+        places=tuple(place_text(place) for place in run.policy_target.places),
         policies=run.policies,
         batches=grid.batches,
         on=tuple(map(run.subject.info_of, run.on)),
-        rows=tuple(found[each] for each in ordered if each in found),
+        rows=tuple(by_cell[place] for place in ordered if place in by_cell),
         mesh=run.subject.mesh,
         size_name=grid.size_name,
         warnings=tuple(
             dict.fromkeys((*run.warnings, *(results.warnings if results else ()), *cache))
         ),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _PendingRow:
-    """A compile that was handed over, and the row that its result completes."""
-
-    row: SweepRow
-    program: PolicyProgram
-    place: Place
-    devices: int
-
-
-@dataclass(frozen=True, slots=True)
-class _SizedJobs:
-    """Jobs as they are made, with the most that there can be, for the progress."""
-
-    jobs: Iterator[Job]
-    size: int
-
-    def __iter__(self) -> Iterator[Job]:
-        return self.jobs
-
-    def __length_hint__(self) -> int:
-        return self.size
-
-
-class _SweepRun:
-    """One sweep, in which programs are traced and lowered one by one while others compile."""
-
-    def __init__(
-        self,
-        trace: Trace,
-        grid: Grid,
-        settings: CompileSettings,
-        results: Results | None,
-        progress: Progress,
-    ) -> None:
-        self.on = grid.on
-        self.policies = tuple(dict.fromkeys(map(canonical_policy, grid.policies)))
-        self._loaded = {p: load_policy(p)[1] for p in self.policies if is_reference(p)}
-        self.subject: Subject | None = None
-        self.policy_target: PolicyTarget | None = None
-        self.warnings: list[str] = []
-        self._trace = trace
-        self._grid = grid
-        self._settings = settings
-        self._results = results
-        self._progress = progress
-        self._pending: dict[int, _PendingRow] = {}
-        self._ready: list[SweepRow] = []  # what needs no compile
-        self._failures: list[tuple[int | None, JaxresidError]] = []
-        self._total = len(self.on) * len(self.policies) * max(1, len(grid.batches))
-
-    def rows(self) -> Iterator[SweepRow]:
-        """Yield the results as they become known.
-
-        Raises:
-          JaxresidError: As `sweep`.
-        """
-        settings = self._settings
-        done = compile_jobs(
-            _SizedJobs(self._jobs(), self._total),
-            executor=settings.executor,
-            workers=settings.workers,
-            cache=settings.cache,
-            progress=self._progress,
-        )
-        # Left early, it ends the compiles that run.
-        with contextlib.closing(done):
-            for number, compilation in done:
-                yield from self._ready_rows()
-                yield self._record(self._complete(self._pending.pop(number), compilation))
-        yield from self._ready_rows()
-
-    def _ready_rows(self) -> Iterator[SweepRow]:
-        while self._ready:
-            yield self._record(self._ready.pop(0))
-
-    def _record(self, row: SweepRow) -> SweepRow:
-        if self._results is not None and not row.resumed:
-            self._results.append(row)
-        return row
-
-    def _complete(self, pending: _PendingRow, compilation: Compilation) -> SweepRow:
-        found = compiled_row(pending.program, pending.place, compilation, pending.devices)
-        return replace(
-            pending.row, compiled=found, error=found.error, transient=compilation.transient
-        )
-
-    def _jobs(self) -> Iterator[Job]:
-        number = 0
-        for batch in self._grid.batches or (None,):
-            self._progress("tracing" if batch is None else Stage(f"tracing at batch {batch}"))
-            try:
-                traced = self._trace(batch)
-                with gc_paused(), traced.tracing():
-                    variants = traced.variants()
-                    target = self._target(traced, variants)
-                    table = ComparisonTable(traced, variants, target, self._progress)
-            except JaxresidError as e:
-                self._failures.append((batch, e))
-                continue
-            self.subject, self.policy_target = self.subject or traced, self.policy_target or target
-            self.warnings += traced.warnings
-            for pending, request in self._of_policies(table, target, batch):
-                self._pending[number] = pending
-                number += 1
-                yield request
-        if self.subject is None:
-            raise self._failures[0][1]
-        for batch, error in self._failures:
-            for policy in self.policies:
-                self._fail(self._rows(policy, batch, self._grid.at or ""), str(error))
-
-    def _target(self, traced: Subject, variants: Variants) -> PolicyTarget:
-        """Return where the policies go; a program without a gradient is compiled as it is.
-
-        Raises:
-          InputsError: There is no such place, or a policy is asked for that changes nothing.
-        """
-        if traced.target.has_gradient:
-            return policy_target(variants.places(), self._grid.at, traced.residuals)
-        if self._grid.at is not None or self._grid.policies not in (POLICIES, (WRITTEN,), (NONE,)):
-            raise InputsError(
-                f"{traced.name} takes no gradient, so no policy changes it: leave out the policies"
-                " and their place"
-            )
-        self.policies = (WRITTEN,)
-        return PolicyTarget("", ())
-
-    def _of_policies(
-        self, table: ComparisonTable, target: PolicyTarget, batch: int | None
-    ) -> Iterator[tuple[_PendingRow, Job]]:
-        named = {each.text: each.policy for each in candidates(table.names())}
-        unknown = [p for p in self.policies if p not in (NONE, WRITTEN, *self._loaded, *named)]
-        if unknown:
-            raise unknown_policy_error(unknown[0], named)
-        for policy in self.policies:
-            with gc_paused(), table.subject.tracing():
-                if policy == WRITTEN:
-                    table.add(policy, {})
-                elif policy == NONE:
-                    table.add(policy, target.choices(None))
-                else:
-                    chosen = self._loaded.get(policy)
-                    choice = Choice(named[policy] if chosen is None else chosen)
-                    table.add(policy, target.choices(choice), chosen)
-            static = table.rows[-1]
-            variant = table.variants.pop(policy, None)
-            rows = {
-                on: replace(
-                    each,
-                    kept_nbytes=static.kept_nbytes,
-                    host_nbytes=static.host_nbytes,
-                    recompute_flops=static.recompute_flops,
-                    recompute_fraction=static.recompute_fraction,
-                )
-                for on, each in self._rows(policy, batch, target.at).items()
-            }
-            if variant is None:
-                self._fail(rows, static.error or "")
-            else:
-                yield from self._of_places(rows, variant)
-
-    def _rows(self, policy: str, batch: int | None, at: str) -> dict[Place, SweepRow]:
-        target = self.subject.name if self.subject else ""
-        return {on: SweepRow(target, policy, batch, on.text, at) for on in self.on}
-
-    def _of_places(
-        self, rows: Mapping[Place, SweepRow], variant: Variant
-    ) -> Iterator[tuple[_PendingRow, Job]]:
-        modules: dict[str, LoweredModule | str] = {}
-        program = PolicyProgram(next(iter(rows.values())).policy, variant.trace, variant.program)
-        for place, row in rows.items():
-            each = replace(row, peak_nbytes=program.estimate_nbytes(place))
-            missing = why_unavailable(place) if self._settings.executor is None else None
-            if missing is None and place.platform not in modules:
-                modules[place.platform] = _lowered(variant, place.platform)
-            module = missing or modules[place.platform]
-            request = None
-            if not isinstance(module, str):
-                try:
-                    request = compile_job(_label(each), module, place, self._settings)
-                except InputsError as e:
-                    module = str(e)
-            if request is None or isinstance(module, str):
-                self._fail({place: each}, str(module))
-                continue
-            profile = place_info(place).profile or ""
-            keyed = replace(each, key=_digest(each, profile, _program_key(request)))
-            if not self._is_known(keyed):
-                yield _PendingRow(keyed, program, place, module.devices), request
-
-    def _fail(self, rows: Mapping[Place, SweepRow], error: str) -> None:
-        text = " ".join(word for word in error.split() if word != "^")  # points at nothing now
-        for each in rows.values():
-            failed = replace(each, key=_digest(each, error), error=text)
-            if not self._is_known(failed):
-                self._ready.append(failed)
-
-    def _is_known(self, row: SweepRow) -> bool:
-        """Return whether the file has what the compiler said of a row; if so, that is taken."""
-        known = self._results.rows.get(row.key) if self._results is not None else None
-        if known is None or known.transient:
-            return False
-        self._ready.append(replace(row, compiled=known.compiled, error=known.error, resumed=True))
-        return True
-
-
-def _lowered(variant: Variant, platform: str) -> LoweredModule | str:
-    """Return the lowered program, or the reason why there is none."""
-    try:
-        return lowered(variant.trace, platform)
-    except JaxresidError as e:
-        return str(e)
-    except Exception as e:
-        return f"cannot be lowered for {platform}: {summary(e)}"
-
-
-def _program_key(job: Job) -> str:
-    """Return what identifies a compile, apart from the source lines that it comes from.
-
-    Line numbers are left out since they move with every edit above them.
-    """
-    text = jax_compat.without_locations(job.module.code)
-    return key(replace(job, module=replace(job.module, code=text.encode())))
-
-
-def _label(row: SweepRow) -> str:
-    return row.policy if row.batch is None else f"{row.policy} at batch {row.batch}"
-
-
-def _digest(row: SweepRow, *further: str) -> str:
-    identity = (__version__, row.target, row.policy, row.batch, row.on, row.at, *further)
-    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]

@@ -16,7 +16,7 @@ _TERA = 1e12
 
 @dataclass(frozen=True, slots=True)
 class FigureSource:
-    """Where figures were read: which figures, and the page."""
+    """Which figures were read on which page."""
 
     figures: str
     url: str
@@ -28,7 +28,6 @@ class Chip:
 
     Attributes:
       name: The name in a place, `v5e` of `tpu:v5e:2x4`.
-      title: The full name.
       bfloat16: FLOP/s of a matrix multiplication in bfloat16 or float16.
       float32: FLOP/s of a matrix multiplication in float32 at `jax.lax.Precision` DEFAULT, HIGH and
         HIGHEST. By default no float32 product is computed: a TPU rounds to bfloat16, once (3 passes
@@ -36,10 +35,8 @@ class Chip:
         HIGHEST).
       vector: FLOP/s of elementwise operations in float32; None where no page gives one, and then
         such operations cost only the bytes that they move.
-      hbm_nbytes: Device memory in bytes.
       hbm_rate: Bandwidth of device memory in bytes/s.
       host_rate: Bandwidth to host memory in bytes/s, in one direction.
-      sources: The pages that the figures were read on.
       float8: FLOP/s of a matrix multiplication in float8; None where no page gives one.
       int8: Operations/s of a matrix multiplication in int8; None where no page gives one.
       float64: FLOP/s of a matrix multiplication in float64; None where no page gives one.
@@ -77,7 +74,6 @@ class Chip:
         as one FLOP of `Cost` where it takes four.
 
         Args:
-          dtype: The name of the operands' dtype.
           precision: For float32 0 for DEFAULT, 1 for HIGH, 2 for HIGHEST.
         """
         if dtype.startswith("complex"):
@@ -337,7 +333,6 @@ def chip_of(place: Place) -> Chip | None:
 
 
 def places_with_rates() -> tuple[str, ...]:
-    """Return the places whose chip has known figures."""
     return tuple(
         f"{'tpu' if chip.title.startswith('Google') else 'gpu'}:{chip.name}" for chip in CHIPS
     )

@@ -21,48 +21,30 @@ from jaxresid.xla.places import Place
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was told of the programs of a place.
-
-    Attributes:
-      has_loop: whether these have a loop; None: some do.
-      basis: what told it.
-    """
+    """What was told of the programs of a place; `has_loop` is None where some have one."""
 
     has_loop: bool | None
     basis: TimeBasis
 
 
 def time_basis(place: Place, *, has_loop: bool) -> TimeBasis | None:
-    """Return what times on a place were held against; None where nothing was.
-
-    Args:
-      place: the place.
-      has_loop: whether the program has a loop.
-    """
-    return next(
-        (
-            each.basis
-            for each in checked()
-            if each.has_loop in (None, has_loop) and _is_of(place, each.basis)
-        ),
-        None,
-    )
+    for checks in checked():
+        is_of = f"{place.text}:".startswith(f"{checks.basis.place}:")
+        if is_of and checks.has_loop in (None, has_loop):
+            return checks.basis
+    return None
 
 
 def time_basis_of(variant: Variant, place: Place) -> TimeBasis | None:
-    """Return what times of a program on a place were held against; None where nothing was."""
     return time_basis(place, has_loop=kind_of(variant.lowered.program).has_loop)
 
 
 def time_interval(
-    found: Seconds, plain: Seconds, basis: TimeBasis | None, *, is_split: bool
+    checkpointed: Seconds, plain: Seconds, basis: TimeBasis | None, *, is_split: bool
 ) -> TimeInterval | None:
     """Return the interval around a program's time over that of the same without checkpoints.
 
     Args:
-      found: the estimated time of the program.
-      plain: that without checkpoints.
-      basis: what such times were held against; None: nothing.
       is_split: whether it runs on several devices, of whose communication nothing was told.
 
     Returns:
@@ -70,42 +52,37 @@ def time_interval(
     """
     if basis is None or is_split or not plain.total:
         return None
-    if found == plain:
+    if checkpointed == plain:
         return TimeInterval(0.0, 0.0)
-    untold = (found.transfers, plain.transfers, found.collectives, plain.collectives)
-    if any(untold) or found.uncosted or plain.uncosted:
+    untold = (checkpointed.transfers, plain.transfers, checkpointed.collectives, plain.collectives)
+    if any(untold) or checkpointed.uncosted or plain.uncosted:
         return None
-    return basis.around(found.total / plain.total)
+    return basis.around(checkpointed.total / plain.total)
 
 
 def checked_on() -> tuple[str, ...]:
     """Return the places whose times were held against something, in words."""
     return tuple(
-        each.basis.place + (" (programs without loops)" if each.has_loop is False else "")
-        for each in checked()
+        checks.basis.place + (" (programs without loops)" if checks.has_loop is False else "")
+        for checks in checked()
     )
 
 
 @functools.cache
 def checked() -> tuple[Checked, ...]:
-    """Return everything that times were held against."""
     text = resources.files(__package__).joinpath("intervals.json").read_text(encoding="utf-8")
     return tuple(
         Checked(
-            each["has_loop"],
+            entry["has_loop"],
             TimeBasis(
-                place=each["place"],
-                by=each["by"],
-                compilers={name: tuple(found) for name, found in each["compilers"].items()},
-                models=each["models"],
-                pairs=each["pairs"],
-                coverage=each["coverage"],
-                factor=each["factor"],
+                place=entry["place"],
+                by=entry["by"],
+                compilers={name: tuple(versions) for name, versions in entry["compilers"].items()},
+                models=entry["models"],
+                pairs=entry["pairs"],
+                coverage=entry["coverage"],
+                factor=entry["factor"],
             ),
         )
-        for each in json.loads(text)["checked"]
+        for entry in json.loads(text)["checked"]
     )
-
-
-def _is_of(place: Place, basis: TimeBasis) -> bool:
-    return f"{place.text}:".startswith(f"{basis.place}:")

@@ -60,15 +60,11 @@ class Seconds:
       compute: The time of the matrix or the vector unit, whichever is busy longer in each kernel,
         summed over all kernels.
       memory: The time of device memory, summed over all kernels.
-      transfers: The time of the link to host memory.
       total: The kernels, each as long as the longer of its two, with what the transfers or the
         collectives in a loop take longer than its kernels; or all transfers, or all collectives, if
         these take longer.
       uncosted: Primitives whose time is not known, with the type if it is the type that has no
         published rate; they make the estimate a lower bound.
-      notes: What was assumed.
-      collectives: The time of the links to other devices.
-      sent_nbytes: The bytes that a device sends over them.
     """
 
     compute: float
@@ -82,18 +78,17 @@ class Seconds:
 
 
 def seconds(lowered: Lowered, chip: Chip) -> Seconds:
-    """Return the estimated time of a program on a chip, in seconds."""
     walk = _TimeEstimator(chip, lowered.profile, lowered.program.trips)
-    found = walk.block(lowered.program.block, lowered.block, lowered.ops)
+    times = walk.block(lowered.program.block, lowered.block, lowered.ops)
     return Seconds(
-        found.compute,
-        found.memory,
-        found.transfers,
-        found.longest,
+        times.compute,
+        times.memory,
+        times.transfers,
+        times.longest,
         tuple(sorted(walk.uncosted)),
         tuple(walk.notes),
-        found.collectives,
-        found.sent,
+        times.collectives,
+        times.sent,
     )
 
 
@@ -106,8 +101,8 @@ def eqn_seconds(eqn: Eqn, chip: Chip) -> float:
     """
     inner = nests(eqn)
     if inner:
-        each = [sum(eqn_seconds(e, chip) for e in nest.jaxpr.eqns) for nest in inner]
-        return max(each) * (1 if inner[0].length is None else inner[0].length)
+        branches = [sum(eqn_seconds(e, chip) for e in nest.jaxpr.eqns) for nest in inner]
+        return max(branches) * (1 if inner[0].length is None else inner[0].length)
     cost = eqn_cost(eqn)
     matmul = 0.0
     if cost.matmul_flops or cost.conv_flops:
@@ -118,7 +113,6 @@ def eqn_seconds(eqn: Eqn, chip: Chip) -> float:
 
 
 def transfer_seconds(nbytes: int, chip: Chip) -> float:
-    """Return the seconds that bytes take between device and host memory, one way."""
     return nbytes / chip.host_rate
 
 
@@ -139,7 +133,6 @@ def exchange_seconds(exchange: Collective, chip: Chip) -> float | None:
 
 
 def _matmul_seconds(eqn: Eqn, cost: Cost, dtype: str, chip: Chip) -> float | None:
-    """Return the seconds of an eqn's dots and convolutions; None if the chip's rate is unknown."""
     rate = chip.matmul_rate(dtype, _precision(eqn))
     return None if rate is None else (cost.matmul_flops + cost.conv_flops) / rate
 
@@ -158,8 +151,8 @@ def _precision(eqn: Eqn) -> int:
     For an algorithm it is the nearest of them. JAX uses the more precise of the two operands'.
     """
     asked = jax_compat.params(eqn).get("precision")
-    each = asked if isinstance(asked, tuple) else (asked,)
-    return max(_PRECISIONS.get(getattr(p, "name", ""), 0) for p in each)
+    precisions = asked if isinstance(asked, tuple) else (asked,)
+    return max(_PRECISIONS.get(getattr(p, "name", ""), 0) for p in precisions)
 
 
 def _vector_ops(cost: Cost) -> int:
@@ -202,8 +195,6 @@ class _TimeSum:
 
 @dataclass(slots=True)
 class _TimeEstimator:
-    """A walk through one program on one chip."""
-
     chip: Chip
     profile: Profile
     trips: WhileTrips
@@ -236,60 +227,58 @@ class _TimeEstimator:
             if op.name == "device_put":
                 moved = sum(move.nbytes for move in moves(op, self._hosted))
                 transferred += moved * times.get(op.results[0], 1)
-            for each in op.collectives:
-                took = exchange_seconds(each, self.chip)
+            for exchange in op.collectives:
+                took = exchange_seconds(exchange, self.chip)
                 if took is None:
-                    self.uncosted.add(each.kind)
+                    self.uncosted.add(exchange.kind)
                 else:
                     total.collectives += took
-                    total.sent += each.moved_nbytes
+                    total.sent += exchange.moved_nbytes
         total.transfers = transfer_seconds(transferred, self.chip)
         arrays = {v: array_nbytes(v, lowered) for v in block.inputs}
         for kernel in lowered.ops:
             for v in kernel.results:
                 # None of its own where it takes over another's.
                 arrays[v] = array_nbytes(v, lowered) or v.nbytes
-        known: dict[Op, tuple[_TimeSum, int]] = {}
+        timed: dict[Op, tuple[_TimeSum, int]] = {}
         for kernel in order:
             if kernel.name == "barrier":
                 continue
-            if kernel not in known:
+            if kernel not in timed:
                 maker = makers.get(kernel.results[0]) if kernel.results else None
                 if kernel.bodies:
-                    known[kernel] = self._bodies(kernel, maker or kernel)
+                    timed[kernel] = self._bodies(kernel, maker or kernel)
                 else:
-                    known[kernel] = self._kernel(kernel, maker, makers, same, arrays), 1
-            total.add(*known[kernel])
+                    timed[kernel] = self._kernel(kernel, maker, makers, same, arrays), 1
+            total.add(*timed[kernel])
         return total
 
     def _bodies(self, kernel: Op, op: Op) -> tuple[_TimeSum, int]:
-        """Return the times of a loop's body with its trips, or of a cond's slower branch."""
         self._hosted |= entering(op, self._hosted)
         trips = self._trips(op)
-        each = []
+        times = []
         for i, (body, inner) in enumerate(zip(op.bodies, kernel.bodies, strict=True)):
             nest = kernel.nest if i == 0 else None
-            made = kernels(inner, nest, self.profile)
-            each.append(self.block(body, made, made.ops))
+            lowered = kernels(inner, nest, self.profile)
+            times.append(self.block(body, lowered, lowered.ops))
         if kernel.nest is None:
             shares = self._shares.get(id(op.params["branches"]))
             if shares is None:
                 self.notes[_COND] = None
-                return max(each, key=lambda s: s.longest), 1
+                return max(times, key=lambda s: s.longest), 1
             total = _TimeSum()
-            for branch, share in zip(each, shares, strict=True):
+            for branch, share in zip(times, shares, strict=True):
                 total.add(branch, share)
             return total, 1
-        once = each[0]
+        once = times[0]
         self._stacks(once, kernel)
-        for condition in each[1:]:
+        for condition in times[1:]:
             once.add(condition)
         longer = max(once.transfers, once.collectives) - once.kernels
         once.exposed = max(once.exposed, longer)
         return once, trips
 
     def _trips(self, op: Op) -> int:
-        """Return the trips of a loop; 1 for what is none, or where they are not known."""
         if op.nest is None:
             return 1
         if op.nest.length is not None:
@@ -313,12 +302,12 @@ class _TimeEstimator:
         if nest is None or self.profile.computes_factors:
             return
         makers = {v: op for op in body.ops for v in op.results}
-        read = {v for op in body.ops for v in op.operands}
+        operands = {v for op in body.ops for v in op.operands}
         for i, out in enumerate(body.outputs):
             if i not in nest.stacked or out.memory != "device" or out.literal is not None:
                 continue
             maker = makers.get(out)
-            is_alone = out not in read and body.outputs.count(out) == 1
+            is_alone = out not in operands and body.outputs.count(out) == 1
             if maker is None or not is_alone or maker.name in _CALLED:
                 copied = 2 * array_nbytes(out, body) / self.chip.hbm_rate
                 total.memory += copied
@@ -332,12 +321,11 @@ class _TimeEstimator:
         same: Mapping[Value, Value],
         arrays: Mapping[Value, int],
     ) -> _TimeSum:
-        """Return the times of a kernel: of all that leads from arrays to its result."""
         matmul, ops, taken = 0.0, 0, 0
-        read: set[Value] = set()
+        inputs: set[Value] = set()
         if maker is None:  # a copy; of a literal nothing is read, as a cond's branch may return one
             sources = (same.get(v, v) for v in kernel.operands)
-            read.update(v for v in sources if v in arrays)
+            inputs.update(v for v in sources if v in arrays)
         else:
             stack, seen = [maker], {maker}
             while stack:
@@ -355,11 +343,11 @@ class _TimeEstimator:
                         continue
                     if v in arrays:
                         if i != skipped:
-                            read.add(v)
+                            inputs.add(v)
                     elif v in makers and makers[v] not in seen:
                         seen.add(makers[v])
                         stack.append(makers[v])
-        moved = taken + sum(arrays[v] for v in read)
+        moved = taken + sum(arrays[v] for v in inputs)
         if maker is None or maker.name in TAKES or maker.name not in _PARTS:
             for v in kernel.results:
                 if v.memory == "device":
@@ -391,7 +379,6 @@ class _TimeEstimator:
 
 
 def _taken_nbytes(op: Op) -> int:
-    """Return the bytes of the part of its first operand that an op reads or writes."""
     if op.name in TAKES:
         return op.results[0].nbytes
     if op.name in PUTS:

@@ -83,7 +83,8 @@ def sweep(
     with contextlib.ExitStack() as stack:
         say = stack.enter_context(showing_progress(f"tracing {options.target}", quiet=output.quiet))
         from jaxresid.advice.sweep.results import Results
-        from jaxresid.advice.sweep.sweep import POLICIES, Grid, swept
+        from jaxresid.advice.sweep.run import POLICIES, Grid
+        from jaxresid.advice.sweep.sweep import swept
 
         chosen = settings(compiling)
         file = stack.enter_context(Results.open(results_file)) if results_file is not None else None

@@ -69,7 +69,7 @@ def places(
 ) -> list[CompletionItem]:
     """Return the places that begin so; the shapes of a TPU once its name is typed."""
     from jaxresid.xla.gpus import GPUS
-    from jaxresid.xla.places import topologies
+    from jaxresid.xla.tpus import topologies
 
     found = ["cpu", *(f"gpu:{gpu.name}" for gpu in GPUS), *(it.text for it in topologies())]
     if incomplete.count(":") < 2:

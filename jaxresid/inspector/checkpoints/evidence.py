@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from jaxresid import jax_compat
 from jaxresid.base.text.units import format_bytes, format_flops
+from jaxresid.base.thresholds import NEGLIGIBLE
 from jaxresid.inspector.checkpoints.verdicts import VerdictFacts, is_useless
 from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.jaxpr.phases import RECOMPUTE
@@ -14,9 +15,6 @@ from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.program.build import Program, all_ops
 from jaxresid.inspector.program.ops import Op, Value
 from jaxresid.results import Computed, Finding, Location, Mark, Residual, Source
-
-# Of the residual bytes; less is not worth a reader's time.
-_WORTH_SAYING = 0.01
 
 
 def findings(
@@ -125,7 +123,7 @@ def _saved_twice(facts: VerdictFacts, residuals: Sequence[Residual]) -> Iterator
             continue
         if "remat" not in origin.within or not _passes(origin.stack, at):
             continue
-        if r.nbytes <= _WORTH_SAYING * facts.figures.kept_nbytes:
+        if r.nbytes <= NEGLIGIBLE * facts.figures.kept_nbytes:
             continue
         what = f"named {origin.name!r}, " if origin.name else ""
         line = f"at line {origin.location.line}" if origin.location else ""
@@ -152,7 +150,7 @@ def _recomputed_anyway(facts: VerdictFacts) -> Iterator[Finding]:
     if facts.peaks is None or not is_useless(facts):
         return
     dropped = facts.without.kept_nbytes - facts.figures.kept_nbytes
-    if dropped <= _WORTH_SAYING * facts.without.kept_nbytes:
+    if dropped <= NEGLIGIBLE * facts.without.kept_nbytes:
         return
     yield Finding(
         "compiler-recomputes",

@@ -9,15 +9,10 @@ from dataclasses import replace
 from jaxresid import jax_compat
 from jaxresid.base.text.layer_paths import folded_scopes
 from jaxresid.base.text.units import format_bytes
+from jaxresid.base.thresholds import WORTH_SAYING
 from jaxresid.inspector.findings.frameworks import is_flax_attention
 from jaxresid.inspector.findings.logits import Chunked, chunked, may_be_in_vector_memory
-from jaxresid.inspector.findings.proposals import (
-    WORTH_SAYING,
-    Proposal,
-    live_nbytes_of,
-    proposal,
-    rewrite_effect,
-)
+from jaxresid.inspector.findings.proposals import Proposal, live_nbytes_of, proposal, rewrite_effect
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.memory.profile import Profile

@@ -13,11 +13,8 @@ from typing import TypeVar
 from jaxresid.base.crashes import RAISES, Crash, crash_of
 from jaxresid.base.errors import NOT_CAUGHT, JaxresidError
 from jaxresid.base.text.units import format_bytes
+from jaxresid.base.thresholds import NEGLIGIBLE
 from jaxresid.results import Computed, Finding, Location, Mark, Report, Residual
-
-# Of the computed residuals; less is not worth a reader's time.
-WORTH_SAYING = 0.01
-
 
 T = TypeVar("T")
 
@@ -68,7 +65,7 @@ def free_residuals(report: Report) -> Iterator[Finding]:
 
     for group in _groups(enumerate(report.residuals), is_free_in_loop):
         nbytes = sum(r.nbytes for _, r in group)
-        if nbytes < WORTH_SAYING * kept:
+        if nbytes < NEGLIGIBLE * kept:
             continue
         origin = group[0][1].origin
         assert isinstance(origin, Computed)

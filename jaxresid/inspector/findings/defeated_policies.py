@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from jaxresid import jax_compat
 from jaxresid.base.errors import InputsError, RetraceError
 from jaxresid.base.text.units import format_flops
+from jaxresid.base.thresholds import WORTH_SAYING
 from jaxresid.inspector.checkpoints.batched import (
     BatchedMatmuls,
     batched_matmuls,
@@ -14,7 +15,6 @@ from jaxresid.inspector.checkpoints.batched import (
 )
 from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.findings.proposals import (
-    WORTH_SAYING,
     Proposal,
     kept_change,
     peak_change,

@@ -7,13 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from jaxresid.base.text.units import format_bytes
+from jaxresid.base.thresholds import WORTH_SAYING
 from jaxresid.inspector.findings.frameworks import checkpointed_layer, framework_of
-from jaxresid.inspector.findings.proposals import (
-    WORTH_SAYING,
-    Proposal,
-    proposal,
-    rewrite_effect,
-)
+from jaxresid.inspector.findings.proposals import Proposal, proposal, rewrite_effect
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.variants.rewrites.derived_values import (
     Derived,

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from jaxresid.base.text.units import format_bytes
+from jaxresid.base.thresholds import WORTH_SAYING
 from jaxresid.inspector.call.jitted_by import JittedFunction, definition, jitted_function
-from jaxresid.inspector.findings.proposals import WORTH_SAYING, PeakEffect
+from jaxresid.inspector.findings.proposals import PeakEffect
 from jaxresid.inspector.program.donation import (
     MissingDonation,
     StepArgument,

@@ -6,13 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from jaxresid.base.text.units import format_bytes
+from jaxresid.base.thresholds import WORTH_SAYING
 from jaxresid.inspector.findings.logits import may_be_in_vector_memory
-from jaxresid.inspector.findings.proposals import (
-    WORTH_SAYING,
-    Proposal,
-    proposal,
-    rewrite_effect,
-)
+from jaxresid.inspector.findings.proposals import Proposal, proposal, rewrite_effect
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.variants.rewrites.derived_values import (
     GATHERS,

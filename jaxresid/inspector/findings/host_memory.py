@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from jaxresid import jax_compat
 from jaxresid.base.text.units import format_bytes
+from jaxresid.base.thresholds import NEGLIGIBLE
 from jaxresid.inspector.checkpoints.offers import Offer
 from jaxresid.inspector.jaxpr.phases import BACKWARD, PROGRAM, RECOMPUTE
 from jaxresid.inspector.memory.peak import OpSources
@@ -20,8 +21,6 @@ from jaxresid.inspector.program.transfers import IN_PLACE, moves
 from jaxresid.results import Computed, Finding, Location, Mark, Residual, Source
 
 WITHOUT_EFFECT = "offload-without-effect"
-# Of the whole peak; less is not worth a reader's time.
-_WORTH_SAYING = 0.01
 # Of a policy that offloads, to a memory that is none as well.
 _MOVE = "device_put"
 
@@ -45,7 +44,7 @@ def host_searches(
     """
     yield WITHOUT_EFFECT, lambda: _without_effect(residuals, offered)
     if peak_nbytes is not None and any(v.memory == "host" for v in program.block.inputs):
-        least = _WORTH_SAYING * peak_nbytes
+        least = NEGLIGIBLE * peak_nbytes
         yield "unrolled-host-moves", lambda: _of_size(least, _unrolled(program, places))
         yield "transposed-host-scan", lambda: _of_size(least, _transposed(program, places))
 

@@ -7,15 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from jaxresid import jax_compat
 from jaxresid.base.text.units import format_bytes
+from jaxresid.base.thresholds import WORTH_SAYING
 from jaxresid.inspector.findings.frameworks import framework_of
 from jaxresid.inspector.findings.logits import may_be_in_vector_memory
-from jaxresid.inspector.findings.proposals import (
-    WORTH_SAYING,
-    Proposal,
-    live_nbytes_of,
-    proposal,
-    rewrite_effect,
-)
+from jaxresid.inspector.findings.proposals import Proposal, live_nbytes_of, proposal, rewrite_effect
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in

@@ -6,12 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from jaxresid import jax_compat
 from jaxresid.base.text.units import format_bytes
-from jaxresid.inspector.findings.proposals import (
-    WORTH_SAYING,
-    Proposal,
-    proposal,
-    rewrite_effect,
-)
+from jaxresid.base.thresholds import WORTH_SAYING
+from jaxresid.inspector.findings.proposals import Proposal, proposal, rewrite_effect
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.program.avals import aval_of

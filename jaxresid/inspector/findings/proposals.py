@@ -9,17 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from jaxresid.base.text.units import format_bytes, format_flops
+from jaxresid.base.thresholds import NEGLIGIBLE_FLOPS, WORTH_SAYING
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
 from jaxresid.jax_compat.jaxpr_types import Jaxpr
 from jaxresid.results import CompiledChange, Cost, Finding, Interval, LiveValue, Report
-
-# Of the peak; a change that takes less off it is not told of.
-WORTH_SAYING = 0.03
-# Of all FLOPs: less is 0.0 % where it is shown.
-WORTH_A_SHARE = 0.0005
-
 
 # What a change is for: a lower peak, or fewer FLOPs, which may take memory.
 Gain = Literal["memory", "flops"]
@@ -260,7 +255,7 @@ def change_effect(report: Report, cost: Cost, figures: Figures) -> tuple[str, di
     text = peak_change(peak, peak_after)
     if format_bytes(kept_after) != format_bytes(kept):
         text += f", and {kept_change(kept, kept_after)}"
-    if more > WORTH_A_SHARE * before:
+    if more > NEGLIGIBLE_FLOPS * before:
         text += f", for {format_flops(more)} more ({more / before:.1%})"
     return text, {
         "peak_nbytes": peak_after,

@@ -16,14 +16,10 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.base.errors import RetraceError
 from jaxresid.base.text.units import format_bytes
+from jaxresid.base.thresholds import WORTH_SAYING
 from jaxresid.inspector.findings.jacobians import other_modes
 from jaxresid.inspector.findings.logits import vector_memory_nbytes
-from jaxresid.inspector.findings.proposals import (
-    WORTH_SAYING,
-    Changed,
-    Proposal,
-    change_effect,
-)
+from jaxresid.inspector.findings.proposals import Changed, Proposal, change_effect
 from jaxresid.inspector.jaxpr.bindings import user_line
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.memory.profile import Profile

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from jaxresid.base.errors import RetraceError
 from jaxresid.base.text.units import format_bytes
+from jaxresid.base.thresholds import WORTH_SAYING_ON_MESH
 from jaxresid.inspector.call.splits import Split, parts, split_of_text, text
 from jaxresid.inspector.findings.logits import may_be_in_vector_memory
 from jaxresid.inspector.findings.proposals import Proposal, proposal, rewrite_effect
@@ -26,8 +27,6 @@ from jaxresid.inspector.variants.rewrites.split_values import constrained, made_
 from jaxresid.jax_compat.jaxpr_types import Jaxpr
 from jaxresid.results import Computed, Finding, Location, Report, Residual
 
-# Of the peak: over a mesh estimates are off by 7 to 14 % in the median, and less is not told apart.
-_WORTH_SAYING = 0.1
 # Of the lines that keep whole values those with the most are tried, and of each value these dims:
 # each trial differentiates the program once more.
 _LINES, _DIMS = 3, 3
@@ -95,7 +94,7 @@ def whole_activations(
         # confirmed two, and with one its peak rose from 1.19 to 1.95 GiB (v5e, jaxlib 0.10.2).
         return
     sizes = {axis: size for axis, size in report.mesh.axes if size > 1}
-    least = _WORTH_SAYING * peak
+    least = WORTH_SAYING_ON_MESH * peak
     found, values = _lines(report.residuals, sizes), _values(report.residuals)
     if sum(each.whole_nbytes for each in found) < least:
         return

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from jaxresid.base.text.units import format_bytes
-from jaxresid.inspector.findings.proposals import (
-    WORTH_SAYING,
-    Proposal,
-    proposal,
-    rewrite_effect,
-)
+from jaxresid.base.thresholds import WORTH_SAYING
+from jaxresid.inspector.findings.proposals import Proposal, proposal, rewrite_effect
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites

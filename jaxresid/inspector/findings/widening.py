@@ -12,12 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jaxresid import jax_compat
-from jaxresid.inspector.findings.proposals import (
-    WORTH_SAYING,
-    Proposal,
-    proposal,
-    rewrite_effect,
-)
+from jaxresid.base.thresholds import WORTH_SAYING
+from jaxresid.inspector.findings.proposals import Proposal, proposal, rewrite_effect
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.variants.rewrites.derived_values import plain

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from jaxresid import jax_compat
 from jaxresid.base.crashes import Crash, crash_warnings
 from jaxresid.base.errors import InputsError, RetraceError
+from jaxresid.base.thresholds import WORTH_SAYING
 from jaxresid.inspector.checkpoints.evaluate import evaluate_checkpoints
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints, JudgedCheckpoint
-from jaxresid.inspector.findings.proposals import WORTH_SAYING, Proposal
+from jaxresid.inspector.findings.proposals import Proposal
 from jaxresid.inspector.holes.holes import Holes
 from jaxresid.inspector.jaxpr.bindings import strip_trace_context
 from jaxresid.inspector.jaxpr.frames import Frames

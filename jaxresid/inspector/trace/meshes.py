@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from jaxresid import jax_compat
 from jaxresid.base.errors import InputsError, JaxresidError
 from jaxresid.base.text.units import format_bytes
+from jaxresid.base.thresholds import NEGLIGIBLE
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.call.leaves import is_array
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 # What splits values in a program, whatever its arguments are.
 _SPLITTING = SHARDINGS | {"shard_map", "reshard"}
-# Of the bytes of all arguments.
-_WORTH_SAYING = 0.01
 
 
 def as_mesh(mesh: Any) -> Any | None:
@@ -130,7 +129,7 @@ def unsharded_warning(call: Arguments, leaves: Sequence[Any]) -> str | None:
     sizes = {call.paths[i]: _nbytes(call.leaves[i]) for i in call.dynamic}
     bare = sorted(call.paths[i] for i in call.dynamic if _split(leaves[i]) is None)
     nbytes = sum(sizes[path] for path in bare)
-    if nbytes <= _WORTH_SAYING * sum(sizes.values()):
+    if nbytes <= NEGLIGIBLE * sum(sizes.values()):
         return None
     largest = max(bare, key=sizes.__getitem__)
     which = largest if len(bare) == 1 else f"{len(bare)} leaves, the largest {largest}"

@@ -13,11 +13,10 @@ from jaxresid.results.display import to_perfetto, to_svg
 from jaxresid.results.headline import count_text, headline
 from jaxresid.results.interval import (
     Answer,
-    Interval,
+    Ranged,
     TimeBasis,
     TimeInterval,
     answer,
-    interval_between,
     time_interval_between,
 )
 from jaxresid.results.report.lifetimes import Lifetimes
@@ -35,9 +34,6 @@ class Timing(Shown):
       seconds: the median of the rounds, in seconds.
       ratio: median over the rounds of its time to that of no checkpoint in the same round; None
         where the function without checkpoints did not run.
-      low: the lowest ratio of a round.
-      high: the highest ratio of a round.
-      rounds: how many rounds there were.
       gradient_error: the greatest difference to the results without checkpoints, relative to the
         greatest absolute value of the array that it is in; None where it cannot be told: one of the
         two gave none, has NaNs, or nothing but zeros and infinities.
@@ -59,15 +55,13 @@ class Timing(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ComparisonRow(Shown):
+class ComparisonRow(Ranged):
     """A function with one policy at the places of a comparison.
 
     Attributes:
       policy: `none`, `as-written`, the name in `jax.checkpoint_policies` with its names, or
         `module:policy`.
       at: where: `all-sites`, `scan-bodies`, `calls`, `whole` or a place, `model.py:42 (layer)`.
-      kept_nbytes: bytes of computed residuals in device memory.
-      host_nbytes: bytes of computed residuals in host memory.
       peak_nbytes: the estimated peak, in bytes; on a CPU, where none is estimated, XLA's.
       recompute_flops: FLOPs that it adds to the function without any checkpoint.
       recompute_fraction: that as a share of the function without any checkpoint.
@@ -75,20 +69,15 @@ class ComparisonRow(Shown):
         where the chip is not known.
       pareto: whether no other row without host bytes has both a lower peak and less to recompute.
       knee: whether it is, of those, the one beyond which saving memory gets expensive.
-      error: why there are no figures.
       uncosted: primitives that no cost rule covers; recompute and time are lower bounds.
       measured: the timing on the local device, if there is one.
-      measure_error: why there is no timing.
       offloading: the bytes in host memory, where any are or could be there.
-      compiled: the figures of XLA, if they were asked for.
       low_nbytes: the lower end of the interval around `peak_nbytes`, as in `Peak`.
-      high_nbytes: the upper end.
       by: whose peak it is compared with other rows by: XLA's where all rows without an error have
         one.
       rank_changed: whether XLA's peak gives it another rank among the rows than the estimate does.
       low_time_fraction: the lower end of the interval around `time_fraction`; None where the
         estimated time of such programs was not checked.
-      high_time_fraction: the upper end.
       answer: whether it fits the memory of the place: by XLA where XLA was asked, else by its
         interval; None where that is not known.
       suggested: whether it is the row to take: of those that fit the one that recomputes least,
@@ -136,11 +125,6 @@ class ComparisonRow(Shown):
         """The peak that it is compared with other rows by, in bytes; None where there is none."""
         return self.xla_nbytes if self.by == "xla" else self.peak_nbytes
 
-    @property
-    def interval(self) -> Interval | None:
-        """The interval around the estimated peak; None where none is known."""
-        return interval_between(self.low_nbytes, self.high_nbytes)
-
 
 _VERBS: dict[Answer, str] = {
     "fits": "fits",
@@ -158,8 +142,8 @@ def with_answers(
       rows: the rows.
       memory_nbytes: the memory of the place; None where it is not known.
     """
-    is_compiled = any(c.error is None for row in rows for c in row.compiled)
-    answers = [_by_xla(row) if is_compiled else _by_estimate(row, memory_nbytes) for row in rows]
+    by_xla = any(c.error is None for row in rows for c in row.compiled)
+    answers = [_answer(row, memory_nbytes, by_xla=by_xla) for row in rows]
 
     def order(pair: tuple[ComparisonRow, Answer]) -> tuple[int, ...]:
         row, fits = pair
@@ -175,15 +159,19 @@ def with_answers(
             )
         return 0, bool(row.host_nbytes), cost, peak
 
-    known = [(row, fits) for row, fits in zip(rows, answers, strict=True) if fits is not None]
-    first, _ = min(known, key=order, default=(None, None))
+    answered = [(row, fits) for row, fits in zip(rows, answers, strict=True) if fits is not None]
+    first, _ = min(answered, key=order, default=(None, None))
     return tuple(
         replace(row, answer=fits, suggested=row is first)
         for row, fits in zip(rows, answers, strict=True)
     )
 
 
-def _by_xla(row: ComparisonRow) -> Answer | None:
+def _answer(row: ComparisonRow, memory_nbytes: int | None, *, by_xla: bool) -> Answer | None:
+    if not by_xla:
+        if row.interval is None or not memory_nbytes:
+            return None
+        return answer(row.interval, memory_nbytes)
     for compiled in row.compiled:
         if compiled.may_fit:
             return "too close"
@@ -192,25 +180,14 @@ def _by_xla(row: ComparisonRow) -> Answer | None:
     return None
 
 
-def _by_estimate(row: ComparisonRow, memory_nbytes: int | None) -> Answer | None:
-    if row.interval is None or not memory_nbytes:
-        return None
-    return answer(row.interval, memory_nbytes)
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Result):
     """A function under several policies.
 
     Attributes:
-      target: what was compared.
-      jax: the JAX that traced.
-      place: the place that the figures are for.
       chip: the chip whose published figures the time is estimated from; None where none are known.
       at: where the policies go, as in `Row`.
       places: where the policy goes, as a user finds them: `model.py:42 (layer) ×48`.
-      rows: one row for each policy.
-      warnings: what was assumed, and what may be wrong.
       measured_on: the local device of the timings, if there are any.
       mesh: the devices that the program is split over; None: one device.
       time_basis: what estimated times of such programs were held against; None where nothing was.

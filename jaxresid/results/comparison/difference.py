@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.base.text.short_repr import Shown, printable
+from jaxresid.base.thresholds import NEGLIGIBLE_FLOPS
 from jaxresid.results.display import show
 from jaxresid.results.headline import count_text, headline, signed_bytes
-from jaxresid.results.interval import Interval, interval_between
+from jaxresid.results.interval import Ranged
 from jaxresid.results.report.checkpoint import Checkpoint, Finding
 from jaxresid.results.result import Result
 from jaxresid.results.target import JaxInfo, Mesh, PlaceInfo, Target
@@ -16,29 +17,18 @@ from jaxresid.results.values import Aval, Location, Totals
 
 # Peaks and recomputation are the same where they differ by no more than this share of the larger.
 TOLERANCE = 0.01
-# Recomputation is the same where it differs by less than this share of all FLOPs: shares are shown
-# with one digit after the point, and less of them rounds to none.
-NEGLIGIBLE_RECOMPUTE = 0.0005
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class DiffSide(Shown):
+class DiffSide(Ranged):
     """One of two reports: what it is of, and its figures.
 
     Attributes:
       label: what the side is called: a revision, a file, `working tree`, a flag.
-      target: what was reported on.
-      jax: the JAX that traced.
-      place: the place that the figures are for.
       mesh: the devices that the program is split over; None: one device.
-      totals: the bytes of the residuals by kind.
-      peak_nbytes: the peak, in bytes; None where none is known.
       peak_by: whether the peak is an estimate, or XLA's of a compiled program; None without one.
       low_nbytes: the lower end of the interval around an estimate; None where none is known.
-      high_nbytes: the upper end.
       breakdown: what the estimated peak is made of: bytes by kind.
-      recompute_flops: FLOPs that the checkpoints add.
-      total_flops: FLOPs of everything.
     """
 
     label: str
@@ -56,11 +46,6 @@ class DiffSide(Shown):
     total_flops: int
 
     @property
-    def interval(self) -> Interval | None:
-        """The interval around the estimated peak; None where none is known."""
-        return interval_between(self.low_nbytes, self.high_nbytes)
-
-    @property
     def recompute_fraction(self) -> float | None:
         """The recomputed FLOPs as a share of all others; None where there are no others."""
         others = self.total_flops - self.recompute_flops
@@ -74,9 +59,7 @@ class ValueDifference(Shown):
     Attributes:
       change: `added`: only the later side keeps them; `removed`: only the earlier one; `changed`:
         both do, in other shapes, dtypes or memories.
-      count: how many there are.
       primitive: what computes them; None for arguments and constants.
-      name: their `checkpoint_name`, if any.
       path: the path of an argument, repeated layers as one; None for others.
       before: one of them on the earlier side; None where they are added.
       after: one of them on the later side; None where they are removed.
@@ -117,12 +100,7 @@ class LineDifference(Shown):
       before: where the line was; None where it had nothing, or is not in the user's code.
       after: where it is now; None where it has nothing any more, or is not in the user's code.
       scope: the module path, repeated layers as one; '' where there is none.
-      kept_before_nbytes: bytes of its computed residuals in device memory, earlier.
-      kept_after_nbytes: the same now.
-      host_before_nbytes: bytes of its computed residuals in host memory, earlier.
-      host_after_nbytes: the same now.
       peak_before_nbytes: bytes of its values that were live at the estimated peak.
-      peak_after_nbytes: the same now.
       values: its residuals that differ, those that differ most first.
     """
 
@@ -163,8 +141,6 @@ class CheckpointDifference(Shown):
     """A checkpoint that is on one side only, or that is worth something else.
 
     Attributes:
-      before: the checkpoint earlier; None where it is new.
-      after: the checkpoint now; None where it is gone.
       changes: what differs: `added` or `removed`, or some of `verdict`, `policy`, `prevent_cse`,
         `calls`, `trips`, `dropped` (the residual bytes that it drops) and `recompute`.
     """
@@ -176,9 +152,9 @@ class CheckpointDifference(Shown):
     @property
     def either(self) -> Checkpoint:
         """The checkpoint now, or else as it was."""
-        found = self.after or self.before
-        assert found is not None
-        return found
+        checkpoint = self.after or self.before
+        assert checkpoint is not None
+        return checkpoint
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -190,14 +166,10 @@ class Difference(Result):
     worse the peak decides: what is kept beyond it is told for information.
 
     Attributes:
-      before: the earlier side.
-      after: the later side.
       lines: the lines that differ in what they keep, and where the peak differs those that differ
         in what is live there; those that grow most first, those that shrink most last.
       checkpoints: the checkpoints that differ, in the order of the later program.
       inputs: the arguments and constants among the residuals that differ.
-      found: findings that are new.
-      gone: findings that are no more.
       same_lines: how many lines keep the same.
       notes: what else the sides differ in, such as flags of JAX and what their reports warn of.
       tolerance: peaks and recomputations that differ by no more than this share of the larger are
@@ -298,7 +270,7 @@ class Difference(Result):
 
 def negligible_recompute(before: int, after: int) -> float:
     """Return by how many FLOPs recomputation may differ, given the FLOPs of both programs."""
-    return NEGLIGIBLE_RECOMPUTE * max(before, after)
+    return NEGLIGIBLE_FLOPS * max(before, after)
 
 
 def is_more_than(tolerance: float, before: int | None, after: int | None) -> bool:

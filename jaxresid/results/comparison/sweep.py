@@ -17,19 +17,11 @@ class SweepRow(Shown):
     """A policy at a batch size for a place: one result of a sweep, one line of its file.
 
     Attributes:
-      target: the function, as the user wrote it.
-      policy: the policy, as in `Row`.
       batch: the batch size; None where the inputs are as they are.
-      on: the place, `tpu:v5e:2x4`.
-      at: where the policy goes, as in `Row`.
       key: a key of all that the result depends on: the target, what it lowers to, the compiler and
         its flags; '' where it could not be lowered.
-      kept_nbytes: a static figure of the variant, as in `Row`.
-      host_nbytes: a static figure of the variant, as in `Row`.
-      peak_nbytes: a static figure of the variant, as in `Row`.
       recompute_flops: FLOPs that it adds to the function without any checkpoint.
       recompute_fraction: that as a share of the function without any checkpoint.
-      compiled: the figures of XLA.
       error: why there is no `compiled` or nothing in it.
       transient: whether the error may not come again.
       resumed: whether the row was read from the results file of an earlier run.
@@ -64,16 +56,11 @@ class Sweep(Result):
     """A function compiled under several policies, at several batch sizes, for several places.
 
     Attributes:
-      target: what was swept.
-      jax: the JAX that traced.
       at: where the policies go, as in `Row`; '' where the program takes no gradient, and is
         compiled as it is.
       places: where the policy goes, as a user finds them: `model.py:42 (layer) ×48`.
-      policies: the policies that were asked for.
       batches: the batch sizes that were asked for; empty where the inputs are as they are.
-      on: the places that were asked for.
       rows: one row for each combination of these.
-      warnings: what was assumed, and what may be wrong.
       mesh: the devices that the program is split over; None: one device.
       size_name: what `batches` are the sizes of: `batch`, `context`.
     """

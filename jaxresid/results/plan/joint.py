@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jaxresid.base.text.short_repr import Shown
-from jaxresid.results.interval import Answer, Interval, interval_between
+from jaxresid.results.interval import Answer, Ranged
 from jaxresid.results.report.peak import LiveValue
 
 
@@ -36,21 +36,17 @@ class Configuration(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ParetoPoint(Shown):
+class ParetoPoint(Ranged):
     """One plan that no other beats in both its peak and what is minimised.
 
     Attributes:
-      configuration: what it is for.
       checkpoints: what is done at each place, in words: `model.py:49 (layer): dots_saveable`.
       peak_nbytes: its peak: XLA's figure where XLA was asked, else an estimate.
-      answer: whether that fits the budget.
-      recompute_flops: FLOPs that the checkpoints add.
-      recompute_fraction: these as a share of the FLOPs without any checkpoint.
+      recompute_fraction: the FLOPs that checkpoints add as a share of those without any.
       seconds: the estimated time of all microbatches together; None where no rates are known.
       items_per_s: items of the batch per second of that; None where either is not known.
       chosen: whether it is the plan.
       low_nbytes: the lower end of the interval around an estimate; None where there is none.
-      high_nbytes: the upper end.
     """
 
     configuration: Configuration
@@ -65,18 +61,12 @@ class ParetoPoint(Shown):
     low_nbytes: int | None = None
     high_nbytes: int | None = None
 
-    @property
-    def interval(self) -> Interval | None:
-        """The interval around an estimated peak; None where none is known."""
-        return interval_between(self.low_nbytes, self.high_nbytes)
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RejectedAlternative(Shown):
     """A configuration that was not chosen.
 
     Attributes:
-      configuration: the configuration.
       reason: why not: `3.1% slower`, `does not fit by the estimate: 17.20 GiB at least`.
       fits: whether the best of it is within the budget; False as well where it was not traced.
     """
@@ -87,25 +77,18 @@ class RejectedAlternative(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class SizePeak(Shown):
+class SizePeak(Ranged):
     """The peak at one size.
 
     Attributes:
-      size: the size.
       peak_nbytes: the peak: XLA's figure where XLA was asked, else an estimate.
       low_nbytes: the lower end of the interval around an estimate; None where there is none.
-      high_nbytes: the upper end.
     """
 
     size: int
     peak_nbytes: int
     low_nbytes: int | None = None
     high_nbytes: int | None = None
-
-    @property
-    def interval(self) -> Interval | None:
-        """The interval around an estimated peak; None where none is known."""
-        return interval_between(self.low_nbytes, self.high_nbytes)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -126,8 +109,6 @@ class Growth(Shown):
     """How the estimated peak grows with the size, from the one that was chosen to the next.
 
     Attributes:
-      low_size: the smaller of two sizes that were tried.
-      high_size: the larger.
       nbytes: by how many bytes the peak grows from the one to the other.
       values: what is live at the peak and grows, what grows most first; less than a hundredth of
         all that grows is left out.
@@ -153,9 +134,6 @@ class Largest(Shown):
       size: the largest that is known to fit: by XLA's figure, by the whole range of an estimate,
         or, with checkpoints that are planned for it, by the estimate itself; None where none is.
       first: the smallest size that there was to choose from.
-      last: the largest.
-      count: how many there were.
-      tried: how many of them were tried.
       next: the next larger one of those that were tried; None where there is none.
       possible: the largest that may fit by the range of its estimate, where that is larger; None
         where it is not, and where the sizes are not told apart by ranges.

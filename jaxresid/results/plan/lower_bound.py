@@ -64,7 +64,6 @@ class Remedy(Shown):
     what a finding proposes takes the place of the plan.
 
     Attributes:
-      kind: what is changed.
       change: the change in words, with the names of the arguments.
       peak_nbytes: the estimated peak with the change, or what XLA needs with it.
       saved_nbytes: how much lower that is than the same figure of the plan; negative where it is

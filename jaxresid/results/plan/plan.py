@@ -12,10 +12,9 @@ from jaxresid.results.display import to_perfetto, to_svg
 from jaxresid.results.headline import count_text, headline, peak_text
 from jaxresid.results.interval import (
     Answer,
-    Interval,
+    Ranged,
     TimeBasis,
     TimeInterval,
-    interval_between,
     time_interval_between,
 )
 from jaxresid.results.plan.joint import NO_SELECTION, Selection
@@ -35,9 +34,7 @@ class Expression(Shown):
       file: the path, relative to the working directory where it is below it.
       line: the first row, from 1.
       column: the first column in code points, from 0.
-      end_line: the last row.
       end_column: the column behind the end.
-      function: the function that it is in.
       code: its source; '' where it is not known.
     """
 
@@ -55,8 +52,6 @@ class PlannedValue(Shown):
     """A value of a checkpoint's body that a plan saves or offloads.
 
     Attributes:
-      name: its checkpoint_name.
-      action: whether it is saved or offloaded.
       nbytes: its bytes, all calls and trips together.
       expression: where it has to be named; None for one that already has that name.
     """
@@ -73,7 +68,6 @@ class PlannedPart(Shown):
 
     Attributes:
       calls: how many calls, in a row in program order.
-      checkpointed: whether a checkpoint is around them.
       policy: as written after `jax.checkpoint_policies.`, `save_only_these_names('qkv')`; None: no
         policy (or no checkpoint).
       values: the values that the policy saves and offloads, where the plan chose by value.
@@ -99,8 +93,6 @@ class PlannedSite(Shown):
         calls of a function, `block` for the iterations of a Python loop, `whole` for the target
         itself or the loss of a step, `segments` for stretches of a loop's iterations, `groups` for
         those of a Python loop, `solver` for the checkpointed while loop of Equinox or Diffrax.
-      function: the function that is (to be) checkpointed.
-      location: where it is called.
       calls: how many times the program holds it, unrolled; `parts` add up to it.
       trips: how often it runs, all calls and loops together.
       parts: what the plan does with the calls, in program order.
@@ -121,16 +113,11 @@ class PlannedSite(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Plan(Result):
+class Plan(Result, Ranged):
     """The cheapest way found to fit a function into a budget of memory.
 
     Attributes:
-      target: what was planned.
-      jax: the JAX that traced.
-      place: the place that the figures are for.
       chip: the chip whose published figures the time is estimated from; None where none are known.
-      budget_nbytes: the budget.
-      offload: whether values may be moved to host memory.
       answer: whether it fits. An estimate is too close to the budget where the budget is inside its
         interval, unless arguments and outputs alone are more; XLA's figure never is.
       lowest_nbytes: the lowest peak of everything that was tried.
@@ -145,13 +132,9 @@ class Plan(Result):
         so is `peak_nbytes`; else None.
       estimate_nbytes: the estimate of it; None on a CPU, where there is none. It is of the function
         traced again, where the plan is verified of its code, as the next three are.
-      kept_nbytes: bytes of computed residuals in device memory.
-      host_nbytes: bytes of computed residuals in host memory.
-      recompute_flops: FLOPs that the checkpoints add.
       plain_flops: FLOPs without any checkpoint.
       recompute_fraction: the added FLOPs as a share of those.
       time_fraction: estimated time over that without any checkpoint; None where it is not known.
-      sites: the places that it treats.
       proven: whether nothing cheaper among `choices` fits, by the figures that there are: each that
         may be cheaper was traced, or what no checkpoint can remove is already too much.
       tried: how many variants were traced.
@@ -166,10 +149,8 @@ class Plan(Result):
       compiles: how many variants XLA was asked about.
       unconfirmed: those of them that it has no figures of, in words.
       uncosted: primitives that no cost rule covers; recompute and time are lower bounds.
-      warnings: what was assumed, and what may be wrong.
       low_nbytes: the lower end of the interval around `peak_nbytes`, as in `Peak`; None where that
         is XLA's figure.
-      high_nbytes: the upper end.
       choices: what was tried at each place.
       lower_bound: what no checkpoint can remove, and what would lower it.
       interrupted: whether the search was stopped by Ctrl-C; this is the best it had found.
@@ -179,7 +160,6 @@ class Plan(Result):
         from.
       low_time_fraction: the lower end of the interval around `time_fraction`; None where the
         estimated time of such programs was not checked.
-      high_time_fraction: the upper end.
       time_basis: what estimated times of such programs were held against; None where nothing was.
       times_checked_on: the places whose estimated times were held against something, in words.
       lifetimes: from when until when each value is live, where that was asked for: in the code as
@@ -274,11 +254,6 @@ class Plan(Result):
     def time_interval(self) -> TimeInterval | None:
         """The interval around the estimated time; None where it was not checked."""
         return time_interval_between(self.low_time_fraction, self.high_time_fraction)
-
-    @property
-    def interval(self) -> Interval | None:
-        """The interval around the estimated peak; None where none is known."""
-        return interval_between(self.low_nbytes, self.high_nbytes)
 
     @property
     def fits(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
 from jaxresid.base.text.short_repr import Shown
-from jaxresid.results.values import Location, Source
+from jaxresid.results.values import Located, Location, Source
 
 
 class Verdict(enum.StrEnum):
@@ -28,7 +28,6 @@ class CompiledChange(Shown):
     """What a compiler says of the change that a finding proposes, with the change really made.
 
     Attributes:
-      on: the place that it compiles for.
       verdict: `confirmed` where its peak falls by as much as a finding has to be worth, and to what
         it says to fit, `refuted` where it does not, and `unconfirmed` where that is not known.
       peak_before_nbytes: its peak of the program as it is; None where there is none.
@@ -44,14 +43,13 @@ class CompiledChange(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Finding(Shown):
+class Finding(Located):
     """Something that only a trace can tell.
 
     Attributes:
       name: the name of the rule that it is a case of, as in `jaxresid rules`.
       message: one or two sentences with the figures, without the remedy.
       source: where it is, in the user's code and in a library's.
-      help: the remedy.
       measured: the figures, by name; bytes in keys that end in `nbytes`.
       compiled: what a compiler says of the change that it proposes; None where none was asked.
     """
@@ -63,21 +61,12 @@ class Finding(Shown):
     measured: Mapping[str, object] = field(default_factory=dict, hash=False)
     compiled: CompiledChange | None = None
 
-    @property
-    def location(self) -> Location | None:
-        """The user's line; None where none is known."""
-        return self.source.location
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EstimatedVerdict(Shown):
     """The verdict that the estimate gives a checkpoint on which a compiler's verdict is known.
 
     Attributes:
-      verdict: the verdict.
-      reason: the reason for it, one sentence.
-      peak_nbytes: the estimated peak of the whole program, in bytes.
-      peak_without_nbytes: the same without the checkpoint.
       ratio: estimated peak bytes saved per residual byte dropped; None where no residual is
         dropped.
     """
@@ -90,7 +79,7 @@ class EstimatedVerdict(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Checkpoint(Shown):
+class Checkpoint(Located):
     """One checkpoint in source, with its verdict.
 
     The verdict compares the program with it to the program without this one checkpoint.
@@ -99,7 +88,6 @@ class Checkpoint(Shown):
       function: the module or function that is checkpointed, `Block` or `layer`.
       source: the line that calls it, and the module; the same line in a loop is one checkpoint.
       policy: the policy as a user writes it, `dots_saveable`; None: nothing is saveable.
-      prevent_cse: whether it prevents common subexpression elimination.
       calls: how many times the program holds it, unrolled.
       trips: how often it runs, all calls and loops together.
       kept_nbytes: bytes of computed residuals of the whole program, in device memory.
@@ -109,11 +97,8 @@ class Checkpoint(Shown):
       peak_nbytes: the peak of the whole program, in bytes; None where it is not known.
       peak_without_nbytes: the same without the checkpoint; None where it is not known.
       ratio: peak bytes saved per residual byte dropped; None where no residual is dropped.
-      verdict: the verdict.
-      reason: the reason for the verdict, one sentence.
       shape: where it is in the program, if that is known: `whole`, `last-stage`, `around-loop`,
         `trivial`, `nested`; None for none of these.
-      findings: the findings about it.
       uncosted: primitives that no cost rule covers.
       defined: where the module's method or the function is defined; None where it is not known.
       by: whose peaks, and so whose verdict, these are: `estimate` or `xla`.
@@ -143,11 +128,6 @@ class Checkpoint(Shown):
     by: OneOf["estimate", "xla"] = "estimate"
     estimated: EstimatedVerdict | None = None
     unconfirmed: str = ""
-
-    @property
-    def location(self) -> Location | None:
-        """The user's line; None where none is known."""
-        return self.source.location
 
     @property
     def dropped_nbytes(self) -> int | None:

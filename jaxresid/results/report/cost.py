@@ -16,7 +16,6 @@ class Cost(Shown):
     Attributes:
       matmul_flops: FLOPs of matmuls; a multiply-add is two.
       conv_flops: FLOPs of convolutions; a multiply-add is two.
-      elementwise_flops: FLOPs of elementwise operations.
       transcendentals: evaluations of exp, tanh, sin and the like; not among the FLOPs.
       nbytes: bytes that each eqn by itself reads and writes; fusion saves most of them.
       uncosted: primitives that no rule covers, by name; they make every figure a lower bound.
@@ -87,10 +86,10 @@ class Cost(Shown):
 def _summed(
     some: tuple[tuple[str, int], ...], other: tuple[tuple[str, int], ...], sign: int
 ) -> tuple[tuple[str, int], ...]:
-    found = dict(some)
+    sums = dict(some)
     for name, nbytes in other:
-        found[name] = found.get(name, 0) + sign * nbytes
-    return tuple(sorted((name, nbytes) for name, nbytes in found.items() if nbytes))
+        sums[name] = sums.get(name, 0) + sign * nbytes
+    return tuple(sorted((name, nbytes) for name, nbytes in sums.items() if nbytes))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -13,7 +13,6 @@ class Gradient(Shown):
     """A gradient that a program takes, or several that its code takes at one line and are alike.
 
     Attributes:
-      function: the name of what is differentiated.
       location: the line that takes it; where that is none of the user's, the first line of what is
         differentiated. None where neither is known.
       trips: how often a run of the program takes it.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.base.text.short_repr import Shown
-from jaxresid.results.interval import Interval, interval_between
+from jaxresid.results.interval import Ranged
 from jaxresid.results.report.checkpoint import Checkpoint
 from jaxresid.results.report.peak import LiveValue, Pass
 from jaxresid.results.values import Location, Source
@@ -25,7 +25,6 @@ class ProgramPoint(Shown):
 
     Attributes:
       primitive: its primitive; None in a program without ops, which has one point.
-      source: where it comes from.
       phase: its pass: `forward`, `recompute`, `backward` or, in a step, `update`; `program` where
         no gradient is taken.
       nbytes: the bytes of device memory that are live: arguments + outputs - aliased + temporaries.
@@ -67,7 +66,7 @@ class Lifetime(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Lifetimes(Shown):
+class Lifetimes(Ranged):
     """The memory of one program over its run, op by op, as it is estimated.
 
     At each point the bytes of the values that are live there add up to those of the point. What a
@@ -83,9 +82,7 @@ class Lifetimes(Shown):
       values: the values, at most 10,000; of more the 5,000 biggest and, by kind, the sums of the
         others in each stretch in which they are the same.
       at: the index of the peak in `points`.
-      nbytes: the peak, in bytes.
       low_nbytes: the lower end of the interval around it, as in `Peak`.
-      high_nbytes: the upper end.
     """
 
     name: str
@@ -96,19 +93,14 @@ class Lifetimes(Shown):
     low_nbytes: int | None = None
     high_nbytes: int | None = None
 
-    @property
-    def interval(self) -> Interval | None:
-        """The interval around the estimated peak; None where none is known."""
-        return interval_between(self.low_nbytes, self.high_nbytes)
-
     def live_at(self, index: int) -> tuple[Lifetime, ...]:
         """Return what is live at a point, the biggest first.
 
         Args:
           index: the index of the point.
         """
-        found = (each for each in self.values if each.start <= index < each.stop)
-        return tuple(sorted(found, key=lambda each: -each.live.nbytes))
+        live = (lifetime for lifetime in self.values if lifetime.start <= index < lifetime.stop)
+        return tuple(sorted(live, key=lambda lifetime: -lifetime.live.nbytes))
 
 
 def without_names(checkpoints: Sequence[Checkpoint]) -> tuple[str, ...]:
@@ -117,19 +109,19 @@ def without_names(checkpoints: Sequence[Checkpoint]) -> tuple[str, ...]:
     `without checkpoint model.py:12`, with the function where several are at that line, and with a
     number where that does not tell them apart either.
     """
-    lines = [_line(each) or each.function for each in checkpoints]
+    lines = [_line(checkpoint) or checkpoint.function for checkpoint in checkpoints]
     several = Counter(lines)
     named = [
-        f"{line} ({each.function})" if several[line] > 1 and _line(each) else line
-        for line, each in zip(lines, checkpoints, strict=True)
+        f"{line} ({checkpoint.function})" if several[line] > 1 and _line(checkpoint) else line
+        for line, checkpoint in zip(lines, checkpoints, strict=True)
     ]
     total, seen = Counter(named), Counter[str]()
-    found = []
+    numbered = []
     for name in named:
         seen[name] += 1
         number = f" #{seen[name]}" if total[name] > 1 else ""
-        found.append(f"without checkpoint {name}{number}")
-    return tuple(found)
+        numbered.append(f"without checkpoint {name}{number}")
+    return tuple(numbered)
 
 
 def _line(checkpoint: Checkpoint) -> str:

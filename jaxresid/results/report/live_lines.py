@@ -15,7 +15,6 @@ class LiveLine(Shown):
     """What is live at the peak of one line of code, or of one argument.
 
     Attributes:
-      values: the values, the biggest first.
       argument: the name of the argument that they are in; None for what the program computes.
     """
 

@@ -9,12 +9,7 @@ from jaxresid.base.text.short_repr import Shown
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Transfers(Shown):
-    """The bytes that one step moves between device and host memory, all trips of loops together.
-
-    Attributes:
-      to_host_nbytes: bytes moved to the host.
-      to_device_nbytes: bytes moved to the device.
-    """
+    """The bytes that one step moves between device and host memory, all trips of loops together."""
 
     to_host_nbytes: int = 0
     to_device_nbytes: int = 0
@@ -28,12 +23,9 @@ class Offloading(Shown):
     except for what checkpoints keep that it would not (`added_nbytes`).
 
     Attributes:
-      kept_nbytes: bytes of computed residuals in device memory.
-      offloaded_nbytes: bytes of computed residuals in host memory.
       recomputed_nbytes: bytes of what is kept in neither memory, and made again.
       added_nbytes: bytes that checkpoints keep and the function without any would not.
       kept_without_nbytes: bytes that the function without any checkpoint keeps.
-      transfers: the bytes moved between device and host memory.
       host_arguments: bytes of arguments that live in host memory, by kind (`parameters`,
         `optimizer-state`, `argument`, ...).
       refetched_nbytes: bytes of device copies of arguments in host memory that are not kept, and

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal as OneOf
 
 from jaxresid.base.text.short_repr import Shown
-from jaxresid.results.interval import Interval, interval_between
-from jaxresid.results.values import NOWHERE, Aval, Location, Source
+from jaxresid.results.interval import Ranged
+from jaxresid.results.values import NOWHERE, Aval, Located, Source
 
 # What a value is that is live at the peak: see `LiveValue.kind`.
 LiveKind = OneOf[
@@ -30,7 +30,7 @@ CurvePass = OneOf["forward", "backward", "update", "program"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class LiveValue(Shown):
+class LiveValue(Located):
     """Equal values that are live at the peak.
 
     Attributes:
@@ -39,10 +39,7 @@ class LiveValue(Shown):
         a program without a gradient those that it returns updated, such as a cache, are `state`.
       nbytes: the bytes of all `count` of them.
       aval: the shape and dtype; None for what an op needs while it runs and has no name.
-      count: how many there are.
       primitive: the primitive that makes it; None for an argument.
-      path: an argument's path.
-      source: where it is made.
       phase: the pass that makes it; None for an argument.
     """
 
@@ -55,11 +52,6 @@ class LiveValue(Shown):
     source: Source = NOWHERE
     phase: Pass | None = None
 
-    @property
-    def location(self) -> Location | None:
-        """The user's line; None where none is known."""
-        return self.source.location
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PhaseSpan(Shown):
@@ -70,7 +62,6 @@ class PhaseSpan(Shown):
         `program` where no gradient is taken.
       start: the index of its first point in the curve.
       stop: the index after its last.
-      nbytes: the most bytes in it.
     """
 
     phase: CurvePass
@@ -84,7 +75,6 @@ class KeptBeyondPeak(Shown):
     """Why autodiff keeps more than the whole peak: what of it is not there at the peak.
 
     Attributes:
-      kept_nbytes: the bytes of the computed residuals in device memory.
       at_peak_nbytes: the bytes of residuals that are live at the peak.
       duplicate_nbytes: the bytes of residuals that are the same value as another one.
       free_nbytes: the bytes of those that are made anew rather than stored.
@@ -101,19 +91,15 @@ class KeptBeyondPeak(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Peak(Shown):
+class Peak(Ranged, Located):
     """An estimate of the most memory that the value and its gradients (or the step) take.
 
     Attributes:
       nbytes: arguments + outputs + temporaries - aliased, as XLA adds them up.
       profile: `tpu`: the kind of compiler whose fusion was assumed.
-      source: where the op at the peak is.
       primitive: the primitive of the op at the peak.
       phase: the pass of the op at the peak: `forward`, `recompute`, `backward` or, in a step,
         `update`; `program` where no gradient is taken.
-      arguments_nbytes: bytes of arguments.
-      outputs_nbytes: bytes of outputs.
-      temporaries_nbytes: bytes of temporaries.
       aliased_nbytes: bytes of outputs that take over the buffers of donated arguments.
       host_nbytes: the most bytes of host memory at once, not in `nbytes`.
       live: the values live at the peak, biggest first.
@@ -125,7 +111,6 @@ class Peak(Shown):
       uncounted: primitives whose memory is not known; they make the figure a lower bound.
       low_nbytes: the lower end of the interval that XLA's figure is in for nine of ten programs;
         None where too few were measured, or where the figure is a lower bound.
-      high_nbytes: the upper end.
     """
 
     nbytes: int
@@ -146,13 +131,3 @@ class Peak(Shown):
     low_nbytes: int | None = None
     high_nbytes: int | None = None
     phases: tuple[PhaseSpan, ...] = ()
-
-    @property
-    def interval(self) -> Interval | None:
-        """The interval around the estimate; None where none is known."""
-        return interval_between(self.low_nbytes, self.high_nbytes)
-
-    @property
-    def location(self) -> Location | None:
-        """The user's line at the peak; None where none is known."""
-        return self.source.location

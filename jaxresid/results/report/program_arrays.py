@@ -16,7 +16,6 @@ class ProgramArray(Shown):
     Attributes:
       path: its path in the arguments, or in what is returned: `cache['k']`, `[1]['k']`. That of
         all that is returned is '', and so is that of a constant.
-      aval: its shape, dtype and memory.
       kind: of an argument `state` where it is returned updated, else `argument` or `constant`; of
         an output `state` where it takes over a donated argument, else `output`.
       is_donated: whether an argument is given away.

@@ -29,14 +29,10 @@ class Report(Result):
     """The residuals that a function's backward pass keeps, their cost, and verdicts on checkpoints.
 
     Attributes:
-      target: what was reported on.
-      jax: the JAX that traced.
-      place: the place that the figures are for.
       residuals: what is kept, in the order of the leaves that `jax.vjp` returns.
       cost: the work of the forward pass, the backward pass and the recomputation.
       peak: the estimate of the peak; None on a CPU, whose compiler is asked instead.
       checkpoints: the checkpoints in the source, each with its verdict.
-      warnings: what was assumed, and what may be wrong.
       mesh: the devices that the program is split over; None: one device.
       offloading: the bytes in host memory; None where nothing is or could be there.
       findings: what else was found; that about one checkpoint is in the checkpoint.
@@ -110,7 +106,7 @@ class Report(Result):
         """
         names = dict(zip(map(id, self.checkpoints), without_names(self.checkpoints), strict=True))
         name = names.get(id(checkpoint))
-        return next((each for each in self.lifetimes if each.name == name), None)
+        return next((lifetimes for lifetimes in self.lifetimes if lifetimes.name == name), None)
 
     def group_by(self, *by: ResidualKey, all: bool = False) -> ResidualGroups:
         """Return the residuals summed by what they have in common, biggest first.

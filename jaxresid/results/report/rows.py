@@ -30,15 +30,10 @@ class ResidualRow(Shown):
       number: its index in `Report.residuals`.
       kind: `computed`, or what needs no memory of its own: `argument`, `constant`, `literal`.
       nbytes: its bytes, all trips of loops included; on a mesh those of one device.
-      dtype: the name of its dtype.
       shape: the shape of the whole array, stacked over the trips of loops.
-      memory: whether it is in device or in host memory.
       primitive: the primitive that computes it; None where nothing does.
       name: its `checkpoint_name`, if any.
       file: the file of the user's line; None where none is known.
-      line: the number of the line.
-      function: the function that the line is in.
-      code: the source of the line.
       module: the module path, as in `Source.scope`; None where there is none.
       library: the library's line that the user's line called, `flax/linen/linear.py:271`.
       argument: the path of the argument that it is, or is a view of.
@@ -76,9 +71,7 @@ class ResidualGroup(Shown):
     Attributes:
       keys: what they have in common, a value for each of `ResidualGroups.by`; None where there is
         none, as of residuals without a name.
-      nbytes: the bytes of all of them.
-      share: that as a share of all groups.
-      count: how many they are.
+      share: its bytes as a share of all groups'.
       code: the source of the line, where they have that in common; else ''.
     """
 
@@ -94,9 +87,6 @@ class ResidualGroups(Displayed):
     """The residuals of a report, summed by what they have in common.
 
     Attributes:
-      target: what was reported on.
-      place: the place that the figures are for.
-      by: what they are summed by.
       rows: the groups, biggest first.
     """
 

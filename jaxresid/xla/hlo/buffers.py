@@ -31,7 +31,6 @@ class LiveBuffers:
       nbytes: the bytes of all that are live at the peak on the device; None: not known.
       allocated_nbytes: the bytes of all allocations on the device: arguments, outputs, temporaries,
         constants, and the gaps between them; what XLA compares with the device's memory.
-      notes: why there is nothing.
     """
 
     buffers: tuple[PeakBuffer, ...] = ()
@@ -42,8 +41,6 @@ class LiveBuffers:
 
 @dataclass(frozen=True, slots=True)
 class _LogicalBuffer:
-    """A logical buffer: where it is, from when to when, and what makes it."""
-
     slot: tuple[int, int]
     nbytes: int
     start: int
@@ -61,11 +58,6 @@ def buffers(module: bytes, assignment: bytes, platform: str) -> LiveBuffers:
     at the peak, but that leaves out the bodies of loops. So the lifetimes are followed here: from
     the instruction that makes a value to the last that reads it, in the order of the schedule,
     loops in place.
-
-    Args:
-      module: an HloModuleProto, optimized and scheduled.
-      assignment: its BufferAssignmentProto, empty where there is none.
-      platform: `cpu`, `cuda`, `tpu`.
     """
     if not assignment:
         return LiveBuffers(notes=("this compiler does not report its buffers",))
@@ -75,39 +67,31 @@ def buffers(module: bytes, assignment: bytes, platform: str) -> LiveBuffers:
         return LiveBuffers(notes=("the buffers of this compiler could not be read",))
 
 
-def live_buffers(read: hlo.HloModule, assignment: Assignment, platform: str) -> LiveBuffers:
-    """Return the buffers that are live at the peak.
-
-    Args:
-      read: the module, optimized and scheduled.
-      assignment: which memory its values have.
-      platform: `cpu`, `cuda`, `tpu`.
+def live_buffers(module: hlo.HloModule, assignment: Assignment, platform: str) -> LiveBuffers:
+    """Return the buffers that are live at the peak of an optimized and scheduled module.
 
     Raises:
-      ValueError: the two do not belong together.
-      IndexError: as `ValueError`.
-      KeyError: as `ValueError`.
-      StopIteration: as `ValueError`.
+      ValueError, IndexError, KeyError, StopIteration: the two do not belong together.
     """
     device = _DEVICE[platform]
     memories = {**dict.fromkeys(device, "device"), _HOST: "host"}
-    values = _values(read, assignment, memories)
-    allocated = sum(each.nbytes for each in device_allocations(assignment, platform))
+    values = _values(module, assignment, memories)
+    allocated = sum(allocation.nbytes for allocation in device_allocations(assignment, platform))
     if not values:
         return LiveBuffers()
     live = _held_at(values, _peak(values))
-    makers = _Producers(read)
-    found = tuple(_buffer(read, makers, value) for value in live if value.nbytes)
+    makers = _Producers(module)
+    in_use = tuple(_buffer(module, makers, value) for value in live if value.nbytes)
     nbytes = sum(value.nbytes for value in live if value.memory == "device")
-    return LiveBuffers(found[:MAX_BUFFERS], nbytes, allocated)
+    return LiveBuffers(in_use[:MAX_BUFFERS], nbytes, allocated)
 
 
 def device_allocations(assignment: Assignment, platform: str) -> tuple[Allocation, ...]:
     """Return the pieces of device memory of a program; those of single threads are none."""
     return tuple(
-        each
-        for each in assignment.allocations
-        if each.color in _DEVICE[platform] and not each.is_thread_local
+        allocation
+        for allocation in assignment.allocations
+        if allocation.color in _DEVICE[platform] and not allocation.is_thread_local
     )
 
 
@@ -121,49 +105,47 @@ def _held_at(values: list[_LogicalBuffer], now: int) -> list[_LogicalBuffer]:
     outputs: dict[int, _LogicalBuffer] = {}
     for value in values:
         if value.kind == "output":
-            known = outputs.get(value.slot[0])
-            if known is None or (value.end, value.nbytes) > (known.end, known.nbytes):
+            latest = outputs.get(value.slot[0])
+            if latest is None or (value.end, value.nbytes) > (latest.end, latest.nbytes):
                 outputs[value.slot[0]] = value
         elif value.start <= now <= value.end:
-            known = slots.get(value.slot)
-            if known is None or (value.nbytes, value.start) > (known.nbytes, known.start):
+            latest = slots.get(value.slot)
+            if latest is None or (value.nbytes, value.start) > (latest.nbytes, latest.start):
                 slots[value.slot] = value
     held = [*slots.values(), *outputs.values()]
     return sorted(held, key=lambda value: (-value.nbytes, value.slot))
 
 
 def _values(
-    read: hlo.HloModule, assignment: Assignment, memories: Mapping[int, str]
+    module: hlo.HloModule, assignment: Assignment, memories: Mapping[int, str]
 ) -> list[_LogicalBuffer]:
-    """Return the arrays of an assignment that are in one of the memories."""
     places = _places(assignment, memories)
     defined = frozenset((value.instruction, value.index) for value in assignment.values.values())
-    lifetimes = _Lifetimes(read, defined)
-    found = []
+    lifetimes = _Lifetimes(module, defined)
+    logical = []
     for number, value in assignment.values.items():
         at, index = value.instruction, value.index
         place = places.get(number)
         if place is None or at not in lifetimes.made:
             continue
-        if not read.instructions[at].shape.at(index).dtype:
+        if not module.instructions[at].shape.at(index).dtype:
             continue
         slot, kind, memory = place
         start, end = lifetimes.made[at], lifetimes.last[at, index]
         if kind in ("argument", "constant"):
             start, end = 0, lifetimes.end
-        found.append(_LogicalBuffer(slot, value.nbytes, start, end, kind, memory, at, index))
-    return found
+        logical.append(_LogicalBuffer(slot, value.nbytes, start, end, kind, memory, at, index))
+    return logical
 
 
 def _places(
     assignment: Assignment, memories: Mapping[int, str]
 ) -> dict[int, tuple[tuple[int, int], BufferKind, str]]:
-    """Map each logical buffer to its allocation with its offset there, its kind, and its memory."""
     return {
-        number: ((each.index, offset), each.kind, memories[each.color])
-        for each in assignment.allocations
-        if not each.is_thread_local and each.color in memories
-        for number, offset in each.offsets.items()
+        number: ((allocation.index, offset), allocation.kind, memories[allocation.color])
+        for allocation in assignment.allocations
+        if not allocation.is_thread_local and allocation.color in memories
+        for number, offset in allocation.offsets.items()
     }
 
 
@@ -179,23 +161,23 @@ class _Lifetimes:
       end: the time when the program is over.
     """
 
-    def __init__(self, read: hlo.HloModule, defined: frozenset[_Element]) -> None:
+    def __init__(self, module: hlo.HloModule, defined: frozenset[_Element]) -> None:
         self.made: dict[int, int] = {}
         self.last: dict[_Element, int] = defaultdict(int)
-        self._read = read
+        self._read = module
         self._defined = defined
         self._begun: dict[int, int] = {}
         self._entered: set[int] = set()
         self._closed: dict[int, int] = {}
-        self.end = self._run(read.entry, 0) + 1
-        self._closed[read.entry] = self.end
+        self.end = self._run(module.entry, 0) + 1
+        self._closed[module.entry] = self.end
         for computation, closed in self._closed.items():
-            for i in read.computations[computation]:
+            for i in module.computations[computation]:
                 self.last[i.id, ()] = max(self.last[i.id, ()], self.made[i.id])
                 if i.opcode not in _PASSING:
                     for operand in i.operands:
                         self._need(operand, self._begun[i.id])
-            self._need(read.roots[computation], closed)
+            self._need(module.roots[computation], closed)
         for at, index in defined:
             self.last[at, index] = max(self.last[at, index], self.made.get(at, 0))
 
@@ -261,7 +243,6 @@ class _Lifetimes:
 
 
 def _operand(caller: hlo.Instruction, parameter: hlo.Instruction, computation: int) -> int:
-    """Return which operand of a caller a parameter of its computation stands for."""
     if caller.opcode == "while":
         return 0
     if caller.opcode == "conditional":
@@ -274,7 +255,6 @@ _PASSING = ("get-tuple-element", "tuple", "bitcast", "optimization-barrier")
 
 
 def _leaves(shape: hlo.Shape) -> Iterator[tuple[int, ...]]:
-    """Yield the index of every array in a shape."""
     if shape.dtype:
         yield ()
     for n, element in enumerate(shape.elements):
@@ -303,15 +283,15 @@ def _peak(values: list[_LogicalBuffer]) -> int:
     return at
 
 
-def _buffer(read: hlo.HloModule, makers: _Producers, value: _LogicalBuffer) -> PeakBuffer:
-    made = read.instructions[value.instruction]
-    maker = made if value.kind == "argument" else makers.of(value.instruction, value.index)
+def _buffer(module: hlo.HloModule, makers: _Producers, value: _LogicalBuffer) -> PeakBuffer:
+    definition = module.instructions[value.instruction]
+    maker = definition if value.kind == "argument" else makers.of(value.instruction, value.index)
     passed_on = maker.opcode in ("parameter", "constant")
     return PeakBuffer(
         kind=value.kind,
         nbytes=value.nbytes,
-        shape=str(made.shape.at(value.index)),
-        opcode=made.opcode if passed_on else maker.opcode,
+        shape=str(definition.shape.at(value.index)),
+        opcode=definition.opcode if passed_on else maker.opcode,
         op_name=maker.op_name,
         file=maker.file,
         line=maker.line,
@@ -326,8 +306,8 @@ class _Producers:
     For what a loop stacks up that is the one in its body, for a fusion the one inside it.
     """
 
-    def __init__(self, read: hlo.HloModule) -> None:
-        self._read = read
+    def __init__(self, module: hlo.HloModule) -> None:
+        self._read = module
 
     def of(self, at: int, index: tuple[int, ...]) -> hlo.Instruction:
         seen = set()

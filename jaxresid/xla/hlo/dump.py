@@ -13,7 +13,6 @@ from jaxresid.xla.hlo.wire import Message
 
 
 def flags(folder: str) -> dict[str, str | bool]:
-    """Return the compile options that dump into a folder."""
     return {"xla_dump_to": folder, "xla_dump_hlo_as_proto": True}
 
 
@@ -22,13 +21,13 @@ def read(folder: str) -> tuple[bytes, bytes]:
 
     Both are empty if there is none. Never raises.
     """
-    found = b"", b""
+    biggest = b"", b""
     for path in Path(folder).glob("*after_optimizations.hlo.pb"):
         try:
             message = Message.read(path.read_bytes())
             module, assignment = message.data(1), message.data(3)
         except (OSError, ValueError):
             continue
-        if assignment and len(module) > len(found[0]):
-            found = module, assignment
-    return found
+        if assignment and len(module) > len(biggest[0]):
+            biggest = module, assignment
+    return biggest

@@ -15,14 +15,13 @@ def memory_stats(assignment: bytes, platform: str = "cuda") -> dict[str, int]:
     0.0.52's own figure for temporaries is 15,872 bytes higher, whatever the program.
 
     Args:
-      assignment: a BufferAssignmentProto.
       platform: what it is of; the memory that a TPU has on the chip does not count.
 
     Raises:
       ValueError: the bytes are not one.
     """
     kinds = ("temp", "argument", "output", "alias")
-    found = {f"{host}{kind}_nbytes": 0 for host in ("", "host_") for kind in kinds}
+    stats = {f"{host}{kind}_nbytes": 0 for host in ("", "host_") for kind in kinds}
     for allocation in Message.read(assignment).messages(3):
         is_thread_local, is_constant = allocation.integer(3), allocation.integer(12)
         is_argument, is_output = allocation.integer(5), allocation.integer(7)
@@ -36,5 +35,5 @@ def memory_stats(assignment: bytes, platform: str = "cuda") -> dict[str, int]:
         elif not (which or is_thread_local or is_constant):
             which.append("temp")
         for kind in which:
-            found[f"{host}{kind}_nbytes"] += allocation.integer(2)
-    return found
+            stats[f"{host}{kind}_nbytes"] += allocation.integer(2)
+    return stats

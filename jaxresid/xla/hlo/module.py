@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from functools import cached_property
 
 from jaxresid.base.home import FOLDER
 from jaxresid.xla.hlo.wire import Message
-from jaxresid.xla.job import CollectiveOp, Line
+from jaxresid.xla.job import Line
 
 # PrimitiveType of xla/xla_data.proto -> its name in HLO text and its bits.
 _DTYPES = {
@@ -27,10 +26,6 @@ _DTYPES = {
 BITS = dict(_DTYPES.values())
 _SHAPE_TEXT = re.compile(r"(\w+)\[([\d,]*)\]")
 
-COLLECTIVES = (
-    *("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"),
-    *("collective-permute", "collective-broadcast"),
-)
 # Instructions whose computations run as part of the schedule.
 CALLERS = ("while", "call", "conditional", "async-start")
 # Lines of a stack that are kept: few programs have half as many between the user's line and JAX.
@@ -73,14 +68,14 @@ class Shape:
 
 def shape_of(text: str) -> Shape | None:
     """Return the shape that a text such as `f32[64,512]` is; None if it is none of an array."""
-    found = _SHAPE_TEXT.match(text)
-    if found is None or found[1] not in BITS:
+    array = _SHAPE_TEXT.match(text)
+    if array is None or array[1] not in BITS:
         return None
     try:
-        dims = tuple(int(n) for n in found[2].split(",") if n)
+        dims = tuple(int(n) for n in array[2].split(",") if n)
     except ValueError:  # more digits than Python reads
         return None
-    return Shape(dtype=found[1], dims=dims, bits=BITS[found[1]])
+    return Shape(dtype=array[1], dims=dims, bits=BITS[array[1]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +83,7 @@ class Instruction:
     """One instruction of a computation.
 
     Attributes:
-      id: its id.
-      opcode: its opcode, `dot`.
-      shape: the shape of its result.
-      operands: the ids of the instructions that it reads.
-      called: the ids of the computations that it calls.
       index: the element of a get-tuple-element, the number of a parameter.
-      op_name: the op name in its metadata; '' where it has none.
-      file: the file in its metadata; '' where it has none.
-      line: the line in its metadata; 0 where it has none.
       config: the backend's config, JSON.
       literal: the integer of a scalar constant; None for others.
       direction: the direction of a comparison, `LT`.
@@ -138,12 +125,10 @@ class HloModule:
 
     @cached_property
     def instructions(self) -> Mapping[int, Instruction]:
-        """The instructions by id."""
         return {i.id: i for body in self.computations.values() for i in body}
 
     @cached_property
     def home(self) -> Mapping[int, int]:
-        """The computation that each instruction is in, by ids."""
         return {i.id: name for name, body in self.computations.items() for i in body}
 
     @cached_property
@@ -157,11 +142,6 @@ class HloModule:
 
 
 def module(data: bytes) -> HloModule:
-    """Read an HloModuleProto.
-
-    Raises:
-      ValueError: the bytes are not one.
-    """
     message = Message.read(data)
     frames = _frames(message.message(17))
     order = {
@@ -273,116 +253,17 @@ def stacks(frames: Sequence[tuple[Line, int]]) -> tuple[tuple[Line, ...], ...]:
       frames: the line of each frame and the number of its caller, from 1; what is no earlier
         frame is none.
     """
-    found: list[tuple[Line, ...]] = []
+    by_frame: list[tuple[Line, ...]] = []
     for place, caller in frames:
-        above = found[caller - 1] if 0 < caller <= len(found) else ()
-        found.append(
+        above = by_frame[caller - 1] if 0 < caller <= len(by_frame) else ()
+        by_frame.append(
             (place, *above[: _DEEPEST - 1]) if not place[0].startswith(FOLDER) else (place,)
         )
-    return tuple(found)
-
-
-def collectives(data: bytes) -> tuple[CollectiveOp, ...]:
-    """Return the collectives that a serialized module runs; none where it cannot be read.
-
-    A collective in two halves (`all-gather-start`, `all-gather-done`; or wrapped in an
-    asynchronous computation) counts once, and so does one inside a fusion. Its bytes are those of
-    its results, without the operands that a `-start` passes on.
-    """
-    try:
-        read = module(data)
-        found: dict[str, list[CollectiveOp]] = {}
-        for op in _collectives(read, read.entry, 1, True, ()):
-            found.setdefault(op.opcode, []).append(op)
-    except (ValueError, IndexError, KeyError, RecursionError):
-        return ()
-    return tuple(
-        CollectiveOp(
-            opcode,
-            sum(op.count for op in ops),
-            sum(op.nbytes for op in ops),
-            all(op.exact for op in ops),
-        )
-        for opcode, ops in sorted(found.items())
-    )
-
-
-def _collectives(
-    read: HloModule, computation: int, trips: int, exact: bool, within: tuple[int, ...]
-) -> Iterator[CollectiveOp]:
-    if computation in within:
-        return
-    for i in read.computations[computation]:
-        opcode = i.opcode.removesuffix("-start")
-        if opcode in COLLECTIVES:
-            yield CollectiveOp(opcode, trips, trips * _result_nbytes(read, i), exact)
-            continue
-        inner, known = trips, exact
-        if i.opcode == "while":
-            n = known_trips(read, i)
-            inner, known = trips * (1 if n is None else n), exact and n is not None
-        elif i.opcode == "conditional":
-            known = False
-        elif i.opcode not in ("call", "fusion", "async-start"):
-            continue
-        for name in i.called:
-            yield from _collectives(read, name, inner, known, (*within, computation))
-
-
-def _result_nbytes(read: HloModule, i: Instruction) -> int:
-    """Return the bytes of a collective's results.
-
-    All-gather-start and collective-permute-start return their operands, their results, and perhaps
-    context; all-reduce-start its results.
-    """
-    if i.opcode.endswith("-start") and not i.opcode.startswith("all-reduce"):
-        return i.shape.elements[1].nbytes
-    return i.shape.nbytes
-
-
-def known_trips(read: HloModule, loop: Instruction) -> int | None:
-    """Return how often a while loop's body runs; None where it is not known.
-
-    The number is the one that the compiler noted, or comes from a condition `i < n` and a body that
-    adds one to `i`.
-    """
-    try:
-        config = json.loads(loop.config or b"{}")
-        return int(config["known_trip_count"]["n"])
-    except (ValueError, KeyError, TypeError):
-        return _counted_trips(read, loop)
-
-
-def _counted_trips(read: HloModule, loop: Instruction) -> int | None:
-    """Return the trips of a loop that counts an integer up to a constant; None for other loops.
-
-    libtpu notes no trips; loops of a scan still count that way.
-    """
-    for name in loop.called:
-        test = read.instructions[read.roots[name]]
-        if test.opcode == "compare" and test.direction == "LT":
-            break
-    else:
-        return None
-    body = next(other for other in loop.called if other != name)
-    counter, index = origin(read, test.operands[0])
-    bound, _ = origin(read, test.operands[1])
-    if counter.opcode != "parameter" or len(index) != 1:
-        return None
-    start, _ = origin(read, loop.operands[0], index)
-    step, _ = origin(read, read.roots[body], index)
-    if step.opcode != "add":
-        return None
-    terms = [origin(read, term)[0] for term in step.operands]
-    steps = [term.literal for term in terms if term.literal is not None]
-    counts = [term for term in terms if term.opcode == "parameter"]
-    if steps != [1] or not counts or start.literal is None or bound.literal is None:
-        return None
-    return max(bound.literal - start.literal, 0)
+    return tuple(by_frame)
 
 
 def origin(
-    read: HloModule, at: int, index: tuple[int, ...] = ()
+    hlo: HloModule, at: int, index: tuple[int, ...] = ()
 ) -> tuple[Instruction, tuple[int, ...]]:
     """Return the instruction and the element that a value comes from.
 
@@ -391,7 +272,7 @@ def origin(
     seen = set()
     while (at, index) not in seen:
         seen.add((at, index))
-        i = read.instructions[at]
+        i = hlo.instructions[at]
         if i.opcode == "get-tuple-element":
             at, index = i.operands[0], (i.index, *index)
         elif i.opcode == "tuple" and index:
@@ -402,31 +283,31 @@ def origin(
             at, index = i.operands[0], index[1:]
         elif i.opcode == "copy-done":
             at, index = i.operands[0], (0, *index)
-        elif i.opcode == "while" and index and _unchanged(read, i, index):
+        elif i.opcode == "while" and index and _unchanged(hlo, i, index):
             at = i.operands[0]
         elif i.opcode == "parameter" and index:
-            loop = read.callers.get(read.home[at])
-            if loop is None or loop.opcode != "while" or not _unchanged(read, loop, index):
+            loop = hlo.callers.get(hlo.home[at])
+            if loop is None or loop.opcode != "while" or not _unchanged(hlo, loop, index):
                 return i, index
             at = loop.operands[0]
         else:
             return i, index
-    return read.instructions[at], index
+    return hlo.instructions[at], index
 
 
 _SAME = ("copy", "bitcast", "optimization-barrier")
 
 
-def _unchanged(read: HloModule, loop: Instruction, index: tuple[int, ...]) -> bool:
+def _unchanged(hlo: HloModule, loop: Instruction, index: tuple[int, ...]) -> bool:
     """Return whether a loop's body returns an element of its parameter as it got it.
 
     The body is the computation whose root is no single truth value.
     """
     for name in loop.called:
-        at, path = read.roots[name], index
-        if not read.instructions[at].shape.dtype:
+        at, path = hlo.roots[name], index
+        if not hlo.instructions[at].shape.dtype:
             seen = set()
-            while (i := read.instructions[at]).opcode in ("tuple", "get-tuple-element", *_SAME):
+            while (i := hlo.instructions[at]).opcode in ("tuple", "get-tuple-element", *_SAME):
                 if (at, path) in seen:
                     return False
                 seen.add((at, path))

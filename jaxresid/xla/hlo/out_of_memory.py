@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from jaxresid.results import BufferKind
 from jaxresid.xla.hlo.buffers import MAX_BUFFERS, LiveBuffers
+from jaxresid.xla.hlo.metadata import metadata_of
 from jaxresid.xla.hlo.sizes import SIZE, nbytes
 from jaxresid.xla.job import PeakBuffer
 
@@ -33,9 +34,6 @@ class OutOfMemory:
     Attributes:
       required_nbytes: the bytes that the program needs on one device: arguments, outputs,
         temporaries; None where the message does not say.
-      capacity_nbytes: the bytes that there are; None where the message does not say.
-      buffers: the largest buffers, where the message lists them.
-      notes: what is not exact about the figures.
     """
 
     required_nbytes: int | None
@@ -51,15 +49,17 @@ def parse_out_of_memory(message: str) -> OutOfMemory | None:
     chip.
     """
     for pattern in _NEEDS:
-        found = re.search(pattern, message)
-        if found:
-            required, capacity = nbytes(found[1], found[2]), nbytes(found[3], found[4])
-            return OutOfMemory(required, capacity, listed(message), _rounded(found[1] + found[2]))
-    found = _CORES.search(message)
-    if found:
-        required = nbytes(found[1], found[2]) + nbytes(found[3], found[4])
-        capacity = nbytes(found[5], found[6])
-        return OutOfMemory(required, capacity, listed(message), _rounded(found[3] + found[4]))
+        figures = re.search(pattern, message)
+        if figures:
+            required, capacity = nbytes(figures[1], figures[2]), nbytes(figures[3], figures[4])
+            return OutOfMemory(
+                required, capacity, listed(message), _rounded(figures[1] + figures[2])
+            )
+    figures = _CORES.search(message)
+    if figures:
+        required = nbytes(figures[1], figures[2]) + nbytes(figures[3], figures[4])
+        capacity = nbytes(figures[5], figures[6])
+        return OutOfMemory(required, capacity, listed(message), _rounded(figures[3] + figures[4]))
     total = _TOTAL.search(message)
     if total:
         required = nbytes(total[1], total[2])
@@ -73,8 +73,8 @@ def refined(parsed: OutOfMemory, live: LiveBuffers) -> OutOfMemory:
     A message whose figure differs from the assignment's by more than 1 % is about something else:
     it is returned as it is.
     """
-    exact, said = live.allocated_nbytes, parsed.required_nbytes
-    if exact is None or said is None or abs(exact - said) > said // 100:
+    exact, rounded = live.allocated_nbytes, parsed.required_nbytes
+    if exact is None or rounded is None or abs(exact - rounded) > rounded // 100:
         return parsed
     return replace(
         parsed, required_nbytes=exact, buffers=live.buffers or parsed.buffers, notes=live.notes
@@ -87,8 +87,8 @@ def _rounded(figure: str) -> tuple[str, ...]:
 
 def listed(message: str) -> tuple[PeakBuffer, ...]:
     """Return the entries of `Largest program allocations in hbm` (TPU) and `Peak buffers` (GPU)."""
-    found = sorted(_entries(message), key=lambda buffer: -buffer.nbytes)
-    return tuple(found[:MAX_BUFFERS])
+    entries = sorted(_entries(message), key=lambda buffer: -buffer.nbytes)
+    return tuple(entries[:MAX_BUFFERS])
 
 
 def _entries(message: str) -> Iterator[PeakBuffer]:
@@ -99,14 +99,15 @@ def _entries(message: str) -> Iterator[PeakBuffer]:
         shape = re.search(r"(?:^|\s)(?:Shape|Entry Parameter Subshape): (\w+\[[\d,]*\])", entry)
         label = re.search(r"XLA [Ll]abel: (?:\S+ = (?:\S+\[\S* )?)?([a-z][\w-]*)", entry)
         kind = re.search(r"Allocation type: (.*)", entry)
+        metadata = metadata_of(entry)
         yield PeakBuffer(
             kind=_kind(kind[1] if kind else "", entry),
             nbytes=nbytes(size[1], size[2]),
             shape=shape[1] if shape else "",
             opcode=label[1] if label else "",
-            op_name=_quoted("op_name", entry),
-            file=_quoted("source_file", entry),
-            line=_line(entry),
+            op_name=metadata.op_name,
+            file=metadata.file,
+            line=metadata.line,
         )
 
 
@@ -121,13 +122,3 @@ def _kind(allocation: str, entry: str) -> BufferKind:
         if any(mark in words for mark in marks):
             return kind
     return "temporary"
-
-
-def _quoted(name: str, entry: str) -> str:
-    found = re.search(rf'\b{name}="([^"]*)"', entry)
-    return found[1] if found else ""
-
-
-def _line(entry: str) -> int:
-    found = re.search(r"\bsource_line=(\d{1,9})", entry)
-    return int(found[1]) if found else 0

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from jaxresid.xla.hlo.metadata import Metadata, metadata_of
 from jaxresid.xla.hlo.module import BITS, HloModule, Instruction, Shape, stacks
 from jaxresid.xla.job import Line
 
@@ -20,10 +21,6 @@ _ARRAY = re.compile(r"(\w+)\[([^\]]*)\]")
 _MEMORY = re.compile(r"S\((\d{1,3})\)")
 _WIDTH = re.compile(r"E\((\d{1,3})\)")
 _NAME = re.compile(r"%?(?<![\w.-])([\w.-]++)(?:#(\d{1,9}))?$")
-_OP_NAME = re.compile(r'\bop_name="([^"]*)"')
-_FILE = re.compile(r'\bsource_file="([^"]*)"')
-_LINE = re.compile(r"\bsource_line=(\d{1,9})")
-_FRAME = re.compile(r"\bstack_frame_id=(\d{1,9})")
 _INDEX = re.compile(r"\bindex=(\d{1,9})")
 _DIRECTION = re.compile(r"\bdirection=(\w+)")
 _ROW = re.compile(r'(\d{1,9}) (?:"(.*)"|\{(.*)\})$')
@@ -39,11 +36,6 @@ class _Computation:
 
 
 def module_of_text(text: str) -> HloModule:
-    """Read a module from its text.
-
-    Raises:
-      ValueError: It is none, or is not whole.
-    """
     return _Reader().read(text)
 
 
@@ -66,19 +58,18 @@ class _Reader:
                 table = self._tables[line]
             elif current is None and table is not None and (row := _ROW.match(line)):
                 table[int(row[1])] = row[2] if row[2] is not None else row[3]
-            elif found := _COMPUTATION.match(line):
-                current = self._computations.setdefault(found[2], _Computation(found[2]))
-                entry = found[2] if found[1] else entry
+            elif match := _COMPUTATION.match(line):
+                current = self._computations.setdefault(match[2], _Computation(match[2]))
+                entry = match[2] if match[1] else entry
             elif line == "}":
                 current = None
-            elif current is not None and (found := _INSTRUCTION.match(line)):
-                self._take(current, found[2], line[found.end() :], is_root=bool(found[1]))
+            elif current is not None and (match := _INSTRUCTION.match(line)):
+                self._take(current, match[2], line[match.end() :], is_root=bool(match[1]))
         if entry not in self._computations:
             raise ValueError("no entry computation")
         return self._module(entry)
 
     def _take(self, computation: _Computation, name: str, text: str, *, is_root: bool) -> None:
-        """Take in an instruction, given its text after the name."""
         shape, at = _shape(text, 0, 0)
         opcode, _, rest = text[at:].lstrip().partition("(")
         end = _closing(rest)
@@ -86,14 +77,15 @@ class _Reader:
         operands = () if opcode in ("parameter", "constant") else _operands(inside)
         index = _INDEX.search(after)
         direction = _DIRECTION.search(after)
-        stack = self._stack(after)
+        metadata = metadata_of(after)
+        stack = self._stack(metadata)
         file, line = stack[0]
-        found = Instruction(
+        instruction = Instruction(
             id=0,
             opcode=opcode,
             shape=shape,
             index=int(inside) if opcode == "parameter" and inside.isdigit() else _int(index),
-            op_name=_first(_OP_NAME, after),
+            op_name=metadata.op_name,
             file=file,
             line=line,
             literal=_literal(opcode, inside),
@@ -104,12 +96,12 @@ class _Reader:
         for operand in operands:
             self._element(computation, operand)
         called = tuple(
-            _bare(each)
+            _bare(called_name)
             for group in _CALLED.findall(after)
-            for each in group.strip("{}").split(",")
-            if each.strip()
+            for called_name in group.strip("{}").split(",")
+            if called_name.strip()
         )
-        self._add(computation, found, operands, called)
+        self._add(computation, instruction, operands, called)
         if is_root:
             computation.root = self._ids[name]
 
@@ -119,30 +111,29 @@ class _Reader:
         if not index or operand in self._ids or name not in self._ids:
             return
         of = self._instructions[self._ids[name]]
-        found = Instruction(
+        element = Instruction(
             0, "get-tuple-element", of.shape.at((int(index),)), index=int(index), name=operand
         )
-        self._add(computation, found, (name,), ())
+        self._add(computation, element, (name,), ())
 
     def _add(
         self,
         computation: _Computation,
-        found: Instruction,
+        instruction: Instruction,
         operands: tuple[str, ...],
         called: tuple[str, ...],
     ) -> None:
-        self._ids[found.name] = len(self._instructions)
+        self._ids[instruction.name] = len(self._instructions)
         computation.instructions.append(len(self._instructions))
-        self._instructions.append(found)
+        self._instructions.append(instruction)
         self._operands.append(operands)
         self._called.append(called)
 
-    def _stack(self, text: str) -> tuple[Line, ...]:
+    def _stack(self, metadata: Metadata) -> tuple[Line, ...]:
         """Return the lines in an instruction's metadata, the innermost first; ("", 0) for none."""
-        file = _first(_FILE, text)
-        if file:
-            return ((file, _int(_LINE.search(text))),)
-        number = _int(_FRAME.search(text))
+        if metadata.file:
+            return ((metadata.file, metadata.line),)
+        number = metadata.frame
         return self._stacks[number - 1] if 0 < number <= len(self._stacks) else (("", 0),)
 
     @cached_property
@@ -164,32 +155,23 @@ class _Reader:
 
     def _module(self, entry: str) -> HloModule:
         numbers = {name: n for n, name in enumerate(self._computations)}
-        made = [
-            Instruction(
-                n,
-                i.opcode,
-                i.shape,
-                tuple(self._ids[name] for name in operands if name in self._ids),
-                tuple(numbers[name] for name in called if name in numbers),
-                i.index,
-                i.op_name,
-                i.file,
-                i.line,
-                literal=i.literal,
-                direction=i.direction,
-                name=i.name,
-                callers=i.callers,
+        instructions = [
+            replace(
+                instruction,
+                id=n,
+                operands=tuple(self._ids[name] for name in operands if name in self._ids),
+                called=tuple(numbers[name] for name in called if name in numbers),
             )
-            for n, (i, operands, called) in enumerate(
+            for n, (instruction, operands, called) in enumerate(
                 zip(self._instructions, self._operands, self._called, strict=True)
             )
         ]
         return HloModule(
             {
-                numbers[name]: tuple(made[n] for n in each.instructions)
-                for name, each in self._computations.items()
+                numbers[name]: tuple(instructions[n] for n in computation.instructions)
+                for name, computation in self._computations.items()
             },
-            {numbers[name]: each.root for name, each in self._computations.items()},
+            {numbers[name]: computation.root for name, computation in self._computations.items()},
             numbers[entry],
         )
 
@@ -210,26 +192,25 @@ def _shape(text: str, at: int, depth: int) -> tuple[Shape, int]:
             elements.append(element)
             at = _skip(text, at)
         return Shape(elements=tuple(elements)), at + 1
-    found = _ARRAY.match(text, at)
-    if found is None:
+    array = _ARRAY.match(text, at)
+    if array is None:
         raise ValueError("no shape")
-    at, layout = found.end(), ""
+    at, layout = array.end(), ""
     if text.startswith("{", at):
         end = text.index("}", at)
         layout, at = text[at:end], end + 1
-    if found[1] not in BITS:  # a token
+    if array[1] not in BITS:  # a token
         return Shape(), at
     memory, width = _MEMORY.search(layout), _WIDTH.search(layout)
     return Shape(
-        dtype=found[1],
-        dims=tuple(int(n.strip("<= ")) for n in found[2].split(",") if n.strip("<= ")),
-        bits=_int(width) or BITS[found[1]],
+        dtype=array[1],
+        dims=tuple(int(n.strip("<= ")) for n in array[2].split(",") if n.strip("<= ")),
+        bits=_int(width) or BITS[array[1]],
         memory=_int(memory),
     ), at
 
 
 def _skip(text: str, at: int) -> int:
-    """Return the place after commas, spaces and comments."""
     while at < len(text):
         if text[at] in ", ":
             at += 1
@@ -241,7 +222,6 @@ def _skip(text: str, at: int) -> int:
 
 
 def _closing(text: str) -> int:
-    """Return where the parenthesis closes that was opened before a text."""
     depth = 1
     for at, char in enumerate(text):
         depth += (char == "(") - (char == ")")
@@ -251,12 +231,10 @@ def _closing(text: str) -> int:
 
 
 def _operands(text: str) -> tuple[str, ...]:
-    """Return the names of operands, which may have their shapes before them."""
     return tuple(name for part in _parts(text) if (name := _bare(part)))
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Yield the parts of a text between commas that are in no brackets."""
     depth, start = 0, 0
     for at, char in enumerate(text):
         depth += (char in "([{") - (char in ")]}")
@@ -268,21 +246,16 @@ def _parts(text: str) -> Iterator[str]:
 
 def _bare(text: str) -> str:
     """Return the name that ends a text, `loop#4` for `f32[4]{0} %loop#4`; '' for none."""
-    found = _NAME.search(text.strip())
-    return "" if found is None else found[0].lstrip("%")
+    name = _NAME.search(text.strip())
+    return "" if name is None else name[0].lstrip("%")
 
 
 def _literal(opcode: str, text: str) -> int | None:
     return int(text) if opcode == "constant" and re.fullmatch(r"-?\d{1,18}", text) else None
 
 
-def _first(pattern: re.Pattern[str], text: str) -> str:
-    found = pattern.search(text)
-    return "" if found is None else found[1]
-
-
-def _int(found: re.Match[str] | None) -> int:
-    return 0 if found is None else int(found[1])
+def _int(match: re.Match[str] | None) -> int:
+    return 0 if match is None else int(match[1])
 
 
 def _value(row: str, name: str) -> int:

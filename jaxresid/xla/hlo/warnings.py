@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal as OneOf
 
 from jaxresid.xla.hlo import module as hlo
+from jaxresid.xla.hlo.metadata import metadata_of, shortened
 from jaxresid.xla.job import CompilerMessage, Line
-
-_LENGTH = 300
 
 # Before 2025 an operation was named after "without doing a full rematerialization of the tensor".
 _RESHARDING = re.compile(
@@ -49,19 +48,18 @@ class _Lines:
     Attributes:
       frames: the lines of each stack, innermost first; their numbers count from 1.
       named: the lines, innermost first, of the instructions with an op name.
-      made: the instructions by name.
     """
 
     frames: tuple[tuple[Line, ...], ...] = ()
     named: Mapping[str, set[tuple[Line, ...]]] = field(default_factory=dict)
-    made: Mapping[str, hlo.Instruction] = field(default_factory=dict)
+    by_name: Mapping[str, hlo.Instruction] = field(default_factory=dict)
 
     def of(self, op_name: str, frame: int) -> tuple[Line, ...]:
         """Return the lines of an operation, innermost first; ("", 0) where they are not known."""
         if 0 < frame <= len(self.frames) and self.frames[frame - 1][0][0]:
             return self.frames[frame - 1]
-        known = self.named.get(op_name, set())
-        return next(iter(known)) if len(known) == 1 else _UNKNOWN
+        stacks = self.named.get(op_name, set())
+        return next(iter(stacks)) if len(stacks) == 1 else _UNKNOWN
 
 
 def messages(
@@ -70,19 +68,22 @@ def messages(
     """Return what a compiler says that bears on memory, equal messages once; never raises.
 
     Args:
-      log: what it wrote to its log.
       module: the HloModuleProto that it made, which tells the lines of what the log names, and what
         was made to be computed again; empty where there is none.
       numbers_frames: whether the stack frames in the log are numbered as those of the module.
     """
-    read = _module(module)
-    lines = _Lines() if read is None or not numbers_frames else _lines(read)
-    said = (message for line in log.splitlines() for message in _logged(line, lines))
+    hlo_module = _module(module)
+    lines = _Lines() if hlo_module is None or not numbers_frames else _lines(hlo_module)
+    logged = (message for line in log.splitlines() for message in _logged(line, lines))
     counted: dict[CompilerMessage, int] = {}
-    for message in said:
+    for message in logged:
         counted[message] = counted.get(message, 0) + 1
-    found = [replace(message, count=count) for message, count in counted.items()]
-    return (*found, *_recomputed(read)) if read is not None else tuple(found)
+    counted_messages = [replace(message, count=count) for message, count in counted.items()]
+    return (
+        (*counted_messages, *_recomputed(hlo_module))
+        if hlo_module is not None
+        else tuple(counted_messages)
+    )
 
 
 def _module(data: bytes) -> hlo.HloModule | None:
@@ -94,43 +95,42 @@ def _module(data: bytes) -> hlo.HloModule | None:
 
 def _lines(module: hlo.HloModule) -> _Lines:
     named: dict[str, set[tuple[Line, ...]]] = {}
-    made = {}
+    by_name = {}
     for i in module.instructions.values():
-        made[i.name] = i
+        by_name[i.name] = i
         if i.op_name and i.file:
             named.setdefault(i.op_name, set()).add(((i.file, i.line), *i.callers))
-    return _Lines(module.frames, named, made)
+    return _Lines(module.frames, named, by_name)
 
 
 def _logged(line: str, lines: _Lines) -> Iterator[CompilerMessage]:
-    """Yield what a line of a log says that bears on memory."""
-    if found := _RESHARDING.search(line):
-        shape = _shape(found["operation"])
-        whole = _whole(shape, found["held"])
-        yield _operation("resharding", f"cannot {found['said']}", found["operation"], whole, lines)
-    elif found := _REPLICATED.search(line):
-        shape = _shape(found["operation"])
-        yield _operation("replicated", found["said"], found["operation"], shape, lines)
-    elif found := _LIMIT.search(line):
+    if match := _RESHARDING.search(line):
+        shape = _shape(match["operation"])
+        whole = _whole(shape, match["held"])
+        yield _operation("resharding", f"cannot {match['said']}", match["operation"], whole, lines)
+    elif match := _REPLICATED.search(line):
+        shape = _shape(match["operation"])
+        yield _operation("replicated", match["said"], match["operation"], shape, lines)
+    elif match := _LIMIT.search(line):
         yield CompilerMessage(
             kind="memory-limit",
-            said=_cut(found["said"]),
-            nbytes=int(found["nbytes"]),
-            limit_nbytes=max(int(found["limit"]), 0),
+            said=shortened(match["said"]),
+            nbytes=int(match["nbytes"]),
+            limit_nbytes=max(int(match["limit"]), 0),
         )
-    elif found := _ON_HOST.search(line):
-        said = _cut(found["said"])
-        made = lines.made.get(found["name"])
-        if made is None:
-            yield CompilerMessage(kind="host-compute", said=said)
+    elif match := _ON_HOST.search(line):
+        words = shortened(match["said"])
+        instruction = lines.by_name.get(match["name"])
+        if instruction is None:
+            yield CompilerMessage(kind="host-compute", said=words)
         else:
             yield CompilerMessage(
                 kind="host-compute",
-                said=said,
-                op_name=made.op_name,
-                file=made.file,
-                line=made.line,
-                callers=made.callers,
+                said=words,
+                op_name=instruction.op_name,
+                file=instruction.file,
+                line=instruction.line,
+                callers=instruction.callers,
             )
 
 
@@ -141,17 +141,11 @@ def _operation(
     shape: hlo.Shape | None,
     lines: _Lines,
 ) -> CompilerMessage:
-    """Return the message about an HLO instruction, given its text, and the array that it moves."""
-    op_name = _first(r'\bop_name="([^"]*)"', operation)
-    file = _first(r'\bsource_file="([^"]*)"', operation)
-    (file, at), *callers = (
-        ((file, int(_first(r"\bsource_line=(\d+)", operation) or 0)),)
-        if file
-        else lines.of(op_name, int(_first(r"\bstack_frame_id=(\d+)", operation) or 0))
-    )
+    op_name, file, line, frame = metadata_of(operation)
+    (file, at), *callers = ((file, line),) if file else lines.of(op_name, frame)
     return CompilerMessage(
         kind=kind,
-        said=_cut(said),
+        said=shortened(said),
         nbytes=None if shape is None else shape.nbytes,
         shape="" if shape is None else str(shape),
         op_name=op_name,
@@ -180,7 +174,7 @@ def _recomputed(module: hlo.HloModule) -> Iterator[CompilerMessage]:
         yield CompilerMessage(
             kind="recomputed",
             count=len(group),
-            said=_cut(first.name),
+            said=shortened(first.name),
             nbytes=sum(i.shape.nbytes for i in group),
             shape=str(first.shape),
             op_name=first.op_name,
@@ -191,9 +185,8 @@ def _recomputed(module: hlo.HloModule) -> Iterator[CompilerMessage]:
 
 
 def _shape(operation: str) -> hlo.Shape | None:
-    """Return the shape of an instruction's array, given its text; None where it has no array."""
-    found = re.search(r" = (\w+\[[\d,]*\])", operation)
-    return None if found is None else hlo.shape_of(found[1])
+    array = re.search(r" = (\w+\[[\d,]*\])", operation)
+    return None if array is None else hlo.shape_of(array[1])
 
 
 def _whole(shape: hlo.Shape | None, sharding: str) -> hlo.Shape | None:
@@ -205,11 +198,11 @@ def _whole(shape: hlo.Shape | None, sharding: str) -> hlo.Shape | None:
     if shape is None:
         return None
     parts: list[int] = []
-    if found := re.match(r"\{devices=\[([\d,]+)\]", sharding):
-        parts = [int(n) for n in found[1].split(",")]
-    elif found := re.match(r"\{mesh\[([^\]]*)\], \[(.*?)\]", sharding):
-        sizes = {name: int(n) for name, n in re.findall(r"'([^']*)'=(\d+)", found[1])}
-        for axes in re.findall(r"\{([^{}]*)\}", found[2]):
+    if tiles := re.match(r"\{devices=\[([\d,]+)\]", sharding):
+        parts = [int(n) for n in tiles[1].split(",")]
+    elif tiles := re.match(r"\{mesh\[([^\]]*)\], \[(.*?)\]", sharding):
+        sizes = {name: int(n) for name, n in re.findall(r"'([^']*)'=(\d+)", tiles[1])}
+        for axes in re.findall(r"\{([^{}]*)\}", tiles[2]):
             split = re.findall(r"'([^']*)'(?::\(\d+\)(\d+))?", axes)
             parts.append(
                 math.prod(int(part) if part else sizes.get(name, 1) for name, part in split)
@@ -218,13 +211,3 @@ def _whole(shape: hlo.Shape | None, sharding: str) -> hlo.Shape | None:
         return None
     dims = tuple(n * part for n, part in zip(shape.dims, parts, strict=False))
     return replace(shape, dims=dims)
-
-
-def _first(pattern: str, text: str) -> str:
-    found = re.search(pattern, text)
-    return found[1] if found else ""
-
-
-def _cut(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _LENGTH else text[: _LENGTH - 1] + "…"

@@ -15,15 +15,10 @@ class Message:
 
     @classmethod
     def read(cls, data: bytes) -> Self:
-        """Read a message.
-
-        Raises:
-          ValueError: the bytes are no message.
-        """
-        found: dict[int, list[int | bytes]] = {}
+        fields: dict[int, list[int | bytes]] = {}
         for number, value in _values(data):
-            found.setdefault(number, []).append(value)
-        return cls(found)
+            fields.setdefault(number, []).append(value)
+        return cls(fields)
 
     def integer(self, number: int) -> int:
         """Return the last value of an integer field, 0 where it is absent; signed."""
@@ -34,10 +29,10 @@ class Message:
 
     def integers(self, number: int) -> tuple[int, ...]:
         """Return the values of a repeated integer field, packed or not."""
-        found: list[int] = []
+        values: list[int] = []
         for value in self.fields.get(number, ()):
-            found += _packed(value) if isinstance(value, bytes) else (value,)
-        return tuple(found)
+            values += _packed(value) if isinstance(value, bytes) else (value,)
+        return tuple(values)
 
     def data(self, number: int) -> bytes:
         """Return the last value of a field of bytes, empty where it is absent."""
@@ -51,11 +46,9 @@ class Message:
         return self.data(number).decode("utf-8", "replace")
 
     def message(self, number: int) -> Message:
-        """Return the last value of a field that is a message, an empty one where it is absent."""
         return Message.read(self.data(number))
 
     def messages(self, number: int) -> Iterator[Message]:
-        """Yield the values of a repeated field of messages."""
         for value in self.fields.get(number, ()):
             if isinstance(value, int):
                 raise ValueError(f"field {number} is an integer")

@@ -37,9 +37,6 @@ class _Program:
 
     Attributes:
       stem: the path of its files, without what tells them apart.
-      module: the optimized module.
-      assignment: its buffer assignment.
-      platform: `cpu`, `cuda`, `tpu`.
     """
 
     stem: str
@@ -60,11 +57,11 @@ def read_dump(folder: Path) -> tuple[Failure | None, int]:
     files = sorted(_files(folder), key=lambda file: -file.stat().st_size)
     for file in files[:_MOST_TRIED]:
         try:
-            found = _failure(_program(file), folder)
+            failure = _failure(_program(file), folder)
         except _UNREADABLE:
             continue
-        if best is None or (found.required_nbytes or 0) > (best.required_nbytes or 0):
-            best = found
+        if best is None or (failure.required_nbytes or 0) > (best.required_nbytes or 0):
+            best = failure
     return best, len(files)
 
 
@@ -85,11 +82,6 @@ def _is_readable(path: Path) -> bool:
 
 
 def _program(file: Path) -> _Program:
-    """Read a program.
-
-    Raises:
-      ValueError: Its files are not what they are named.
-    """
     if file.name.endswith(".hlo.pb"):
         stem = file.name.removesuffix(".hlo.pb")
         message = Message.read(file.read_bytes())
@@ -113,7 +105,6 @@ def _platform(file: Path, stem: str) -> str:
 
 
 def _failure(program: _Program, folder: Path) -> Failure:
-    """Return what a program needs, as a lack of memory."""
     live: LiveBuffers = live_buffers(program.module, program.assignment, program.platform)
     base = program.stem.removesuffix(".after_optimizations")
     ran_out = (folder / f"{base}.oom_intermediate_module.txt").exists()
@@ -135,8 +126,8 @@ def _failure(program: _Program, folder: Path) -> Failure:
 
 def _parts(program: _Program) -> OomParts:
     nbytes = dict.fromkeys(("argument", "output", "temporary", "constant"), 0)
-    for each in device_allocations(program.assignment, program.platform):
-        nbytes[each.kind] += each.nbytes
+    for allocation in device_allocations(program.assignment, program.platform):
+        nbytes[allocation.kind] += allocation.nbytes
     return OomParts(
         argument_nbytes=nbytes["argument"],
         output_nbytes=nbytes["output"],
@@ -146,10 +137,9 @@ def _parts(program: _Program) -> OomParts:
 
 
 def _place(program: _Program, folder: Path, base: str) -> str:
-    """Return the place that a program was compiled for; '' where the dump does not say."""
     if program.platform == "tpu":
-        found = _TPU.search(_text(folder / f"{base}.target_arguments.txt"))
-        key = (found[1], found[2] or "") if found else ("", "")
+        version = _TPU.search(_text(folder / f"{base}.target_arguments.txt"))
+        key = (version[1], version[2] or "") if version else ("", "")
         generation = _GENERATIONS.get(key)
         return f"tpu:{generation}" if generation else ""
     if program.platform == "cuda":

@@ -44,7 +44,6 @@ class Line:
 
     Attributes:
       text: what it says, without colours, time, level and place in the source of a logger.
-      process: the process that wrote it, as its prefix names it; '' where none does.
       width: how many characters it took with its prefixes.
     """
 
@@ -54,7 +53,6 @@ class Line:
 
 
 def read_line(raw: str) -> Line:
-    """Return a line of a log by itself."""
     text = raw[:_LENGTH].rstrip("\r\n")
     # What a progress bar wrote before it returned to the beginning of its line is overwritten.
     text = text.rpartition("\r")[2]
@@ -63,10 +61,10 @@ def read_line(raw: str) -> Line:
     width, process = len(text), ""
     for _ in range(_PREFIXES):
         who = _WHO.match(text)
-        found = who or _WHEN.match(text)
-        if found is None:
+        prefix = who or _WHEN.match(text)
+        if prefix is None:
             break
         if who is not None:
             process = next(name for name in who.groups() if name is not None)
-        text = text[found.end() :]
+        text = text[prefix.end() :]
     return Line(text, process, width)

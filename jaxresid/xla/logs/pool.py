@@ -51,22 +51,22 @@ class PoolReader:
             return False
         if _ANY.search(line):
             for name, pattern in _FIGURES:
-                if found := pattern.search(line):
-                    self._known[name] = nbytes(found[1], found[2])
-            if found := _DEVICE.search(line):
-                numbers = [group for group in found.groups() if group is not None]
+                if figure := pattern.search(line):
+                    self._known[name] = nbytes(figure[1], figure[2])
+            if figure := _DEVICE.search(line):
+                numbers = [group for group in figure.groups() if group is not None]
                 self._known["device_free_nbytes"] = nbytes(numbers[0], numbers[1])
                 self._known["device_nbytes"] = nbytes(numbers[2], numbers[3])
         return False
 
     def pool(self) -> OomPool:
         """Return what is known now, and begin the listing of chunks anew."""
-        known = dict(self._known)
-        limit, in_use = known.get("limit_nbytes"), known.get("in_use_nbytes")
+        figures = dict(self._known)
+        limit, in_use = figures.get("limit_nbytes"), figures.get("in_use_nbytes")
         if limit is not None and in_use is not None:
-            known["free_nbytes"] = max(limit - in_use, 0)
+            figures["free_nbytes"] = max(limit - in_use, 0)
         if self._listed and self._free[0]:
-            known["largest_free_nbytes"] = self._free[1]
-            known.setdefault("free_nbytes", self._free[0])
+            figures["largest_free_nbytes"] = self._free[1]
+            figures.setdefault("free_nbytes", self._free[0])
         self._free, self._listed = [0, 0], False
-        return OomPool(**known)  # type: ignore[arg-type]
+        return OomPool(**figures)  # type: ignore[arg-type]

@@ -60,11 +60,9 @@ class _Process:
         self.function: UserFunction | None = None
 
     def open(self) -> bool:
-        """Return whether the last lines were about a lack of memory."""
         return bool(self.lines)
 
     def is_other(self, asked: int | None, needs: int | None) -> bool:
-        """Return whether a sentence is about another lack of memory than the lines before it."""
         if _differ(asked, self.asked) or _differ(needs, self.needs):
             return True
         alone = self.needs if asked is not None else self.asked if needs is not None else None
@@ -72,11 +70,7 @@ class _Process:
 
 
 def read_log(lines: Iterable[str]) -> Log:
-    """Return the lacks of memory that a log tells of.
-
-    Args:
-      lines: its lines; a log of any length is read in one pass, and little of it is kept.
-    """
+    """Return the lacks of memory that a log tells of."""
     reader = _Reader()
     for line in lines:
         reader.read(line)
@@ -88,7 +82,6 @@ class _Reader:
         self._processes: dict[str, _Process] = {}
         self._found: list[tuple[str, Failure]] = []
         self._hints: dict[str, None] = {}
-        self._lines = 0
         self._not_failures = 0
         self._left_out = 0
         self._open = 0
@@ -97,8 +90,6 @@ class _Reader:
         self._before = ""
 
     def read(self, raw: str) -> None:
-        """Take in a line of the log, as it is."""
-        self._lines += 1
         before, self._before = self._before, raw
         if " of size " in raw and self._process(self._last).pool.read(raw):
             return
@@ -153,7 +144,6 @@ class _Reader:
             self._hints[" ".join(line.text.split())[:_HINT_LENGTH]] = None
 
     def log(self) -> Log:
-        """Return all that was found."""
         for name, process in self._processes.items():
             self._close(name, process)
         failures = _merged(self._found)
@@ -163,8 +153,6 @@ class _Reader:
         return Log(
             tuple(sorted(failures, key=_says, reverse=True)),
             tuple(self._hints),
-            self._lines,
-            max(len([name for name in self._processes if name]), 1),
             self._not_failures,
             tuple(notes),
         )
@@ -179,15 +167,15 @@ class _Reader:
         if len(self._found) >= _FAILURES:
             self._left_out += 1
             return
-        found = parse_failure(_whole(lines), process.pool.pool())
-        if found is not None:
-            found = replace(
-                found,
+        failure = parse_failure(_whole(lines), process.pool.pool())
+        if failure is not None:
+            failure = replace(
+                failure,
                 device=process.device,
                 rematerialized=process.rematerialized,
                 function=function,
             )
-            self._found.append((name, found))
+            self._found.append((name, failure))
 
 
 def _differ(one: int | None, other: int | None) -> bool:
@@ -202,47 +190,46 @@ def _whole(lines: list[Line]) -> list[str]:
     width = max(line.width for line in lines)
     full = sum(line.width == width for line in lines)
     breaks = width >= _NARROWEST and full >= 3
-    found: list[str] = []
+    texts: list[str] = []
     goes_on = False
     for line in lines:
-        if goes_on or (found and _is_open(found[-1])):
-            found[-1] += line.text
+        if goes_on or (texts and _is_open(texts[-1])):
+            texts[-1] += line.text
         else:
-            found.append(line.text)
+            texts.append(line.text)
         goes_on = breaks and line.width == width
-    return _sentences_joined(found)
+    return _sentences_joined(texts)
 
 
 def _is_open(text: str) -> bool:
-    """Return whether a quotation in a line has no end."""
     return text.count('"') % 2 == 1 and re.search(r'\w="', text) is not None and len(text) < 20_000
 
 
 def _sentences_joined(lines: list[str]) -> list[str]:
     """Return lines with a sentence together that was broken within a word."""
-    found: list[str] = []
+    joined_lines: list[str] = []
     for line in lines:
-        joined = found[-1] + line if found else line
+        joined = joined_lines[-1] + line if joined_lines else line
         if (
-            found
-            and not OPENS.search(found[-1])
+            joined_lines
+            and not OPENS.search(joined_lines[-1])
             and not OPENS.search(line)
-            and OPENS.search(found[-1][-_TAIL:] + line[:_TAIL])
+            and OPENS.search(joined_lines[-1][-_TAIL:] + line[:_TAIL])
         ):
-            found[-1] = joined
+            joined_lines[-1] = joined
         else:
-            found.append(line)
-    return found
+            joined_lines.append(line)
+    return joined_lines
 
 
-def _merged(found: list[tuple[str, Failure]]) -> list[Failure]:
+def _merged(failures: list[tuple[str, Failure]]) -> list[Failure]:
     """Return each lack of memory once, with all that was said of it."""
     merged: list[tuple[Failure, dict[str, int]]] = []
-    for name, failure in found:
-        for n, (known, names) in enumerate(merged):
-            if _is_same(known, failure):
+    for name, failure in failures:
+        for n, (first, names) in enumerate(merged):
+            if _is_same(first, failure):
                 names[name] = names.get(name, 0) + 1
-                merged[n] = _filled(known, failure), names
+                merged[n] = _filled(first, failure), names
                 break
         else:
             merged.append((failure, {name: 1}))

@@ -9,11 +9,10 @@ from itertools import filterfalse
 from typing import Literal as OneOf
 
 from jaxresid.results import OomParts, OomPool
+from jaxresid.xla.hlo.metadata import shortened
 from jaxresid.xla.hlo.out_of_memory import listed, parse_out_of_memory
 from jaxresid.xla.hlo.sizes import SIZE, nbytes
 from jaxresid.xla.logs.failure import Failure, Memory, Phase, Rematerialized
-
-_LENGTH = 300  # of the sentence that is kept
 
 # What says that memory ran out, each with the two groups of a size where it says of how much.
 _REQUESTS = (
@@ -107,66 +106,59 @@ _STATS = {
 
 def requested(line: str) -> int | None:
     """Return the bytes of the allocation that a line says has failed; None if it says of none."""
-    found = REQUEST.search(line)
-    if found is None:
+    request = REQUEST.search(line)
+    if request is None:
         return None
-    number, unit = (group for group in found.groups() if group is not None)
-    exact = _EXACT.match(line, found.end())
+    number, unit = (group for group in request.groups() if group is not None)
+    exact = _EXACT.match(line, request.end())
     return int(exact[1]) if exact else nbytes(number, unit)
 
 
 def rematerialized(line: str) -> Rematerialized | None:
     """Return what a line says of XLA's attempt to make a program smaller; None if of none."""
-    found = _REMATERIALIZED.search(line) if "rematerialization" in line else None
-    return None if found is None else Rematerialized(int(found[2]), int(found[1]))
+    limits = _REMATERIALIZED.search(line) if "rematerialization" in line else None
+    return None if limits is None else Rematerialized(int(limits[2]), int(limits[1]))
 
 
 def needed(line: str) -> int | None:
     """Return the bytes that a line says a whole program needs; None if it does not say."""
-    found = _NEEDS.search(line)
-    if found is None:
+    need = _NEEDS.search(line)
+    if need is None:
         return None
-    number, unit = [group for group in found.groups() if group is not None][:2]
+    number, unit = [group for group in need.groups() if group is not None][:2]
     return nbytes(number, unit)
 
 
 def parse_failure(lines: Sequence[str], pool: OomPool) -> Failure | None:
-    """Return the lack of memory that some lines of a log are about; None if they are about none.
-
-    Args:
-      lines: the lines, without prefixes, those together that a terminal broke.
-      pool: what the log says of the allocator.
-    """
+    """Return the lack of memory that some lines of a log are about; None if they are about none."""
     text = "\n".join(lines)
-    sentence = next((line for line in lines if OPENS.search(line)), "")
+    said = shortened(next((line for line in lines if OPENS.search(line)), ""))
     if _HOST.search(text) and not REQUEST.search(text):
-        return Failure(_cut(sentence), phase="run", memory="host")
+        return Failure(said, phase="run", memory="host")
     if _PINNED.search(text) and not any(map(requested, filterfalse(_PINNED.search, lines))):
         asked = _PINNED_NBYTES.search(text)
         nbytes_asked = int(asked[1]) if asked else _last(requested(line) for line in lines)
-        return Failure(
-            _cut(sentence), "gpu", "run", memory="pinned-host", requested_nbytes=nbytes_asked
-        )
+        return Failure(said, "gpu", "run", memory="pinned-host", requested_nbytes=nbytes_asked)
     space = _SPACE.search(text)
     memory: Memory = "device"
     if space is not None and (space[1] or space[2]).lower() != "hbm":
         memory = "on-chip"
-    if _before_start(text):
-        return Failure(_cut(sentence), "gpu", "start", pool=pool, before_start=True)
+    if _BEFORE_START.search(text) and not _SAYS.search(text):
+        return Failure(said, "gpu", "start", pool=pool, before_start=True)
     if _CUDNN.search(text) and not REQUEST.search(text):
         if pool.device_free_nbytes is None:
             return None
-        return Failure(_cut(sentence), "gpu", "start", pool=pool)
+        return Failure(said, "gpu", "start", pool=pool)
     needs = None if memory == "on-chip" else parse_out_of_memory(text)
     buffers = needs.buffers if needs and needs.buffers else listed(text)
     required = needs.required_nbytes if needs else None
     capacity = needs.capacity_nbytes if needs else None
-    if found := _EARLY.search(text):
-        required, capacity = nbytes(*found.group(1, 2)), nbytes(*found.group(3, 4))
-    if found := _EXCEEDS.search(text):
-        capacity = nbytes(*found.group(1, 2))
+    if sizes := _EARLY.search(text):
+        required, capacity = nbytes(*sizes.group(1, 2)), nbytes(*sizes.group(3, 4))
+    if sizes := _EXCEEDS.search(text):
+        capacity = nbytes(*sizes.group(1, 2))
     failure = Failure(
-        said=_cut(sentence),
+        said=said,
         platform=_platform(text),
         phase=_phase(text),
         memory=memory,
@@ -181,24 +173,20 @@ def parse_failure(lines: Sequence[str], pool: OomPool) -> Failure | None:
     return _with_base(failure, text)
 
 
-def _before_start(text: str) -> bool:
-    return bool(_BEFORE_START.search(text)) and not _SAYS.search(text)
-
-
 def _with_base(failure: Failure, text: str) -> Failure:
     """Return a failure with what XLA:GPU says of arguments that are larger than the device."""
-    found = _BASE.search(text)
-    if found is None:
+    sizes = _BASE.search(text)
+    if sizes is None:
         return failure
     parts = failure.parts
     if parts.argument_nbytes is None and parts.output_nbytes is None:
-        parts = replace(parts, argument_nbytes=int(found[1]))
+        parts = replace(parts, argument_nbytes=int(sizes[1]))
     return replace(
         failure,
         parts=parts,
         phase=failure.phase or "compile",
-        required_nbytes=failure.required_nbytes or int(found[1]),
-        capacity_nbytes=failure.capacity_nbytes or int(found[2]),
+        required_nbytes=failure.required_nbytes or int(sizes[1]),
+        capacity_nbytes=failure.capacity_nbytes or int(sizes[2]),
     )
 
 
@@ -232,30 +220,30 @@ def _phase(text: str) -> Phase:
 
 def _program(text: str) -> str:
     for pattern in _PROGRAMS:
-        if found := pattern.search(text):
-            return found[1]
+        if name := pattern.search(text):
+            return name[1]
     called = set(_CALLED.findall(text))
     return f"jit_{next(iter(called))}" if len(called) == 1 else ""
 
 
 def _pool(text: str, pool: OomPool) -> OomPool:
-    if found := _FREE.search(text):
-        free = nbytes(*found.group(1, 2))
-        largest = nbytes(*found.group(5, 6)) if found[5] else None
+    if sizes := _FREE.search(text):
+        free = nbytes(*sizes.group(1, 2))
+        largest = nbytes(*sizes.group(5, 6)) if sizes[5] else None
         return replace(pool, free_nbytes=free, largest_free_nbytes=largest)
-    if found := _AVAILABLE.search(text):
-        largest, free = nbytes(*found.group(1, 2)), nbytes(*found.group(3, 4))
+    if sizes := _AVAILABLE.search(text):
+        largest, free = nbytes(*sizes.group(1, 2)), nbytes(*sizes.group(3, 4))
         return replace(pool, free_nbytes=free, largest_free_nbytes=largest)
-    if found := _CONTIGUOUS.search(text):
-        return replace(pool, largest_free_nbytes=nbytes(*found.group(1, 2)))
+    if sizes := _CONTIGUOUS.search(text):
+        return replace(pool, largest_free_nbytes=nbytes(*sizes.group(1, 2)))
     return pool
 
 
 def _parts(text: str) -> OomParts:
     """Return what a program's memory is made of, by the tables of libtpu and of XLA:GPU."""
-    found = {name: _size(pattern, text) for name, pattern in _STATS.items()}
-    if any(value is not None for value in found.values()):
-        return OomParts(**found)
+    stats = {name: _size(pattern, text) for name, pattern in _STATS.items()}
+    if any(value is not None for value in stats.values()):
+        return OomParts(**stats)
     temp = _TEMP.search(text)
     outputs = _OUTPUTS.search(text)
     parts = OomParts(
@@ -281,16 +269,11 @@ def _parts(text: str) -> OomParts:
 
 
 def _size(pattern: str, text: str) -> int | None:
-    found = re.search(pattern, text, re.MULTILINE)
-    return None if found is None else nbytes(found[1], found[2])
+    size = re.search(pattern, text, re.MULTILINE)
+    return None if size is None else nbytes(size[1], size[2])
 
 
 def _last(values: Iterator[int | None]) -> int | None:
     """Return the last number: an exact one follows the one that is rounded."""
-    known = [value for value in values if value is not None]
-    return known[-1] if known else None
-
-
-def _cut(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _LENGTH else text[: _LENGTH - 1] + "…"
+    numbers = [value for value in values if value is not None]
+    return numbers[-1] if numbers else None

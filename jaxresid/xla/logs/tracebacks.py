@@ -19,12 +19,7 @@ _MOST_FRAMES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class UserFunction:
-    """A function that a traceback names.
-
-    Attributes:
-      file: the file, as the log has it.
-      name: its name, where the file is imported.
-    """
+    """A function as a traceback names it: its file, and its name there."""
 
     file: str
     name: str
@@ -47,7 +42,6 @@ class TracebackReader:
 
     @property
     def is_open(self) -> bool:
-        """Whether the next line may be one of a traceback."""
         return self._is_open
 
     def read(self, line: str) -> UserFunction | None:
@@ -57,8 +51,8 @@ class TracebackReader:
             return None
         if not self._is_open or not line.strip():
             return None
-        if found := _FRAME.match(line):
-            self._frames = [*self._frames[-_MOST_FRAMES:], _Frame(found[1], found[2])]
+        if frame := _FRAME.match(line):
+            self._frames = [*self._frames[-_MOST_FRAMES:], _Frame(frame[1], frame[2])]
         elif line[0].isspace():
             self._detail(line)
         else:
@@ -67,7 +61,6 @@ class TracebackReader:
         return None
 
     def _detail(self, line: str) -> None:
-        """Take in the code of a frame, or the marks below it."""
         if not self._frames:
             return
         frame = self._frames[-1]
@@ -78,7 +71,6 @@ class TracebackReader:
 
 
 def begins(line: str) -> bool:
-    """Return whether a traceback begins in a line."""
     return _BEGINS in line
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxresid.xla import places
+from jaxresid.xla import tpus
 from jaxresid.xla.gpus import GPUS
 from jaxresid.xla.logs.failure import Failure
 
@@ -25,9 +25,9 @@ def place_of(failure: Failure) -> str:
     capacity = failure.capacity_nbytes
     if failure.platform != "tpu" or capacity is None:
         return ""
-    found = {
+    generations = {
         it.generation
-        for it in places.topologies()
+        for it in tpus.topologies()
         if abs(it.memory_nbytes - capacity) <= _ROUNDING_NBYTES
     }
-    return f"tpu:{next(iter(found))}" if len(found) == 1 else ""
+    return f"tpu:{next(iter(generations))}" if len(generations) == 1 else ""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -22,6 +21,7 @@ from jaxresid.base import regular_files, user_cache
 from jaxresid.base.home import FOLDER
 from jaxresid.serialization.decoding import decoded
 from jaxresid.xla.job import Compilation, Job
+from jaxresid.xla.versions import installed_version
 
 LIMIT_NBYTES = 256 << 20
 _COMPILERS = (
@@ -64,7 +64,6 @@ class CompileCache:
     directory at once. Nothing is touched before the first use.
 
     Args:
-      directory: where the entries are.
       limit_nbytes: the bytes that all entries may take together; the ones that were not used for
         the longest time make room.
     """
@@ -80,15 +79,15 @@ class CompileCache:
     @property
     def warnings(self) -> tuple[str, ...]:
         """The problems that the user should know about, a line each."""
-        found = [] if self._unusable is None else [self._unusable]
+        lines = [] if self._unusable is None else [self._unusable]
         if self._bad:
             n = len(self._bad)
             what = "an entry" if n == 1 else f"{n} entries"
-            found.append(
+            lines.append(
                 f"{what} of the compile cache cannot be read and will be replaced:"
                 f" {self.directory / self._bad[0]}" + (f" and {n - 1} more" if n > 1 else "")
             )
-        return tuple(found)
+        return tuple(lines)
 
     def get(self, job: Job) -> Compilation | None:
         """Return the result that was put for a job, with `cached` set, or None."""
@@ -105,13 +104,13 @@ class CompileCache:
                 self._fail("read", e)
             return None
         try:
-            found = _decoded(data, name)
+            compilation = _decoded(data, name)
         except (ValueError, TypeError, KeyError, RecursionError):
             self._bad.append(file.name)
             return None
         with suppress(OSError):
             os.utime(file)  # it is used
-        return dataclasses.replace(found, cached=True)
+        return dataclasses.replace(compilation, cached=True)
 
     def put(self, job: Job, compilation: Compilation) -> None:
         """Keep a result, unless it is an error or transient.
@@ -157,39 +156,33 @@ def _head(name: str, body: bytes) -> Mapping[str, str]:
 
 
 def _decoded(data: bytes, name: str) -> Compilation:
-    """Return the result in what `_encoded` gave.
-
-    Raises:
-      ValueError, TypeError, KeyError: it is something else.
-    """
     head, _, body = data.partition(b"\n")
     if json.loads(head) != _head(name, body):
         raise ValueError("the entry is not the one that was written")
     values = json.loads(body)
-    found = decoded(Compilation, values)
-    if not _is_sound(found):
+    compilation = decoded(Compilation, values)
+    if not _is_sound(compilation):
         raise ValueError("this is not what a compiler reports")
-    return found  # type: ignore[no-any-return]
+    return compilation  # type: ignore[no-any-return]
 
 
-def _is_sound(found: Compilation) -> bool:
-    """Return whether a result can be one that was put: it has no error and no size below 0."""
-    sizes = [*found.stats.values(), found.required_nbytes, found.capacity_nbytes, found.live_nbytes]
-    sizes += [buffer.nbytes for buffer in found.buffers]
-    sizes += [n for op in found.collectives for n in (op.nbytes, op.count)]
-    sizes += [n for m in found.messages for n in (m.nbytes, m.limit_nbytes, m.count)]
-    return found.error is None and all(n is None or n >= 0 for n in sizes)
+def _is_sound(compilation: Compilation) -> bool:
+    sizes = [
+        *compilation.stats.values(),
+        compilation.required_nbytes,
+        compilation.capacity_nbytes,
+        compilation.live_nbytes,
+    ]
+    sizes += [buffer.nbytes for buffer in compilation.buffers]
+    sizes += [n for op in compilation.collectives for n in (op.nbytes, op.count)]
+    sizes += [n for m in compilation.messages for n in (m.nbytes, m.limit_nbytes, m.count)]
+    return compilation.error is None and all(n is None or n >= 0 for n in sizes)
 
 
 def _of_this_version(compiler: str) -> bool:
-    """Return whether a compiler is one that the key was made with.
-
-    Args:
-      compiler: its version, as `jaxlib 0.10.2, libtpu 0.0.52`.
-    """
     for part in compiler.split(","):
         package, _, version = part.strip().partition(" ")
-        if package in _COMPILERS and version != _version(package):
+        if package in _COMPILERS and version != installed_version(package):
             return False
     return True
 
@@ -208,23 +201,11 @@ def _versions() -> tuple[str, ...]:
     ):
         with suppress(OSError):
             digest.update(file.read_bytes())
-    return (*(f"{p} {_version(p)}" for p in _COMPILERS), digest.hexdigest())
-
-
-@functools.cache
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return (*(f"{p} {installed_version(p)}" for p in _COMPILERS), digest.hexdigest())
 
 
 @functools.cache
 def _machine() -> tuple[object, ...]:
-    """Return the properties of this machine that the compilers depend on.
-
-    The compilers are not loaded for it.
-    """
     memory = None
     with suppress(AttributeError, OSError, ValueError):
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -236,7 +217,6 @@ def _machine() -> tuple[object, ...]:
 
 
 def _processor() -> str:
-    """Return the model of the processor."""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         for line in file:
             if line.startswith("model name"):

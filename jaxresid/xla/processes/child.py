@@ -22,6 +22,8 @@ from collections.abc import Callable, Mapping
 from itertools import takewhile
 from typing import Any, BinaryIO
 
+from jaxresid.base.text.short_repr import cut
+
 _LOG_TAIL_NBYTES = 1 << 20
 _REASON_LENGTH = 300
 _EXIT_GRACE_S = 10.0
@@ -96,14 +98,12 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self._process.pid
 
     def ask(self, message: Any, watch: Callable[[], None] | None = None) -> Any:
         """Return the answer to a message.
 
         Args:
-          message: the message, which is pickled.
           watch: is called ten times a second meanwhile; what it raises is raised, and the child can
             then only be closed.
 
@@ -178,8 +178,8 @@ class Child:
             by = "killed (out of memory?)" if -code == signal.SIGKILL else "killed (SIGTERM)"
             return DiedError(by, killed=True)
         how = f"its process exited with code {code}" if code >= 0 else signal.Signals(-code).name
-        said = fatal_line(self.log())
-        return DiedError(f"{how}: {said}" if said else how)
+        line = fatal_line(self.log())
+        return DiedError(f"{how}: {line}" if line else how)
 
 
 def fatal_line(log: str) -> str:
@@ -191,25 +191,22 @@ def fatal_line(log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     lines = list(takewhile(lambda line: not _CRASH.search(line), lines))
     fatal = [line for line in lines if _FATAL.search(line)]
-    found = fatal or [line for line in lines if not _NOISE.search(line)]
-    return _cut(_PREFIX.sub("", found[-1])) if found else ""
+    telling = fatal or [line for line in lines if not _NOISE.search(line)]
+    return cut(_PREFIX.sub("", telling[-1]), _REASON_LENGTH) if telling else ""
 
 
 def one_line(error: BaseException) -> str:
     """Return an exception as `Type: message`, with the message up to its first empty line."""
-    first = _cut(re.sub(r"\s+", " ", re.split(r"\n\s*\n", str(error).strip())[0]))
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _REASON_LENGTH else text[: _REASON_LENGTH - 1] + "…"
+    first = re.sub(r"\s+", " ", re.split(r"\n\s*\n", str(error).strip())[0])
+    return (
+        f"{type(error).__name__}: {cut(first, _REASON_LENGTH)}" if first else type(error).__name__
+    )
 
 
 def serve(answer: Callable[[Any], Any], reason: Callable[[BaseException], str] = one_line) -> None:
     """Answer messages in the child process until nobody asks any more.
 
     Args:
-      answer: returns the result for a message.
       reason: returns what is said of an exception that `answer` raises.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)

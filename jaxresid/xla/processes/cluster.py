@@ -112,7 +112,7 @@ def _check(distributed: Any, address: str) -> None:
 
     unanswered = f"no Dask scheduler answers at {address}"
     try:
-        found = asyncio.run(identity())
+        answer = asyncio.run(identity())
     except (TypeError, ValueError) as e:
         raise InputsError(
             f"--scheduler {address}: {' '.join(str(e).split())}; write the scheduler's address,"
@@ -126,8 +126,8 @@ def _check(distributed: Any, address: str) -> None:
         raise JaxresidError(
             f"{unanswered}: something else may be listening there ({type(e).__name__})"
         ) from e
-    if not isinstance(found, dict) or found.get("type") != "Scheduler":
-        raise JaxresidError(f"{unanswered}: it is a {found.get('type')}")
+    if not isinstance(answer, dict) or answer.get("type") != "Scheduler":
+        raise JaxresidError(f"{unanswered}: it is a {answer.get('type')}")
 
 
 @contextlib.contextmanager
@@ -136,13 +136,13 @@ def _quiet() -> Iterator[None]:
 
     These are tracebacks of lost connections, most of all.
     """
-    known = [
+    loggers = [
         logging.getLogger(name)
         for name in (*_LOGGERS, *logging.root.manager.loggerDict)
         if name.partition(".")[0] in _LOGGERS
     ]
-    levels = [(logger, logger.level) for logger in known]
-    for logger in known:
+    levels = [(logger, logger.level) for logger in loggers]
+    for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)
     try:
         yield

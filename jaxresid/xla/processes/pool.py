@@ -41,7 +41,6 @@ _ENDING_S = 10.0
 
 
 def default_workers() -> int:
-    """Return how many compiles run at once on this machine by default."""
     return min(_MAX_WORKERS, os.cpu_count() or 1)
 
 
@@ -75,14 +74,13 @@ def compile_jobs(
         what does not depend on the machine is kept: what was compiled for a TPU that is not there.
       progress: is told what is compiled at the moment and since when, and of each compile that
         ends, which those are not whose result the cache had.
-      compiler: as for `execute`.
       until: when to end what still compiles, and to begin no more, by `time.monotonic`. A program
         that was compiled by then, but not with cuBLAS's matmuls, has that as `cublas_error`.
     """
     run = _Executions(executor, workers, compiler)
     total = operator.length_hint(jobs)
     todo = _ToDo(jobs)
-    known: dict[str, Compilation] = {}
+    results: dict[str, Compilation] = {}
     n_done = 0
     try:
         with reraising_interrupts():
@@ -97,31 +95,32 @@ def compile_jobs(
                     if name in run.pending:
                         run.pending[name].asked.append(asked)
                         continue
-                    if name not in known and keeps is not None and (found := keeps.get(job)):
-                        known[name] = found
-                    if name in known:
-                        for index, answer in todo.answers(asked, known[name], keeps):
+                    if name not in results and keeps is not None and (result := keeps.get(job)):
+                        results[name] = result
+                    if name in results:
+                        for index, answer in todo.answers(asked, results[name], keeps):
                             n_done += 1
                             yield index, answer
                         continue
                     if progress is not None:
-                        progress(_begun_text(total))
+                        several = f" up to {total} programs" if total > 1 else ""
+                        progress(Stage(f"compiling{several}"))
                     run.submit(name, _PendingJob(job, [asked], keeps))
-                for name, pending_job, found in run.completed(
+                for name, pending_job, result in run.completed(
                     0 if todo and run.has_room() else _TICK_S
                 ):
                     if pending_job.cache is not None:
-                        pending_job.cache.put(pending_job.job, found)
-                    known[name] = found
+                        pending_job.cache.put(pending_job.job, result)
+                    results[name] = result
                     answers = [
                         answer
                         for asked in pending_job.asked
-                        for answer in todo.answers(asked, found, pending_job.cache)
+                        for answer in todo.answers(asked, result, pending_job.cache)
                     ]
                     n_done += len(answers)
                     if progress is not None:
-                        text = _done_text(pending_job, found, n_done, total)
-                        is_tried_again = found.error is not None and not answers
+                        text = _done_text(pending_job, result, n_done, total)
+                        is_tried_again = result.error is not None and not answers
                         progress(
                             Done(f"{text}; trying cuBLAS's matmuls") if is_tried_again else text
                         )
@@ -138,14 +137,7 @@ def compile_jobs(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A job to do.
-
-    Attributes:
-      index: the index of the job that it is for.
-      job: the job.
-      first: that job and its result where this is the same with cuBLAS's matmuls; None where this
-        is that job.
-    """
+    """A job to do; `first` is the job and its result that it repeats with cuBLAS's matmuls."""
 
     index: int
     job: Job
@@ -153,11 +145,7 @@ class _Asked:
 
 
 class _ToDo:
-    """Jobs to do: those that are given, and those that follow from results.
-
-    Attributes:
-      again: the jobs that follow from results.
-    """
+    """Jobs to do: those that are given, and those that follow from results."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self.again: deque[_Asked] = deque()
@@ -178,28 +166,26 @@ class _ToDo:
         return _Asked(index, job)
 
     def answers(
-        self, asked: _Asked, found: Compilation, cache: CompileCache | None
+        self, asked: _Asked, result: Compilation, cache: CompileCache | None
     ) -> Iterator[tuple[int, Compilation]]:
         """Yield the result of a job with its index, or nothing where more has to be compiled.
 
         Args:
-          asked: the job.
-          found: its result.
           cache: where an answer is kept in the place of an error, which is not.
         """
-        job = None if asked.first is not None else autotuning.job_left(asked.job, found)
+        job = None if asked.first is not None else autotuning.job_left(asked.job, result)
         if job is not None:
-            self.again.append(_Asked(asked.index, job, (asked.job, found)))
+            self.again.append(_Asked(asked.index, job, (asked.job, result)))
             return
-        answer = _answer(asked, found)
+        answer = _answer(asked, result)
         if asked.first is not None and answer.triton_error is not None and cache is not None:
             cache.put(asked.first[0], answer)
         yield asked.index, answer
 
 
-def _answer(asked: _Asked, found: Compilation) -> Compilation:
+def _answer(asked: _Asked, result: Compilation) -> Compilation:
     """Return what is said of a job, given its result, or that with cuBLAS's matmuls."""
-    answer = found if asked.first is None else autotuning.joined(asked.first[1], found)
+    answer = result if asked.first is None else autotuning.joined(asked.first[1], result)
     if answer.error is not None and asked.job.place.target_config:
         return replace(answer, error=with_reason(answer.error))
     return answer
@@ -207,18 +193,6 @@ def _answer(asked: _Asked, found: Compilation) -> Compilation:
 
 @dataclass(slots=True)
 class _PendingJob:
-    """A job that is with the executor.
-
-    Attributes:
-      job: the job.
-      asked: what it is for, and what equal jobs are for.
-      cache: where its result is kept.
-      future: its future; None before it was given to the executor.
-      submitted_at: when it was given to the executor.
-      began_at: when it began, as far as the executor tells; Dask's tells when it is over.
-      note: a note to add to its result.
-    """
-
     job: Job
     asked: list[_Asked]
     cache: CompileCache | None
@@ -229,8 +203,6 @@ class _PendingJob:
 
 
 class _Executions:
-    """The jobs that are with an executor, by key, and how they come back."""
-
     def __init__(self, executor: Executor | None, workers: int | None, compiler: str) -> None:
         self.pending: dict[str, _PendingJob] = {}
         self._compiler = compiler
@@ -271,7 +243,6 @@ class _Executions:
         self.pending[name] = pending_job
 
     def completed(self, timeout_s: float) -> Iterator[tuple[str, _PendingJob, Compilation]]:
-        """Yield the jobs that have ended, after waiting up to a time for the first of them."""
         futures = [
             pending_job.future for pending_job in self.pending.values() if pending_job.future
         ]
@@ -286,18 +257,17 @@ class _Executions:
                 continue
             del self.pending[name]
             try:
-                found = _result(future)
+                result = _result(future)
             except BrokenExecutor as e:
                 self._fall_back_here()
                 pending_job.began_at, pending_job.note = None, _on_this_machine(e)
                 self.submit(name, pending_job)
                 continue
             if pending_job.note:
-                found = replace(found, notes=(*found.notes, pending_job.note))
-            yield name, pending_job, found
+                result = replace(result, notes=(*result.notes, pending_job.note))
+            yield name, pending_job, result
 
     def close(self) -> None:
-        """End what can be ended from here, and wait until it has."""
         self._stop.set()
         futures = [flight.future for flight in self.pending.values() if flight.future]
         for future in futures:
@@ -337,11 +307,6 @@ class _GuardThreads(Executor):
 
 
 def _result(future: Future[Compilation]) -> Compilation:
-    """Return the result of a future; where the worker was lost, a transient error.
-
-    Raises:
-      BrokenExecutor: the executor broke.
-    """
     try:
         error = future.exception()
     except CancelledError:
@@ -355,11 +320,6 @@ def _result(future: Future[Compilation]) -> Compilation:
 
 def _on_this_machine(error: Exception) -> str:
     return f"compiled on this machine, as the executor failed ({one_line(error)})"
-
-
-def _begun_text(total: int) -> Stage:
-    """Return that programs are compiled from now on: `compiling up to 8 programs`."""
-    return Stage(f"compiling up to {total} programs" if total > 1 else "compiling")
 
 
 def _progress_text(pending: Iterable[_PendingJob], n_done: int, total: int) -> str:
@@ -376,9 +336,9 @@ def _progress_text(pending: Iterable[_PendingJob], n_done: int, total: int) -> s
     return f"{what}, {_count(n_done, total)}, {seconds:.0f} s"
 
 
-def _done_text(ended: _PendingJob, found: Compilation, n_done: int, total: int) -> Done:
+def _done_text(ended: _PendingJob, result: Compilation, n_done: int, total: int) -> Done:
     """Return that a compile has ended: `compiled dots for tpu:v5e:2x4, 3 of 8 done, 12 s`."""
-    verb = "compiled" if found.error is None else "could not compile"
+    verb = "compiled" if result.error is None else "could not compile"
     seconds = time.monotonic() - (ended.began_at or ended.submitted_at)
     return Done(f"{verb} {_named(ended.job)}, {_count(n_done, total)}, {seconds:.0f} s")
 

@@ -39,7 +39,6 @@ def execute(
     compile can take more than its limit for a moment.
 
     Args:
-      job: the compile.
       compiler: `module:function`, from a Job to a Compilation; imported in the child.
       stop: once it is set the compile is given up.
     """
@@ -69,8 +68,8 @@ def _executed(job: Job, compiler: str, stop: threading.Event | None, scratch: st
         error = f"the compiler's process cannot be started: {e.strerror or e}"
         return Compilation(error=error, transient=True)
     try:
-        found = child.ask(job, lambda: watch(child.pid))
-        if isinstance(found, Compilation) and found.error is not None:
+        answer = child.ask(job, lambda: watch(child.pid))
+        if isinstance(answer, Compilation) and answer.error is not None:
             _LOGGER.debug("%s", child.log())
     except (_StopError, DiedError) as e:
         log = child.log()
@@ -88,14 +87,12 @@ def _executed(job: Job, compiler: str, stop: threading.Event | None, scratch: st
         return Compilation(error=f"the program cannot be sent to a process: {one_line(e)}")
     finally:
         child.close()
-    if not isinstance(found, Compilation):
-        return Compilation(error=f"{compiler} returned {type(found).__name__}, not a Compilation")
-    return found
+    if not isinstance(answer, Compilation):
+        return Compilation(error=f"{compiler} returned {type(answer).__name__}, not a Compilation")
+    return answer
 
 
 def serve(compiler: str) -> None:
-    """Answer jobs in the child process."""
-
     def answer(job: Job) -> Compilation:
         module, _, function = compiler.partition(":")
         try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 
-from jaxresid.advice.compile.ahead_of_time import PolicyProgram, program_as_written
+from jaxresid.advice.compile.ahead_of_time import program_as_written
+from jaxresid.advice.compile.rows import PolicyProgram
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.memory.compilers import profile_of
 from jaxresid.inspector.memory.lowered import lower

@@ -80,7 +80,7 @@ def no_compiler(monkeypatch):
         yield from ((i, Compilation(error="not compiled")) for i, _ in enumerate(jobs))
 
     monkeypatch.setattr("jaxresid.xla.processes.pool.compile_jobs", compiled)
-    monkeypatch.setattr("jaxresid.advice.sweep.sweep.compile_jobs", compiled)
+    monkeypatch.setattr("jaxresid.advice.sweep.run.compile_jobs", compiled)
 
 
 @every

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from jaxresid import jax_compat
-from jaxresid.advice.compile.ahead_of_time import CompileSettings
+from jaxresid.advice.compile.ahead_of_time import cached_settings
 from jaxresid.advice.compile.limited import COMPILE_SECONDS
 from jaxresid.advice.plan.confirmation import compiles_for
 from jaxresid.advice.plan.joint.configurations import Configurations, Grid
@@ -21,7 +21,6 @@ from jaxresid.results import Plan
 from jaxresid.xla.budgets import budget_nbytes
 from jaxresid.xla.chosen import choose
 from jaxresid.xla.places import Place
-from jaxresid.xla.processes.cache import CompileCache, default_directory
 
 
 @in_two_calls
@@ -130,7 +129,7 @@ def plan(
         place = choose(question.on)
         compiles = None
         if compile or not has_estimate(place):
-            settings = CompileSettings(cache=CompileCache(default_directory()))
+            settings = cached_settings()
             compiles = compiles_for(place, settings, limit_s=compile_time)
         name = size_name(args[0]) if batches is not None else grid.name
         found = Configurations(replace(grid, name=name), ask)

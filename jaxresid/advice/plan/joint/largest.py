@@ -16,6 +16,7 @@ from jaxresid.advice.plan.joint.search import JointSearch, Solved
 from jaxresid.advice.plan.source.file_edits import FileEdit
 from jaxresid.advice.plan.verification import Check
 from jaxresid.base.errors import InputsError, JaxresidError
+from jaxresid.base.thresholds import NEGLIGIBLE
 from jaxresid.inspector.memory.compilers import has_estimate
 from jaxresid.inspector.subject.base import Subject, gc_paused
 from jaxresid.results import (
@@ -38,8 +39,6 @@ Drafted = tuple[Plan, tuple[FileEdit, ...]]
 _MOST_BY_LINE = 12
 # Sizes of which the larger is so often the smaller are near.
 _NEAR = 4
-# Of what grows; a value that grows less is not told of.
-_WORTH_SAYING = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +358,7 @@ def growth(sizes: tuple[int, int], subjects: tuple[Subject, Subject]) -> Growth 
         GrowingValue(largest[key], nbytes - known.get(key, 0)) for key, nbytes in grown.items()
     ]
     growing = sorted((v for v in values if v.nbytes > 0), key=lambda v: -v.nbytes)
-    least = _WORTH_SAYING * sum(v.nbytes for v in growing)
+    least = NEGLIGIBLE * sum(v.nbytes for v in growing)
     return Growth(
         sizes[0],
         sizes[1],

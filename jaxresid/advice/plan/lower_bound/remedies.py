@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.advice.compile.ahead_of_time import PolicyProgram
 from jaxresid.advice.compile.limited import LimitedCompiles
+from jaxresid.advice.compile.rows import PolicyProgram
 from jaxresid.advice.plan.lower_bound.accumulation import accumulated
 from jaxresid.advice.plan.lower_bound.host_state import HostState, with_host_state
 from jaxresid.advice.plan.lower_bound.offloads import best_offload
@@ -28,6 +28,7 @@ from jaxresid.advice.plan.search.solver_counts import most_that_fit
 from jaxresid.base.crashes import Crash
 from jaxresid.base.errors import RetraceError
 from jaxresid.base.text.units import format_bytes
+from jaxresid.base.thresholds import NEGLIGIBLE
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.call.leaves import is_array, is_inexact, like
 from jaxresid.inspector.conclusions import rewrite_proposals
@@ -56,8 +57,6 @@ from jaxresid.inspector.variants.solver_variants import SolverVariants
 from jaxresid.results import Answer, Remedy, answer
 from jaxresid.results.plan.lower_bound import ReliefKind
 
-# Of the plan's peak; what saves less is not told of.
-_WORTH_SAYING = 0.01
 # Of what a part of the update fetches; what saves as much saves something by XLA, too.
 _NEARLY_ALL = 0.99
 _SOLVER = "fewer checkpoints in a solver's loop"
@@ -198,7 +197,7 @@ class Remedies:
             share = self._share(int(flops * (1 + effect.flops_fraction)))
             around = self._subject.interval(nbytes, self._subject.program)
             fits, saved = answer(around, self._budget), self._peak - nbytes
-            if (_RANKS[fits], share) >= planned and saved <= _WORTH_SAYING * self._peak:
+            if (_RANKS[fits], share) >= planned and saved <= NEGLIGIBLE * self._peak:
                 continue
             change = f"{proposal.change_text}, {effect.cost_text}"
             if self._shown.changes:
@@ -214,7 +213,7 @@ class Remedies:
         loop = biggest_loop(self._trace)
         if self._chooses_solver:
             return
-        if loop is None or loop.checkpoints < 2 or loop.nbytes <= _WORTH_SAYING * self._peak:
+        if loop is None or loop.checkpoints < 2 or loop.nbytes <= NEGLIGIBLE * self._peak:
             return
         made: dict[int, tuple[Traced, Program]] = {}
 
@@ -235,7 +234,7 @@ class Remedies:
                 row = self._compiles.besides(PolicyProgram(_SOLVER, traced, program), self._budget)
             if row is None or row.needed_nbytes is None or self._needed is None:
                 yield from self._told("solver", change, program)
-            elif self._needed - row.needed_nbytes > _WORTH_SAYING * self._needed:
+            elif self._needed - row.needed_nbytes > NEGLIGIBLE * self._needed:
                 nbytes = row.needed_nbytes
                 answered: Answer = "fits" if nbytes <= self._budget else "does not fit"
                 saved = self._needed - nbytes
@@ -319,7 +318,7 @@ class Remedies:
             self._leave_out(f"{on} has no figures of it")
             return
         nbytes, saved = row.needed_nbytes, self._needed - row.needed_nbytes
-        if saved <= _WORTH_SAYING * self._needed:
+        if saved <= NEGLIGIBLE * self._needed:
             self._leave_out(f"{on} needs {format_bytes(nbytes)} with it, hardly less or more")
             return
         answered: Answer = "fits" if nbytes <= self._budget else "does not fit"
@@ -344,7 +343,7 @@ class Remedies:
             wide = [i for i in sorted(chosen) if self._is_wide(i)]
             sizes.append((times * sum(_nbytes(self._call.leaves[i]) for i in wide), wide))
         for nbytes, wide in sorted(sizes, reverse=True):
-            if nbytes <= _WORTH_SAYING * self._peak:
+            if nbytes <= NEGLIGIBLE * self._peak:
                 return
             leaves = list(self._call.leaves)
             for i in wide:
@@ -415,7 +414,7 @@ class Remedies:
         lowered = program if isinstance(program, Lowered) else self._lowered(program)
         nbytes = peak_nbytes(lowered)
         saved = self._peak - nbytes
-        if saved > _WORTH_SAYING * self._peak:
+        if saved > NEGLIGIBLE * self._peak:
             around = self._subject.interval(nbytes, lowered.program)
             yield Remedy(kind, change, nbytes, saved, answer(around, self._budget))
 

@@ -28,9 +28,7 @@ class LeafRecipe:
     Attributes:
       kind: `normal`, `bool` or `bits` at random; `key` split off a seed; `array`, `keys` or
         `number` as given in `value`.
-      shape: The shape of the leaf.
       dtype: The name of its dtype; for keys, that of their implementation.
-      host: Whether it lies in pinned host memory.
       weak: Whether its dtype gives way to others, as a Python number's does.
       value: The array (for keys their data) or the number.
     """
@@ -49,8 +47,8 @@ def leaf_recipes(leaves: Sequence[Any], paths: Sequence[str]) -> tuple[LeafRecip
     Raises:
       InputsError: The values of a leaf cannot be guessed, as those of token ids.
     """
-    found = [_draw(leaf) for leaf in leaves]
-    unknown = [i for i, draw in enumerate(found) if draw is None]
+    recipes = [_draw(leaf) for leaf in leaves]
+    unknown = [i for i, draw in enumerate(recipes) if draw is None]
     if unknown:
         first = unknown[0]
         more = f" (nor can {len(unknown) - 1} more)" if len(unknown) > 1 else ""
@@ -59,7 +57,7 @@ def leaf_recipes(leaves: Sequence[Any], paths: Sequence[str]) -> tuple[LeafRecip
             " the inputs themselves with --inputs make_inputs --concrete-inputs, a function that"
             " returns them (from Python: pass arrays)"
         )
-    return tuple(draw for draw in found if draw is not None)
+    return tuple(draw for draw in recipes if draw is not None)
 
 
 def make_leaves(recipes: Sequence[LeafRecipe], seed: int, *, nudged: bool = False) -> list[Any]:
@@ -71,8 +69,6 @@ def make_leaves(recipes: Sequence[LeafRecipe], seed: int, *, nudged: bool = Fals
     has. A uint32 array that is as wide as a raw PRNG key is drawn as one.
 
     Args:
-      recipes: How to make each leaf.
-      seed: The seed of the random numbers.
       nudged: Whether floats are changed in their last bit, at random.
     """
     return [_leaf(draw, [seed, i], nudged) for i, draw in enumerate(recipes)]
@@ -97,9 +93,9 @@ def _draw(leaf: Any) -> LeafRecipe | None:
         return LeafRecipe("number", value=leaf)
     shape = tuple(leaf.shape)
     host = getattr(getattr(leaf, "sharding", None), "memory_kind", None) == "pinned_host"
-    given = not isinstance(leaf, jax.ShapeDtypeStruct)
+    is_concrete = not isinstance(leaf, jax.ShapeDtypeStruct)
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        if given:
+        if is_concrete:
             data = np.asarray(jax.random.key_data(leaf))
             return LeafRecipe("keys", shape, str(jax.random.key_impl(leaf)), value=data)
         name = _IMPLEMENTATIONS.get(str(leaf.dtype))
@@ -108,7 +104,7 @@ def _draw(leaf: Any) -> LeafRecipe | None:
         return None
     dtype = str(leaf.dtype)
     weak = bool(getattr(leaf, "weak_type", False))
-    if given:
+    if is_concrete:
         return LeafRecipe("array", shape, dtype, host, weak, np.asarray(leaf))
     if jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact):
         return LeafRecipe("normal", shape, dtype, host, weak)

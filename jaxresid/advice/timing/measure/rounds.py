@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from jaxresid import jax_compat
-from jaxresid.advice.timing.measure.process import BenchProcess, DiedError, FailedError, reason
+from jaxresid.advice.timing.measure.process import BenchProcess, reason
 from jaxresid.advice.timing.measure.random_inputs import LeafRecipe, leaf_recipes, spec
 from jaxresid.advice.timing.measure.worker import Bench
 from jaxresid.base.errors import JaxresidError
@@ -29,6 +29,7 @@ from jaxresid.base.progress import Stage
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.jax_compat.jaxpr_types import Jaxpr
 from jaxresid.results import Timing
+from jaxresid.xla.processes.child import DiedError, FailedError
 
 ROUNDS = 10
 _FEWEST_ROUNDS = 3
@@ -39,7 +40,6 @@ class VariantToTime:
     """A variant that is to be measured.
 
     Attributes:
-      label: Its name.
       fun: A pure function, which JAX can trace, from the leaves of the arguments to those of the
         results, outputs and gradients.
     """
@@ -50,13 +50,7 @@ class VariantToTime:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The results of a measurement by label: a timing, or why there is none.
-
-    Attributes:
-      device: What the runs ran on.
-      timings: The timing of each run that did not fail.
-      errors: Why each of the others failed.
-    """
+    """Timings and errors by label, and the device that they are of."""
 
     device: str
     timings: Mapping[str, Timing]
@@ -78,16 +72,10 @@ def measured(
     """Time runs and compare the results of each with those of the baseline.
 
     Args:
-      runs: The variants; their labels differ.
-      baseline: The label of the run that the others are compared with.
       leaves: The leaves of the arguments: ShapeDtypeStructs, drawn at random (see
         `random_inputs.drawn`), or the arrays and numbers themselves.
-      paths: The names of the leaves.
-      rounds: How many rounds; in each, every run runs once, in an order that changes.
-      seed: The seed of the inputs and of the order.
       patience_s: Seconds after which no further round begins once there are 3.
       isolated: Whether they run in a process of their own; None means only on the CPU.
-      progress: Called with a text that says what is being done.
 
     Raises:
       InputsError: A leaf cannot be drawn at random.
@@ -161,7 +149,6 @@ class _Session:
         self._errors: dict[str, str] = {}
 
     def compare(self) -> None:
-        """Run each once and compare its results with the baseline's."""
         bench = self._running()
         self._device = bench.call("device")
         platform = jax_compat.import_jax().default_backend()
@@ -186,7 +173,6 @@ class _Session:
                     self._agreement[label] = error
 
     def time(self, rounds: int, patience_s: float) -> None:
-        """Run all that are left in rounds."""
         shuffle = random.Random(self._seed).shuffle
         start = time.monotonic()
         for n in range(rounds):
@@ -246,7 +232,7 @@ class _Session:
         bench = self._running()
         if label in self._loaded:
             return
-        make = exported if self._isolated else _lowered
+        make = exported if self._isolated else lambda fun, specs: fun.lower(specs)
         bench.call("load", label, _failing(make, self._funs[label], self._specs))
         self._loaded.add(label)
 
@@ -257,11 +243,11 @@ class _Session:
             self._refers = True
 
     def _timing(self, label: str) -> Timing:
-        times = [found[label] for found in self._seconds if label in found]
+        times = [seconds[label] for seconds in self._seconds if label in seconds]
         ratios = [
-            found[label] / found[self._baseline]
-            for found in self._seconds
-            if label in found and self._baseline in found
+            seconds[label] / seconds[self._baseline]
+            for seconds in self._seconds
+            if label in seconds and self._baseline in seconds
         ]
         if self._baseline in self._errors:
             ratios = []
@@ -304,10 +290,6 @@ def exported(fun: Any, specs: Sequence[Any]) -> bytes:
         ) from e
 
 
-def _lowered(fun: Any, specs: Sequence[Any]) -> Any:
-    return fun.lower(specs)
-
-
 def _failing(call: Callable[..., Any], *args: Any) -> Any:
     """Call a function and return its result; raise what it raises as a FailedError."""
     try:
@@ -326,13 +308,13 @@ def tolerance(jaxpr: Jaxpr, platform: str) -> float:
     bfloat16.
     """
     jnp = jax_compat.import_jax().numpy
-    found = (
+    mantissas = (
         jnp.finfo(var.aval.dtype).nmant
         for eqn in eqns_in(jaxpr)
         for var in eqn.outvars
         if hasattr(var.aval, "dtype") and jnp.issubdtype(var.aval.dtype, jnp.inexact)
     )
-    bits = min(found, default=52)
+    bits = min(mantissas, default=52)
     if bits == 23 and platform != "cpu":
         bits = 7 if platform == "tpu" else 10
     # Measured on XLA:CPU with JAX 0.12.0: transformers of 3 to 8 layers (in float32 24), a

@@ -13,11 +13,11 @@ _NOISE = 3.0
 
 def greatest(array: np.ndarray) -> float:
     """Return the greatest absolute value of the finite elements, 0 where there are none."""
-    found = 0.0
+    most = 0.0
     for (piece,) in _pieces(array):
         sizes = np.abs(piece)
-        found = max(found, float(np.max(sizes, where=np.isfinite(sizes), initial=0.0)))
-    return found
+        most = max(most, float(np.max(sizes, where=np.isfinite(sizes), initial=0.0)))
+    return most
 
 
 def gap(array: np.ndarray, reference: np.ndarray) -> float:
@@ -25,14 +25,14 @@ def gap(array: np.ndarray, reference: np.ndarray) -> float:
 
     NaNs and equal infinities in the same places differ by 0, others from anything by infinity.
     """
-    found = 0.0
+    widest = 0.0
     for a, b in _pieces(array, reference):
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         with np.errstate(invalid="ignore"):
             differences = np.where(same, 0.0, np.abs(a - b))
         differences[np.isnan(differences)] = math.inf
-        found = max(found, float(np.max(differences, initial=0.0)))
-    return found
+        widest = max(widest, float(np.max(differences, initial=0.0)))
+    return widest
 
 
 def is_unknown(array: np.ndarray, reference: np.ndarray) -> bool:
@@ -52,13 +52,10 @@ def error(
     no more than the tolerance have NaNs in the same places.
 
     Args:
-      arrays: The results of a run.
-      references: The results to compare them with.
       noise: For each array how far it moves when the inputs change in their last bit. Some are all
         rounding, as the gradient of a bias in front of a softmax is, 0 but for that; so a
         difference of 3 times the noise is always within the tolerance. (In a small transformer in
         float32, plain against checkpointed, differences came to 1.6 times the noise.)
-      tolerance: The relative difference that rounding explains.
     """
     errors: list[float] = []
     is_known = True
@@ -73,8 +70,8 @@ def error(
         elif math.isinf(difference):
             errors.append(1.0)  # finite in one of them alone
         else:
-            known = max(scale, _NOISE * moved / tolerance)
-            errors.append(difference / (known or greatest(array)))
+            least_scale = max(scale, _NOISE * moved / tolerance)
+            errors.append(difference / (least_scale or greatest(array)))
     greatest_error = max(errors, default=None)
     if greatest_error is not None and greatest_error <= tolerance and not is_known:
         return None

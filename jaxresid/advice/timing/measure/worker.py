@@ -34,7 +34,6 @@ class Bench:
         self._noise: list[float] = []
 
     def device(self) -> str:
-        """Return the name of the device that the programs run on."""
         device = jax_compat.import_jax().devices()[0]
         if device.platform != "cpu":
             return str(device.device_kind)
@@ -51,7 +50,6 @@ class Bench:
         self._programs[label] = program.compile()
 
     def drop(self, label: str) -> None:
-        """Forget a program."""
         self._programs.pop(label, None)
 
     def run_reference(self, label: str) -> float | None:
@@ -73,7 +71,6 @@ class Bench:
         return agreement.error(self._reference, self._reference, self._noise, tolerance=0.0)
 
     def error(self, label: str, tolerance: float) -> float | None:
-        """Run a program and compare its results with the reference's, see `agreement.error`."""
         return agreement.error(self._results(label), self._reference, self._noise, tolerance)
 
     def seconds(self, label: str) -> float:

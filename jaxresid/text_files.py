@@ -10,22 +10,12 @@ from jaxresid.errors import JaxresidError
 
 
 def write_text(output: str, text: str) -> None:
-    """Write text to a file, replacing what was in it: all of it or nothing.
-
-    What is no regular file, such as a pipe, is written to.
-
-    Raises:
-      JaxresidError: The file cannot be written.
-    """
+    """Write text to a file: all of it or nothing. What is no regular file is written to."""
     write_bytes(output, text.encode())
 
 
 def write_bytes(output: str, data: bytes) -> None:
-    """Write bytes to a file, as `write_text` does.
-
-    Raises:
-      JaxresidError: The file cannot be written.
-    """
+    """Write bytes to a file, as `write_text` does."""
     try:
         # Through links: what is replaced is the file, not the name that leads to it.
         path = Path(os.path.realpath(output))

@@ -21,14 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A plan as the settings of a framework, as it is printed.
-
-    Attributes:
-      plan: The plan, verified where the settings were traced and hold what it promises.
-      text: What to paste.
-      said: What to know of it, a line each.
-      fits: Whether it is known to fit the budget.
-    """
+    """A plan as the settings of a framework, as it is printed; `fits` if it is known to."""
 
     plan: Plan
     text: str

@@ -29,11 +29,7 @@ class Group(Enum):
 
 
 class GroupedOption(click.Option):
-    """An option that knows its group.
-
-    Attributes:
-      group: the group that --help shows it in.
-    """
+    """An option that knows its group."""
 
     def __init__(self, *args: Any, group: Group = Group.OWN, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -41,11 +37,7 @@ class GroupedOption(click.Option):
 
 
 class ExplainedCommand(click.Command):
-    """A command whose --help shows examples, and options by group.
-
-    Attributes:
-      examples: pairs of what an example does and its command line.
-    """
+    """A command whose --help shows examples (what one does, its command line), options by group."""
 
     def __init__(
         self, *args: Any, examples: Sequence[tuple[str, str]] = (), **attributes: Any
@@ -81,9 +73,7 @@ def command(
 ) -> Callable[[Callable[..., Any]], ExplainedCommand]:
     """Return a decorator that makes a function a command; its docstring is the description.
 
-    Args:
-      examples: pairs of what an example does and its command line, at most 76 columns each.
-      cls: the class of the command.
+    Examples are pairs of what one does and its command line, of at most 76 columns each.
     """
 
     def decorate(function: Callable[..., Any]) -> ExplainedCommand:
@@ -96,13 +86,7 @@ def command(
 def option(
     *names: str, group: Group = Group.OWN, **attributes: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds an option to a command, as `click.option` does.
-
-    Args:
-      names: `-o`, `--output`, and the name of the parameter if it is another one.
-      group: the group that --help shows it in.
-      attributes: what `click.option` takes.
-    """
+    """Return a decorator that adds an option to a command, as `click.option` does."""
     return click.option(*names, cls=GroupedOption, group=group, **attributes)
 
 

@@ -28,13 +28,7 @@ def keep_result(
 ) -> None:
     """Keep a result where the configuration names its target; of any other nothing is kept.
 
-    Args:
-      command: the command that made it.
-      options: the target, as it was given.
-      result: the result.
-      since: when the command began, in seconds since 1970.
-      findings: what `check` found.
-      edits: what the plan changes.
+    `since` is when the command began, in seconds since 1970.
     """
     if options.name is None or options.folder is None:
         return

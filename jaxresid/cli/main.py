@@ -43,9 +43,8 @@ _PLAIN = str.maketrans({"·": "-", "×": "x", "→": ">", "›": ">"})
 def run(argv: Sequence[str]) -> int:
     """Run the command line and return its exit code.
 
-    Returns:
-      0 if it reported, 2 if it could not (with one clear message on stderr), 130 if it was
-      interrupted; a command may return a code of its own.
+    That is 0 if it reported, 2 if it could not (with one clear message on stderr), 130 if it was
+    interrupted; a command may return a code of its own.
     """
     try:
         with reraising_interrupts(), keeping_logs():
@@ -82,7 +81,6 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _called(argv: Sequence[str]) -> object:
-    """Return what the command returns."""
     from jaxresid.cli import cli
 
     if _COMPLETION in os.environ:
@@ -145,18 +143,11 @@ def _of_the_machine(error: OSError) -> str:
 
 @contextlib.contextmanager
 def showing_progress(what: str, *, quiet: bool = False) -> Iterator[Progress]:
-    """Show progress on stderr during the context, and send what the user's code prints to stderr.
+    """Show progress on stderr during the context; yield a function that changes the words shown.
 
     `what` is shown with the elapsed time after a second on a terminal; elsewhere what begins
-    and what is done is a line each. Libraries' output goes to stderr too, so that stdout holds only
-    ours.
-
-    Args:
-      what: The words that are shown at first.
-      quiet: Whether to show nothing.
-
-    Yields:
-      A function that changes the words that are shown.
+    and what is done is a line each. What the user's code and libraries print goes to stderr, so
+    that stdout holds only ours.
     """
     shown = _nothing if quiet else _animated if sys.stderr.isatty() else _line_by_line
     with contextlib.redirect_stdout(sys.stderr), _descriptor_to_stderr(), shown(what) as say:
@@ -245,7 +236,6 @@ def write(text: str, output: str | None, *, verbatim: bool = False) -> None:
     """Write the finished text to stdout or, all or nothing, to a file.
 
     Args:
-      text: The text.
       output: The file; None or `-` means stdout.
       verbatim: Whether to keep also lines that a CI service takes for commands, or that are the
         user's source, as they are.
@@ -266,15 +256,7 @@ def write(text: str, output: str | None, *, verbatim: bool = False) -> None:
 
 
 def write_binary(data: bytes, output: str | None) -> None:
-    """Write finished bytes to stdout or, all or nothing, to a file.
-
-    Args:
-      data: The bytes.
-      output: The file; None or `-` means stdout.
-
-    Raises:
-      JaxresidError: The file cannot be written.
-    """
+    """Write finished bytes, as `write` does text."""
     if output is None or output == "-":
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
@@ -292,11 +274,7 @@ def _is_unicode(encoding: str) -> bool:
 
 
 def check_output(output: str | None) -> None:
-    """Check that a file can be written, as far as can be told without touching it.
-
-    Raises:
-      JaxresidError: As `write`.
-    """
+    """Raise JaxresidError where a file cannot be written, as far as can be told untouched."""
     if output in (None, "-"):
         return
     path = Path(os.path.realpath(output))
@@ -312,13 +290,7 @@ def check_output(output: str | None) -> None:
 
 
 def rendered(renderable: RenderableType, output: str | None, color: str = "auto") -> str:
-    """Return a rich renderable as text, as wide as the terminal, else $COLUMNS, else 80.
-
-    Args:
-      renderable: What to show.
-      output: The file that the text is for; None or `-` means stdout.
-      color: When to colour: `always`, `never`, or `auto`: on a terminal, not for pipes and files.
-    """
+    """Return a rich renderable as text, as wide as the terminal, else $COLUMNS, else 80."""
     from rich.console import Console
 
     to_stdout = output is None or output == "-"

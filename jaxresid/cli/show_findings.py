@@ -179,9 +179,6 @@ def with_format(config: Config, display: DisplayOptions) -> Config:
     """Return the configuration with the format that the suffix of -o stands for, without -f.
 
     Call it while the command's context is the current one.
-
-    Raises:
-      click.UsageError: The suffix is that of a format that findings are not shown in.
     """
     source = click.get_current_context().get_parameter_source("output_format")
     if source is ParameterSource.COMMANDLINE:
@@ -212,9 +209,6 @@ def show(
     says.
 
     Args:
-      display: How findings are to be shown.
-      config: The configuration of the run.
-      results: The findings by file.
       fixed: How many findings were fixed and are not in `results`.
       to_stderr: Whether stdout is taken by the fixed source.
     """
@@ -249,7 +243,6 @@ def show(
 
 
 def _documented(codes: Iterable[str]) -> list[RuleInfo]:
-    """Return the documentation of the rules of some codes."""
     codes = set(codes)
     infos = [rule(e.name).info() for e in INDEX if e.code in codes]
     traced = [e.name for e in TRACED if e.code in codes]

@@ -56,11 +56,7 @@ def with_second_process(check: Check, options: TargetOptions, microbatches: int 
 
 
 def verify(plan: Plan, edits: Sequence[FileEdit], options: TargetOptions) -> None:
-    """Trace the edited code and compare its figures with those of the plan.
-
-    Raises:
-      InputsError: It cannot be traced, or a figure differs.
-    """
+    """Trace the edited code; raise InputsError where that fails or a figure is not the plan's."""
     count = plan.selection.configuration.microbatches
     found = figures_of_edited(edits, options, count, plan.plain_flops)
     if isinstance(found, str):
@@ -94,14 +90,9 @@ def figures_of_edited(
     plain_flops: int,
     layers: Sequence[str] = (),
 ) -> PlanFigures | str:
-    """Return the figures of the target after the edits; text says what went wrong.
+    """Return the figures of the target after the edits, or what went wrong.
 
-    Args:
-      edits: The edits.
-      options: The target and its inputs.
-      microbatches: In how many microbatches the batch goes through.
-      plain_flops: The FLOPs of the code without any checkpoint.
-      layers: The names of the layers of Keras that are made to be computed again.
+    `layers` are the layers of Keras that are made to be computed again.
     """
     from jaxresid.advice.plan.verification import PlanFigures
     from jaxresid.targets.project_folders import without_project

@@ -28,11 +28,7 @@ from typing import Any
 
 
 class Lent:
-    """A finder of packages that are not installed here.
-
-    Args:
-      folders: the folders that have them, by name.
-    """
+    """A finder of packages that are not installed here."""
 
     def __init__(self, folders: Mapping[str, str]) -> None:
         self._folders = folders

@@ -31,8 +31,6 @@ class Revision:
 
     Attributes:
       name: what the user calls it: `main`, `HEAD~1`.
-      commit: its hash.
-      root: the top folder of the repository.
     """
 
     name: str
@@ -92,12 +90,9 @@ def repository_of(folder: Path) -> Path | None:
 
 
 def check_submodules(folder: Path) -> None:
-    """Check that no submodule of a working tree has changes that no commit of it holds.
+    """Raise InputsError where a submodule of a working tree has changes that no commit holds.
 
     A difference from a revision would be theirs without a name.
-
-    Raises:
-      InputsError: one has; the message names it.
     """
     done = _git(folder, "status", "--porcelain=v2", "--ignore-submodules=none")
     for line in done.stdout.splitlines():
@@ -116,9 +111,6 @@ def checked_out(found: Revision) -> Iterator[Path]:
     """Check a revision out, and yield the top folder of its files; they are gone afterwards.
 
     Submodules are there where they are in the working tree. No hook runs.
-
-    Raises:
-      JaxresidError: git cannot check it out.
     """
     parent = Path(os.path.realpath(tempfile.mkdtemp(prefix="jaxresid-")))
     tree = parent / found.root.name
@@ -156,7 +148,6 @@ def _add_submodules(found: Revision, tree: Path) -> None:
 
 
 def _submodules(repository: Path, commit: str) -> list[tuple[str, str]]:
-    """Return the submodules of a commit: their paths and the commits that it has of them."""
     listed = _git(repository, "ls-tree", "-r", "-z", commit).stdout
     entries = [entry.partition("\t") for entry in listed.split("\0") if entry]
     return [
@@ -213,9 +204,6 @@ def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
     A folder of the tree that looks like a bare repository is none: its configuration is not the
     user's, and could name programs to run.
-
-    Raises:
-      JaxresidError: git is not installed.
     """
     environment = {name: value for name, value in os.environ.items() if name not in _OF_HOOKS}
     settings = (f"core.hooksPath={os.devnull}", "safe.bareRepository=explicit")

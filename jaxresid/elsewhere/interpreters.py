@@ -21,10 +21,6 @@ _ASK = "import sys; print('%d %d' % sys.version_info[:2])"
 def interpreter(text: str, named: str = "--python") -> str:
     """Return the path of an interpreter: of a file, of an environment's folder or of a command.
 
-    Args:
-      text: what the user wrote.
-      named: what the user wrote it for.
-
     Raises:
       InputsError: it is none, or one that is too old.
     """

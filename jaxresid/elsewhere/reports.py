@@ -39,7 +39,6 @@ class ReportRequest:
       arguments: further arguments of `jaxresid report`: inputs, place, mesh.
       revision: the revision whose files are traced; None: the files that are here.
       python: the interpreter that traces; None: this one.
-      flags: flags of JAX and their values, `jax_remat3=1`.
     """
 
     label: str
@@ -53,12 +52,6 @@ class ReportRequest:
 def report_at(name: str, target: str, arguments: Sequence[str] = ()) -> Report:
     """Return the report of a target as it was at a revision of git.
 
-    Args:
-      name: the revision: `main`, `HEAD~1`.
-      target: `module:function`, `file.py:function` or the name of a target that the configuration
-        of that revision has.
-      arguments: further arguments of `jaxresid report`: `("--on", "tpu:v5e")`.
-
     Raises:
       JaxresidError: there is no such revision, or no report of the target there.
     """
@@ -69,19 +62,7 @@ def report_at(name: str, target: str, arguments: Sequence[str] = ()) -> Report:
 def reports_of(
     requests: Sequence[ReportRequest], progress: Callable[[str], None] | None = None
 ) -> tuple[Report, ...]:
-    """Return reports, made at the same time as far as there are processors.
-
-    Each revision is checked out once, and all that was made for it is removed again, whatever
-    happens.
-
-    Args:
-      requests: what is to be made.
-      progress: called with a text that says what is being done.
-
-    Raises:
-      InputsError: a revision, an interpreter or a flag is none.
-      JaxresidError: one of them cannot be made; the message begins with its label.
-    """
+    """Return reports as `outcomes_of` does; the first that cannot be made is raised."""
     found = []
     for each in outcomes_of(requests, progress):
         if isinstance(each, JaxresidError):
@@ -95,9 +76,8 @@ def outcomes_of(
 ) -> tuple[Report | JaxresidError, ...]:
     """Return for each request its report, or the error of one that cannot be made.
 
-    Args:
-      requests: what is to be made.
-      progress: called with a text that says what is being done.
+    They are made at the same time as far as there are processors. Each revision is checked out
+    once, and all that was made for it is removed again, whatever happens.
 
     Raises:
       InputsError: a revision, an interpreter or a flag is none.
@@ -135,22 +115,12 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A process that makes a report.
-
-    Attributes:
-      job: what it makes.
-      process: the process.
-      result: the file that it writes.
-      log: the file that has what it printed.
-    """
-
     job: _Job
     process: subprocess.Popen[bytes]
     result: Path
     log: Path
 
     def outcome(self) -> Report | JaxresidError:
-        """Return the report of a process that ended, or why it made none."""
         if self.process.returncode == 0:
             return load(self.result, Report)
         said = self.log.read_text(encoding="utf-8", errors="replace")
@@ -252,11 +222,7 @@ def _tree(
     trees: dict[str, Path],
     here: Path,
 ) -> tuple[Path, Path | None]:
-    """Return the folder that a report is made in, and the top folder of its checkout, if any.
-
-    Raises:
-      InputsError: the revision does not have the folder that we are in.
-    """
+    """Return the folder that a report is made in, and the top folder of its checkout, if any."""
     if request.revision is None:
         return here, None
     found = revisions[request.revision]
@@ -284,11 +250,7 @@ def _python(request: ReportRequest) -> str:
 
 
 def _environment(request: ReportRequest) -> dict[str, str]:
-    """Return the environment of a request, with its flags.
-
-    Raises:
-      InputsError: a flag is not NAME=VALUE.
-    """
+    """Return the environment of a request, with its flags."""
     found = dict(os.environ)
     for flag in request.flags:
         name, equals, value = flag.partition("=")
@@ -299,12 +261,7 @@ def _environment(request: ReportRequest) -> dict[str, str]:
 
 
 def reason_of(said: str, code: int) -> str:
-    """Return why a process made no result, from what it printed.
-
-    Args:
-      said: what it printed on stderr.
-      code: its exit code.
-    """
+    """Return why a process made no result, from what it printed."""
     _, found, message = said.rpartition(_ERROR)
     if found:
         return message.strip()

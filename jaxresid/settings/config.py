@@ -163,15 +163,7 @@ class Config(Shown):
     text: str = field(default="", repr=False, compare=False)
 
     def enabled(self, code: str, name: str, default_on: bool) -> bool:
-        """Return whether a rule is on.
-
-        The longest selector that names the rule wins; `ignore` wins ties.
-
-        Args:
-          code: the rule's code.
-          name: the rule's name.
-          default_on: whether the rule is on where no selector names it.
-        """
+        """Return whether a rule is on: the longest selector of it wins, `ignore` wins ties."""
         layers = ((s.select, s.extend_select, s.ignore) for s in self.selections)
         return _resolve(default_on, layers, code, name)
 
@@ -181,10 +173,7 @@ class Config(Shown):
         return _resolve(True, layers, code, name)
 
     def ignored_in(self, path: str | os.PathLike[str]) -> tuple[str, ...]:
-        """Return the selectors that `per-file-ignores` ignores in a file.
-
-        Compare them with a rule by `matches`.
-        """
+        """Return the selectors that `per-file-ignores` ignores in a file; see `matches`."""
         if not self.per_file_ignores:
             return ()
         absolute = os.path.abspath(path)
@@ -196,21 +185,11 @@ class Config(Shown):
         )
 
     def excluder(self) -> Callable[[str, str], bool]:
-        """Return a function that tells whether `exclude` names a path itself.
-
-        The function takes an absolute path and its last component.
-        """
+        """Return a function of an absolute path and its name: whether `exclude` names it."""
         return excluder(self.exclude)
 
     def validate(self, known: Mapping[str, str]) -> None:
-        """Check that every selector stands for a rule.
-
-        Args:
-          known: code -> name of all rules.
-
-        Raises:
-          ConfigError: A selector stands for no rule.
-        """
+        """Raise ConfigError where a selector stands for no rule of `known`, code -> name."""
         for origin, key, selector in self._selectors():
             if not any(matches(selector, code, name) for code, name in known.items()):
                 self._refuse_selector(origin, key, selector, known)
@@ -242,16 +221,12 @@ class Config(Shown):
 
 
 def matches(selector: str, code: str, name: str) -> bool:
-    """Return whether a selector stands for a rule.
-
-    It does if it is `ALL`, the rule's code, a prefix of the code (`JXR`, `JXR1`) or the rule's
-    name.
-    """
+    """Return whether a selector is `ALL`, a rule's code, a prefix of it (`JXR1`) or its name."""
     return _specificity(selector, code, name) >= 0
 
 
 def _specificity(selector: str, code: str, name: str) -> int:
-    """Return how specific a selector is, -1 if it does not stand for the rule."""
+    """Return how much of a rule's code a selector names; -1 where it names another."""
     if selector == "ALL":
         return 0
     if selector == name:
@@ -286,19 +261,13 @@ def _strongest(selectors: Sequence[str], code: str, name: str) -> int:
 
 
 def split_selectors(values: Iterable[str]) -> tuple[str, ...]:
-    """Return comma-separated selectors as a flat tuple.
-
-    For example, `["JXR1,JXR2", "ALL"]`, as options give them, becomes `("JXR1", "JXR2", "ALL")`.
-    """
+    """Return comma-separated selectors, `JXR1,JXR2`, one by one."""
     parts = (part.strip() for value in values for part in value.split(","))
     return tuple(part for part in parts if part)
 
 
 def parse_per_file_ignores(values: Iterable[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Parse `tests/*:JXR101,tests/*:JXR102`, as `--per-file-ignores` takes it.
-
-    Returns:
-      (glob, selectors) pairs.
+    """Return the (glob, selectors) pairs of `tests/*:JXR101,tests/*:JXR102`.
 
     Raises:
       ConfigError: A part is not GLOB:SELECTOR.
@@ -315,11 +284,7 @@ def parse_per_file_ignores(values: Iterable[str]) -> tuple[tuple[str, tuple[str,
 
 
 def parse_target_jax(text: str) -> Version:
-    """Parse a version of JAX, `0.10` or `0.10.2`, into its major and minor number, (0, 10).
-
-    Raises:
-      ConfigError: The text is not a version; the message says what to write.
-    """
+    """Return the major and minor number, (0, 10), of a version of JAX, `0.10` or `0.10.2`."""
     match = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)?", text.strip())
     if match is None:
         raise ConfigError(f'target-jax: {text!r} is not a version of JAX such as "0.10"')
@@ -350,9 +315,7 @@ def load(
 
     Args:
       start: a file or directory; the configuration file is searched there and upwards.
-      options: what the command line sets.
       config_file: read this file and search for none; its globs are relative to `cwd`.
-      isolated: read no file at all.
       cwd: what `options` are relative to; the working directory if None.
       known: what was read of directories about jax before, for runs that load many configurations.
 
@@ -405,14 +368,7 @@ def combine(
 ) -> Config:
     """Combine the options of a file and of the command line, which win, into one configuration.
 
-    Args:
-      table: the options of the file.
-      options: the options of the command line.
-      root: the directory that the file's globs and paths are relative to.
-      cwd: the directory that the command line's globs and paths are relative to.
-      file: the configuration file, None if there is none.
-      text: the text of `file`.
-      in_use: the version to target where neither `table` nor `options` sets one.
+    The file's globs are relative to `root`, those of the command line to `cwd`.
 
     Raises:
       ConfigError: A glob or the output format is not valid.
@@ -490,11 +446,7 @@ class FoundConfig(NamedTuple):
 
 
 def find(start: Path, config_file: Path | None = None) -> FoundConfig:
-    """Return the configuration file.
-
-    Args:
-      start: a file or directory; files are searched there and upwards.
-      config_file: the configuration file; without it, the nearest one that has the table.
+    """Return the configuration file: the given one, else the nearest that has the table.
 
     Raises:
       ConfigError: A file cannot be read or is not TOML.
@@ -572,10 +524,6 @@ _FLAGS = ("force-exclude", "respect-gitignore", "unsafe-fixes", "fix")
 
 def parse(text: str, file: Path = Path("pyproject.toml")) -> Options:
     """Return the options that `[tool.jaxresid]` sets in the text of a pyproject.toml.
-
-    Args:
-      text: the text of the file.
-      file: the file's path, for messages.
 
     Raises:
       ConfigError: The text is not understood; the message names `file`, the line and what to write.

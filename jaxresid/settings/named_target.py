@@ -27,11 +27,7 @@ class NamedTarget(NamedTuple):
 
 
 def named_targets(value: object) -> tuple[NamedTarget, ...]:
-    """Return the targets of the table `targets`, in the order of the file.
-
-    Raises:
-      ConfigError: The table, or one in it, is not understood.
-    """
+    """Return the targets of the table `targets`, in the order of the file."""
     if not isinstance(value, dict):
         raise ConfigError(
             f"`targets` is {kind_of(value)}; write a table for each, [tool.jaxresid.targets.NAME]"

@@ -38,12 +38,7 @@ class Candidate:
 
 
 def file_of(place: str, folders: Iterable[str] = (".",)) -> Path | None:
-    """Return the file of `train/model.py` or `train.model`, None where there is none.
-
-    Args:
-      place: a file, or a module.
-      folders: where modules are looked for.
-    """
+    """Return the file of `train/model.py` or `train.model`, None where there is none."""
     if place.endswith(".py") or os.sep in place:
         path = Path(place)
         return path if path.suffix == ".py" and path.is_file() else None
@@ -58,11 +53,7 @@ def file_of(place: str, folders: Iterable[str] = (".",)) -> Path | None:
 
 
 def functions_of(path: Path) -> tuple[ast.FunctionDef, ...]:
-    """Return the functions of a file's top level, in the order of the file.
-
-    Raises:
-      TargetError: The file cannot be read or parsed.
-    """
+    """Return the functions of a file's top level, in the order of the file."""
     return tuple(_functions(_parsed(path).body))
 
 
@@ -108,13 +99,11 @@ def _functions(body: Sequence[ast.stmt]) -> Iterator[ast.FunctionDef]:
 
 
 def _is_main(statement: ast.If | ast.Try) -> bool:
-    """Return whether a statement is what a module does where it is run as a script."""
     test = getattr(statement, "test", None)
     return isinstance(test, ast.Compare) and ast.unparse(test.left) == "__name__"
 
 
 def _candidate(function: ast.FunctionDef, names: set[str]) -> Candidate | None:
-    """Return a function as a candidate, None if it can hardly be a target."""
     name, arguments = function.name, function.args
     if name.startswith(("_", *_TESTS)) or name.endswith(_INPUTS):
         return None

@@ -51,12 +51,7 @@ def parse_reference(text: str) -> Reference | None:
 
 
 def with_file(text: str, moved: Callable[[str], str]) -> str:
-    """Return a reference with its file replaced; one to a module, or a bare name, as it is.
-
-    Args:
-      text: the reference.
-      moved: a function that returns the file in its place.
-    """
+    """Return a reference with its file replaced; one to a module, or a bare name, as it is."""
     found = parse_reference(text)
     if found is None or not (found.place.endswith(".py") or "/" in found.place):
         return text

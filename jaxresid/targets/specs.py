@@ -82,10 +82,6 @@ class _Token:
 def parse_spec(text: str, axes: Mapping[str, int] | None = None) -> Any:
     """Return the value of a SPEC: `ArraySpec`s inside Python containers and literals.
 
-    Args:
-      text: the SPEC.
-      axes: names and sizes of the mesh's axes; None: there is no mesh.
-
     Raises:
       SpecError: The SPEC does not parse; the message shows where.
     """

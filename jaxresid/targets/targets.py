@@ -27,13 +27,9 @@ class Loaded:
 
 
 def load(target: str, folder: str | None = None) -> Loaded:
-    """Import the module of a target and return its attribute.
+    """Import the module of `module:function` or `file.py:function` and return its attribute.
 
-    The working directory is importable.
-
-    Args:
-      target: `module:function` or `file.py:function`.
-      folder: a folder that is importable too, and comes before the working directory.
+    The working directory is importable, and before it the folder.
 
     Raises:
       TargetError: A part cannot be found; the message names it and the nearest name that exists.
@@ -49,15 +45,7 @@ def load(target: str, folder: str | None = None) -> Loaded:
 
 
 def load_module(place: str, folder: str | None = None) -> ModuleType:
-    """Import a module, or a file as a module, and return it.
-
-    Args:
-      place: a module or a file.
-      folder: a folder that is importable too, as the working directory is.
-
-    Raises:
-      TargetError: It cannot be found, or fails to import.
-    """
+    """Import a module, or a file as a module; see `load`."""
     add_project_folder(os.getcwd())
     if folder is not None:
         add_project_folder(folder)
@@ -74,10 +62,6 @@ def no_function(target: str) -> str:
 
 def load_reference(reference: str, module: ModuleType) -> Callable[[], Any]:
     """Return the function of `--inputs`: `module:attr`, or a bare name in the target's module.
-
-    Args:
-      reference: the value of `--inputs`.
-      module: the target's module.
 
     Raises:
       TargetError: The function cannot be found.
@@ -234,7 +218,6 @@ def _error_in_module(place: str, error: BaseException) -> str:
 
 
 def _error_text(error: BaseException) -> str:
-    """Return an error as `Type: first line`."""
     try:
         first = str(error).strip().splitlines()
     except Exception:  # even that is the user's code

@@ -233,11 +233,7 @@ def _checked(
     compiling: CompilingOptions,
     say: Progress,
 ) -> CheckedTarget:
-    """Return a target with its findings; a limit on a peak that is not estimated is compiled for.
-
-    Raises:
-      JaxresidError: Something is wrong with the target, its inputs or its trace.
-    """
+    """Inspect a target, by the compiler too where a limit needs a peak that is not estimated."""
     found = inspected(target.options)
     limits, reference = target.limits, target.options.reference
     needs_peak = limits.peak_nbytes is not None or limits.growth is not None
@@ -268,7 +264,6 @@ def _checked(
 
 
 def _typed(context: click.Context) -> tuple[str, ...]:
-    """Return the options of the target that were typed, except for its place."""
     names = {*TargetOptions.__dataclass_fields__} - {"target", "name", "on"}
     return typed_arguments(context, tuple(names))
 

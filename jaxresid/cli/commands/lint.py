@@ -270,7 +270,6 @@ def _show(
     fixed: int = 0,
     to_stderr: bool = False,
 ) -> int:
-    """Print results and return the exit code."""
     code = show(request, run.config, results, fixed=fixed, to_stderr=to_stderr)
     return max(code, 1) if fixed and request.exit_non_zero_on_fix else code
 
@@ -394,7 +393,6 @@ def _is_over_limit(linted: Linted) -> bool:
 
 
 def _name(violations: Iterable[Violation]) -> None:
-    """Say which files were not linted, and why."""
     for violation in violations:
         tell(f"{visible(violation.path)}: {violation.code}: {violation.message}")
 

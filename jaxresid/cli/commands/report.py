@@ -195,11 +195,6 @@ def report(
 
 
 def _picture(show: ReportView | PictureView | None, *, verbose: bool) -> PictureView:
-    """Return what is to be drawn.
-
-    Raises:
-      click.UsageError: It is for text alone.
-    """
     if verbose:
         raise click.UsageError("-v shows everything as text, and -f svg draws one thing: --view")
     if show is None or show == "timeline":

@@ -24,10 +24,8 @@ def answer(cli: click.Command, argv: Sequence[str], environment: Mapping[str, st
     where no space may follow, `begun`.
 
     Args:
-      cli: the command line.
       argv: for bash the line up to the cursor; for others the words after the program's, the last
         one up to the cursor.
-      environment: the environment variables.
     """
     shell = environment[VARIABLE]
     if shell == "bash":

@@ -26,7 +26,6 @@ class GrowingTarget:
     """A target whose growth is held.
 
     Attributes:
-      name: what it is called, also in the lockfile.
       target: what the command line or the configuration calls it.
       arguments: its options as typed, and its place.
     """
@@ -37,13 +36,7 @@ class GrowingTarget:
 
 
 def lockfile(given: GrowthOptions, config: Path | None, *, isolated: bool) -> Path:
-    """Return the lockfile of the project, or the one that is given.
-
-    Args:
-      given: The options.
-      config: The configuration file that is given; None for the nearest one.
-      isolated: Whether there is no configuration.
-    """
+    """Return the lockfile of the project, or the one that is given."""
     from jaxresid.advice.check.lockfile import NAME
 
     if given.baseline is not None:
@@ -53,12 +46,7 @@ def lockfile(given: GrowthOptions, config: Path | None, *, isolated: bool) -> Pa
 
 
 def check_growth(given: GrowthOptions, *, grows: bool) -> None:
-    """Raise UsageError for combinations of options of which one would be ignored.
-
-    Args:
-      given: The options.
-      grows: Whether there is a limit on growth.
-    """
+    """Raise UsageError for combinations of options of which one would be ignored."""
     if given.update and given.baseline is not None and not given.baseline.endswith(".lock"):
         raise click.UsageError(
             f"--update writes a lockfile, and {given.baseline} is none: leave --baseline out, or"
@@ -76,13 +64,6 @@ def earlier_of(
     say: Progress,
 ) -> Mapping[str, Earlier]:
     """Return what each target is held against, by its name.
-
-    Args:
-      given: The options.
-      file: The lockfile, where no baseline is given.
-      targets: The targets.
-      compiles: Whether peaks are XLA's.
-      say: Called with a text that says what is being done.
 
     Raises:
       InputsError: There is no such baseline, or it has no such target.
@@ -135,14 +116,7 @@ def updated(
 ) -> tuple[str, ...]:
     """Write figures into a lockfile; return the targets whose figures are new there.
 
-    Args:
-      file: The lockfile.
-      made: The figures by target.
-      names: All targets that the file may have; None to keep those that it has.
-
-    Raises:
-      InputsError: The file is there and is no lockfile.
-      JaxresidError: It cannot be written.
+    The file keeps what it has of the targets of these names, or of all.
     """
     from jaxresid.advice.check.lockfile import lockfile_text
     from jaxresid.text_files import write_text

@@ -91,11 +91,7 @@ class Sizes:
 
 
 def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> Sizes:
-    """Return the sizes of text such as `8,16,32`, `8..64` or `context=1024..8192`.
-
-    Raises:
-      click.BadParameter: A part is not a size, or what is before `=` is no name.
-    """
+    """Return the sizes of text such as `8,16,32`, `8..64` or `context=1024..8192`."""
     if value is None:
         return Sizes()
     name, is_named, text = value.partition("=")
@@ -119,11 +115,7 @@ def parsed(context: click.Context, parameter: click.Parameter, value: str | None
 def counts(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> tuple[int, ...]:
-    """Return the numbers of microbatches of text such as `1,4` or `1..16`: each of a range.
-
-    Raises:
-      click.BadParameter: A part is not a number of microbatches.
-    """
+    """Return the numbers of microbatches of text such as `1,4` or `1..16`: each of a range."""
     if value is None:
         return (1,)
     found: list[int] = []
@@ -136,11 +128,7 @@ def counts(
 
 
 def _range(part: str, what: str) -> tuple[int, int]:
-    """Return the ends of `8..64`; of a single number it is both.
-
-    Raises:
-      click.BadParameter: It is neither.
-    """
+    """Return the ends of `8..64`; of a single number it is both."""
     ends = [end.strip().replace("_", "") for end in part.split("..")]
     if len(ends) > 2 or not all(end.isascii() and end.isdigit() and int(end) for end in ends):
         raise click.BadParameter(
@@ -187,11 +175,7 @@ def sized_spec(spec: str, sizes: Sizes) -> str:
 
 
 def check_specs(specs: Sequence[str], sizes: Sizes) -> None:
-    """Check that SPECs have the name of the sizes where `--batch` is given, and only there.
-
-    Raises:
-      InputsError: `--batch` is given and no SPEC has the name, or the other way round.
-    """
+    """Raise InputsError where SPECs have the name of the sizes without `--batch`, or it without."""
     sized = [spec for spec in specs if is_sized(spec, sizes.name)]
     if sized and not sizes:
         raise InputsError(

@@ -62,17 +62,7 @@ class TargetCall:
 def of_function(
     options: TargetOptions, args: Sequence[Any], kwargs: Mapping[str, Any], mesh: Any
 ) -> TargetCall:
-    """Return the function that the target names, with its inputs.
-
-    Args:
-      options: the options.
-      args: the parsed SPECs of --arg.
-      kwargs: those of --kwarg.
-      mesh: the mesh of --mesh.
-
-    Raises:
-      JaxresidError: it cannot be loaded, or has no inputs.
-    """
+    """Return the function that the target names, with its inputs."""
     for flag, value in (
         ("--loss", options.loss),
         ("--optimizer", options.optimizer),
@@ -123,19 +113,7 @@ def of_model(
     init: Sequence[Any],
     mesh: Any,
 ) -> TargetCall:
-    """Return the loss, the training step or the call of a framework's model, with its inputs.
-
-    Args:
-      options: the options.
-      reference: the model.
-      args: the parsed SPECs of --arg.
-      kwargs: those of --kwarg.
-      init: those of --init-arg.
-      mesh: the mesh of --mesh.
-
-    Raises:
-      JaxresidError: the model, its loss, optimizer or inputs are not as they must be.
-    """
+    """Return the loss, the training step or the call of a framework's model, with its inputs."""
     if options.build:
         raise click.UsageError(
             f"--build is for a function; {options.target} is a model, which is built anyway"
@@ -188,11 +166,6 @@ def of_model(
 
 
 def _check_model_options(options: TargetOptions, framework: str, is_program: bool) -> None:
-    """Refuse what does not go together.
-
-    Raises:
-      UsageError: naming the options.
-    """
     if is_program and (options.loss is not None or options.optimizer is not None):
         flag = "--optimizer" if options.loss is None else "--loss"
         raise click.UsageError(
@@ -212,7 +185,6 @@ def _check_model_options(options: TargetOptions, framework: str, is_program: boo
 
 
 def _place(options: TargetOptions) -> Place:
-    """Return the place that the answer is for, or the first of them."""
     return place_of(options, options.on[0]) if options.on else choose(None)
 
 
@@ -236,11 +208,7 @@ def _model_inputs(
     kwargs: Mapping[str, Any],
     mesh: Any,
 ) -> tuple[Inputs, list[str]]:
-    """Return what the model, or a loss of the user's, is called with, and warnings.
-
-    Raises:
-      InputsError: there is nothing.
-    """
+    """Return what the model, or a loss of the user's, is called with, and warnings."""
     if args or kwargs:
         return abstract.from_specs(args, kwargs, mesh)
     if isinstance(model.value, Configuration) and not options.inputs:
@@ -257,7 +225,6 @@ def _model_inputs(
 
 
 def _inputs_function(options: TargetOptions, loaded: Loaded) -> Callable[[], Any] | None:
-    """Return the function that makes the inputs: that of --inputs, or the default; None: none."""
     if options.inputs:
         return load_reference(options.inputs, loaded.module)
     return default_inputs(loaded)

@@ -109,7 +109,6 @@ def compile_options(
     """Add `--compile` and the options of `compiling_options`; the command receives `compile_`.
 
     Args:
-      command: The command, whose first argument is its `TargetOptions`.
       compiles_unasked: Whether it compiles without `--compile` where peaks are not estimated, and
         before it writes.
     """

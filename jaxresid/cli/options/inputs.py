@@ -81,7 +81,6 @@ class _ToStderr(logging.Handler):
 
 
 def _logged(context: click.Context, parameter: click.Parameter, level: str | None) -> None:
-    """Show what is logged while the command runs, from a level on."""
     if level is None:
         return
     logger, handler = logging.getLogger("jaxresid"), _ToStderr()
@@ -226,10 +225,6 @@ def own_options(
 
     The target is None where the command takes none for all that the configuration names, and none
     is given.
-
-    Args:
-      context: The context that the options were read in.
-      options: All options of the command, by name.
     """
     others = named_targets.without_replaced(context, options)
     target = others.pop("target")
@@ -261,15 +256,7 @@ class TargetRequest:
 
 
 def inspected(options: TargetOptions, *, lifetimes: bool = False) -> Inspection:
-    """Load the target, make its arguments abstract, and return its inspection.
-
-    Args:
-      options: The target with its options.
-      lifetimes: Whether the report is to have the lifetimes of all values.
-
-    Raises:
-      JaxresidError: Something is wrong with the target, its inputs or its trace.
-    """
+    """Load the target, make its arguments abstract, and return its inspection."""
     return inspection_of(requested(options), lifetimes=lifetimes)
 
 
@@ -362,11 +349,7 @@ def requested(options: TargetOptions) -> TargetRequest:
 
 
 def _axes(meshes: Sequence[str]) -> dict[str, int] | None:
-    """Return the axes of the one mesh that a program has; None without one.
-
-    Raises:
-      InputsError: There are several, or it is no mesh.
-    """
+    """Return the axes of the one mesh that a program has; None without one."""
     if len(meshes) > 1:
         raise InputsError(
             f"--mesh: only plan takes several ({'; '.join(meshes)}); choose one: --mesh {meshes[0]}"
@@ -378,9 +361,6 @@ def provide_devices(meshes: Sequence[str]) -> None:
     """Set the environment to as many CPU devices as the largest of some meshes has.
 
     It is for a process that makes several, one after the other, before it loads JAX.
-
-    Raises:
-      InputsError: One of them is no mesh.
     """
     for axes in map(parse_axes, meshes):
         _provide_cpu_devices(axes)
@@ -391,9 +371,6 @@ def _as_given(mesh: Any, inputs: Inputs, options: TargetOptions) -> Any:
 
     The mesh of the inputs' own shardings is taken where it has the axes of --mesh and --mesh-mode
     is not given.
-
-    Raises:
-      InputsError: The inputs are split over a mesh with other axes.
     """
     from jaxresid import jax_compat
     from jaxresid.inspector.call.leaves import mesh_of

@@ -51,12 +51,10 @@ class ChosenTarget:
 
 
 class _Target(click.types.StringParamType):
-    """The type of TARGET, which says what to write and completes it."""
-
     name = "target"
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """Return what to write where TARGET is left out; click before 8.2 gives no context."""
+        """Return what to write; click before 8.2 gives no context."""
         try:
             names = [target.name for target in project(Path()).targets]
         except ConfigError:  # another command will say what is wrong with the file
@@ -70,7 +68,6 @@ class _Target(click.types.StringParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return the targets that begin as what is typed."""
         return targets(ctx, param, incomplete)
 
 
@@ -89,15 +86,7 @@ def optional_target(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def every_target(context: click.Context) -> tuple[click.Context, ...]:
-    """Return a context for each target of the configuration, as if it were given as TARGET.
-
-    Args:
-      context: The context of the command, after its options are read.
-
-    Raises:
-      TargetError: The configuration names no target.
-      InputsError: A table has a value that is not one of the command's option.
-    """
+    """Return a context for each target of the configuration, as if it were given as TARGET."""
     found = _project(context)
     if not found.targets:
         where = f" and {found.location()} names none" if found.file else ""
@@ -174,13 +163,7 @@ def _defaults(
     """Return the defaults of the command's options by their names.
 
     Args:
-      context: the context of the command, after what is typed is read.
       tables: the options that tables set, by the keys of the tables; the last one wins.
-      folder: the folder of the configuration file.
-      found: the configuration.
-
-    Raises:
-      InputsError: A value that is not overridden is not one of the option.
     """
     parameters = {flag: each for each in context.command.params for flag in each.opts}
     defaults: dict[str, Any] = {}
@@ -198,11 +181,6 @@ def _defaults(
 
 
 def _named(name: str, found: Project) -> NamedTarget:
-    """Return the target of a name.
-
-    Raises:
-      TargetError: There is none.
-    """
     known = {target.name: target for target in found.targets}
     if name in known:
         return known[name]
@@ -218,12 +196,7 @@ def _named(name: str, found: Project) -> NamedTarget:
 def _check(
     option: str, value: Any, parameter: click.Parameter, found: Project, keys: tuple[str, ...]
 ) -> None:
-    """Check what neither the configuration knows nor an error of the option would locate.
-
-    Raises:
-      InputsError: It is not a mesh, a place or a word of the command; the message names the file
-        and the key.
-    """
+    """Check what neither the configuration knows nor an error of the option would locate."""
     try:
         if option == "--on":
             from jaxresid.xla.places import parse_place
@@ -244,14 +217,12 @@ def _check(
 
 
 def _from_here(option: str, value: Any, folder: Path) -> Any:
-    """Return the value of an option with files as seen from the working directory."""
     if option in references.OPTIONS:
         return _reference_from_here(value, folder)
     return _place_from_here(value, folder) if option in ("--on", "--budget") else value
 
 
 def _reference_from_here(reference: str, folder: Path) -> str:
-    """Return `file.py:function` with its file as seen from the working directory."""
     return references.with_file(reference, lambda file: _file_from_here(file, folder))
 
 
@@ -271,11 +242,7 @@ def _file_from_here(file: str, folder: Path) -> str:
 
 
 def place_origin(context: click.Context) -> str | None:
-    """Return which table of which file --on comes from; None where the configuration has no part.
-
-    Args:
-      context: the context of a command with TARGET, after its options are read.
-    """
+    """Return which table of which file --on comes from; None where it comes from none."""
     on = next((each for each in context.command.params if "--on" in each.opts), None)
     if on is None or not _has_source(context, str(on.name), ParameterSource.DEFAULT_MAP):
         return None

@@ -44,12 +44,7 @@ def _of_platform(platform: str) -> str:
 
 
 def names_of(options: TargetOptions, make: Callable[[], Any] | None) -> Names:
-    """Return what commands are written with.
-
-    Args:
-      options: the target with its options, and its place.
-      make: the function that makes its inputs; None where they are typed.
-    """
+    """Return what commands are written with; `make` makes the inputs unless they are typed."""
     words = [*_without("--on", options.words)]
     return Names(
         shlex.join(words), options.on[0], _batched(options, words, make), _split(options, words)
@@ -57,7 +52,6 @@ def names_of(options: TargetOptions, make: Callable[[], Any] | None) -> Names:
 
 
 def _without(flag: str, words: Iterable[str]) -> Iterator[str]:
-    """Yield words but for an option, which another takes the place of."""
     rest = iter(words)
     for word in rest:
         if word == flag:

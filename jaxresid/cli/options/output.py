@@ -43,14 +43,7 @@ _BINARY = frozenset({"pprof", "perfetto"})
 
 
 class Output(NamedTuple):
-    """How an answer is shown.
-
-    Attributes:
-      format: the format, one of the command's.
-      file: the file to write to; None or `-` means stdout.
-      color: when to colour text: `auto`, `always` or `never`.
-      quiet: whether stderr has errors only: no progress, no remarks.
-    """
+    """How an answer is shown; a file of None or `-` is stdout, `quiet` leaves errors on stderr."""
 
     format: str
     file: str | None
@@ -67,32 +60,16 @@ class Output(NamedTuple):
         return rendered(renderable, self.file, self.color)
 
     def write(self, text: str, *, verbatim: bool = False) -> None:
-        """Write the finished text, as `jaxresid.cli.main.write` does.
-
-        Raises:
-          JaxresidError: The file cannot be written.
-        """
+        """Write the finished text, as `jaxresid.cli.main.write` does."""
         write(text, self.file, verbatim=verbatim)
 
     def write_binary(self, data: bytes) -> None:
-        """Write finished bytes, as `jaxresid.cli.main.write_binary` does.
-
-        Raises:
-          JaxresidError: The file cannot be written.
-        """
+        """Write finished bytes, as `jaxresid.cli.main.write_binary` does."""
         write_binary(data, self.file)
 
 
 def picture_of(draw: Callable[[], str]) -> str:
-    """Return a picture.
-
-    Args:
-      draw: a method of a result that returns it, or raises ValueError where there is nothing to
-        draw.
-
-    Raises:
-      InputsError: There is nothing to draw.
-    """
+    """Return what `draw` returns; its ValueError says that there is nothing to draw."""
     try:
         return draw()
     except ValueError as e:
@@ -187,13 +164,9 @@ def traceback_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def format_of(file: str | None, formats: Sequence[str], default: str) -> str:
-    """Return the format that the suffix of a file stands for.
+    """Return the format that the suffix of a file stands for, else the default.
 
-    Args:
-      file: the file; None or `-`: stdout.
-      formats: the formats that there are.
-      default: the format where the suffix tells none. It is also taken where files of it may have
-        the suffix, which then stands for several formats.
+    The default is also taken where files of it may have a suffix that stands for several formats.
 
     Raises:
       click.UsageError: The suffix is that of a format, but of none of these.

@@ -65,11 +65,7 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def budget_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds --budget; `budget_of` turns its text into bytes.
-
-    Args:
-      default: what it is without the option, in words.
-    """
+    """Return a decorator that adds --budget; `budget_of` turns its text into bytes."""
     return option(
         "--budget",
         shell_complete=completed_places,
@@ -81,11 +77,7 @@ def budget_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., 
 
 
 def budget_of(options: _PlaceOptions, budget: str) -> int:
-    """Return the bytes of a budget, of a place by the options' account of its memory.
-
-    Raises:
-      click.BadParameter: It is neither a size nor a place whose memory is known.
-    """
+    """Return the bytes of a budget, of a place by the options' account of its memory."""
     try:
         return budget_nbytes(
             budget, memory_fraction=options.memory_fraction, margin_nbytes=options.margin or 0
@@ -104,9 +96,7 @@ def placed(
     that a mesh of that many can be made.
 
     Args:
-      options: The options as given.
       compiles: Whether programs are compiled for the places, even where peaks are estimated.
-      several: Whether the command takes more than one.
       measures: Whether programs run here too, on whatever device jax finds.
 
     Raises:
@@ -143,11 +133,7 @@ def asks_compiler(places: Iterable[Place]) -> bool:
 
 
 def place_of(options: _PlaceOptions, on: str) -> Place:
-    """Return a place by the options' account of its memory.
-
-    Raises:
-      InputsError: It is not a place.
-    """
+    """Return a place by the options' account of its memory."""
     found = parse_place(
         on, memory_fraction=options.memory_fraction, margin_nbytes=options.margin or 0
     )

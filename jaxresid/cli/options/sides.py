@@ -20,12 +20,7 @@ _HERE = "working tree"
 
 @dataclass(frozen=True, slots=True)
 class SavedReport:
-    """A side that is a file.
-
-    Attributes:
-      file: the file.
-      report: what it holds.
-    """
+    """A side that is a file."""
 
     file: str
     report: Report
@@ -39,11 +34,8 @@ class AskedSides:
     """What the command line says of the two sides.
 
     Attributes:
-      a: the first one; None where it is not given.
-      b: the second one; None where it is not given.
       targets: the targets to trace on both; empty: those of the configuration.
       python: the interpreter that traces the second side; None: this one.
-      flags: flags of JAX on the second side.
       arguments: the options of the target, as they were typed.
     """
 
@@ -61,12 +53,7 @@ class AskedSides:
 
 
 def sides_of(asked: AskedSides) -> tuple[tuple[Side, Side], ...]:
-    """Return the pairs of sides to compare, one for each target.
-
-    Raises:
-      InputsError: a side is nothing that can be compared, or there is no target.
-      JaxresidError: a file is no saved report.
-    """
+    """Return the pairs of sides to compare, one for each target."""
     here = project(Path())
     if asked.a is not None and asked.b is None and _is_range(asked.a):
         asked = _range(asked)
@@ -119,12 +106,6 @@ class _Tree:
 
 
 def _named(text: str | None, here: Project) -> SavedReport | _Tree:
-    """Return what a side stands for.
-
-    Raises:
-      InputsError: it stands for nothing.
-      JaxresidError: it is a file that is no saved report.
-    """
     if text is None:
         return _Tree()
     if text.endswith(".json"):
@@ -154,11 +135,7 @@ def _is_range(text: str) -> bool:
 
 
 def _range(asked: AskedSides) -> AskedSides:
-    """Return `A..B` as two sides, as git has it; of `A...B` the first is what they have in common.
-
-    Raises:
-      InputsError: one of them is no revision.
-    """
+    """Return `A..B` as two sides, as git has it; of `A...B` the first is their merge base."""
     assert asked.a is not None
     one, dots, other = asked.a.partition("...")
     if not dots:
@@ -169,7 +146,6 @@ def _range(asked: AskedSides) -> AskedSides:
 
 
 def _check(first: SavedReport | _Tree, second: SavedReport | _Tree, asked: AskedSides) -> None:
-    """Raise an InputsError where options have nothing to be about."""
     if asked.varies and isinstance(second, SavedReport):
         raise InputsError(
             f"--flag and --python need something to trace, and {second.file} is a saved report"
@@ -225,11 +201,6 @@ def _request(side: SavedReport | _Tree, target: str, asked: AskedSides, *, is_se
 
 
 def _default_targets(saved: SavedReport | None, here: Project) -> list[str]:
-    """Return the target of a saved report, else those of the configuration.
-
-    Raises:
-      InputsError: there is none.
-    """
     if saved is not None:
         name = saved.report.target.name
         found = [each.name for each in here.targets if name in (each.name, each.target)]

@@ -10,12 +10,7 @@ from click.core import ParameterSource
 
 
 def typed_arguments(context: click.Context, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the options of a command that were typed, as they are typed.
-
-    Args:
-      context: the context of the command.
-      names: the names of the options' parameters that count.
-    """
+    """Return the options of a command that were typed, as they are typed."""
     found: list[str] = []
     for parameter in context.command.params:
         name = str(parameter.name)

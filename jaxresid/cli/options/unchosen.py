@@ -17,13 +17,7 @@ _MOST = 12
 def function_list(command: str, text: str, folder: str | None = None) -> str | None:
     """Return the functions of the file or module that is all that TARGET names, as a message.
 
-    Args:
-      command: the name of the command.
-      text: what TARGET is.
-      folder: a folder whose modules may be named too.
-
-    Returns:
-      The message; None where the text names neither a file nor a module without a function.
+    None where the text names neither a file nor a module without a function.
 
     Raises:
       TargetError: The file cannot be read or parsed.
@@ -36,14 +30,7 @@ def function_list(command: str, text: str, folder: str | None = None) -> str | N
 
 
 def message(command: str, place: str, path: Path, found: Sequence[Candidate]) -> str:
-    """Return the message that lists functions.
-
-    Args:
-      command: the name of the command.
-      place: the file or the module, as it was written.
-      path: the file.
-      found: the functions, the one to show how to call first.
-    """
+    """Return the message that lists functions, that to show how to call first."""
     if not found:
         return (
             f"{place} names no function, and {path} defines none with parameters; write"

@@ -12,13 +12,7 @@ from click.core import ParameterSource
 def words_of(
     context: click.Context, options: Collection[str], values: dict[str, Any]
 ) -> tuple[str, ...]:
-    """Return the options that were typed, as words that mean the same.
-
-    Args:
-      context: the context of the command.
-      options: the names of the options that are wanted.
-      values: the values of the options.
-    """
+    """Return the options that were typed, as words that mean the same."""
     words: list[str] = []
     for parameter in context.command.params:
         name = parameter.name or ""

@@ -29,12 +29,7 @@ _VERSION = re.compile(r'^version\s*=\s*"v?(\d++)\.(\d++)[^"]*+"\s*$', re.MULTILI
 
 @dataclass(frozen=True, slots=True)
 class JaxInUse:
-    """The newest JAX that a project uses.
-
-    Attributes:
-      version: its major and minor number; None where nothing bounds it from above.
-      file: the file that says so; None where none does.
-    """
+    """The newest JAX that a project uses, and the file that says so; None for no upper bound."""
 
     version: Version | None = None
     file: Path | None = None
@@ -60,11 +55,7 @@ def jax_in_use(start: Path, known: dict[Path, Directory] | None = None) -> JaxIn
 
     Files are searched there and upwards, to the top of the repository. First comes uv.lock, then
     what pyproject.toml admits. A locked version that it does not admit is out of date, and does
-    not count.
-
-    Args:
-      start: the file or directory.
-      known: what was read of directories before, which is read once; it is added to.
+    not count. What is read of directories is added to `known`, and not read again.
 
     Raises:
       ConfigFileError: One of these files is a pipe, a device or the like, or too big.

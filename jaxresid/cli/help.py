@@ -53,7 +53,7 @@ class ExplainedCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, each group under its title."""
         for group, options in grouped(self, ctx):
-            records = [record for each in options if (record := each.get_help_record(ctx))]
+            records = [record for it in options if (record := it.get_help_record(ctx))]
             with formatter.section(group.value):
                 formatter.write_dl(records)
 
@@ -77,8 +77,8 @@ def command(
     """
 
     def decorate(function: Callable[..., Any]) -> ExplainedCommand:
-        made: ExplainedCommand = click.command(cls=cls, examples=examples)(function)
-        return made
+        decorated: ExplainedCommand = click.command(cls=cls, examples=examples)(function)
+        return decorated
 
     return decorate
 
@@ -90,6 +90,19 @@ def option(
     return click.option(*names, cls=GroupedOption, group=group, **attributes)
 
 
+def options(
+    *decorators: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds options, in the order of --help."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
 def grouped(
     command: click.Command, context: click.Context
 ) -> Iterator[tuple[Group, list[click.Option]]]:
@@ -97,12 +110,12 @@ def grouped(
 
     What click adds, --help, is in the last group.
     """
-    options = [
-        each
-        for each in command.get_params(context)
-        if isinstance(each, click.Option) and each.get_help_record(context) is not None
+    shown = [
+        parameter
+        for parameter in command.get_params(context)
+        if isinstance(parameter, click.Option) and parameter.get_help_record(context) is not None
     ]
     for group in Group:
-        found = [each for each in options if getattr(each, "group", Group.GENERAL) is group]
-        if found:
-            yield group, found
+        members = [each for each in shown if getattr(each, "group", Group.GENERAL) is group]
+        if members:
+            yield group, members

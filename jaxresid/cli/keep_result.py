@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jaxresid.advice.plan.source.file_edits import FileEdit
-    from jaxresid.cli.options.chosen_target import TargetOptions
+    from jaxresid.cli.request import Request
     from jaxresid.documents.latest import Command
     from jaxresid.model import Plan, Report
     from jaxresid.violations import Violation
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def keep_result(
     command: Command,
-    options: TargetOptions,
+    request: Request,
     result: Report | Plan,
     *,
     since: float,
@@ -30,24 +30,24 @@ def keep_result(
 
     `since` is when the command began, in seconds since 1970.
     """
-    if options.name is None or options.folder is None:
+    if request.name is None or request.folder is None:
         return
     from jaxresid.documents import latest
     from jaxresid.documents.source_digests import digest_of
     from jaxresid.linter.text.source import SourceText
 
-    name, _, is_of_several = options.name.partition(" ")  # as `check` names batch sizes
+    name, _, is_of_several = request.name.partition(" ")  # as `check` names batch sizes
     latest.keep(
         command,
         name,
-        options.folder,
+        request.folder,
         # The size, which the words of one of several end in, is in `size`.
-        options.words[:-2] if is_of_several else options.words,
+        request.words[:-2] if is_of_several else request.words,
         replace(result, lifetimes=()),  # which are long, and no editor shows
-        size=options.batch.listed[0] if is_of_several else None,
+        size=request.batch.listed[0] if is_of_several else None,
         since=since,
         now=time.time(),
-        loaded=(*_modules_below(options.folder), os.path.join(options.folder, "pyproject.toml")),
+        loaded=(*_modules_below(request.folder), os.path.join(request.folder, "pyproject.toml")),
         findings=findings,
         edits=[
             latest.KeptEdit(

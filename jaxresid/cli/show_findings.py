@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from jaxresid._version import __version__
 from jaxresid.cli.completion import values
-from jaxresid.cli.help import Group, option
+from jaxresid.cli.help import Group, option, options
 from jaxresid.cli.main import EXIT_FAILED, terminal_width, use_color, write
 from jaxresid.cli.options.output import (
     color_option,
@@ -34,36 +34,21 @@ if TYPE_CHECKING:
     from jaxresid.violations import Linted, RuleInfo
 
 
-class DisplayOptions(Protocol):
-    """The command line's wishes about how findings are shown."""
+@dataclass(frozen=True, slots=True)
+class Display:
+    """How findings are shown, by options that `lint` and `check` have beyond the configuration.
 
-    @property
-    def config(self) -> Path | None:
-        """The configuration file to use; None means the nearest one."""
+    The configuration file of None is the nearest one, the output file of None or `-` stdout.
+    """
 
-    @property
-    def isolated(self) -> bool:
-        """Whether no configuration file is used."""
-
-    @property
-    def statistics(self) -> bool:
-        """Whether findings are counted by rule."""
-
-    @property
-    def exit_zero(self) -> bool:
-        """Whether the exit code is 0 even if there are findings."""
-
-    @property
-    def output(self) -> str | None:
-        """The file to write to; None or `-` means stdout."""
-
-    @property
-    def color(self) -> str:
-        """When to colour: `auto`, `always` or `never`."""
-
-    @property
-    def quiet(self) -> bool:
-        """Whether only findings are printed, without a summary."""
+    config: Path | None
+    isolated: bool
+    statistics: bool
+    ignore_noqa: bool
+    exit_zero: bool
+    output: str | None
+    color: str
+    quiet: bool
 
 
 def _selectors(
@@ -106,68 +91,55 @@ def selectors(name: str, help: str, group: Group = Group.RULES) -> Callable[...,
     return list_option(name, "CODES", help, _selectors, group, values.codes)
 
 
-def selecting_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say which rules are on."""
-    for decorate in (
-        list_option("per-file-ignores", "GLOB:CODE", "Rules not to run in some files.", _per_file),
-        selectors("extend-select", "Rules to run besides the selected ones."),
-        selectors("ignore", "Rules not to run."),
-        selectors("select", "Rules to run: codes, prefixes, names, ALL."),
-    ):
-        command = decorate(command)
-    return command
+# Which rules are on.
+selecting_options = options(
+    selectors("select", "Rules to run: codes, prefixes, names, ALL."),
+    selectors("ignore", "Rules not to run."),
+    selectors("extend-select", "Rules to run besides the selected ones."),
+    list_option("per-file-ignores", "GLOB:CODE", "Rules not to run in some files.", _per_file),
+)
+# How findings are shown.
+showing_options = options(
+    format_option(
+        *("--output-format", "output_format"),
+        formats=FORMATS,
+        envvar="JAXRESID_OUTPUT_FORMAT",
+        help="The format.  [default: by the suffix of -o, else text]",
+    ),
+    output_option("--output-file"),
+    option("--statistics", is_flag=True, group=Group.OUTPUT, help="Count the findings by rule."),
+    option(
+        "--ignore-noqa",
+        is_flag=True,
+        group=Group.RULES,
+        help="Also report findings that comments silence.",
+    ),
+    option(
+        "--exit-zero",
+        is_flag=True,
+        group=Group.OUTPUT,
+        help="Exit 0 even if there are findings.",
+    ),
+    color_option,
+    option(
+        *("-q", "--quiet"),
+        is_flag=True,
+        group=Group.OUTPUT,
+        help="Print findings only, no summary.",
+    ),
+    option(
+        "--config",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        group=Group.GENERAL,
+        help="The pyproject.toml to use instead of the nearest one.",
+    ),
+    option("--isolated", is_flag=True, group=Group.GENERAL, help="Ignore all configuration files."),
+    traceback_option,
+)
 
 
-def showing_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say how findings are shown."""
-    for decorate in (
-        traceback_option,
-        option(
-            "--isolated", is_flag=True, group=Group.GENERAL, help="Ignore all configuration files."
-        ),
-        option(
-            "--config",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            group=Group.GENERAL,
-            help="The pyproject.toml to use instead of the nearest one.",
-        ),
-        option(
-            "-q",
-            "--quiet",
-            is_flag=True,
-            group=Group.OUTPUT,
-            help="Print findings only, no summary.",
-        ),
-        color_option,
-        option(
-            "--exit-zero",
-            is_flag=True,
-            group=Group.OUTPUT,
-            help="Exit 0 even if there are findings.",
-        ),
-        option(
-            "--ignore-noqa",
-            is_flag=True,
-            group=Group.RULES,
-            help="Also report findings that comments silence.",
-        ),
-        option(
-            "--statistics", is_flag=True, group=Group.OUTPUT, help="Count the findings by rule."
-        ),
-        output_option("--output-file"),
-        format_option(
-            *("--output-format", "output_format"),
-            formats=FORMATS,
-            envvar="JAXRESID_OUTPUT_FORMAT",
-            help="The format.  [default: by the suffix of -o, else text]",
-        ),
-    ):
-        command = decorate(command)
-    return command
-
-
-def check_combination(display: DisplayOptions) -> None:
+def check_combination(display: Display) -> None:
     """Raise UsageError for combinations of options of which one half would be ignored."""
     if display.isolated and display.config is not None:
         raise UsageError(
@@ -175,7 +147,7 @@ def check_combination(display: DisplayOptions) -> None:
         )
 
 
-def with_format(config: Config, display: DisplayOptions) -> Config:
+def with_format(config: Config, display: Display) -> Config:
     """Return the configuration with the format that the suffix of -o stands for, without -f.
 
     Call it while the command's context is the current one.
@@ -186,7 +158,7 @@ def with_format(config: Config, display: DisplayOptions) -> Config:
     return replace(config, output_format=format_of(display.output, FORMATS, config.output_format))
 
 
-def check_statistics(display: DisplayOptions, config: Config) -> None:
+def check_statistics(display: Display, config: Config) -> None:
     """Raise UsageError for statistics in a format that has none."""
     if display.statistics and config.output_format not in STATISTICS_FORMATS:
         raise UsageError(
@@ -196,7 +168,7 @@ def check_statistics(display: DisplayOptions, config: Config) -> None:
 
 
 def show(
-    display: DisplayOptions,
+    display: Display,
     config: Config,
     results: Sequence[Linted],
     *,
@@ -242,8 +214,7 @@ def show(
     return int(failed and not display.exit_zero)
 
 
-def _documented(codes: Iterable[str]) -> list[RuleInfo]:
-    codes = set(codes)
+def _documented(codes: Collection[str]) -> list[RuleInfo]:
     infos = [rule(e.name).info() for e in INDEX if e.code in codes]
     traced = [e.name for e in TRACED if e.code in codes]
     if traced:

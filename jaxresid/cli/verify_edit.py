@@ -21,7 +21,7 @@ from jaxresid.text.units import format_bytes, format_flops
 if TYPE_CHECKING:
     from jaxresid.advice.plan.source.file_edits import FileEdit
     from jaxresid.advice.plan.verification import Check, PlanFigures, WrittenCode
-    from jaxresid.cli.options.inputs import TargetOptions
+    from jaxresid.cli.request import Request
     from jaxresid.model import Plan
 
 # Safe path (-P): a json.py in the working directory is not ours to import.
@@ -36,39 +36,39 @@ answer(given)
 _FIGURES = ("kept_nbytes", "host_nbytes", "recompute_flops")
 
 
-def with_second_process(check: Check, options: TargetOptions, microbatches: int = 1) -> Check:
+def with_second_process(check: Check, request: Request, microbatches: int = 1) -> Check:
     """Return a check that asks another process where this one fails or finds other figures."""
 
     def ask(edits: Sequence[FileEdit], promised: PlanFigures) -> WrittenCode:
         from jaxresid.advice.plan.verification import UnverifiedError, WrittenCode
 
-        found = None
+        written = None
         with contextlib.suppress(UnverifiedError):
-            found = check(edits, promised)
-            if found.figures == promised:
-                return found
-        figures = figures_of_edited(edits, options, microbatches, promised.plain_flops)
+            written = check(edits, promised)
+            if written.figures == promised:
+                return written
+        figures = figures_of_edited(edits, request, microbatches, promised.plain_flops)
         if isinstance(figures, str):
             raise UnverifiedError(figures)
-        return found if found and found.figures == figures else WrittenCode(figures)
+        return written if written and written.figures == figures else WrittenCode(figures)
 
     return ask
 
 
-def verify(plan: Plan, edits: Sequence[FileEdit], options: TargetOptions) -> None:
+def verify(plan: Plan, edits: Sequence[FileEdit], request: Request) -> None:
     """Trace the edited code; raise InputsError where that fails or a figure is not the plan's."""
     count = plan.selection.configuration.microbatches
-    found = figures_of_edited(edits, options, count, plan.plain_flops)
-    if isinstance(found, str):
-        raise InputsError(f"the edited code cannot be traced; nothing was written: {found}")
+    figures = figures_of_edited(edits, request, count, plan.plain_flops)
+    if isinstance(figures, str):
+        raise InputsError(f"the edited code cannot be traced; nothing was written: {figures}")
     promised = {name: getattr(plan, name) for name in _FIGURES}
     if plan.estimate_nbytes is not None:  # on a CPU the peak of a trace is no figure of the plan
         promised = {"peak_nbytes": plan.estimate_nbytes, **promised}
     wrong = [
         f"{name.rpartition('_')[0]}: planned {_shown(name, figure)},"
-        f" found {_shown(name, getattr(found, name))}"
+        f" found {_shown(name, getattr(figures, name))}"
         for name, figure in promised.items()
-        if figure != getattr(found, name)
+        if figure != getattr(figures, name)
     ]
     if wrong:
         raise InputsError(
@@ -85,7 +85,7 @@ def _shown(name: str, figure: int) -> str:
 
 def figures_of_edited(
     edits: Sequence[FileEdit],
-    options: TargetOptions,
+    request: Request,
     microbatches: int,
     plain_flops: int,
     layers: Sequence[str] = (),
@@ -100,13 +100,13 @@ def figures_of_edited(
     given = {
         "path": without_project(),
         "argv": sys.argv,
-        "options": dataclasses.asdict(options),
+        "request": dataclasses.asdict(request),
         "microbatches": microbatches,
         "plain_flops": plain_flops,
         "layers": layers,
         "sources": {os.path.realpath(e.path): base64.b64encode(e.new).decode() for e in edits},
     }
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-P", "-c", _PROGRAM],
         input=json.dumps(given),
         capture_output=True,
@@ -115,46 +115,47 @@ def figures_of_edited(
         check=False,
     )
     try:
-        found = json.loads(done.stdout)
+        result = json.loads(process.stdout)
     except ValueError:
-        said = done.stderr.strip().splitlines()
-        return said[-1] if said else f"Python exited with code {done.returncode}"
-    return str(found["error"]) if "error" in found else PlanFigures(**found)
+        messages = process.stderr.strip().splitlines()
+        return messages[-1] if messages else f"Python exited with code {process.returncode}"
+    return str(result["error"]) if "error" in result else PlanFigures(**result)
 
 
-def answer(request: Mapping[str, Any]) -> None:
+def answer(given: Mapping[str, Any]) -> None:
     """Trace as asked, in the other process, and write the figures to stdout as JSON."""
     # What the user's code prints is no part of the answer, from wherever it prints.
     stdout = os.dup(1)
     os.dup2(2, 1)
     try:
-        found: Mapping[str, Any] = _figures(request)
+        result: Mapping[str, Any] = _figures(given)
     except JaxresidError as e:
-        found = {"error": str(e)}
+        result = {"error": str(e)}
     with open(stdout, "w", encoding="utf-8") as file:
-        json.dump(found, file)
+        json.dump(result, file)
 
 
-def _figures(request: Mapping[str, Any]) -> Mapping[str, int]:
+def _figures(given: Mapping[str, Any]) -> Mapping[str, int]:
     from jaxresid.advice.plan.verification import figures_of
     from jaxresid.cli.options.batches import Sizes
-    from jaxresid.cli.options.inputs import TargetOptions, subject_of
+    from jaxresid.cli.request import Request
+    from jaxresid.cli.resolve import subject_of
     from jaxresid.targets.sources import serve
 
-    serve({path: base64.b64decode(text) for path, text in request["sources"].items()})
-    options: dict[str, Any] = {
+    serve({path: base64.b64decode(text) for path, text in given["sources"].items()})
+    fields: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value  # JSON has no tuples
-        for name, value in request["options"].items()
+        for name, value in given["request"].items()
     }
-    parts = tuple(map(tuple, options["batch"]["parts"]))
-    options["batch"] = Sizes(parts, options["batch"]["name"])
-    with _recomputing(request["layers"]):
-        edited = subject_of(TargetOptions(**options))[0]
-    if request["microbatches"] > 1:
+    parts = tuple(map(tuple, fields["batch"]["parts"]))
+    fields["batch"] = Sizes(parts, fields["batch"]["name"])
+    with _recomputing(given["layers"]):
+        edited = subject_of(Request(**fields))
+    if given["microbatches"] > 1:
         from jaxresid.advice.plan.joint.microbatches import in_microbatches
 
-        edited = in_microbatches(edited, request["microbatches"])
-    return dataclasses.asdict(figures_of(edited, request["plain_flops"]))
+        edited = in_microbatches(edited, given["microbatches"])
+    return dataclasses.asdict(figures_of(edited, given["plain_flops"]))
 
 
 def _recomputing(layers: Sequence[str]) -> contextlib.AbstractContextManager[None]:

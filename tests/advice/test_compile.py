@@ -30,8 +30,8 @@ from jaxresid.advice.compile.ahead_of_time import (
 )
 from jaxresid.advice.compile.limited import LimitedCompiles
 from jaxresid.cli.main import run
-from jaxresid.cli.options.inputs import TargetOptions
 from jaxresid.cli.options.places import placed
+from jaxresid.cli.request import Request
 from jaxresid.documents.encoding import json_document
 from jaxresid.errors import InputsError, TraceError
 from jaxresid.inspector.call.question import Question
@@ -122,7 +122,7 @@ def small_block():
 
 
 def options_on(*on):
-    return TargetOptions("m:f", None, False, (), (), False, None, False, on=on)
+    return Request("m:f", None, False, (), (), False, None, False, on=on)
 
 
 @functools.cache

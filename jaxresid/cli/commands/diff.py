@@ -13,7 +13,7 @@ from jaxresid.cli.options.inputs import input_options, mode_option, trips_option
 from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import place_options
 from jaxresid.cli.options.sides import AskedSides, label_of, sides_of, traced
-from jaxresid.cli.options.typed import typed_arguments
+from jaxresid.cli.options.words import typed_arguments
 from jaxresid.errors import InputsError, JaxresidError
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxresid.cli.help import ExplainedCommand, Group, command, option
 from jaxresid.cli.main import EXIT_FAILED, tell, write
 from jaxresid.cli.show_findings import (
+    Display,
     check_combination,
     check_statistics,
     list_option,
@@ -38,26 +40,19 @@ if TYPE_CHECKING:
 _STDIN = "-"
 
 
-class LintRequest(NamedTuple):
-    """The requests of the command line beyond the configuration."""
+@dataclass(frozen=True, slots=True)
+class LintRequest(Display):
+    """What the command line asks for beyond the configuration."""
 
     paths: tuple[str, ...]
-    config: Path | None
-    isolated: bool
     fix_only: bool
     diff: bool
     show_fixes: bool
     show_files: bool
-    statistics: bool
     add_noqa: str | None
-    ignore_noqa: bool
-    exit_zero: bool
     exit_non_zero_on_fix: bool
     jobs: int | None
     stdin_filename: str | None
-    output: str | None
-    color: str
-    quiet: bool
     watch: bool
 
 
@@ -170,7 +165,7 @@ class _Command(ExplainedCommand):
 @option(
     "-w", "--watch", group=Group.GENERAL, is_flag=True, help="Lint again whenever a file changes."
 )
-def lint(**given: Any) -> int:
+def lint(**values: Any) -> int:
     """Find misplaced and mistaken uses of jax.checkpoint in code.
 
     PATHS are files and directories, by default the current directory; `-` is standard input. The
@@ -178,9 +173,8 @@ def lint(**given: Any) -> int:
     findings, 2 if something went wrong.
     """
     names = set(Options._fields)
-    options = Options(**{k: v for k, v in given.items() if k in names})
-    rest = {k: v for k, v in given.items() if k not in names}
-    request = LintRequest(**rest)
+    options = Options(**{k: v for k, v in values.items() if k in names})
+    request = LintRequest(**{k: v for k, v in values.items() if k not in names})
     _check(request, options)
     if request.watch:
         from jaxresid.cli.watch import watch

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from jaxresid.cli.help import Group, option
+from jaxresid.cli.help import Group, option, options
 from jaxresid.cli.main import check_output, encoding_of, rendered, write, write_binary
 from jaxresid.errors import InputsError
 
@@ -40,6 +40,23 @@ _SUFFIXES: Mapping[str, tuple[str, ...]] = {
 _KNOWN = frozenset(suffix for suffixes in _SUFFIXES.values() for suffix in suffixes)
 # These are no text.
 _BINARY = frozenset({"pprof", "perfetto"})
+
+
+color_option = option(
+    "--color",
+    type=click.Choice(("auto", "always", "never")),
+    default="auto",
+    group=Group.OUTPUT,
+    help="Whether to use colours.  [default: auto, on a terminal unless NO_COLOR is set]",
+)
+# The command line itself obeys it.
+traceback_option = option(
+    "--traceback",
+    is_flag=True,
+    expose_value=False,
+    group=Group.GENERAL,
+    help="Show the tracebacks of errors.",
+)
 
 
 class Output(NamedTuple):
@@ -84,17 +101,24 @@ def output_options(formats: Sequence[str]) -> Callable[[Callable[..., Any]], Cal
     Args:
       formats: the formats of the command, its default first.
     """
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        @output_option(callback=_checked)
-        @color_option
-        @option(
+    add = options(
+        format_option(
+            "format_",
+            formats=formats,
+            help=f"The format.  [default: by the suffix of -o, else {formats[0]}]",
+        ),
+        output_option(callback=_checked),
+        color_option,
+        option(
             *("-q", "--quiet"),
             is_flag=True,
             group=Group.OUTPUT,
             help="Print no progress and no remarks on stderr, only errors.",
-        )
-        @traceback_option
+        ),
+        traceback_option,
+    )
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def wrapped(
             *args: Any,
@@ -102,7 +126,7 @@ def output_options(formats: Sequence[str]) -> Callable[[Callable[..., Any]], Cal
             output: str | None,
             color: str,
             quiet: bool,
-            **options: Any,
+            **others: Any,
         ) -> Any:
             chosen = format_ or format_of(output, formats, formats[0])
             if chosen in _BINARY and output in (None, "-") and sys.stdout.isatty():
@@ -110,14 +134,9 @@ def output_options(formats: Sequence[str]) -> Callable[[Callable[..., Any]], Cal
                     f"-f {chosen} is no text for a terminal: write it to a file with -o, or to a"
                     " pipe"
                 )
-            return command(*args, output=Output(chosen, output, color, quiet), **options)
+            return command(*args, output=Output(chosen, output, color, quiet), **others)
 
-        added: Callable[..., Any] = format_option(
-            "format_",
-            formats=formats,
-            help=f"The format.  [default: by the suffix of -o, else {formats[0]}]",
-        )(wrapped)
-        return added
+        return add(wrapped)
 
     return decorate
 
@@ -141,28 +160,6 @@ def output_option(*names: str, **attributes: Any) -> Callable[..., Any]:
     )
 
 
-def color_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --color."""
-    return option(
-        "--color",
-        type=click.Choice(("auto", "always", "never")),
-        default="auto",
-        group=Group.OUTPUT,
-        help="Whether to use colours.  [default: auto, on a terminal unless NO_COLOR is set]",
-    )(command)
-
-
-def traceback_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --traceback, which the command line itself obeys."""
-    return option(
-        "--traceback",
-        is_flag=True,
-        expose_value=False,
-        group=Group.GENERAL,
-        help="Show the tracebacks of errors.",
-    )(command)
-
-
 def format_of(file: str | None, formats: Sequence[str], default: str) -> str:
     """Return the format that the suffix of a file stands for, else the default.
 
@@ -172,30 +169,18 @@ def format_of(file: str | None, formats: Sequence[str], default: str) -> str:
       click.UsageError: The suffix is that of a format, but of none of these.
     """
     name = PurePath(file or "").name.lower()
-    suffix = next((each for each in _KNOWN if name.endswith(each)), "")
+    suffix = next((suffix for suffix in _KNOWN if name.endswith(suffix)), "")
     if not suffix or suffix in _SUFFIXES.get(default, ()):
         return default
-    found = next((each for each in formats if suffix in _SUFFIXES.get(each, ())), None)
-    if found is None:
+    format_ = next((name for name in formats if suffix in _SUFFIXES.get(name, ())), None)
+    if format_ is None:
         raise click.UsageError(
             f"-o {file}: {suffix} is none of this command's formats; write which is meant:"
             f" -f {', '.join(formats)}"
         )
-    return found
+    return format_
 
 
 def _checked(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     check_output(value)  # what goes there may take minutes to make
     return value
-
-
-__all__ = [
-    "Output",
-    "color_option",
-    "format_of",
-    "format_option",
-    "output_option",
-    "output_options",
-    "picture_of",
-    "traceback_option",
-]

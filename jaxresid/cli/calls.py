@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from jaxresid.adapters.registry import (
     HOMES,
     adapted_by,
     framework_of_class,
+    framework_reference,
     home_of,
     prepare,
 )
@@ -41,192 +42,182 @@ from jaxresid.text.short_repr import printable
 from jaxresid.xla.chosen import choose
 
 if TYPE_CHECKING:
-    from jaxresid.cli.options.chosen_target import TargetOptions
+    from jaxresid.cli.request import Request
+    from jaxresid.cli.resolve import Specs
     from jaxresid.targets.inputs import Inputs
     from jaxresid.targets.references import Reference
-    from jaxresid.xla.places import Place
 
 
 @dataclass(frozen=True, slots=True)
 class TargetCall:
-    """A function and its abstract inputs; the rest as `Question` and `TargetRequest` have it."""
+    """A function and its abstract inputs; the rest as `Question` has it."""
 
     fun: Callable[..., Any]
     inputs: Inputs
     argnums: tuple[int, ...] | None
     has_aux: bool
     warnings: Sequence[str] = ()
-    make: Callable[[], Any] | None = None
 
 
-def of_function(
-    options: TargetOptions, args: Sequence[Any], kwargs: Mapping[str, Any], mesh: Any
-) -> TargetCall:
+def of_function(request: Request, specs: Specs, mesh: Any) -> TargetCall:
     """Return the function that the target names, with its inputs."""
     for flag, value in (
-        ("--loss", options.loss),
-        ("--optimizer", options.optimizer),
-        ("--method", options.method),
-        ("--init-arg", options.init_arg or None),
+        ("--loss", request.loss),
+        ("--optimizer", request.optimizer),
+        ("--method", request.method),
+        ("--init-arg", request.init_arg or None),
     ):
         if value is not None:
             raise click.UsageError(
                 f"{flag} is for a framework's model, such as nnx:train/model.py:Decoder(512);"
-                f" {options.target} is a function"
+                f" {request.target} is a function"
             )
     with _with_device_advice():
-        loaded = load(options.target, options.folder)
+        loaded = load(request.target, request.folder)
     fun: Callable[..., Any] = loaded.fun
-    framework = None if options.build else framework_of_class(fun)
+    framework = None if request.build else framework_of_class(fun)
     if framework is not None:
         raise TargetError(
-            f"{options.target} is a model, not a function; write"
-            f" '{framework}:{options.target}()', with what the class takes in the brackets"
+            f"{request.target} is a model, not a function; write"
+            f" '{framework}:{request.target}()', with what the class takes in the brackets"
         )
     warnings: list[str] = []
     with _with_device_advice(), jax_compat.in_mesh(mesh):
-        if options.build:
-            make = batches.sized(fun, options.batch)
-            fun, inputs = abstract.from_build(make, options.target)
-        elif args or kwargs:
-            make = None
-            inputs, warnings = abstract.from_specs(args, kwargs, mesh)
+        if request.build:
+            fun, inputs = abstract.from_build(batches.sized(fun, request.batch), request.target)
+        elif specs.args or specs.kwargs:
+            inputs, warnings = abstract.from_specs(specs.args, specs.kwargs, mesh)
+        elif (make := _inputs_function(request, loaded)) is not None:
+            inputs = _from_reference(request, make)
+        elif _required(fun) or _signature(fun) is None:
+            raise InputsError(_missing(loaded))
+        elif request.batch:
+            raise InputsError(f"--batch: {request.target} takes no inputs")
         else:
-            make = _inputs_function(options, loaded)
-            if make is not None:
-                make = batches.sized(make, options.batch)
-                inputs = _from_reference(options, make)
-            elif _required(fun) or _signature(fun) is None:
-                raise InputsError(_missing(loaded))
-            elif options.batch:
-                raise InputsError(f"--batch: {options.target} takes no inputs")
-            else:
-                inputs, warnings = abstract.from_specs((), {})
-    return TargetCall(fun, inputs, options.argnums, options.has_aux, warnings, make)
+            inputs, warnings = abstract.from_specs((), {})
+    return TargetCall(fun, inputs, request.argnums, request.has_aux, warnings)
 
 
-def of_model(
-    options: TargetOptions,
-    reference: Reference,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    init: Sequence[Any],
-    mesh: Any,
-) -> TargetCall:
+def of_model(request: Request, reference: Reference, specs: Specs, mesh: Any) -> TargetCall:
     """Return the loss, the training step or the call of a framework's model, with its inputs."""
-    if options.build:
-        raise click.UsageError(
-            f"--build is for a function; {options.target} is a model, which is built anyway"
-        )
-    if options.has_aux and options.loss is None:
-        raise click.UsageError("--has-aux needs --loss module:function, which returns (loss, aux)")
-    if options.optimizer is not None and options.argnums is not None:
-        raise click.UsageError(
-            "--argnums is for functions: the training step of --optimizer takes its own gradients"
-        )
-    is_configured = reference.framework in CONFIGURED
-    is_program = options.mode == "program" and not is_configured
-    _check_model_options(options, str(reference.framework), is_program)
-    if is_configured and options.batch:
-        raise InputsError(
-            f"--batch is for inputs; the batch of {options.target} is among its settings"
-        )
-    place = _place(options) if is_configured else None
+    framework = str(reference.framework)
+    is_configured = framework in CONFIGURED
+    is_program = request.mode == "program" and not is_configured
+    _check_model_options(request, framework, is_program)
+    place = None
+    if is_configured:
+        place = place_of(request, request.on[0]) if request.on else choose(None)
     with _with_device_advice():
-        model = _model_of(options, reference)
-        loss = PROGRAM if is_program else loss_of(options.loss or "mean", options.folder)
-        loss = replace(loss, method=options.method)
-        optimizer = options.optimizer and optimizer_of(options.optimizer, options.folder)
+        model = _model_of(request, reference)
+        loss = PROGRAM if is_program else loss_of(request.loss or "mean", request.folder)
+        loss = replace(loss, method=request.method)
+        optimizer = request.optimizer and optimizer_of(request.optimizer, request.folder)
         with jax_compat.in_mesh(mesh):
-            inputs, warnings = _model_inputs(options, model, args, kwargs, mesh)
-            made = adapted_by(
+            inputs, warnings = _model_inputs(request, model, specs, mesh)
+            adapted = adapted_by(
                 ModelRequest(
-                    str(reference.framework),
-                    options.target,
+                    framework,
+                    request.target,
                     model,
                     inputs,
                     loss,
                     optimizer or None,
-                    options.has_aux,
-                    options.loss is not None or is_program,
+                    request.has_aux,
+                    request.loss is not None or is_program,
                     mesh,
-                    tuple(abstract.from_specs(init, {}, mesh)[0].args) if init else (),
+                    tuple(abstract.from_specs(specs.init, {}, mesh)[0].args) if specs.init else (),
                     "" if place is None else place.kind,
                     1 if place is None else place.devices or 1,
                 )
             )
-    is_step = options.optimizer is not None or is_configured or is_program
+    is_step = request.optimizer is not None or is_configured or is_program
     return TargetCall(
-        made.fun,
-        made.inputs,
-        options.argnums if options.argnums is not None or is_step else made.argnums,
-        options.has_aux and not is_step,
+        adapted.fun,
+        adapted.inputs,
+        request.argnums if request.argnums is not None or is_step else adapted.argnums,
+        request.has_aux and not is_step,
         warnings,
     )
 
 
-def _check_model_options(options: TargetOptions, framework: str, is_program: bool) -> None:
-    if is_program and (options.loss is not None or options.optimizer is not None):
-        flag = "--optimizer" if options.loss is None else "--loss"
+def maker_of(request: Request) -> Callable[..., Any] | None:
+    """Return the function of the user's that makes the inputs of a function.
+
+    It is None where they are typed, for a framework's model, and without one.
+    """
+    if request.arg or request.kwarg or framework_reference(request.target) is not None:
+        return None
+    loaded = load(request.target, request.folder)
+    return loaded.fun if request.build else _inputs_function(request, loaded)
+
+
+def _check_model_options(request: Request, framework: str, is_program: bool) -> None:
+    if request.build:
         raise click.UsageError(
-            f"--mode program takes {options.target} as it is called, so {flag} does not go with"
+            f"--build is for a function; {request.target} is a model, which is built anyway"
+        )
+    if request.has_aux and request.loss is None:
+        raise click.UsageError("--has-aux needs --loss module:function, which returns (loss, aux)")
+    if request.optimizer is not None and request.argnums is not None:
+        raise click.UsageError(
+            "--argnums is for functions: the training step of --optimizer takes its own gradients"
+        )
+    if is_program and (request.loss is not None or request.optimizer is not None):
+        flag = "--optimizer" if request.loss is None else "--loss"
+        raise click.UsageError(
+            f"--mode program takes {request.target} as it is called, so {flag} does not go with"
             " it: leave one of them out"
         )
-    if is_program and options.argnums is not None:
+    if is_program and request.argnums is not None:
         raise click.UsageError("--argnums is for what is differentiated: leave out --mode program")
-    if options.method is not None and framework in CONFIGURED:
-        raise click.UsageError(f"--method is for a model; {options.target} is a configuration")
-    if options.method is not None and options.loss not in (None, *LOSSES):
+    if request.method is not None and framework in CONFIGURED:
+        raise click.UsageError(f"--method is for a model; {request.target} is a configuration")
+    if request.method is not None and request.loss not in (None, *LOSSES):
         raise click.UsageError(
-            f"--method does not go with --loss {options.loss}, which calls what it likes"
+            f"--method does not go with --loss {request.loss}, which calls what it likes"
         )
-    if options.init_arg and framework != "linen":
-        raise click.UsageError(f"--init-arg is for linen: modules; {options.target} is none")
+    if request.init_arg and framework != "linen":
+        raise click.UsageError(f"--init-arg is for linen: modules; {request.target} is none")
+    if framework in CONFIGURED and request.batch:
+        raise InputsError(
+            f"--batch is for inputs; the batch of {request.target} is among its settings"
+        )
 
 
-def _place(options: TargetOptions) -> Place:
-    return place_of(options, options.on[0]) if options.on else choose(None)
-
-
-def _model_of(options: TargetOptions, reference: Reference) -> Expression:
+def _model_of(request: Request, reference: Reference) -> Expression:
     framework = str(reference.framework)
     prepare(framework)
     if framework in CONFIGURED:
-        found = configuration_of(reference.place, reference.expression)
-        return Expression(options.target, home_of(framework), found, None)
+        configuration = configuration_of(reference.place, reference.expression)
+        return Expression(request.target, home_of(framework), configuration, None)
     if reference.place == HOMES.get(framework):
         module = home_of(framework)
     else:
-        module = load_module(reference.place, options.folder)
+        module = load_module(reference.place, request.folder)
     return expression_of(reference.expression, module, reference.place)
 
 
 def _model_inputs(
-    options: TargetOptions,
-    model: Expression,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    mesh: Any,
+    request: Request, model: Expression, specs: Specs, mesh: Any
 ) -> tuple[Inputs, list[str]]:
     """Return what the model, or a loss of the user's, is called with, and warnings."""
-    if args or kwargs:
-        return abstract.from_specs(args, kwargs, mesh)
-    if isinstance(model.value, Configuration) and not options.inputs:
+    if specs.args or specs.kwargs:
+        return abstract.from_specs(specs.args, specs.kwargs, mesh)
+    if isinstance(model.value, Configuration) and not request.inputs:
         return abstract.from_specs((), {})
     name = getattr(model.value, "__name__", "")
-    make = _inputs_function(options, Loaded(model.value, model.module, name))
+    make = _inputs_function(request, Loaded(model.value, model.module, name))
     if make is None:
         raise InputsError(
-            f"no inputs for {options.target}: give one SPEC per argument of the model's call,"
+            f"no inputs for {request.target}: give one SPEC per argument of the model's call,"
             f" --arg 'f32[8,128]', or a function that returns them, --inputs make_inputs"
         )
-    sized = batches.sized(make, options.batch)
-    return _from_reference(options, sized), []
+    return _from_reference(request, make), []
 
 
-def _inputs_function(options: TargetOptions, loaded: Loaded) -> Callable[[], Any] | None:
-    if options.inputs:
-        return load_reference(options.inputs, loaded.module)
+def _inputs_function(request: Request, loaded: Loaded) -> Callable[[], Any] | None:
+    if request.inputs:
+        return load_reference(request.inputs, loaded.module)
     return default_inputs(loaded)
 
 
@@ -249,15 +240,16 @@ def _with_device_advice() -> Iterator[None]:
         ) from e
 
 
-def _from_reference(options: TargetOptions, make: Callable[[], Any]) -> Any:
-    name = str(options.inputs or function_name(make) or "inputs")
+def _from_reference(request: Request, make: Callable[[], Any]) -> Any:
+    make = batches.sized(make, request.batch)
+    name = str(request.inputs or function_name(make) or "inputs")
     parameters = _required(make)
     if parameters:
         raise InputsError(
             f"{name} is called with no arguments to make the inputs, but needs"
             f" {', '.join(parameters)}"
         )
-    if options.concrete_inputs:
+    if request.concrete_inputs:
         return abstract.from_concrete(make, name)
     return abstract.from_function(make, name)
 
@@ -305,12 +297,11 @@ def _call_of(loaded: Loaded) -> str:
 
 
 def _missing(loaded: Loaded) -> str:
-    shown = _call_of(loaded)
-    each = " ".join("--arg 'f32[...]'" for _ in _required(loaded.fun)) or "--arg 'f32[...]'"
+    specs = " ".join("--arg 'f32[...]'" for _ in _required(loaded.fun)) or "--arg 'f32[...]'"
     name = loaded.attribute.rpartition(".")[2]
     return (
-        f"no inputs for {shown}\n"
-        f"  give one SPEC per argument:  {each}\n"
+        f"no inputs for {_call_of(loaded)}\n"
+        f"  give one SPEC per argument:  {specs}\n"
         f"  or name a function that returns them:  --inputs make_inputs\n"
         f"  or define {name}_inputs() or example_inputs() in {loaded.module.__name__}"
     )

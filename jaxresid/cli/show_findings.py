@@ -24,7 +24,8 @@ from jaxresid.cli.options.output import (
 from jaxresid.linter.rules import INDEX, TRACED, rule
 from jaxresid.linter.run.discover import UsageError
 from jaxresid.render.lint import FORMATS, STATISTICS_FORMATS, render, statistics
-from jaxresid.settings.config import Config, parse_per_file_ignores, split_selectors
+from jaxresid.settings.config import Config
+from jaxresid.settings.keys import parse_per_file_ignores, split_selectors
 from jaxresid.violations import INVALID_CONFIGURATION, OVER_LIMIT
 
 # What is not linted as it should be: never only a finding.

@@ -7,36 +7,22 @@ whole configuration; nothing is merged from files further up.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, get_args
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from jaxresid import regular_files
-from jaxresid.option_types import OutputFormat
-from jaxresid.settings.globs import Glob, excluder, regex_of
-from jaxresid.settings.named_target import NamedTarget, named_targets
+from jaxresid.settings.globs import Glob, excluder
+from jaxresid.settings.keys import OUTPUT_FORMATS, check_glob, no_format, value_of
+from jaxresid.settings.named_target import NamedTarget
+from jaxresid.settings.pyproject import find, toml_tables
 from jaxresid.settings.requirements.versions import Version
-from jaxresid.settings.toml_values import (
-    ConfigError,
-    ConfigFileError,
-    flag,
-    kind_of,
-    line_of,
-    string,
-    string_list,
-    table_in,
-)
+from jaxresid.settings.toml_values import ConfigError, ConfigFileError, line_of, table_in
 from jaxresid.text.nearest import did_you_mean
 from jaxresid.text.short_repr import Shown
-from jaxresid.text.wide_encodings import wide_encoding
 
 if TYPE_CHECKING:
     from jaxresid.settings.requirements.in_use import Directory, JaxInUse
-
-OUTPUT_FORMATS: tuple[str, ...] = get_args(OutputFormat)
 
 # ruff's list, and what holds other people's code or no code.
 DEFAULT_EXCLUDE = (
@@ -99,9 +85,6 @@ class Options(NamedTuple):
     fix: bool | None = None
     on: str | None = None
     targets: tuple[NamedTarget, ...] | None = None
-
-
-KNOWN_KEYS = tuple(name.replace("_", "-") for name in Options._fields)
 
 
 class Selection(NamedTuple):
@@ -217,9 +200,6 @@ class Config(Shown):
         raise ConfigError(f"unknown rule `{selector}` in `--{key}`{guess}")
 
 
-# Selectors.
-
-
 def matches(selector: str, code: str, name: str) -> bool:
     """Return whether a selector is `ALL`, a rule's code, a prefix of it (`JXR1`) or its name."""
     return _specificity(selector, code, name) >= 0
@@ -260,48 +240,6 @@ def _strongest(selectors: Sequence[str], code: str, name: str) -> int:
     return max((_specificity(selector, code, name) for selector in selectors), default=-1)
 
 
-def split_selectors(values: Iterable[str]) -> tuple[str, ...]:
-    """Return comma-separated selectors, `JXR1,JXR2`, one by one."""
-    parts = (part.strip() for value in values for part in value.split(","))
-    return tuple(part for part in parts if part)
-
-
-def parse_per_file_ignores(values: Iterable[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the (glob, selectors) pairs of `tests/*:JXR101,tests/*:JXR102`.
-
-    Raises:
-      ConfigError: A part is not GLOB:SELECTOR.
-    """
-    pairs = []
-    for part in split_selectors(values):
-        pattern, colon, selector = part.rpartition(":")
-        if not colon or not pattern.strip() or not selector.strip():
-            raise ConfigError(
-                f"`--per-file-ignores`: {part!r} is not GLOB:CODE, such as 'tests/*:JXR101'"
-            )
-        pairs.append((pattern.strip(), (selector.strip(),)))
-    return tuple(pairs)
-
-
-def parse_target_jax(text: str) -> Version:
-    """Return the major and minor number, (0, 10), of a version of JAX, `0.10` or `0.10.2`."""
-    match = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)?", text.strip())
-    if match is None:
-        raise ConfigError(f'target-jax: {text!r} is not a version of JAX such as "0.10"')
-    return int(match[1]), int(match[2])
-
-
-def _check_glob(pattern: str, key: str) -> str:
-    try:
-        re.compile(regex_of(pattern))
-    except (ValueError, re.error) as error:
-        raise ConfigError(f"{key}: {pattern!r} is not a glob: {error}") from None
-    return pattern
-
-
-# The file.
-
-
 def load(
     start: Path,
     options: Options,
@@ -325,8 +263,7 @@ def load(
     cwd = Path(os.path.abspath(cwd or "."))
     if isolated:
         return combine(Options(), options, root=cwd, cwd=cwd)
-    found = find(start, config_file)
-    file, text = found.file, found.text
+    file, text = find(start, config_file)
     table = parse(text, file) if file else Options()
     in_use = None
     if not (options.target_jax or table.target_jax):
@@ -351,7 +288,7 @@ def _named_in(config_file: Path | None, text: str) -> JaxInUse | None:
     from jaxresid.settings.requirements.in_use import JaxInUse, jax_requirements
     from jaxresid.settings.requirements.versions import newest_admitted
 
-    requirements = jax_requirements(_toml(text, config_file))
+    requirements = jax_requirements(toml_tables(text, config_file))
     version = newest_admitted(requirements)
     return JaxInUse(version, config_file if version else None) if requirements else None
 
@@ -384,29 +321,27 @@ def combine(
         ignores = _per_file_ignores(options.per_file_ignores, cwd, "--per-file-ignores")
     else:
         written = _per_file_ignores(table.per_file_ignores or (), root, "per-file-ignores")
-        ignores = tuple(each._replace(is_of_file=True) for each in written)
-    output_format = options.output_format or table.output_format or "text"
+        ignores = tuple(entry._replace(is_of_file=True) for entry in written)
+    overriding = {key: value for key, value in options._asdict().items() if value is not None}
+    values = table._replace(**overriding)
+    output_format = values.output_format or "text"
     if output_format not in OUTPUT_FORMATS:
-        raise ConfigError(_no_format(output_format))
+        raise ConfigError(no_format(output_format))
     return Config(
         root=root,
         file=file,
         selections=(*((_selection(table),) if file else ()), _selection(options)),
         per_file_ignores=ignores,
         exclude=exclude + more,
-        force_exclude=_first(options.force_exclude, table.force_exclude, False),
-        respect_gitignore=_first(options.respect_gitignore, table.respect_gitignore, True),
-        target_jax=options.target_jax or table.target_jax or (in_use.version if in_use else None),
+        force_exclude=bool(values.force_exclude),
+        respect_gitignore=values.respect_gitignore is not False,
+        target_jax=values.target_jax or (in_use.version if in_use else None),
         target_jax_file=in_use.file if in_use else None,
         output_format=output_format,
-        unsafe_fixes=_first(options.unsafe_fixes, table.unsafe_fixes, False),
-        fix=_first(options.fix, table.fix, False),
+        unsafe_fixes=bool(values.unsafe_fixes),
+        fix=bool(values.fix),
         text=text,
     )
-
-
-def _first(*values: bool | None) -> bool:
-    return next(value for value in values if value is not None)
 
 
 def _selection(options: Options) -> Selection:
@@ -422,7 +357,7 @@ def _selection(options: Options) -> Selection:
 def _globs(patterns: tuple[str, ...] | None, base: Path, key: str) -> tuple[Glob, ...] | None:
     if patterns is None:
         return None
-    return tuple(Glob(_check_glob(pattern, key), str(base)) for pattern in patterns)
+    return tuple(Glob(check_glob(pattern, key), str(base)) for pattern in patterns)
 
 
 def _per_file_ignores(
@@ -430,96 +365,12 @@ def _per_file_ignores(
 ) -> tuple[PerFileIgnore, ...]:
     return tuple(
         PerFileIgnore(
-            Glob(_check_glob(pattern.removeprefix("!"), key), str(base)),
+            Glob(check_glob(pattern.removeprefix("!"), key), str(base)),
             pattern.startswith("!"),
             selectors,
         )
         for pattern, selectors in pairs
     )
-
-
-class FoundConfig(NamedTuple):
-    """The configuration file with its text."""
-
-    file: Path | None = None
-    text: str = ""
-
-
-def find(start: Path, config_file: Path | None = None) -> FoundConfig:
-    """Return the configuration file: the given one, else the nearest that has the table.
-
-    Raises:
-      ConfigError: A file cannot be read or is not TOML.
-    """
-    if config_file is not None:
-        text = _read(config_file)
-        _toml(text, config_file)
-        return FoundConfig(config_file, text)
-    start = Path(os.path.abspath(start))
-    for directory in (start, *start.parents):
-        path = directory / "pyproject.toml"
-        try:
-            data = regular_files.read_limited(path)
-        except regular_files.UnusableFileError as error:
-            raise _unreadable(path, error) from None
-        except OSError:
-            continue
-        if b"jax" not in data.replace(b"\0", b""):  # neither the table nor a requirement
-            continue
-        content = _decode(data, path)
-        if "jaxresid" in table_in(_toml(content, path), "tool"):
-            return FoundConfig(path, content)
-    return FoundConfig()
-
-
-def _read(path: Path) -> str:
-    try:
-        return _decode(regular_files.read_limited(path), path)
-    except OSError as error:
-        raise _unreadable(path, error) from None
-
-
-def _unreadable(path: Path, error: OSError) -> ConfigFileError:
-    return ConfigFileError(path, f"cannot be read: {error.strerror or error}")
-
-
-def _decode(data: bytes, path: Path) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        instead = wide_encoding(data)
-        reason = f"it is {instead}; save it as UTF-8" if instead else "it is not UTF-8"
-        raise ConfigFileError(path, f"not valid TOML: {reason}") from None
-
-
-def _toml(text: str, file: Path) -> dict[str, object]:
-    import tomllib
-
-    try:
-        return _loaded(text)
-    except tomllib.TOMLDecodeError as error:
-        reason = str(error)
-        place = re.search(r" \(at line (\d+), column (\d+)\)$", reason)
-        line, column = (int(place[1]), int(place[2])) if place else (None, None)
-        reason = reason[: place.start()] if place else reason
-        if reason.endswith(" (at end of document)"):
-            line = text.rstrip().count("\n") + 1
-        raise ConfigFileError(file, f"not valid TOML: {reason}", line, column) from None
-    except RecursionError:
-        raise ConfigFileError(file, "not valid TOML: nested too deeply") from None
-
-
-@lru_cache(maxsize=8)
-def _loaded(text: str) -> dict[str, object]:
-    """Return the tables of a file, which every directory below it asks for; nobody changes them."""
-    import tomllib
-
-    return tomllib.loads(text)
-
-
-_STRINGS = ("select", "ignore", "extend-select", "extend-ignore", "fixable", "unfixable")
-_GLOBS = ("exclude", "extend-exclude")
-_FLAGS = ("force-exclude", "respect-gitignore", "unsafe-fixes", "fix")
 
 
 def parse(text: str, file: Path = Path("pyproject.toml")) -> Options:
@@ -528,56 +379,13 @@ def parse(text: str, file: Path = Path("pyproject.toml")) -> Options:
     Raises:
       ConfigError: The text is not understood; the message names `file`, the line and what to write.
     """
-    table = table_in(_toml(text, file), "tool").get("jaxresid", {})
+    table = table_in(toml_tables(text, file), "tool").get("jaxresid", {})
     if not isinstance(table, dict):
         raise ConfigFileError(file, "tool.jaxresid is not a table; write [tool.jaxresid]")
     values: dict[str, object] = {}
     for key, value in table.items():
         try:
-            values[key.replace("-", "_")] = _value(key, value)
+            values[key.replace("-", "_")] = value_of(key, value)
         except ConfigError as error:
             raise ConfigFileError(file, str(error), line_of(text, key, *error.keys)) from None
     return Options(**values)  # type: ignore[arg-type]
-
-
-def _value(key: str, value: object) -> object:
-    if key in _FLAGS:
-        return flag(key, value)
-    if key in _STRINGS or key in _GLOBS:
-        strings = string_list(key, value, '["JXR1"]' if key in _STRINGS else '["vendored"]')
-        return tuple(_check_glob(s, f"`{key}`") for s in strings) if key in _GLOBS else strings
-    if key == "per-file-ignores":
-        return _file_table(value)
-    if key == "target-jax":
-        if not isinstance(value, str):
-            raise ConfigError(f'`target-jax` is {kind_of(value)}; write target-jax = "0.10"')
-        return parse_target_jax(value)
-    if key == "output-format":
-        if not isinstance(value, str) or value not in OUTPUT_FORMATS:
-            raise ConfigError(_no_format(value))
-        return value
-    if key == "on":
-        return string(key, value, '"gpu:h100"')
-    if key == "targets":
-        return named_targets(value)
-    guess = did_you_mean(key.replace("_", "-"), KNOWN_KEYS)
-    known = ", ".join(KNOWN_KEYS)
-    raise ConfigError(f"unknown key `{key}` in [tool.jaxresid]{guess}\n  known keys: {known}")
-
-
-def _file_table(value: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    example = '{ "tests/*" = ["JXR101"] }'
-    if not isinstance(value, dict):
-        raise ConfigError(
-            f"`per-file-ignores` is {kind_of(value)}; write a table, per-file-ignores = {example}"
-        )
-    pairs = []
-    for pattern, selectors in value.items():
-        _check_glob(pattern.removeprefix("!"), "`per-file-ignores`")
-        pairs.append((pattern, string_list(f'"{pattern}"', selectors, '["JXR101"]')))
-    return tuple(pairs)
-
-
-def _no_format(value: object) -> str:
-    guess = did_you_mean(str(value), OUTPUT_FORMATS)
-    return f"output-format: {value!r} is not one of {', '.join(OUTPUT_FORMATS)}{guess}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxresid.settings.config import find, parse
+from jaxresid.settings.config import parse
 from jaxresid.settings.named_target import NamedTarget
+from jaxresid.settings.pyproject import find
 from jaxresid.settings.toml_values import location
 
 
@@ -32,8 +33,8 @@ def project(start: Path, *, config_file: Path | None = None, isolated: bool = Fa
     """
     if isolated:
         return Project()
-    found = find(start, config_file)
-    if found.file is None:
+    file, text = find(start, config_file)
+    if file is None:
         return Project()
-    options = parse(found.text, found.file)
-    return Project(found.file, options.on, options.targets or (), found.text)
+    options = parse(text, file)
+    return Project(file, options.on, options.targets or (), text)

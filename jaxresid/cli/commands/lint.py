@@ -28,7 +28,8 @@ from jaxresid.cli.show_findings import (
 from jaxresid.errors import JaxresidError
 from jaxresid.linter.run.discover import FoundFile, UsageError, discover
 from jaxresid.linter.run.files import LintRun
-from jaxresid.settings.config import Config, Options, load, parse_target_jax
+from jaxresid.settings.config import Config, Options, load
+from jaxresid.settings.keys import parse_target_jax
 from jaxresid.settings.toml_values import display_path
 from jaxresid.text.safe_text import visible
 from jaxresid.violations import OVER_LIMIT

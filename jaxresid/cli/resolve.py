@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxresid.base.errors import InputsError, SpecError
+from jaxresid.base.interrupts import deferring_interrupts
 from jaxresid.cli.options import batches
 from jaxresid.cli.options.places import place_of, provide_cpu_devices
-from jaxresid.errors import InputsError, SpecError
-from jaxresid.interrupts import deferring_interrupts
 from jaxresid.targets.specs import parse_axes, parse_spec
 
 if TYPE_CHECKING:

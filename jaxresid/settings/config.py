@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from jaxresid.base.text.nearest import did_you_mean
+from jaxresid.base.text.short_repr import Shown
 from jaxresid.settings.globs import Glob, excluder
 from jaxresid.settings.keys import OUTPUT_FORMATS, check_glob, no_format, value_of
 from jaxresid.settings.named_target import NamedTarget
 from jaxresid.settings.pyproject import find, toml_tables
 from jaxresid.settings.requirements.versions import Version
 from jaxresid.settings.toml_values import ConfigError, ConfigFileError, line_of, table_in
-from jaxresid.text.nearest import did_you_mean
-from jaxresid.text.short_repr import Shown
 
 if TYPE_CHECKING:
     from jaxresid.settings.requirements.in_use import Directory, JaxInUse

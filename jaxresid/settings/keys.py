@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import get_args
 
-from jaxresid.option_types import OutputFormat
+from jaxresid.base.option_types import OutputFormat
+from jaxresid.base.text.nearest import did_you_mean
 from jaxresid.settings.globs import regex_of
 from jaxresid.settings.named_target import named_targets
 from jaxresid.settings.requirements.versions import Version
 from jaxresid.settings.toml_values import ConfigError, flag, kind_of, string, string_list
-from jaxresid.text.nearest import did_you_mean
 
 OUTPUT_FORMATS: tuple[str, ...] = get_args(OutputFormat)
 

@@ -8,9 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxresid import regular_files
+from jaxresid.base import regular_files
+from jaxresid.base.text.wide_encodings import wide_encoding
 from jaxresid.settings.toml_values import ConfigFileError, table_in
-from jaxresid.text.wide_encodings import wide_encoding
 
 
 class ConfigText(NamedTuple):

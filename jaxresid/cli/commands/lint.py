@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxresid.base.errors import JaxresidError
+from jaxresid.base.text.safe_text import visible
+from jaxresid.base.violations import OVER_LIMIT
 from jaxresid.cli.help import ExplainedCommand, Group, command, option
 from jaxresid.cli.main import EXIT_FAILED, tell, write
 from jaxresid.cli.show_findings import (
@@ -25,18 +28,15 @@ from jaxresid.cli.show_findings import (
     showing_options,
     with_format,
 )
-from jaxresid.errors import JaxresidError
 from jaxresid.linter.run.discover import FoundFile, UsageError, discover
 from jaxresid.linter.run.files import LintRun
 from jaxresid.settings.config import Config, Options, load
 from jaxresid.settings.keys import parse_target_jax
 from jaxresid.settings.toml_values import display_path
-from jaxresid.text.safe_text import visible
-from jaxresid.violations import OVER_LIMIT
 
 if TYPE_CHECKING:
+    from jaxresid.base.violations import Linted, Violation
     from jaxresid.linter.run.engine import FixResult
-    from jaxresid.violations import Linted, Violation
 
 _STDIN = "-"
 

@@ -9,6 +9,8 @@ from typing import get_args
 
 import click
 
+from jaxresid.base.errors import InputsError
+from jaxresid.base.option_types import Framework, Maximized, Minimized
 from jaxresid.cli.emit_plan import emitted
 from jaxresid.cli.help import command, option
 from jaxresid.cli.keep_result import keep_result
@@ -22,8 +24,6 @@ from jaxresid.cli.options.words import words_of
 from jaxresid.cli.request import Request
 from jaxresid.cli.resolve import provide_devices, resolve
 from jaxresid.cli.verify_edit import verify, with_second_process
-from jaxresid.errors import InputsError
-from jaxresid.option_types import Framework, Maximized, Minimized
 from jaxresid.xla.places import memory_of, why_unavailable
 
 

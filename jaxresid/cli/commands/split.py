@@ -54,7 +54,7 @@ def split(request: Request, output: Output, source: bool, max_eqns: int, depth: 
     for warning in inspection.report.warnings:
         click.echo(f"jaxresid: warning: {warning}", err=True)
     if output.format == "json":
-        from jaxresid.documents.encoding import json_document
+        from jaxresid.serialization.encoding import json_document
 
         text = json_document(jaxprs)
     else:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import click
 
+from jaxresid.base.errors import InputsError
 from jaxresid.cli.help import command, option
 from jaxresid.cli.main import EXIT_FAILED, showing_progress, tell
 from jaxresid.cli.options import batches
@@ -17,7 +18,6 @@ from jaxresid.cli.options.places import placed
 from jaxresid.cli.options.policies import at_option, policy_option
 from jaxresid.cli.request import Request
 from jaxresid.cli.resolve import subject_of
-from jaxresid.errors import InputsError
 
 
 @command(

@@ -19,7 +19,7 @@ from jaxresid.xla.places import parse_place
 if TYPE_CHECKING:
     from jaxresid.advice.compile.ahead_of_time import CompileSettings
     from jaxresid.cli.request import Request
-    from jaxresid.model import Compiled
+    from jaxresid.results import Compiled
 
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import click
 
+from jaxresid.base.option_types import MeshMode, Mode
 from jaxresid.cli.completion.values import references
 from jaxresid.cli.help import Group, option, options
 from jaxresid.cli.main import tell
@@ -17,7 +18,6 @@ from jaxresid.cli.options import batches, named_targets
 from jaxresid.cli.options.places import place_options
 from jaxresid.cli.options.words import words_of
 from jaxresid.cli.request import Request
-from jaxresid.option_types import MeshMode, Mode
 
 
 class _ToStderr(logging.Handler):

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxresid.base.text.units import parse_budget, parse_growth
 from jaxresid.cli.help import Group, option, options
-from jaxresid.text.units import parse_budget, parse_growth
 
 if TYPE_CHECKING:
-    from jaxresid.model import Limits
+    from jaxresid.results import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ limit_options = options(
 
 def taken_limits(values: dict[str, Any]) -> Limits:
     """Remove the options of limits from those of a command, and return what they amount to."""
-    from jaxresid.model import Limits
+    from jaxresid.results import Limits
 
     return Limits(values.pop("max_peak"), values.pop("max_kept"), values.pop("max_growth"))
 

@@ -17,9 +17,9 @@ _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 
 def folder() -> Path:
     """Return the folder: `$JAXRESID_CACHE_DIR`, else that of the platform for a user's caches."""
-    given = os.environ.get("JAXRESID_CACHE_DIR")
-    if given:
-        return Path(given).expanduser()
+    chosen = os.environ.get("JAXRESID_CACHE_DIR")
+    if chosen:
+        return Path(chosen).expanduser()
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA")
         return Path(base) / "jaxresid" if base else Path(".jaxresid_cache")
@@ -70,8 +70,8 @@ def drop_oldest(directory: Path, limit_nbytes: int) -> None:
     """
     entries = []
     abandoned = time.time() - _ABANDONED_S
-    with os.scandir(directory) as found:
-        for entry in found:
+    with os.scandir(directory) as files:
+        for entry in files:
             with suppress(FileNotFoundError):  # another process drops it, too
                 stat = entry.stat()
                 if is_entry(entry.name):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jaxresid.base.errors import InputsError
 from jaxresid.base.text.units import format_bytes
-from jaxresid.cli.verify_edit import figures_of_edited
+from jaxresid.cli.verify_edit import figures_of_edited, promised_figures
 
 if TYPE_CHECKING:
     from jaxresid.advice.plan.verification import PlanFigures
@@ -46,8 +46,7 @@ def emitted(plan: Plan, library: Framework, request: Request) -> Shown:
     settings = on_modules(plan.sites, library, _subject(request))
     figures = figures_of_edited(settings.edits, request, count, plan.plain_flops)
     if isinstance(figures, str):
-        reasons = "\n  ".join((figures, *settings.unsaid))
-        raise InputsError(f"the code with these settings cannot be traced: {reasons}")
+        raise _untraced("code with these settings", figures, settings.unsaid)
     text = "\n".join(code(settings.edits)) + "\n"
     return _shown(plan, text, figures, settings.unsaid, settings.remarks)
 
@@ -68,10 +67,13 @@ def _as_scope(plan: Plan, subject: Subject, request: Request) -> Shown:
     count = plan.selection.configuration.microbatches
     figures = figures_of_edited((), request, count, plan.plain_flops, settings.names)
     if isinstance(figures, str):
-        reasons = "\n  ".join((figures, *settings.unsaid))
-        raise InputsError(f"the model with these layers cannot be traced: {reasons}")
+        raise _untraced("model with these layers", figures, settings.unsaid)
     remark = "these are the names that the layers have now; Keras numbers them as they are made"
     return _shown(plan, settings.text, figures, settings.unsaid, (remark,))
+
+
+def _untraced(what: str, error: str, unsaid: Sequence[str]) -> InputsError:
+    return InputsError("\n  ".join((f"the {what} cannot be traced: {error}", *unsaid)))
 
 
 def _subject(request: Request, microbatches: int = 1) -> Subject:
@@ -91,7 +93,7 @@ def _shown(
     """Return settings as they are printed, with the figures that they gave beside the plan's."""
     from jaxresid.advice.plan.verification import keeps_to
 
-    promised = _promised(plan, figures)
+    promised = promised_figures(plan, figures)
     traced = f"traced with these settings: {_figures_text(figures)}"
     if keeps_to(figures, promised) or _figures_text(figures) == _figures_text(promised):
         verified = dataclasses.replace(plan, verified=True, doubt=None)
@@ -101,18 +103,6 @@ def _shown(
         instead += "; --diff has the plan itself"
     within = figures.peak_nbytes <= promised.peak_nbytes
     return Shown(plan, text, (*unsaid, traced, instead, *remarks), plan.fits and within)
-
-
-def _promised(plan: Plan, figures: PlanFigures) -> PlanFigures:
-    """Return the figures of a plan; the peak of a trace is none of a plan for a CPU."""
-    peak = figures.peak_nbytes if plan.estimate_nbytes is None else plan.estimate_nbytes
-    return dataclasses.replace(
-        figures,
-        peak_nbytes=peak,
-        kept_nbytes=plan.kept_nbytes,
-        host_nbytes=plan.host_nbytes,
-        recompute_flops=plan.recompute_flops,
-    )
 
 
 def _figures_text(figures: PlanFigures) -> str:

@@ -116,6 +116,6 @@ def grouped(
         if isinstance(parameter, click.Option) and parameter.get_help_record(context) is not None
     ]
     for group in Group:
-        members = [each for each in shown if getattr(each, "group", Group.GENERAL) is group]
+        members = [it for it in shown if getattr(it, "group", Group.GENERAL) is group]
         if members:
             yield group, members

@@ -201,13 +201,13 @@ def _line_by_line(what: str) -> Iterator[Progress]:
 @contextlib.contextmanager
 def _animated(what: str) -> Iterator[Progress]:
     """Show the last text and the elapsed time, redrawn until the end."""
-    said = [what]
+    texts = [what]
     import threading
 
-    done = threading.Event()
+    ended = threading.Event()
 
     def show() -> None:
-        if done.wait(_PROGRESS_AFTER_S):
+        if ended.wait(_PROGRESS_AFTER_S):
             return
         from rich.console import Console
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -219,16 +219,16 @@ def _animated(what: str) -> Iterator[Progress]:
             open(os.dup(2), "w", encoding=sys.stderr.encoding) as terminal,
             Progress(*columns, console=Console(file=terminal), transient=True) as progress,
         ):
-            task = progress.add_task(visible(said[-1]))
-            while not done.wait(_PROGRESS_EVERY_S):
-                progress.update(task, description=visible(said[-1]))
+            task = progress.add_task(visible(texts[-1]))
+            while not ended.wait(_PROGRESS_EVERY_S):
+                progress.update(task, description=visible(texts[-1]))
 
     thread = threading.Thread(target=show, daemon=True)
     thread.start()
     try:
-        yield said.append
+        yield texts.append
     finally:
-        done.set()
+        ended.set()
         thread.join()
 
 
@@ -279,14 +279,14 @@ def check_output(output: str | None) -> None:
         return
     path = Path(os.path.realpath(output))
     if path.is_dir():
-        found = errno.EISDIR
+        problem = errno.EISDIR
     elif not path.parent.is_dir():
-        found = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
+        problem = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
     elif not os.access(path.parent, os.W_OK) and not is_device(output):
-        found = errno.EACCES
+        problem = errno.EACCES
     else:
         return
-    raise JaxresidError(f"cannot write {output}: {os.strerror(found)}")
+    raise JaxresidError(f"cannot write {output}: {os.strerror(problem)}")
 
 
 def rendered(renderable: RenderableType, output: str | None, color: str = "auto") -> str:

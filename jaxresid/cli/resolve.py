@@ -107,14 +107,14 @@ def _check_combination(request: Request) -> None:
         "--inputs": request.inputs,
         "--arg/--kwarg": request.arg or request.kwarg,
     }
-    given = [name for name, value in sources.items() if value]
-    if len(given) > 1:
-        raise click.UsageError(f"{' and '.join(given)} cannot be combined: use one of them")
+    chosen = [name for name, value in sources.items() if value]
+    if len(chosen) > 1:
+        raise click.UsageError(f"{' and '.join(chosen)} cannot be combined: use one of them")
     if request.mesh_mode is not None and not request.mesh:
         raise click.UsageError("--mesh-mode needs --mesh")
-    if request.concrete_inputs and given not in ([], ["--inputs"]):
+    if request.concrete_inputs and chosen not in ([], ["--inputs"]):
         raise click.UsageError(
-            f"--concrete-inputs cannot be combined with {given[0]}; use --inputs"
+            f"--concrete-inputs cannot be combined with {chosen[0]}; use --inputs"
         )
 
 

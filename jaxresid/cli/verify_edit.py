@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxresid.base.errors import InputsError, JaxresidError
@@ -33,7 +33,12 @@ sys.argv[:] = given["argv"]
 from jaxresid.cli.verify_edit import answer
 answer(given)
 """
-_FIGURES = ("kept_nbytes", "host_nbytes", "recompute_flops")
+_FIGURES: Mapping[str, Callable[[int], str]] = {
+    "peak_nbytes": format_bytes,
+    "kept_nbytes": format_bytes,
+    "host_nbytes": format_bytes,
+    "recompute_flops": format_flops,
+}
 
 
 def with_second_process(check: Check, request: Request, microbatches: int = 1) -> Check:
@@ -61,26 +66,28 @@ def verify(plan: Plan, edits: Sequence[FileEdit], request: Request) -> None:
     figures = figures_of_edited(edits, request, count, plan.plain_flops)
     if isinstance(figures, str):
         raise InputsError(f"the edited code cannot be traced; nothing was written: {figures}")
-    promised = {name: getattr(plan, name) for name in _FIGURES}
-    if plan.estimate_nbytes is not None:  # on a CPU the peak of a trace is no figure of the plan
-        promised = {"peak_nbytes": plan.estimate_nbytes, **promised}
-    wrong = [
-        f"{name.rpartition('_')[0]}: planned {_shown(name, figure)},"
-        f" found {_shown(name, getattr(figures, name))}"
-        for name, figure in promised.items()
-        if figure != getattr(figures, name)
-    ]
-    if wrong:
-        raise InputsError(
-            "\n  ".join(
-                ["the edited code does not give the planned figures; nothing was written", *wrong]
+    promised = promised_figures(plan, figures)
+    lines = ["the edited code does not give the planned figures; nothing was written"]
+    for name, show in _FIGURES.items():
+        planned, traced = getattr(promised, name), getattr(figures, name)
+        if planned != traced:
+            lines.append(
+                f"{name.rpartition('_')[0]}: planned {show(planned)} ({planned}),"
+                f" found {show(traced)} ({traced})"
             )
-        )
+    if len(lines) > 1:
+        raise InputsError("\n  ".join(lines))
 
 
-def _shown(name: str, figure: int) -> str:
-    text = format_bytes(figure) if name.endswith("nbytes") else format_flops(figure)
-    return f"{text} ({figure})"
+def promised_figures(plan: Plan, traced: PlanFigures) -> PlanFigures:
+    """Return the figures of a plan; the peak of a trace is none of a plan for a CPU."""
+    return dataclasses.replace(
+        traced,
+        peak_nbytes=traced.peak_nbytes if plan.estimate_nbytes is None else plan.estimate_nbytes,
+        kept_nbytes=plan.kept_nbytes,
+        host_nbytes=plan.host_nbytes,
+        recompute_flops=plan.recompute_flops,
+    )
 
 
 def figures_of_edited(

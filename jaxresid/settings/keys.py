@@ -21,8 +21,8 @@ def value_of(key: str, value: object) -> object:
     if key in READERS:
         return READERS[key](key, value)
     guess = did_you_mean(key.replace("_", "-"), READERS)
-    known = ", ".join(READERS)
-    raise ConfigError(f"unknown key `{key}` in [tool.jaxresid]{guess}\n  known keys: {known}")
+    keys = ", ".join(READERS)
+    raise ConfigError(f"unknown key `{key}` in [tool.jaxresid]{guess}\n  known keys: {keys}")
 
 
 def split_selectors(values: Iterable[str]) -> tuple[str, ...]:

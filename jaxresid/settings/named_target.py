@@ -51,9 +51,9 @@ def _named_target(name: str, table: object) -> NamedTarget:
     for key, value in table.items():
         if key not in _KEYS:
             guess = did_you_mean(key.replace("_", "-"), _KEYS)
-            known = ", ".join(_KEYS)
+            keys = ", ".join(_KEYS)
             raise ConfigError(
-                f"unknown key `{key}` in {header}{guess}\n  known keys: {known}", name, key
+                f"unknown key `{key}` in {header}{guess}\n  known keys: {keys}", name, key
             )
         option, read = _KEYS[key]
         try:
@@ -78,10 +78,10 @@ def _text(example: str) -> Callable[[str, object], str]:
     return lambda key, value: string(key, value, example)
 
 
-def _word(known: tuple[str, ...]) -> Callable[[str, object], str]:
+def _word(words: tuple[str, ...]) -> Callable[[str, object], str]:
     def read(key: str, value: object) -> str:
-        if value not in known:
-            quoted = " or ".join(f'"{word}"' for word in known)
+        if value not in words:
+            quoted = " or ".join(f'"{word}"' for word in words)
             raise ConfigError(f"`{key}` is {kind_of(value)}; write {key} = {quoted}")
         return str(value)
 

@@ -105,7 +105,7 @@ def line_of(text: str, *keys: str, within: str = "") -> int | None:
     """
     wanted = ("tool", "jaxresid", *keys)
     table: tuple[str, ...] = ()
-    found, deepest = None, 2
+    best, deepest = None, 2
     lines = text.splitlines()
     for number, line in enumerate(lines, 1):
         if header := _HEADER.match(line):
@@ -117,12 +117,12 @@ def line_of(text: str, *keys: str, within: str = "") -> int | None:
         pairs = zip(path, wanted, strict=False)
         common = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
         if common > deepest:
-            found, deepest = number, common
-    if found is None or not within:
-        return found
+            best, deepest = number, common
+    if best is None or not within:
+        return best
     quoted = re.compile(rf"[\"\']{re.escape(within)}[\"\']")
-    below = enumerate(lines[found - 1 :], found)
-    return next((number for number, line in below if quoted.search(line)), found)
+    below = enumerate(lines[best - 1 :], best)
+    return next((number for number, line in below if quoted.search(line)), best)
 
 
 def _split(keys: str) -> tuple[str, ...]:

@@ -65,12 +65,12 @@ def candidates_of(path: Path) -> tuple[Candidate, ...]:
     """
     functions = functions_of(path)
     names = {function.name for function in functions}
-    found = [
+    candidates = [
         candidate
         for function in {function.name: function for function in functions}.values()
         if (candidate := _candidate(function, names)) is not None
     ]
-    return tuple(sorted(found, key=_unlikeliness))
+    return tuple(sorted(candidates, key=_unlikeliness))
 
 
 def _unlikeliness(candidate: Candidate) -> tuple[bool, bool, bool]:
@@ -112,15 +112,17 @@ def _candidate(function: ast.FunctionDef, names: set[str]) -> Candidate | None:
     if not (positional or arguments.vararg or arguments.kwonlyargs):
         return Candidate(name, "()", builds=True) if _builds(function) else None
     inputs = next((n for n in (f"{name}{_INPUTS}", _SHARED_INPUTS) if n in names), None)
-    return Candidate(name, _signature(arguments), tuple(each.arg for each in required), inputs)
+    return Candidate(
+        name, _signature(arguments), tuple(argument.arg for argument in required), inputs
+    )
 
 
 def _builds(function: ast.FunctionDef) -> bool:
     """Return whether a function returns a lambda, or a function defined in it, and arguments."""
-    inner = {each.name for each in ast.walk(function) if isinstance(each, ast.FunctionDef)}
-    for each in ast.walk(function):
-        if isinstance(each, ast.Return) and isinstance(each.value, ast.Tuple) and each.value.elts:
-            first = each.value.elts[0]
+    inner = {node.name for node in ast.walk(function) if isinstance(node, ast.FunctionDef)}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple) and node.value.elts:
+            first = node.value.elts[0]
             if isinstance(first, ast.Lambda) or (isinstance(first, ast.Name) and first.id in inner):
                 return True
     return False

@@ -52,7 +52,7 @@ def parse_reference(text: str) -> Reference | None:
 
 def with_file(text: str, moved: Callable[[str], str]) -> str:
     """Return a reference with its file replaced; one to a module, or a bare name, as it is."""
-    found = parse_reference(text)
-    if found is None or not (found.place.endswith(".py") or "/" in found.place):
+    reference = parse_reference(text)
+    if reference is None or not (reference.place.endswith(".py") or "/" in reference.place):
         return text
-    return str(Reference(found.framework, moved(found.place), found.expression))
+    return str(Reference(reference.framework, moved(reference.place), reference.expression))

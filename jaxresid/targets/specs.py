@@ -206,14 +206,14 @@ class _Parser:
         self.depth -= 1
         return pairs
 
-    def check_key(self, key: Any, known: Mapping[Any, Any], token: _Token) -> None:
+    def check_key(self, key: Any, pairs: Mapping[Any, Any], token: _Token) -> None:
         """Raise if a key is in the dict already (1.0 is 1) or cannot be sorted with the others.
 
         JAX sorts the keys of a dict.
         """
-        if key in known:
+        if key in pairs:
             raise self.fail(f"the key {_cut(token.text)} appears twice", token)
-        for first in known:
+        for first in pairs:
             try:
                 first < key  # noqa: B015
             except TypeError:

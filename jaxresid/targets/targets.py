@@ -83,9 +83,9 @@ def default_inputs(loaded: Loaded) -> Callable[[], Any] | None:
     own = loaded.attribute.replace(".", "_") + "_inputs"
     last = loaded.attribute.rpartition(".")[2] + "_inputs"
     for name in (own, last, "example_inputs"):
-        found = getattr(loaded.module, name, None)
-        if callable(found):
-            return found  # type: ignore[no-any-return]
+        make = getattr(loaded.module, name, None)
+        if callable(make):
+            return make  # type: ignore[no-any-return]
     return None
 
 
@@ -95,14 +95,14 @@ def attribute_of(module: ModuleType, attribute: str, place: str) -> Any:
     Raises:
       TargetError: There is nothing of that name; the message has the nearest one.
     """
-    found: Any = module
+    value: Any = module
     walked = place
     for part in attribute.split("."):
         try:
-            found = getattr(found, part)
+            value = getattr(value, part)
         except AttributeError:
             callables = {
-                n: _attribute_or_none(found, n) for n in dir(found) if not n.startswith("_")
+                n: _attribute_or_none(value, n) for n in dir(value) if not n.startswith("_")
             }
             names = [n for n, value in callables.items() if callable(value)]
             near = nearest(part, names, cutoff=0.5)
@@ -117,13 +117,13 @@ def attribute_of(module: ModuleType, attribute: str, place: str) -> Any:
         except Exception as e:
             raise TargetError(f"reading {part!r} of {walked} raises {_error_text(e)}") from e
         walked = f"{walked}.{part}" if walked != place else f"{place}:{part}"
-    return found
+    return value
 
 
 def function_name(fun: Callable[..., Any]) -> str | None:
     """Return the name of a function, None if it has none."""
-    found = _attribute_or_none(fun, "__name__")
-    return found if isinstance(found, str) else None
+    name = _attribute_or_none(fun, "__name__")
+    return name if isinstance(name, str) else None
 
 
 def _import(place: str, folder: str | None) -> ModuleType:
@@ -159,9 +159,9 @@ def _import_file(place: str) -> ModuleType:
         names.pop()
     name = ".".join(names)
     name_target(name)
-    known = sys.modules.get(name)
-    if known is not None and _same_file(known, path):
-        return known
+    loaded = sys.modules.get(name)
+    if loaded is not None and _same_file(loaded, path):
+        return loaded
     try:
         if len(names) > 1:
             return importlib.import_module(name)
@@ -169,11 +169,11 @@ def _import_file(place: str) -> ModuleType:
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        if known is None:
+        if loaded is None:
             sys.modules[name] = module
         spec.loader.exec_module(module)
     except BaseException as e:
-        if known is None:
+        if loaded is None:
             sys.modules.pop(name, None)
         if isinstance(e, NOT_CAUGHT):
             raise
@@ -226,8 +226,8 @@ def _error_text(error: BaseException) -> str:
 
 
 def _module_of(value: Any) -> str:
-    found = _attribute_or_none(value, "__module__")
-    return found if isinstance(found, str) else ""
+    name = _attribute_or_none(value, "__module__")
+    return name if isinstance(name, str) else ""
 
 
 def _attribute_or_none(value: Any, name: str) -> Any:

@@ -218,15 +218,15 @@ def _run_once(request: LintRequest, options: Options) -> int:
     run.entries(config)  # refuses unknown codes before anything is read
     check_statistics(request, config)
     if request.show_files:
-        files = [f.path for f in _found(request, run) if isinstance(f, FoundFile)]
-        write("".join(f"{visible(path)}\n" for path in files), request.output)
+        text = "".join(f"{visible(file.path)}\n" for file in _discovered(request, run))
+        write(text, request.output)
         return 0
     if _STDIN in request.paths:
         return _stdin(request, run)
     paths = request.paths or (".",)
     results = run.run(paths, jobs=request.jobs)
     if run.found_nothing and not request.quiet:
-        click.echo("jaxresid: warning: no Python files found", err=True)
+        tell("jaxresid: warning: no Python files found")
     if request.add_noqa is not None:
         return _add_noqa(run, results, request.add_noqa)
     if config.fix or request.fix_only or request.diff:
@@ -236,25 +236,26 @@ def _run_once(request: LintRequest, options: Options) -> int:
 
 def _base(request: LintRequest, options: Options) -> Config:
     start = Path(request.stdin_filename or ".")
-    found = load(start, options, config_file=request.config, isolated=request.isolated)
-    return with_format(found, request)
+    config = load(start, options, config_file=request.config, isolated=request.isolated)
+    return with_format(config, request)
 
 
-def _found(request: LintRequest, run: LintRun) -> tuple[Any, ...]:
-    return run.discover([p for p in request.paths if p != _STDIN] or ["."])
+def _discovered(request: LintRequest, run: LintRun) -> list[FoundFile]:
+    items = run.discover([p for p in request.paths if p != _STDIN] or ["."])
+    return [item for item in items if isinstance(item, FoundFile)]
 
 
 def _files(request: LintRequest, options: Options) -> tuple[Path, ...]:
     """Return the paths to watch: the files, the projects around them, and the configuration."""
     config = _base(request, options)
     run = LintRun(config, nearest=None if request.isolated or request.config else options)
-    found = {f.absolute for f in _found(request, run) if isinstance(f, FoundFile)}
-    directories = {path.parent for path in found}
+    paths = {f.absolute for f in _discovered(request, run)}
+    directories = {path.parent for path in paths}
     for root in {run.root(directory) for directory in directories}:
-        found.update(f.absolute for f in run.project_files(root))
+        paths.update(f.absolute for f in run.project_files(root))
     configs = [config, *map(run.config_in, directories)]
-    files = {each.file for each in configs} | {each.target_jax_file for each in configs}
-    return (*sorted(found), *sorted(f for f in files if f is not None))
+    files = {file for it in configs for file in (it.file, it.target_jax_file) if file is not None}
+    return (*sorted(paths), *sorted(files))
 
 
 def _show(
@@ -273,7 +274,7 @@ def _fix(request: LintRequest, run: LintRun, results: Sequence[Linted]) -> int:
     """Make the fixes (or print them as a diff), show what is left, and return the exit code."""
     from jaxresid.linter.run.atomic_write import replace_content
 
-    made: list[str] = []
+    fixes: list[str] = []
     diffs: list[str] = []
     stopped = [linted for linted in results if _is_over_limit(linted)]
     writable, left_alone = _writable([r for r in results if any(v.fix for v in r.violations)], run)
@@ -288,28 +289,26 @@ def _fix(request: LintRequest, run: LintRun, results: Sequence[Linted]) -> int:
                 raise JaxresidError(f"{linted.path} changed while it was being fixed; run again")
         except OSError as e:
             raise JaxresidError(f"cannot write {linted.path}: {e.strerror or e}") from e
-        made += [f"{linted.path}: {v.code} {v.fix.title}" for v in fixed.fixes if v.fix]
+        fixes += [f"{linted.path}: {v.code} {v.fix.title}" for v in fixed.fixes if v.fix]
         stopped += [fixed.linted] if _is_over_limit(fixed.linted) else []
     if request.diff or request.fix_only:
-        _name(v for linted in stopped for v in linted.violations)
+        _tell_unlinted(v for linted in stopped for v in linted.violations)
     if request.diff:
         if diffs:
             write("".join(diffs), request.output, verbatim=True)
         if not request.quiet:
-            what = "fix" if len(made) == 1 else "fixes"
-            click.echo(f"Would make {len(made)} {what}." if made else "No fixes.", err=True)
+            what = "fix" if len(fixes) == 1 else "fixes"
+            tell(f"Would make {len(fixes)} {what}." if fixes else "No fixes.")
         failed = EXIT_FAILED if stopped else left_alone
         return failed or int(bool(diffs) and not request.exit_zero)
-    if request.show_fixes and made:
-        tell("\n".join(["Fixed:", *(f"  {visible(m)}" for m in made)]))
+    if request.show_fixes and fixes:
+        tell("\n".join(["Fixed:", *(f"  {visible(m)}" for m in fixes)]))
     if request.fix_only:
         if not request.quiet:
-            click.echo(
-                f"Fixed {len(made)} {'finding' if len(made) == 1 else 'findings'}.", err=True
-            )
+            tell(f"Fixed {_findings(len(fixes))}.")
         failed = EXIT_FAILED if stopped else left_alone
-        return failed or int(bool(made) and request.exit_non_zero_on_fix)
-    if made:
+        return failed or int(bool(fixes) and request.exit_non_zero_on_fix)
+    if fixes:
         # What was fixed in one file may change what is found in another.
         run = LintRun(
             run.config,
@@ -318,7 +317,7 @@ def _fix(request: LintRequest, run: LintRun, results: Sequence[Linted]) -> int:
             reports_configuration=True,
         )
         results = run.run(request.paths or (".",), jobs=request.jobs)
-    return _show(request, run, results, fixed=len(made))
+    return _show(request, run, results, fixed=len(fixes))
 
 
 def _writable(results: Sequence[Linted], run: LintRun) -> tuple[list[Linted], int]:
@@ -376,18 +375,22 @@ def _add_noqa(run: LintRun, results: Sequence[Linted], reason: str) -> int:
                 added += count
         except OSError as e:
             raise JaxresidError(f"cannot write {linted.path}: {e.strerror or e}") from e
-    click.echo(f"Silenced {added} {'finding' if added == 1 else 'findings'}.", err=True)
+    tell(f"Silenced {_findings(added)}.")
     broken = [v for r in results for v in r.violations if v.code in suppress.UNSUPPRESSABLE]
-    _name(broken)
+    _tell_unlinted(broken)
     failed = EXIT_FAILED if any(map(_is_over_limit, results)) else left_alone
     return failed or int(bool(broken))
+
+
+def _findings(count: int) -> str:
+    return f"{count} {'finding' if count == 1 else 'findings'}"
 
 
 def _is_over_limit(linted: Linted) -> bool:
     return any(violation.code == OVER_LIMIT for violation in linted.violations)
 
 
-def _name(violations: Iterable[Violation]) -> None:
+def _tell_unlinted(violations: Iterable[Violation]) -> None:
     for violation in violations:
         tell(f"{visible(violation.path)}: {violation.code}: {violation.message}")
 

@@ -34,17 +34,17 @@ def answer(cli: click.Command, argv: Sequence[str], environment: Mapping[str, st
         words, raw = list(argv), argv[-1] if argv else ""
     *before, incomplete = words or [""]
     try:
-        found = ShellComplete(cli, {"obj": before}, "jaxresid", VARIABLE).get_completions(
+        items = ShellComplete(cli, {"obj": before}, "jaxresid", VARIABLE).get_completions(
             before, incomplete
         )
     except Exception:  # a prompt is no place for errors
         return ""
-    kinds = {item.type for item in found}
+    kinds = {item.type for item in items}
     if kinds & {"file", "dir"}:
         return "files\n" if "file" in kinds else "folders\n"
     option, equals, _ = incomplete.partition("=")
-    given = option + equals if equals and option.startswith("--") else ""
-    items = [CompletionItem(given + str(item.value), help=item.help) for item in found]
+    prefix = option + equals if equals and option.startswith("--") else ""
+    items = [CompletionItem(prefix + str(item.value), help=item.help) for item in items]
     return "\n".join([_kind(items), *_lines(items, shell, raw, environment)]) + "\n"
 
 

@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GrowingTarget:
-    """A target whose growth is held.
+    """A target whose growth is limited, and its options as typed, with its place.
 
-    Attributes:
-      target: what the command line or the configuration calls it.
-      arguments: its options as typed, and its place.
+    `target` is what the command line or the configuration calls it, `name` how the lockfile does.
     """
 
     name: str
@@ -35,29 +33,31 @@ class GrowingTarget:
     arguments: tuple[str, ...]
 
 
-def lockfile(given: GrowthOptions, config: Path | None, *, isolated: bool) -> Path:
+def lockfile(growth: GrowthOptions, config: Path | None, *, isolated: bool) -> Path:
     """Return the lockfile of the project, or the one that is given."""
     from jaxresid.advice.check.lockfile import NAME
 
-    if given.baseline is not None:
-        return Path(given.baseline)
-    found = project(Path(), config_file=config, isolated=isolated).file
-    return Path(NAME) if found is None else _shown(Path(os.path.abspath(found)).parent / NAME)
+    if growth.baseline is not None:
+        return Path(growth.baseline)
+    configuration = project(Path(), config_file=config, isolated=isolated).file
+    if configuration is None:
+        return Path(NAME)
+    return Path(os.path.relpath(Path(os.path.abspath(configuration)).parent / NAME))
 
 
-def check_growth(given: GrowthOptions, *, grows: bool) -> None:
+def check_growth(growth: GrowthOptions, *, grows: bool) -> None:
     """Raise UsageError for combinations of options of which one would be ignored."""
-    if given.update and given.baseline is not None and not given.baseline.endswith(".lock"):
+    if growth.update and growth.baseline is not None and not growth.baseline.endswith(".lock"):
         raise click.UsageError(
-            f"--update writes a lockfile, and {given.baseline} is none: leave --baseline out, or"
+            f"--update writes a lockfile, and {growth.baseline} is none: leave --baseline out, or"
             " name a file that ends in .lock"
         )
-    if given.baseline is not None and not grows and not given.update:
+    if growth.baseline is not None and not grows and not growth.update:
         raise click.UsageError("--baseline needs --max-growth, such as --max-growth 2%")
 
 
 def earlier_of(
-    given: GrowthOptions,
+    growth: GrowthOptions,
     file: Path,
     targets: Sequence[GrowingTarget],
     compiles: bool,
@@ -71,7 +71,7 @@ def earlier_of(
     """
     from jaxresid.advice.check.growth import Earlier, baseline_of
 
-    text = given.baseline
+    text = growth.baseline
     if text is not None and text.endswith(".json"):
         from jaxresid.results import Report
         from jaxresid.serialization.files import load
@@ -84,14 +84,13 @@ def earlier_of(
         report = load(text, Report)
         return {targets[0].name: Earlier(text, baseline_of(report, Path()), report)}
     if text is None or file.is_file():
-        known = _read(file)
-        shown = str(file)
-        for each in targets:
-            if each.name not in known:
+        baselines = _read(file)
+        for name in (target.name for target in targets):
+            if name not in baselines:
                 raise InputsError(
-                    f"{shown} has no `{each.name}`; the same command with --update writes it there"
+                    f"{file} has no `{name}`; the same command with --update writes it there"
                 )
-        return {each.name: Earlier(shown, known[each.name]) for each in targets}
+        return {target.name: Earlier(str(file), baselines[target.name]) for target in targets}
     from jaxresid.cli.options.sides import is_in_git
 
     if not is_in_git(text):
@@ -102,17 +101,17 @@ def earlier_of(
 
     more = ("--compile",) if compiles else ()
     requests = [
-        ReportRequest(text, each.target, (*each.arguments, *more), text) for each in targets
+        ReportRequest(text, target.target, (*target.arguments, *more), text) for target in targets
     ]
     reports = reports_of(requests, say)
     return {
-        each.name: Earlier(text, baseline_of(report, Path()), report)
-        for each, report in zip(targets, reports, strict=True)
+        target.name: Earlier(text, baseline_of(report, Path()), report)
+        for target, report in zip(targets, reports, strict=True)
     }
 
 
 def updated(
-    file: Path, made: Mapping[str, Baseline], names: Sequence[str] | None
+    file: Path, figures: Mapping[str, Baseline], names: Sequence[str] | None
 ) -> tuple[str, ...]:
     """Write figures into a lockfile; return the targets whose figures are new there.
 
@@ -125,7 +124,7 @@ def updated(
         raise InputsError(f"{file} is a link that leads out of its directory: it is not written")
     before = _read(file) if file.exists() else {}
     kept = {name: old for name, old in before.items() if names is None or name in names}
-    text = lockfile_text({**kept, **made})
+    text = lockfile_text({**kept, **figures})
     if not file.exists() or file.read_text(encoding="utf-8") != text:
         write_text(str(file), text)
     after = _read(file)
@@ -147,7 +146,3 @@ def _read(file: Path) -> dict[str, Baseline]:
         reason = e.strerror if isinstance(e, OSError) else e
         raise InputsError(f"cannot read {file}: {reason}") from e
     return baselines_in(text, str(file))
-
-
-def _shown(path: Path) -> Path:
-    return Path(os.path.relpath(path))

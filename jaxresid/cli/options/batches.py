@@ -54,14 +54,14 @@ class Sizes:
     @property
     def listed(self) -> tuple[int, ...]:
         """Each size once: of a range its first number, doubled again and again, and its last."""
-        found: list[int] = []
+        sizes: list[int] = []
         for low, high in self.parts:
             size = low
             while size < high:
-                found.append(size)
+                sizes.append(size)
                 size *= 2
-            found.append(high)
-        return tuple(dict.fromkeys(found))
+            sizes.append(high)
+        return tuple(dict.fromkeys(sizes))
 
     @property
     def every(self) -> tuple[int, ...]:
@@ -118,13 +118,13 @@ def counts(
     """Return the numbers of microbatches of text such as `1,4` or `1..16`: each of a range."""
     if value is None:
         return (1,)
-    found: list[int] = []
+    numbers: list[int] = []
     for part in value.split(","):
         low, high = _range(part, "a number of microbatches")
         if high - low > _MOST:
             raise click.BadParameter(f"{part.strip()!r} are too many; write at most {_MOST}")
-        found += range(low, high + 1)
-    return tuple(dict.fromkeys(found))
+        numbers += range(low, high + 1)
+    return tuple(dict.fromkeys(numbers))
 
 
 def _range(part: str, what: str) -> tuple[int, int]:

@@ -79,16 +79,16 @@ def traced(
       JaxresidError: none of them can be made, or a revision, an interpreter or a flag is none.
     """
     requests = [side for pair in pairs for side in pair if isinstance(side, ReportRequest)]
-    made = iter(outcomes_of(requests, say) if requests else ())
-    found: list[tuple[Report, Report] | JaxresidError] = []
+    reports_made = iter(outcomes_of(requests, say) if requests else ())
+    outcomes: list[tuple[Report, Report] | JaxresidError] = []
     for pair in pairs:
-        sides = [s.report if isinstance(s, SavedReport) else next(made) for s in pair]
+        sides = [s.report if isinstance(s, SavedReport) else next(reports_made) for s in pair]
         reports = [side for side in sides if isinstance(side, Report)]
         errors = [side for side in sides if isinstance(side, JaxresidError)]
-        found.append(errors[0] if errors else (reports[0], reports[1]))
-    if all(isinstance(each, JaxresidError) for each in found):
-        raise next(each for each in found if isinstance(each, JaxresidError))
-    return tuple(found)
+        outcomes.append(errors[0] if errors else (reports[0], reports[1]))
+    if all(isinstance(outcome, JaxresidError) for outcome in outcomes):
+        raise next(outcome for outcome in outcomes if isinstance(outcome, JaxresidError))
+    return tuple(outcomes)
 
 
 def label_of(side: Side) -> str:
@@ -114,7 +114,7 @@ def _named(text: str | None, here: Project) -> SavedReport | _Tree:
         return _Tree(text, target=text)
     if is_in_git(text):
         return _Tree(text, revision=text)
-    if any(each.name == text for each in here.targets):
+    if any(named.name == text for named in here.targets):
         return _Tree(text, target=text)
     if _is_file(text):
         return SavedReport(text, load(text, Report))
@@ -203,11 +203,11 @@ def _request(side: SavedReport | _Tree, target: str, asked: AskedSides, *, is_se
 def _default_targets(saved: SavedReport | None, here: Project) -> list[str]:
     if saved is not None:
         name = saved.report.target.name
-        found = [each.name for each in here.targets if name in (each.name, each.target)]
-        if found or ":" in name:
-            return found[:1] or [name]
+        names = [target.name for target in here.targets if name in (target.name, target.target)]
+        if names or ":" in name:
+            return names[:1] or [name]
     elif here.targets:
-        return [each.name for each in here.targets]
+        return [target.name for target in here.targets]
     raise InputsError(
         "no target: write --target module:function, or [tool.jaxresid.targets.NAME] in"
         " pyproject.toml"

@@ -29,8 +29,8 @@ def write_bytes(output: str, data: bytes) -> None:
         try:
             with open(handle, "wb") as file:
                 file.write(data)
-            mode = path.stat().st_mode if path.exists() else 0o666 & ~_umask()
-            os.chmod(name, mode)
+            os.umask(mask := os.umask(0))
+            os.chmod(name, path.stat().st_mode if path.exists() else 0o666 & ~mask)
             os.replace(name, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -47,9 +47,3 @@ def is_device(output: str) -> bool:
     everybody.
     """
     return os.path.abspath(output).startswith(("/dev/", "/proc/"))
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxresid.base.crashes import raising
-from jaxresid.base.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError, with_type
 from jaxresid.base.home import FOLDER
 from jaxresid.base.interrupts import reraising_interrupts
 from jaxresid.base.library_logs import keeping_logs
@@ -112,11 +112,7 @@ def _unexpected(error: BaseException) -> str:
 
     if isinstance(error, OSError) and (reason := _of_the_machine(error)):
         return f"jaxresid: error: {reason}"
-    try:
-        first = (str(error).strip().splitlines() or [""])[0]
-    except Exception:  # even that is the user's code
-        first = ""
-    what = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    what = with_type(error)
     frames = traceback.extract_tb(error.__traceback__)
     ours = FOLDER.rstrip(os.sep)
     others = [ours, *(os.path.abspath(sysconfig.get_path(n)) for n in ("stdlib", "purelib"))]
@@ -149,9 +145,12 @@ def showing_progress(what: str, *, quiet: bool = False) -> Iterator[Progress]:
     and what is done is a line each. What the user's code and libraries print goes to stderr, so
     that stdout holds only ours.
     """
-    shown = _nothing if quiet else _animated if sys.stderr.isatty() else _line_by_line
-    with contextlib.redirect_stdout(sys.stderr), _descriptor_to_stderr(), shown(what) as say:
-        yield say
+    with contextlib.redirect_stdout(sys.stderr), _descriptor_to_stderr():
+        if quiet:
+            yield lambda text: None
+            return
+        with _animated(what) if sys.stderr.isatty() else _line_by_line(what) as say:
+            yield say
 
 
 @contextlib.contextmanager
@@ -176,11 +175,6 @@ def _descriptor_to_stderr() -> Iterator[None]:
             ctypes.CDLL(None).fflush(None)  # C has a buffer of its own
         os.dup2(kept, 1)
         os.close(kept)
-
-
-@contextlib.contextmanager
-def _nothing(what: str) -> Iterator[Progress]:
-    yield lambda text: None
 
 
 @contextlib.contextmanager

@@ -101,10 +101,6 @@ def _named_specs(key: str, value: object) -> tuple[str, ...]:
     return tuple(f"{name}={spec}" for name, spec in specs.items())
 
 
-def _positions(key: str, value: object) -> str:
-    return _numbers(key, value, "0 or [0, 2]")
-
-
 def _sizes(key: str, value: object) -> str:
     example = '8, or [8, 16] for sweep, or "context=4096"'
     if isinstance(value, str):  # which whoever knows --batch reads
@@ -133,22 +129,19 @@ def _numbers(key: str, value: object, example: str, least: int | None = None) ->
     return ",".join(map(str, numbers))
 
 
-def _growth(key: str, value: object) -> str:
-    text = string(key, value, '"2%"')
-    try:
-        parse_growth(text)
-    except ValueError as error:
-        raise ConfigError(f"`{key}`: {error}") from None
-    return text
+def _parsed_by(parse: Callable[[str], object], example: str) -> Callable[[str, object], str]:
+    def read(key: str, value: object) -> str:
+        text = string(key, value, example)
+        try:
+            parse(text)
+        except ValueError as error:
+            raise ConfigError(f"`{key}`: {error}") from None
+        return text
+
+    return read
 
 
-def _limit(key: str, value: object) -> str:
-    text = string(key, value, '"12GiB"')
-    try:
-        parse_budget(text)
-    except ValueError as error:
-        raise ConfigError(f"`{key}`: {error}") from None
-    return text
+_limit = _parsed_by(parse_budget, '"12GiB"')
 
 
 def _budget(key: str, value: object) -> str:
@@ -165,7 +158,7 @@ _KEYS: Mapping[str, tuple[str, Callable[[str, object], str | bool | tuple[str, .
     "args": ("--arg", _specs),
     "kwargs": ("--kwarg", _named_specs),
     "build": ("--build", flag),
-    "argnums": ("--argnums", _positions),
+    "argnums": ("--argnums", lambda key, value: _numbers(key, value, "0 or [0, 2]")),
     "has-aux": ("--has-aux", flag),
     "mode": ("--mode", _word(get_args(Mode))),
     "mesh": ("--mesh", _text('"data=4,model=2"')),
@@ -180,5 +173,5 @@ _KEYS: Mapping[str, tuple[str, Callable[[str, object], str | bool | tuple[str, .
     "budget": ("--budget", _budget),
     "max-peak": ("--max-peak", _limit),
     "max-kept": ("--max-kept", _limit),
-    "max-growth": ("--max-growth", _growth),
+    "max-growth": ("--max-growth", _parsed_by(parse_growth, '"2%"')),
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from jaxresid.base.errors import NOT_CAUGHT, InputsError, TargetError
+from jaxresid.base.errors import NOT_CAUGHT, InputsError, TargetError, with_type
 from jaxresid.base.text.nearest import nearest
 from jaxresid.targets.project_folders import add_project_folder, name_target
 
@@ -106,7 +106,8 @@ def attribute_of(module: ModuleType, attribute: str, place: str) -> Any:
             }
             names = [n for n, value in callables.items() if callable(value)]
             near = nearest(part, names, cutoff=0.5)
-            own = [n for n in names if _module_of(callables[n]) == module.__name__]
+            modules = {n: _attribute_or_none(callables[n], "__module__") for n in names}
+            own = [n for n in names if modules[n] == module.__name__]
             if near:
                 hint = f"; did you mean {near}?"
             elif own:
@@ -115,7 +116,7 @@ def attribute_of(module: ModuleType, attribute: str, place: str) -> Any:
                 hint = ""
             raise TargetError(f"{walked} has no attribute {part!r}{hint}") from None
         except Exception as e:
-            raise TargetError(f"reading {part!r} of {walked} raises {_error_text(e)}") from e
+            raise TargetError(f"reading {part!r} of {walked} raises {with_type(e)}") from e
         walked = f"{walked}.{part}" if walked != place else f"{place}:{part}"
     return value
 
@@ -160,7 +161,8 @@ def _import_file(place: str) -> ModuleType:
     name = ".".join(names)
     name_target(name)
     loaded = sys.modules.get(name)
-    if loaded is not None and _same_file(loaded, path):
+    file = getattr(loaded, "__file__", None)
+    if loaded is not None and file is not None and Path(file).resolve() == path:
         return loaded
     try:
         if len(names) > 1:
@@ -179,11 +181,6 @@ def _import_file(place: str) -> ModuleType:
             raise
         raise TargetError(_error_in_module(place, e)) from e
     return module
-
-
-def _same_file(module: ModuleType, path: Path) -> bool:
-    file = getattr(module, "__file__", None)
-    return file is not None and Path(file).resolve() == path
 
 
 def _python_files(folder: Path) -> list[str]:
@@ -214,20 +211,7 @@ def _error_in_module(place: str, error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         where = f" ({os.path.relpath(error.filename)}, line {error.lineno})"
         error = SyntaxError(error.msg)
-    return f"{place} fails to import: {_error_text(error)}{where}"
-
-
-def _error_text(error: BaseException) -> str:
-    try:
-        first = str(error).strip().splitlines()
-    except Exception:  # even that is the user's code
-        first = []
-    return f"{type(error).__name__}: {first[0]}" if first else type(error).__name__
-
-
-def _module_of(value: Any) -> str:
-    name = _attribute_or_none(value, "__module__")
-    return name if isinstance(name, str) else ""
+    return f"{place} fails to import: {with_type(error)}{where}"
 
 
 def _attribute_or_none(value: Any, name: str) -> Any:

@@ -16,7 +16,7 @@ from jaxresid.cli.options.compiling import (
     settings,
 )
 from jaxresid.cli.options.inputs import target_options, trips_option
-from jaxresid.cli.options.output import Output, output_options, picture_of
+from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import asks_compiler, placed
 from jaxresid.cli.options.policies import at_option, policy_option
 from jaxresid.cli.request import Request
@@ -105,18 +105,9 @@ def compare(
             or (output.format == "html" and not asks_compiler(places)),
             words=request.words,
         )
-    if output.format == "perfetto":
-        output.write_binary(result.to_perfetto())
-    elif output.format == "json":
-        output.write(result.to_json())
-    elif output.format == "html":
-        output.write(result.to_page(), verbatim=True)
-    elif output.format == "svg":
-        output.write(picture_of(result.to_svg))
-    else:
-        from jaxresid.render.tables.compare import render_comparison
+    from jaxresid.render.tables.compare import render_comparison
 
-        output.write(output.rendered(render_comparison(result, output.encoding)))
+    output.show(result, lambda: render_comparison(result, output.encoding))
     named = {*chosen.names, *(label for label, _ in chosen.own)}
     failed = [row for row in result.rows if row.policy in named and row.error]
     for row in failed:

@@ -74,16 +74,10 @@ def compile(request: Request, output: Output, compiling: CompilingOptions) -> in
                 f"the compiler of {row.on} does not list its buffers, of which -f pprof is a"
                 " profile; use report -f pprof, whose peak is an estimate"
             )
-        if row.error is None:
-            output.write_binary(result.to_pprof())
-    elif output.format == "json":
-        output.write(result.to_json())
-    elif output.format == "html":
-        output.write(result.to_page(), verbatim=True)
-    else:
+    if output.format != "pprof" or row.error is None:
         from jaxresid.render.report.compiled import render_compiled
 
-        output.write(output.rendered(render_compiled(result)))
+        output.show(result, lambda: render_compiled(result))
     if print_errors(result.compiled):
         return EXIT_FAILED
     return 1 if any(row.fits is False or row.may_fit for row in result.compiled) else 0

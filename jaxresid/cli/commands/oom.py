@@ -57,13 +57,9 @@ def oom(request: Request | None, log: str | None, output: Output, verbose: bool)
     elif on := click.get_current_context().params.get("on"):
         names = Names(place=on[0])
     result = reported(evidence, report, names)
-    if output.format == "json":
-        text = result.to_json()
-    else:
-        from jaxresid.render.oom.text import render_oom
+    from jaxresid.render.oom.text import render_oom
 
-        text = output.rendered(render_oom(result, verbose=verbose))
-    output.write(text)
+    output.show(result, lambda: render_oom(result, verbose=verbose))
     return 1 if result.cause == "unknown" else 0
 
 

@@ -233,20 +233,10 @@ def plan(
             *(shown.remarks if shown else ()),
         ):
             tell(f"jaxresid: {line}")
-    elif output.format == "json":
-        text = result.to_json()
-    elif output.format == "html":
-        text = result.to_page()
-    elif output.format == "svg":
-        text = result.to_svg()
-    elif output.format == "perfetto":
-        text = ""
-        if result.lifetimes:
-            output.write_binary(result.to_perfetto())
-    else:
-        text = output.rendered(render_plan(result, output.encoding))
-    if text:
-        output.write(text, verbatim=diff_ or bool(emit) or output.format == "html")
+        if text:
+            output.write(text, verbatim=True)
+    elif output.format != "perfetto" or result.lifetimes:
+        output.show(result, lambda: render_plan(result, output.encoding))
     if result.interrupted:
         left_out = output.format == "perfetto"
         outcome = "nothing is written" if left_out else "this is the best plan found so far"

@@ -23,7 +23,7 @@ from jaxresid.cli.options.compiling import (
     settings,
 )
 from jaxresid.cli.options.inputs import target_options, trips_option
-from jaxresid.cli.options.output import Output, output_options, picture_of
+from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import asks_compiler, placed
 from jaxresid.cli.options.sizes import size
 from jaxresid.cli.request import Request
@@ -177,25 +177,14 @@ def report(
     if output.format not in ("text", "json", "html"):  # these have the report's warnings
         for warning in crash_warnings(inspection.crashes):
             tell(f"jaxresid: warning: {warning}")
-    if output.format in ("pprof", "perfetto"):
-        is_profile = output.format == "pprof"
-        output.write_binary(result.to_pprof() if is_profile else result.to_perfetto())
-        return EXIT_FAILED if print_errors(result.compiled) else 0
-    if picture is not None:
-        text = picture_of(functools.partial(result.to_svg, picture))
-    elif output.format == "json":
-        text = result.to_json()
-    elif output.format == "html":
-        text = result.to_page()
-    elif output.format == "jax":
+    if output.format == "jax":
         from jaxresid.render.report.totals import totals_lines
 
-        text = "\n".join([*map(visible, lines), *totals_lines(result)])
+        output.write("\n".join([*map(visible, lines), *totals_lines(result)]))
     else:
         from jaxresid.render.report.text import render_report
 
-        text = output.rendered(render_report(result, view, output.encoding))
-    output.write(text, verbatim=output.format == "html")
+        output.show(result, lambda: render_report(result, view, output.encoding), picture)
     return EXIT_FAILED if print_errors(result.compiled) else 0
 
 

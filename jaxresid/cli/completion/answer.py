@@ -45,7 +45,9 @@ def answer(cli: click.Command, argv: Sequence[str], environment: Mapping[str, st
     option, equals, _ = incomplete.partition("=")
     prefix = option + equals if equals and option.startswith("--") else ""
     items = [CompletionItem(prefix + str(item.value), help=item.help) for item in items]
-    return "\n".join([_kind(items), *_lines(items, shell, raw, environment)]) + "\n"
+    is_begun = items and all(str(item.value).endswith((":", "/")) for item in items)
+    kind = "begun" if is_begun else "words"
+    return "\n".join([kind, *_lines(items, shell, raw, environment)]) + "\n"
 
 
 def _words_of(line: str) -> tuple[list[str], str]:
@@ -55,11 +57,6 @@ def _words_of(line: str) -> tuple[list[str], str]:
         words.append("")
     written = re.findall(r"""(?:[^\s"'\\]|\\.|"[^"]*"?|'[^']*'?)++""", line)
     return words[1:], written[-1] if written and line.endswith(written[-1]) else ""
-
-
-def _kind(items: Sequence[CompletionItem]) -> str:
-    is_begun = items and all(str(item.value).endswith((":", "/")) for item in items)
-    return "begun" if is_begun else "words"
 
 
 def _lines(

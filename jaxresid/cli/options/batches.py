@@ -166,12 +166,7 @@ def sized_spec(spec: str, sizes: Sizes) -> str:
         return spec
     word = re.compile(rf"(?<!\w){re.escape(sizes.name)}(?!\w)")
 
-    def replaced(match: re.Match[str]) -> str:
-        if match["string"] is not None:
-            return match[0]
-        return f"{match['dtype']}[{word.sub(str(size), match['shape'])}]"
-
-    return _ARRAY.sub(replaced, spec)
+    return with_arrays(spec, lambda m: f"{m['dtype']}[{word.sub(str(size), m['shape'])}]")
 
 
 def check_specs(specs: Sequence[str], sizes: Sizes) -> None:

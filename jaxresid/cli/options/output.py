@@ -72,6 +72,25 @@ class Output(NamedTuple):
         """The encoding of what the answer goes to."""
         return encoding_of(self.file)
 
+    def show(self, result: Any, render: Callable[[], RenderableType], *picture: Any) -> None:
+        """Write a result in the format; `render` makes text, `picture` says what svg draws."""
+        match self.format:
+            case "json":
+                self.write(result.to_json())
+            case "html":
+                self.write(result.to_page(), verbatim=True)
+            case "svg":
+                try:
+                    self.write(result.to_svg(*picture))
+                except ValueError as e:  # there is nothing to draw
+                    raise InputsError(str(e)) from e
+            case "pprof":
+                self.write_binary(result.to_pprof())
+            case "perfetto":
+                self.write_binary(result.to_perfetto())
+            case _:
+                self.write(self.rendered(render()))
+
     def rendered(self, renderable: RenderableType) -> str:
         """Return a rich renderable as text, coloured where colours are wanted."""
         return rendered(renderable, self.file, self.color)
@@ -83,14 +102,6 @@ class Output(NamedTuple):
     def write_binary(self, data: bytes) -> None:
         """Write finished bytes, as `jaxresid.cli.main.write_binary` does."""
         write_binary(data, self.file)
-
-
-def picture_of(draw: Callable[[], str]) -> str:
-    """Return what `draw` returns; its ValueError says that there is nothing to draw."""
-    try:
-        return draw()
-    except ValueError as e:
-        raise InputsError(str(e)) from e
 
 
 def output_options(formats: Sequence[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

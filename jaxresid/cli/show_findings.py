@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from jaxresid.cli.options.output import (
 from jaxresid.linter.rules import INDEX, TRACED, rule
 from jaxresid.linter.run.discover import UsageError
 from jaxresid.render.lint import FORMATS, STATISTICS_FORMATS, render, statistics
-from jaxresid.settings.config import Config
+from jaxresid.settings.config import Config, Options
 from jaxresid.settings.keys import parse_per_file_ignores, split_selectors
 
 # What is not linted as it should be: never only a finding.
@@ -50,6 +50,16 @@ class Display:
     output: str | None
     color: str
     quiet: bool
+
+    def overriding(self, options: Options) -> Options | None:
+        """Return what overrides the configurations near files; None where those do not count."""
+        return None if self.isolated or self.config is not None else options
+
+
+def divided(values: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
+    """Return the options that override a configuration, and the other options of a command."""
+    others = dict(values)
+    return Options(**{name: others.pop(name) for name in Options._fields if name in values}), others
 
 
 def _selectors(

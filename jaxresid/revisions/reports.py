@@ -49,15 +49,6 @@ class ReportRequest:
     flags: tuple[str, ...] = ()
 
 
-def report_at(name: str, target: str, arguments: Sequence[str] = ()) -> Report:
-    """Return the report of a target as it was at a revision of git.
-
-    Raises:
-      JaxresidError: there is no such revision, or no report of the target there.
-    """
-    return reports_of([ReportRequest(name, target, tuple(arguments), name)])[0]
-
-
 def reports_of(
     requests: Sequence[ReportRequest], progress: Callable[[str], None] | None = None
 ) -> tuple[Report, ...]:
@@ -87,7 +78,10 @@ def outcomes_of(
     if revisions and any(request.revision is None for request in requests):
         check_submodules(here)
     # What is wrong with an interpreter or a flag is said before anything is checked out.
-    programs = [(_python(request), _environment(request)) for request in requests]
+    programs = [
+        (interpreter(it.python) if it.python else sys.executable, _environment(it))
+        for it in requests
+    ]
     with contextlib.ExitStack() as stack:
         trees: dict[str, Path] = {}
         for at in revisions.values():
@@ -194,17 +188,13 @@ def _resolved(request: ReportRequest, folder: Path) -> tuple[str, tuple[str, ...
             if isinstance(value, bool):
                 arguments += [option] * value
             else:
-                text = _from_here(value, home) if option in references.OPTIONS else value
+                text = (
+                    references.reference_from(home, value)
+                    if option in references.OPTIONS
+                    else value
+                )
                 arguments.append(f"{option}={text}")
-    return _from_here(named.target, home), (*arguments, *request.arguments)
-
-
-def _from_here(reference: str, home: Path) -> str:
-    """Return `file.py:function` of a configuration with its file as seen from here."""
-    return references.with_file(
-        reference,
-        lambda file: file if os.path.isabs(file) else os.path.relpath(home / file),
-    )
+    return references.reference_from(home, named.target), (*arguments, *request.arguments)
 
 
 def _tree(
@@ -234,10 +224,6 @@ def _first(folder: Path, tree: Path | None) -> list[Path]:
     below = [os.path.relpath(path, top) for path in ours if path.startswith(top + os.sep)]
     folders = [folder, tree, tree / "src", *(tree / path for path in below)]
     return [path for path in dict.fromkeys(folders) if path.is_dir()]
-
-
-def _python(request: ReportRequest) -> str:
-    return sys.executable if request.python is None else interpreter(request.python)
 
 
 def _environment(request: ReportRequest) -> dict[str, str]:

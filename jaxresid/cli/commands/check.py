@@ -47,6 +47,7 @@ from jaxresid.cli.show_findings import (
     Display,
     check_combination,
     check_statistics,
+    divided,
     selecting_options,
     show,
     showing_options,
@@ -55,7 +56,7 @@ from jaxresid.cli.show_findings import (
 from jaxresid.linter.run.files import LintRun
 from jaxresid.render.report.heading import question
 from jaxresid.render.style.words import place_text
-from jaxresid.settings.config import Options, load
+from jaxresid.settings.config import load
 
 if TYPE_CHECKING:
     from jaxresid.advice.check.growth import Earlier
@@ -121,17 +122,12 @@ def check(
     """
     since = time.time()
     limits, growth = taken_limits(values), taken_growth(values)
-    names = set(Options._fields)
-    overriding = Options(**{k: v for k, v in values.items() if k in names})
-    display = Display(**{k: v for k, v in values.items() if k not in names})
+    options, others = divided(values)
+    display = Display(**others)
     check_combination(display)
-    config = load(Path(), overriding, config_file=display.config, isolated=display.isolated)
+    config = load(Path(), options, config_file=display.config, isolated=display.isolated)
     config = with_format(config, display)
-    run = LintRun(
-        config,
-        nearest=None if display.isolated or display.config is not None else overriding,
-        ignore_noqa=display.ignore_noqa,
-    )
+    run = LintRun(config, nearest=display.overriding(options), ignore_noqa=display.ignore_noqa)
     run.entries(config)  # refuses unknown codes before anything is traced
     check_statistics(display, config)
     is_one = request is not None

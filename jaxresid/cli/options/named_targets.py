@@ -150,7 +150,7 @@ def _chosen(
     place_origin = origins[-1] if origins else None
     if named is None:
         return ChosenTarget(text, place_origin=place_origin)
-    reference = _reference_from_here(named.target, folder)
+    reference = references.reference_from(folder, named.target)
     return ChosenTarget(reference, str(folder), place_origin, named.name)
 
 
@@ -172,7 +172,11 @@ def _defaults(
             parameter = parameters.get(option)
             if parameter is None:  # the key is not this command's
                 continue
-            name, value = str(parameter.name), _from_here(option, written, folder)
+            name, value = str(parameter.name), written
+            if option in references.OPTIONS:
+                value = references.reference_from(folder, written)
+            elif option in ("--on", "--budget"):
+                value = _place_from_here(written, folder)
             if not _has_source(context, name, ParameterSource.COMMANDLINE):
                 _check(option, value, parameter, configured, keys)
             is_one = parameter.multiple and isinstance(value, str)
@@ -216,29 +220,13 @@ def _check(
         raise InputsError(f"{configured.location(*keys, key)}: `{key}`: {e}") from None
 
 
-def _from_here(option: str, value: Any, folder: Path) -> Any:
-    if option in references.OPTIONS:
-        return _reference_from_here(value, folder)
-    return _place_from_here(value, folder) if option in ("--on", "--budget") else value
-
-
-def _reference_from_here(reference: str, folder: Path) -> str:
-    return references.with_file(reference, lambda file: _file_from_here(file, folder))
-
-
 def _place_from_here(place: str, folder: Path) -> str:
     """Return a place with the file that describes a GPU as seen from the working directory."""
     kind, _, rest = place.partition(":")
     for file in (rest, rest.rpartition(":")[0]):
         if kind in ("gpu", "cuda") and file and (folder / file).is_file():
-            return f"{kind}:{_file_from_here(file, folder)}{rest.removeprefix(file)}"
+            return f"{kind}:{references.file_from(folder, file)}{rest.removeprefix(file)}"
     return place
-
-
-def _file_from_here(file: str, folder: Path) -> str:
-    if folder == Path.cwd() or os.path.isabs(file):
-        return file
-    return os.path.relpath(folder / file)
 
 
 def place_origin(context: click.Context) -> str | None:

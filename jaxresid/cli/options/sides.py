@@ -116,7 +116,7 @@ def _named(text: str | None, here: Project) -> SavedReport | _Tree:
         return _Tree(text, revision=text)
     if any(named.name == text for named in here.targets):
         return _Tree(text, target=text)
-    if _is_file(text):
+    if os.path.isfile(text):
         return SavedReport(text, load(text, Report))
     where = repository_of(Path.cwd())
     raise InputsError(
@@ -131,7 +131,7 @@ def is_in_git(text: str) -> bool:
 
 
 def _is_range(text: str) -> bool:
-    return ".." in text and not (":" in text or text.endswith(".json") or _is_file(text))
+    return ".." in text and not (":" in text or text.endswith(".json") or os.path.isfile(text))
 
 
 def _range(asked: AskedSides) -> AskedSides:
@@ -212,7 +212,3 @@ def _default_targets(saved: SavedReport | None, here: Project) -> list[str]:
         "no target: write --target module:function, or [tool.jaxresid.targets.NAME] in"
         " pyproject.toml"
     )
-
-
-def _is_file(text: str) -> bool:
-    return os.path.isfile(text)

@@ -30,11 +30,7 @@ class Shown:
 
 
 def emitted(plan: Plan, library: Framework, request: Request) -> Shown:
-    """Return a plan as settings of a framework, traced with them.
-
-    Raises:
-      InputsError: They do not carry it out, or cannot be traced.
-    """
+    """Return a plan as settings of a framework, traced with them."""
     count = plan.selection.configuration.microbatches
     if library == "maxtext":
         return _as_configuration(plan, _subject(request, count))

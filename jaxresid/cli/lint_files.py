@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from jaxresid.base.errors import JaxresidError
 from jaxresid.base.text.safe_text import visible
 from jaxresid.base.violations import OVER_LIMIT
-from jaxresid.cli.main import EXIT_FAILED, tell, write
+from jaxresid.cli.main import EXIT_FAILED, tell, write, write_binary
 from jaxresid.cli.show_findings import Display, check_statistics, show, with_format
 from jaxresid.linter.run.discover import FoundFile, discover
 from jaxresid.linter.run.files import LintRun
@@ -130,6 +130,7 @@ def _fix(request: LintRequest, run: LintRun, results: Sequence[Linted]) -> int:
             raise JaxresidError(f"cannot write {linted.path}: {e.strerror or e}") from e
         fixes += [f"{linted.path}: {v.code} {v.fix.title}" for v in fixed.fixes if v.fix]
         stopped += [fixed.linted] if _is_over_limit(fixed.linted) else []
+    failed = EXIT_FAILED if stopped else left_alone
     if request.diff or request.fix_only:
         _tell_unlinted(v for linted in stopped for v in linted.violations)
     if request.diff:
@@ -138,14 +139,12 @@ def _fix(request: LintRequest, run: LintRun, results: Sequence[Linted]) -> int:
         if not request.quiet:
             what = "fix" if len(fixes) == 1 else "fixes"
             tell(f"Would make {len(fixes)} {what}." if fixes else "No fixes.")
-        failed = EXIT_FAILED if stopped else left_alone
         return failed or int(bool(diffs) and not request.exit_zero)
     if request.show_fixes and fixes:
         tell("\n".join(["Fixed:", *(f"  {visible(m)}" for m in fixes)]))
     if request.fix_only:
         if not request.quiet:
             tell(f"Fixed {_findings(len(fixes))}.")
-        failed = EXIT_FAILED if stopped else left_alone
         return failed or int(bool(fixes) and request.exit_non_zero_on_fix)
     if fixes:
         # What was fixed in one file may change what is found in another.
@@ -246,7 +245,7 @@ def _stdin(request: LintRequest, run: LintRun) -> int:
     absolute = Path(os.path.abspath(path)) if request.stdin_filename else Path.cwd() / "<stdin>"
     if config.force_exclude and request.stdin_filename and _is_excluded(path, config):
         if config.fix or request.fix_only:
-            _write_bytes(raw)
+            write_binary(raw, None)
         return _show(request, run, [])
     run = LintRun(config, overlay={absolute: raw}, ignore_noqa=request.ignore_noqa)
     from jaxresid.linter.run.engine import over_limit
@@ -262,7 +261,7 @@ def _stdin(request: LintRequest, run: LintRun) -> int:
         if text:
             write(text, request.output, verbatim=True)
         return int(bool(text) and not request.exit_zero)
-    _write_bytes(fixed.raw)
+    write_binary(fixed.raw, None)
     if request.fix_only:
         return int(bool(fixed.fixes) and request.exit_non_zero_on_fix)
     left = [fixed.linted] if fixed.linted.violations else []
@@ -275,9 +274,3 @@ def _is_excluded(path: str, config: Config) -> bool:
         absolute = Path(os.path.abspath(path))
         return any(excluded(str(p), p.name) for p in (absolute, *absolute.parents))
     return not discover([path], config)
-
-
-def _write_bytes(raw: bytes) -> None:
-    sys.stdout.flush()
-    sys.stdout.buffer.write(raw)
-    sys.stdout.buffer.flush()

@@ -233,9 +233,6 @@ def write(text: str, output: str | None, *, verbatim: bool = False) -> None:
       output: The file; None or `-` means stdout.
       verbatim: Whether to keep also lines that a CI service takes for commands, or that are the
         user's source, as they are.
-
-    Raises:
-      JaxresidError: The file cannot be written.
     """
     if not text.endswith("\n"):
         text += "\n"

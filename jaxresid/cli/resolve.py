@@ -55,11 +55,7 @@ def subject_of(request: Request) -> Subject:
 
 
 def resolve(request: Request) -> Question:
-    """Return what is requested as a question, with the function and abstract arguments.
-
-    Raises:
-      JaxresidError: Something is wrong with the target or its inputs.
-    """
+    """Return what is requested as a question, with the function and abstract arguments."""
     # Tracing needs no memory of a GPU that another process may be using.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     _check_combination(request)

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 # Safe path (-P): a json.py in the working directory is not ours to import.
 _PROGRAM = """
 import json, sys
-given = json.load(sys.stdin)
-sys.path[:] = given["path"]
-sys.argv[:] = given["argv"]
+task = json.load(sys.stdin)
+sys.path[:] = task["path"]
+sys.argv[:] = task["argv"]
 from jaxresid.cli.verify_edit import answer
-answer(given)
+answer(task)
 """
 _FIGURES: Mapping[str, Callable[[int], str]] = {
     "peak_nbytes": format_bytes,
@@ -104,7 +104,7 @@ def figures_of_edited(
     from jaxresid.advice.plan.verification import PlanFigures
     from jaxresid.targets.project_folders import without_project
 
-    given = {
+    task = {
         "path": without_project(),
         "argv": sys.argv,
         "request": dataclasses.asdict(request),
@@ -115,7 +115,7 @@ def figures_of_edited(
     }
     process = subprocess.run(
         [sys.executable, "-P", "-c", _PROGRAM],
-        input=json.dumps(given),
+        input=json.dumps(task),
         capture_output=True,
         encoding="utf-8",
         errors="replace",
@@ -129,40 +129,40 @@ def figures_of_edited(
     return str(result["error"]) if "error" in result else PlanFigures(**result)
 
 
-def answer(given: Mapping[str, Any]) -> None:
+def answer(task: Mapping[str, Any]) -> None:
     """Trace as asked, in the other process, and write the figures to stdout as JSON."""
     # What the user's code prints is no part of the answer, from wherever it prints.
     stdout = os.dup(1)
     os.dup2(2, 1)
     try:
-        result: Mapping[str, Any] = _figures(given)
+        result: Mapping[str, Any] = _figures(task)
     except JaxresidError as e:
         result = {"error": str(e)}
     with open(stdout, "w", encoding="utf-8") as file:
         json.dump(result, file)
 
 
-def _figures(given: Mapping[str, Any]) -> Mapping[str, int]:
+def _figures(task: Mapping[str, Any]) -> Mapping[str, int]:
     from jaxresid.advice.plan.verification import figures_of
     from jaxresid.cli.options.batches import Sizes
     from jaxresid.cli.request import Request
     from jaxresid.cli.resolve import subject_of
     from jaxresid.targets.sources import serve
 
-    serve({path: base64.b64decode(text) for path, text in given["sources"].items()})
+    serve({path: base64.b64decode(text) for path, text in task["sources"].items()})
     fields: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value  # JSON has no tuples
-        for name, value in given["request"].items()
+        for name, value in task["request"].items()
     }
     parts = tuple(map(tuple, fields["batch"]["parts"]))
     fields["batch"] = Sizes(parts, fields["batch"]["name"])
-    with _recomputing(given["layers"]):
+    with _recomputing(task["layers"]):
         edited = subject_of(Request(**fields))
-    if given["microbatches"] > 1:
+    if task["microbatches"] > 1:
         from jaxresid.advice.plan.joint.microbatches import in_microbatches
 
-        edited = in_microbatches(edited, given["microbatches"])
-    return dataclasses.asdict(figures_of(edited, given["plain_flops"]))
+        edited = in_microbatches(edited, task["microbatches"])
+    return dataclasses.asdict(figures_of(edited, task["plain_flops"]))
 
 
 def _recomputing(layers: Sequence[str]) -> contextlib.AbstractContextManager[None]:

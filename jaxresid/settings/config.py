@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxresid.base.text.nearest import did_you_mean
 from jaxresid.base.text.short_repr import Shown
@@ -171,11 +171,18 @@ class Config(Shown):
         """Return a function of an absolute path and its name: whether `exclude` names it."""
         return excluder(self.exclude)
 
-    def validate(self, known: Mapping[str, str]) -> None:
-        """Raise ConfigError where a selector stands for no rule of `known`, code -> name."""
-        for origin, key, selector in self._selectors():
-            if not any(matches(selector, code, name) for code, name in known.items()):
-                self._refuse_selector(origin, key, selector, known)
+    def validate(self, rules: Mapping[str, str]) -> None:
+        """Raise ConfigError where a selector stands for none of the rules, code -> name."""
+        for from_file, key, selector in self._selectors():
+            if any(matches(selector, code, name) for code, name in rules.items()):
+                continue
+            words = ["ALL", *rules, *rules.values(), *{code[:4] for code in rules}]
+            guess = did_you_mean(selector, words) or "; `jaxresid rules` lists them"
+            if self.file is not None and from_file:
+                line = line_of(self.text, key, within=selector)
+                reason = f"unknown rule `{selector}` in `{key}`{guess}"
+                raise ConfigFileError(self.file, reason, line)
+            raise ConfigError(f"unknown rule `{selector}` in `--{key}`{guess}")
 
     def _selectors(self) -> Iterator[tuple[bool, str, str]]:
         """Yield (whether the file has it, key, selector) for every selector."""
@@ -187,17 +194,6 @@ class Config(Shown):
         for entry in self.per_file_ignores:
             for selector in entry.selectors:
                 yield entry.is_of_file, "per-file-ignores", selector
-
-    def _refuse_selector(
-        self, from_file: bool, key: str, selector: str, known: Mapping[str, str]
-    ) -> NoReturn:
-        words = ["ALL", *known, *known.values(), *{code[:4] for code in known}]
-        guess = did_you_mean(selector, words) or "; `jaxresid rules` lists them"
-        if self.file is not None and from_file:
-            line = line_of(self.text, key, within=selector)
-            reason = f"unknown rule `{selector}` in `{key}`{guess}"
-            raise ConfigFileError(self.file, reason, line)
-        raise ConfigError(f"unknown rule `{selector}` in `--{key}`{guess}")
 
 
 def matches(selector: str, code: str, name: str) -> bool:

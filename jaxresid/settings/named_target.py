@@ -55,9 +55,9 @@ def _named_target(name: str, table: object) -> NamedTarget:
             raise ConfigError(
                 f"unknown key `{key}` in {header}{guess}\n  known keys: {keys}", name, key
             )
-        option, read = _KEYS[key]
+        option, reader = _KEYS[key]
         try:
-            options[option] = read(key, value)
+            options[option] = reader(key, value)
         except ConfigError as error:
             raise ConfigError(str(error), name, key) from None
     return NamedTarget(name, str(options.pop("target")), options)

@@ -52,11 +52,6 @@ def file_of(place: str, folders: Iterable[str] = (".",)) -> Path | None:
     return None
 
 
-def functions_of(path: Path) -> tuple[ast.FunctionDef, ...]:
-    """Return the functions of a file's top level, in the order of the file."""
-    return tuple(_functions(_parsed(path).body))
-
-
 def candidates_of(path: Path) -> tuple[Candidate, ...]:
     """Return the functions of a file that could be targets, the likeliest first.
 
@@ -78,9 +73,10 @@ def _unlikeliness(candidate: Candidate) -> tuple[bool, bool, bool]:
     return candidate.builds, candidate.inputs is None, not is_likely
 
 
-def _parsed(path: Path) -> ast.Module:
+def functions_of(path: Path) -> tuple[ast.FunctionDef, ...]:
+    """Return the functions of a file's top level, in the order of the file."""
     try:
-        return ast.parse(path.read_bytes(), str(path))
+        return tuple(_functions(ast.parse(path.read_bytes(), str(path)).body))
     except OSError as e:
         raise TargetError(f"cannot read {path}: {e.strerror or e}") from e
     except (SyntaxError, ValueError, RecursionError) as e:
@@ -112,9 +108,7 @@ def _candidate(function: ast.FunctionDef, names: set[str]) -> Candidate | None:
     if not (positional or arguments.vararg or arguments.kwonlyargs):
         return Candidate(name, "()", builds=True) if _builds(function) else None
     inputs = next((n for n in (f"{name}{_INPUTS}", _SHARED_INPUTS) if n in names), None)
-    return Candidate(
-        name, _signature(arguments), tuple(argument.arg for argument in required), inputs
-    )
+    return Candidate(name, _signature(arguments), tuple(it.arg for it in required), inputs)
 
 
 def _builds(function: ast.FunctionDef) -> bool:
@@ -130,7 +124,7 @@ def _builds(function: ast.FunctionDef) -> bool:
 
 def _signature(arguments: ast.arguments) -> str:
     """Return parameters as text, without types, defaults as `...`."""
-    positional = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+    positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
     first_default = len(positional) - len(arguments.defaults)
     parts = [name if i < first_default else f"{name}=..." for i, name in enumerate(positional)]
     if arguments.vararg:
@@ -138,7 +132,7 @@ def _signature(arguments: ast.arguments) -> str:
     elif arguments.kwonlyargs:
         parts.append("*")
     pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    parts += [each.arg if default is None else f"{each.arg}=..." for each, default in pairs]
+    parts += [it.arg if default is None else f"{it.arg}=..." for it, default in pairs]
     if arguments.kwarg:
         parts.append(f"**{arguments.kwarg.arg}")
     return f"({', '.join(parts)})"

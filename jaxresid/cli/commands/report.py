@@ -114,7 +114,7 @@ def report(
     estimated, XLA's figures are there anyway. Exits 0, or 2 if something went wrong.
     """
     since = time.time()
-    if (compile_ or compiling.given()) and output.format == "jax":
+    if (compile_ or compiling.typed()) and output.format == "jax":
         raise click.UsageError("-f jax prints only JAX's own lines; compile with -f text or json")
     if verbose and show:
         raise click.UsageError("-v shows everything and --view one thing: choose one")

@@ -63,12 +63,7 @@ def earlier_of(
     compiles: bool,
     say: Progress,
 ) -> Mapping[str, Earlier]:
-    """Return what each target is held against, by its name.
-
-    Raises:
-      InputsError: There is no such baseline, or it has no such target.
-      JaxresidError: It cannot be read, or a target cannot be traced there.
-    """
+    """Return what each target is held against, by its name."""
     from jaxresid.advice.check.growth import Earlier, baseline_of
 
     text = growth.baseline

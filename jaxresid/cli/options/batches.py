@@ -75,11 +75,7 @@ class Sizes:
 
     @property
     def single(self) -> int | None:
-        """The one size that a program has; None for the inputs as they are.
-
-        Raises:
-          InputsError: There are several.
-        """
+        """The one size that a program has; None for the inputs as they are."""
         sizes = self.listed
         if len(sizes) > 1:
             listed = ",".join(map(str, sizes))
@@ -188,9 +184,6 @@ def sized(make: Callable[..., Any], sizes: Sizes) -> Callable[..., Any]:
 
     The size goes to the parameter of its name; a batch size to `batch` or `batch_size`. With no
     size the function is returned as it is.
-
-    Raises:
-      InputsError: It has no such parameter.
     """
     size = sizes.single
     if size is None:

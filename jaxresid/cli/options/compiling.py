@@ -36,8 +36,8 @@ class CompilingOptions:
     xla_flags: tuple[tuple[str, str], ...] = ()
     compile_time: float | None = None
 
-    def given(self) -> tuple[str, ...]:
-        """Return the names of the options that were given."""
+    def typed(self) -> tuple[str, ...]:
+        """Return the options that were typed."""
         values = {
             "--jobs": self.jobs,
             "--timeout": self.timeout,
@@ -147,8 +147,8 @@ def compile_options(
         unasked = compiles_unasked and (
             options.get("write_") or asks_compiler(map(parse_place, request.on))
         )
-        if compiling.given() and not (compile_ or unasked):
-            raise click.UsageError(f"{compiling.given()[0]} needs --compile")
+        if compiling.typed() and not (compile_ or unasked):
+            raise click.UsageError(f"{compiling.typed()[0]} needs --compile")
         return command(request, compile_=compile_, compiling=compiling, **options)
 
     return option(

@@ -175,9 +175,6 @@ def format_of(file: str | None, formats: Sequence[str], default: str) -> str:
     """Return the format that the suffix of a file stands for, else the default.
 
     The default is also taken where files of it may have a suffix that stands for several formats.
-
-    Raises:
-      click.UsageError: The suffix is that of a format, but of none of these.
     """
     name = PurePath(file or "").name.lower()
     suffix = next((suffix for suffix in _KNOWN if name.endswith(suffix)), "")

@@ -83,9 +83,6 @@ def placed(
     Args:
       compiles: Whether programs are compiled for the places, even where peaks are estimated.
       measures: Whether programs run here too, on whatever device jax finds.
-
-    Raises:
-      InputsError: One of them is not a place.
     """
     if len(request.on) > 1 and not several:
         raise click.UsageError(

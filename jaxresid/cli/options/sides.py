@@ -74,9 +74,6 @@ def traced(
     """Return the reports of pairs of sides, those of files and those that are made.
 
     Where one of a pair cannot be made, its error is in their place.
-
-    Raises:
-      JaxresidError: none of them can be made, or a revision, an interpreter or a flag is none.
     """
     requests = [side for pair in pairs for side in pair if isinstance(side, ReportRequest)]
     reports_made = iter(outcomes_of(requests, say) if requests else ())

@@ -18,9 +18,6 @@ def function_list(command: str, text: str, folder: str | None = None) -> str | N
     """Return the functions of the file or module that is all that TARGET names, as a message.
 
     None where the text names neither a file nor a module without a function.
-
-    Raises:
-      TargetError: The file cannot be read or parsed.
     """
     place = text.rstrip(":")
     path = file_of(place, (".",) if folder is None else (folder, "."))

@@ -97,8 +97,6 @@ def parsed(context: click.Context, parameter: click.Parameter, value: str | None
     parts = []
     for part in (text if is_named else value).split(","):
         low, high = _range(part, "a batch size")
-        if low == 0:
-            raise click.BadParameter("a size of 0 holds nothing; the smallest is 1")
         if high // low > _MOST_SIZES:
             raise click.BadParameter(
                 f"{part.strip()!r} are too many sizes; a range has the multiples of its first"

@@ -66,8 +66,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Fail a test that passed without giving anything to the fixture that has a limit."""
     result = yield
     if marks := _marks(item):
-        made = getattr(item, "funcargs", {}).get("residuals")
-        if made is not None and not made.calls:
+        fixture = getattr(item, "funcargs", {}).get("residuals")
+        if fixture is not None and not fixture.calls:
             pytest.fail(
                 f"@pytest.mark.{marks[0].name}: the test never called residuals(loss)(*args), so"
                 " nothing was held against the limit",

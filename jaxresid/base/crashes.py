@@ -61,17 +61,14 @@ def crash_warnings(crashes: Iterable[Crash]) -> tuple[str, ...]:
         by_error.setdefault(crash.error, []).append(crash)
     warnings = []
     for error, alike in by_error.items():
-        parts = _joined(list(dict.fromkeys(crash.part for crash in alike)))
+        *others, last = dict.fromkeys(crash.part for crash in alike)
+        parts = " and ".join(filter(None, [", ".join(others), last]))
         places = ", ".join(dict.fromkeys(crash.place for crash in alike))
         warnings.append(
             f"a bug in jaxresid: {parts} could not be looked for, so this result is not complete:"
             f" {error} ({places}); --traceback shows more, please report it"
         )
     return tuple(warnings)
-
-
-def _joined(names: list[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _place(tb: TracebackType | None) -> str:

@@ -80,12 +80,23 @@ def is_caller(code: CodeType) -> bool:
     return code in _CALLERS
 
 
+def text_of(error: BaseException) -> str:
+    """Return the message of an exception; '' where making it fails, which is the user's code."""
+    try:
+        return str(error).strip()
+    except Exception:
+        return ""
+
+
+def with_type(error: BaseException) -> str:
+    """Return `Type: first line` of an exception."""
+    first = (text_of(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
 def summary(error: BaseException) -> str:
     """Return `Type: message` of an exception in one line, without JAX's explanations."""
-    try:
-        text = str(error).strip()
-    except Exception:  # even that is the user's code
-        text = ""
+    text = text_of(error)
     first = re.split(r"\n\s*\n|\nThe error occurred|\nSee https|\nThis concrete", text)[0]
     first = re.sub(r"\s+", " ", first)
     if len(first) > _LENGTH:

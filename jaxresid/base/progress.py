@@ -19,6 +19,3 @@ class Stage(str):
     """A text of what begins and may take long: where progress cannot be redrawn, a line too."""
 
     __slots__ = ()
-
-
-__all__ = ["Done", "Progress", "Stage"]

@@ -33,11 +33,7 @@ class UnusableFileError(OSError):
 
 
 def read(file: Path) -> bytes:
-    """Return the content of a regular file.
-
-    Raises:
-      OSError: There is no such file, or it is a link, a pipe or the like.
-    """
+    """Return the content of a file; see `opened`."""
     with open(opened(file, os.O_RDONLY), "rb") as handle:
         return handle.read()
 
@@ -45,9 +41,7 @@ def read(file: Path) -> bytes:
 def read_limited(file: Path, limit_nbytes: int = 1 << 20) -> bytes:
     """Return the content of a regular file, which may be reached through links.
 
-    Args:
-      file: the file.
-      limit_nbytes: what it may have; by default what a file that people write has at most.
+    The default limit is what a file that people write has at most.
 
     Raises:
       UnusableFileError: It is a pipe, a device or the like, or has more bytes.
@@ -68,10 +62,6 @@ def read_limited(file: Path, limit_nbytes: int = 1 << 20) -> bytes:
 
 def opened(file: Path, flags: int) -> int:
     """Return an open descriptor of a regular file.
-
-    Args:
-      file: the file to open.
-      flags: flags as for `os.open`.
 
     Raises:
       OSError: There is no such file, or it is a link, a pipe or the like.

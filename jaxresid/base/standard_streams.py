@@ -77,11 +77,9 @@ class _Input(io.FileIO):
 
 
 class Output(io.FileIO):
-    """Bytes that are written to an open descriptor as long as that takes them; the rest is dropped.
+    """Bytes written to an open descriptor as long as that takes them; the rest is dropped.
 
-    Attributes:
-      is_lost: whether it took no more.
-      error: why, if somebody still reads.
+    `error` says why, if somebody still reads.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -90,11 +88,7 @@ class Output(io.FileIO):
         self.error: StreamError | None = None
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write bytes.
-
-        Raises:
-          StreamError: They cannot be written, though somebody still reads.
-        """
+        """Write bytes; raise StreamError where that fails though somebody still reads."""
         if not self.is_lost:
             try:
                 return super().write(data)

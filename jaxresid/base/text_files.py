@@ -10,22 +10,12 @@ from jaxresid.base.errors import JaxresidError
 
 
 def write_text(output: str, text: str) -> None:
-    """Write text to a file, replacing what was in it: all of it or nothing.
-
-    What is no regular file, such as a pipe, is written to.
-
-    Raises:
-      JaxresidError: The file cannot be written.
-    """
+    """Write text to a file: all of it or nothing. What is no regular file is written to."""
     write_bytes(output, text.encode())
 
 
 def write_bytes(output: str, data: bytes) -> None:
-    """Write bytes to a file, as `write_text` does.
-
-    Raises:
-      JaxresidError: The file cannot be written.
-    """
+    """Write bytes to a file, as `write_text` does."""
     try:
         # Through links: what is replaced is the file, not the name that leads to it.
         path = Path(os.path.realpath(output))
@@ -39,8 +29,8 @@ def write_bytes(output: str, data: bytes) -> None:
         try:
             with open(handle, "wb") as file:
                 file.write(data)
-            mode = path.stat().st_mode if path.exists() else 0o666 & ~_umask()
-            os.chmod(name, mode)
+            os.umask(mask := os.umask(0))
+            os.chmod(name, path.stat().st_mode if path.exists() else 0o666 & ~mask)
             os.replace(name, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -57,9 +47,3 @@ def is_device(output: str) -> bool:
     everybody.
     """
     return os.path.abspath(output).startswith(("/dev/", "/proc/"))
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -14,9 +14,5 @@ DOCUMENTATION: str | None = None
 
 
 def rule_page(name: str) -> str | None:
-    """Return the address of a rule's page; None where there is no public documentation.
-
-    Args:
-      name: the rule's name: `checkpointed-loss`.
-    """
+    """Return the address of a rule's page; None where there is no public documentation."""
     return None if DOCUMENTATION is None else f"{DOCUMENTATION}/reference/rules/{name}.html"

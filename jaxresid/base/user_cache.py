@@ -17,9 +17,9 @@ _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 
 def folder() -> Path:
     """Return the folder: `$JAXRESID_CACHE_DIR`, else that of the platform for a user's caches."""
-    given = os.environ.get("JAXRESID_CACHE_DIR")
-    if given:
-        return Path(given).expanduser()
+    chosen = os.environ.get("JAXRESID_CACHE_DIR")
+    if chosen:
+        return Path(chosen).expanduser()
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA")
         return Path(base) / "jaxresid" if base else Path(".jaxresid_cache")
@@ -39,11 +39,7 @@ def results_folder() -> Path:
 
 
 def prepare(directory: Path) -> None:
-    """Make a directory one that git and backups skip, unless it holds something else.
-
-    Raises:
-      OSError: It cannot be made.
-    """
+    """Make a directory one that git and backups skip, unless it holds something else."""
     directory.mkdir(parents=True, exist_ok=True)
     tag = directory / "CACHEDIR.TAG"
     if tag.exists() or any(directory.iterdir()):
@@ -54,11 +50,7 @@ def prepare(directory: Path) -> None:
 
 
 def write(file: Path, data: bytes) -> None:
-    """Write a file of a directory that `prepare` made: all of it or nothing.
-
-    Raises:
-      OSError: It cannot be written.
-    """
+    """Write a file of a directory that `prepare` made: all of it or nothing."""
     # Not by tempfile, whose files are for nobody else to read: a team may share a directory.
     temporary = file.with_name(f"{file.stem}.{os.getpid()}.{time.time_ns()}.tmp")
     try:
@@ -75,18 +67,11 @@ def drop_oldest(directory: Path, limit_nbytes: int) -> None:
     """Remove the files that were not used for the longest time, until the others have room.
 
     Only `DIGEST.json` and what writing such a file left behind are removed.
-
-    Args:
-      directory: where they are.
-      limit_nbytes: the bytes that all of them may take together.
-
-    Raises:
-      OSError: The directory cannot be read.
     """
     entries = []
     abandoned = time.time() - _ABANDONED_S
-    with os.scandir(directory) as found:
-        for entry in found:
+    with os.scandir(directory) as files:
+        for entry in files:
             with suppress(FileNotFoundError):  # another process drops it, too
                 stat = entry.stat()
                 if is_entry(entry.name):

@@ -64,8 +64,8 @@ class _LazyGroup(click.Group):
             return None
         module = _MODULES.get(cmd_name, cmd_name)
         with deferring_interrupts():  # a command may load numpy
-            found = importlib.import_module(f"jaxresid.cli.commands.{module}")
-        command: click.Command = getattr(found, cmd_name)
+            loaded = importlib.import_module(f"jaxresid.cli.commands.{module}")
+        command: click.Command = getattr(loaded, cmd_name)
         return command
 
     def resolve_command(
@@ -95,7 +95,7 @@ class _LazyGroup(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         if not all(word.startswith("-") for word in ctx.obj or ()):  # after an unknown command
             return []
-        described = {name: what for each in SECTIONS.values() for name, what in each.items()}
+        described = {name: what for section in SECTIONS.values() for name, what in section.items()}
         options = click.Command.shell_complete(self, ctx, incomplete)
         names = [n for n in described if n.startswith(incomplete)]
         return [*(CompletionItem(name, help=described[name]) for name in names), *options]

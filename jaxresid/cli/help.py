@@ -29,11 +29,7 @@ class Group(Enum):
 
 
 class GroupedOption(click.Option):
-    """An option that knows its group.
-
-    Attributes:
-      group: the group that --help shows it in.
-    """
+    """An option that knows its group."""
 
     def __init__(self, *args: Any, group: Group = Group.OWN, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -41,11 +37,7 @@ class GroupedOption(click.Option):
 
 
 class ExplainedCommand(click.Command):
-    """A command whose --help shows examples, and options by group.
-
-    Attributes:
-      examples: pairs of what an example does and its command line.
-    """
+    """A command whose --help shows examples (what one does, its command line), options by group."""
 
     def __init__(
         self, *args: Any, examples: Sequence[tuple[str, str]] = (), **attributes: Any
@@ -61,7 +53,7 @@ class ExplainedCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, each group under its title."""
         for group, options in grouped(self, ctx):
-            records = [record for each in options if (record := each.get_help_record(ctx))]
+            records = [record for it in options if (record := it.get_help_record(ctx))]
             with formatter.section(group.value):
                 formatter.write_dl(records)
 
@@ -81,14 +73,12 @@ def command(
 ) -> Callable[[Callable[..., Any]], ExplainedCommand]:
     """Return a decorator that makes a function a command; its docstring is the description.
 
-    Args:
-      examples: pairs of what an example does and its command line, at most 76 columns each.
-      cls: the class of the command.
+    Examples are pairs of what one does and its command line, of at most 76 columns each.
     """
 
     def decorate(function: Callable[..., Any]) -> ExplainedCommand:
-        made: ExplainedCommand = click.command(cls=cls, examples=examples)(function)
-        return made
+        decorated: ExplainedCommand = click.command(cls=cls, examples=examples)(function)
+        return decorated
 
     return decorate
 
@@ -96,14 +86,21 @@ def command(
 def option(
     *names: str, group: Group = Group.OWN, **attributes: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds an option to a command, as `click.option` does.
-
-    Args:
-      names: `-o`, `--output`, and the name of the parameter if it is another one.
-      group: the group that --help shows it in.
-      attributes: what `click.option` takes.
-    """
+    """Return a decorator that adds an option to a command, as `click.option` does."""
     return click.option(*names, cls=GroupedOption, group=group, **attributes)
+
+
+def options(
+    *decorators: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds options, in the order of --help."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
 
 
 def grouped(
@@ -113,12 +110,12 @@ def grouped(
 
     What click adds, --help, is in the last group.
     """
-    options = [
-        each
-        for each in command.get_params(context)
-        if isinstance(each, click.Option) and each.get_help_record(context) is not None
+    shown = [
+        parameter
+        for parameter in command.get_params(context)
+        if isinstance(parameter, click.Option) and parameter.get_help_record(context) is not None
     ]
     for group in Group:
-        found = [each for each in options if getattr(each, "group", Group.GENERAL) is group]
-        if found:
-            yield group, found
+        members = [it for it in shown if getattr(it, "group", Group.GENERAL) is group]
+        if members:
+            yield group, members

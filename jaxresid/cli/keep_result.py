@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jaxresid.advice.plan.source.file_edits import FileEdit
     from jaxresid.base.violations import Violation
-    from jaxresid.cli.options.chosen_target import TargetOptions
+    from jaxresid.cli.request import Request
     from jaxresid.results import Plan, Report
     from jaxresid.serialization.latest import Command
 
 
 def keep_result(
     command: Command,
-    options: TargetOptions,
+    request: Request,
     result: Report | Plan,
     *,
     since: float,
@@ -28,32 +28,26 @@ def keep_result(
 ) -> None:
     """Keep a result where the configuration names its target; of any other nothing is kept.
 
-    Args:
-      command: the command that made it.
-      options: the target, as it was given.
-      result: the result.
-      since: when the command began, in seconds since 1970.
-      findings: what `check` found.
-      edits: what the plan changes.
+    `since` is when the command began, in seconds since 1970.
     """
-    if options.name is None or options.folder is None:
+    if request.name is None or request.folder is None:
         return
     from jaxresid.linter.text.source import SourceText
     from jaxresid.serialization import latest
     from jaxresid.serialization.source_digests import digest_of
 
-    name, _, is_of_several = options.name.partition(" ")  # as `check` names batch sizes
+    name, _, is_of_several = request.name.partition(" ")  # as `check` names batch sizes
     latest.keep(
         command,
         name,
-        options.folder,
+        request.folder,
         # The size, which the words of one of several end in, is in `size`.
-        options.words[:-2] if is_of_several else options.words,
+        request.words[:-2] if is_of_several else request.words,
         replace(result, lifetimes=()),  # which are long, and no editor shows
-        size=options.batch.listed[0] if is_of_several else None,
+        size=request.batch.listed[0] if is_of_several else None,
         since=since,
         now=time.time(),
-        loaded=(*_modules_below(options.folder), os.path.join(options.folder, "pyproject.toml")),
+        loaded=(*_modules_below(request.folder), os.path.join(request.folder, "pyproject.toml")),
         findings=findings,
         edits=[
             latest.KeptEdit(

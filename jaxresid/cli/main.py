@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxresid.base.crashes import raising
-from jaxresid.base.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError, with_type
 from jaxresid.base.home import FOLDER
 from jaxresid.base.interrupts import reraising_interrupts
 from jaxresid.base.library_logs import keeping_logs
@@ -43,9 +43,8 @@ _PLAIN = str.maketrans({"·": "-", "×": "x", "→": ">", "›": ">"})
 def run(argv: Sequence[str]) -> int:
     """Run the command line and return its exit code.
 
-    Returns:
-      0 if it reported, 2 if it could not (with one clear message on stderr), 130 if it was
-      interrupted; a command may return a code of its own.
+    That is 0 if it reported, 2 if it could not (with one clear message on stderr), 130 if it was
+    interrupted; a command may return a code of its own.
     """
     try:
         with reraising_interrupts(), keeping_logs():
@@ -82,7 +81,6 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _called(argv: Sequence[str]) -> object:
-    """Return what the command returns."""
     from jaxresid.cli import cli
 
     if _COMPLETION in os.environ:
@@ -114,11 +112,7 @@ def _unexpected(error: BaseException) -> str:
 
     if isinstance(error, OSError) and (reason := _of_the_machine(error)):
         return f"jaxresid: error: {reason}"
-    try:
-        first = (str(error).strip().splitlines() or [""])[0]
-    except Exception:  # even that is the user's code
-        first = ""
-    what = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    what = with_type(error)
     frames = traceback.extract_tb(error.__traceback__)
     ours = FOLDER.rstrip(os.sep)
     others = [ours, *(os.path.abspath(sysconfig.get_path(n)) for n in ("stdlib", "purelib"))]
@@ -145,22 +139,18 @@ def _of_the_machine(error: OSError) -> str:
 
 @contextlib.contextmanager
 def showing_progress(what: str, *, quiet: bool = False) -> Iterator[Progress]:
-    """Show progress on stderr during the context, and send what the user's code prints to stderr.
+    """Show progress on stderr during the context; yield a function that changes the words shown.
 
     `what` is shown with the elapsed time after a second on a terminal; elsewhere what begins
-    and what is done is a line each. Libraries' output goes to stderr too, so that stdout holds only
-    ours.
-
-    Args:
-      what: The words that are shown at first.
-      quiet: Whether to show nothing.
-
-    Yields:
-      A function that changes the words that are shown.
+    and what is done is a line each. What the user's code and libraries print goes to stderr, so
+    that stdout holds only ours.
     """
-    shown = _nothing if quiet else _animated if sys.stderr.isatty() else _line_by_line
-    with contextlib.redirect_stdout(sys.stderr), _descriptor_to_stderr(), shown(what) as say:
-        yield say
+    with contextlib.redirect_stdout(sys.stderr), _descriptor_to_stderr():
+        if quiet:
+            yield lambda text: None
+            return
+        with _animated(what) if sys.stderr.isatty() else _line_by_line(what) as say:
+            yield say
 
 
 @contextlib.contextmanager
@@ -188,11 +178,6 @@ def _descriptor_to_stderr() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _nothing(what: str) -> Iterator[Progress]:
-    yield lambda text: None
-
-
-@contextlib.contextmanager
 def _line_by_line(what: str) -> Iterator[Progress]:
     """Print what begins and what is done, each a line; all else would change too often."""
     begun = set()
@@ -210,13 +195,13 @@ def _line_by_line(what: str) -> Iterator[Progress]:
 @contextlib.contextmanager
 def _animated(what: str) -> Iterator[Progress]:
     """Show the last text and the elapsed time, redrawn until the end."""
-    said = [what]
+    texts = [what]
     import threading
 
-    done = threading.Event()
+    ended = threading.Event()
 
     def show() -> None:
-        if done.wait(_PROGRESS_AFTER_S):
+        if ended.wait(_PROGRESS_AFTER_S):
             return
         from rich.console import Console
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -228,16 +213,16 @@ def _animated(what: str) -> Iterator[Progress]:
             open(os.dup(2), "w", encoding=sys.stderr.encoding) as terminal,
             Progress(*columns, console=Console(file=terminal), transient=True) as progress,
         ):
-            task = progress.add_task(visible(said[-1]))
-            while not done.wait(_PROGRESS_EVERY_S):
-                progress.update(task, description=visible(said[-1]))
+            task = progress.add_task(visible(texts[-1]))
+            while not ended.wait(_PROGRESS_EVERY_S):
+                progress.update(task, description=visible(texts[-1]))
 
     thread = threading.Thread(target=show, daemon=True)
     thread.start()
     try:
-        yield said.append
+        yield texts.append
     finally:
-        done.set()
+        ended.set()
         thread.join()
 
 
@@ -245,13 +230,9 @@ def write(text: str, output: str | None, *, verbatim: bool = False) -> None:
     """Write the finished text to stdout or, all or nothing, to a file.
 
     Args:
-      text: The text.
       output: The file; None or `-` means stdout.
       verbatim: Whether to keep also lines that a CI service takes for commands, or that are the
         user's source, as they are.
-
-    Raises:
-      JaxresidError: The file cannot be written.
     """
     if not text.endswith("\n"):
         text += "\n"
@@ -266,15 +247,7 @@ def write(text: str, output: str | None, *, verbatim: bool = False) -> None:
 
 
 def write_binary(data: bytes, output: str | None) -> None:
-    """Write finished bytes to stdout or, all or nothing, to a file.
-
-    Args:
-      data: The bytes.
-      output: The file; None or `-` means stdout.
-
-    Raises:
-      JaxresidError: The file cannot be written.
-    """
+    """Write finished bytes, as `write` does text."""
     if output is None or output == "-":
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
@@ -292,33 +265,23 @@ def _is_unicode(encoding: str) -> bool:
 
 
 def check_output(output: str | None) -> None:
-    """Check that a file can be written, as far as can be told without touching it.
-
-    Raises:
-      JaxresidError: As `write`.
-    """
+    """Raise JaxresidError where a file cannot be written, as far as can be told untouched."""
     if output in (None, "-"):
         return
     path = Path(os.path.realpath(output))
     if path.is_dir():
-        found = errno.EISDIR
+        problem = errno.EISDIR
     elif not path.parent.is_dir():
-        found = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
+        problem = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
     elif not os.access(path.parent, os.W_OK) and not is_device(output):
-        found = errno.EACCES
+        problem = errno.EACCES
     else:
         return
-    raise JaxresidError(f"cannot write {output}: {os.strerror(found)}")
+    raise JaxresidError(f"cannot write {output}: {os.strerror(problem)}")
 
 
 def rendered(renderable: RenderableType, output: str | None, color: str = "auto") -> str:
-    """Return a rich renderable as text, as wide as the terminal, else $COLUMNS, else 80.
-
-    Args:
-      renderable: What to show.
-      output: The file that the text is for; None or `-` means stdout.
-      color: When to colour: `always`, `never`, or `auto`: on a terminal, not for pipes and files.
-    """
+    """Return a rich renderable as text, as wide as the terminal, else $COLUMNS, else 80."""
     from rich.console import Console
 
     to_stdout = output is None or output == "-"

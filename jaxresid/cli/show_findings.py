@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from jaxresid._version import __version__
 from jaxresid.base.violations import INVALID_CONFIGURATION, OVER_LIMIT
 from jaxresid.cli.completion import values
-from jaxresid.cli.help import Group, option
+from jaxresid.cli.help import Group, option, options
 from jaxresid.cli.main import EXIT_FAILED, terminal_width, use_color, write
 from jaxresid.cli.options.output import (
     color_option,
@@ -25,7 +25,8 @@ from jaxresid.cli.options.output import (
 from jaxresid.linter.rules import INDEX, TRACED, rule
 from jaxresid.linter.run.discover import UsageError
 from jaxresid.render.lint import FORMATS, STATISTICS_FORMATS, render, statistics
-from jaxresid.settings.config import Config, parse_per_file_ignores, split_selectors
+from jaxresid.settings.config import Config, Options
+from jaxresid.settings.keys import parse_per_file_ignores, split_selectors
 
 # What is not linted as it should be: never only a finding.
 _FAILURES = frozenset({INVALID_CONFIGURATION, OVER_LIMIT})
@@ -34,36 +35,31 @@ if TYPE_CHECKING:
     from jaxresid.base.violations import Linted, RuleInfo
 
 
-class DisplayOptions(Protocol):
-    """The command line's wishes about how findings are shown."""
+@dataclass(frozen=True, slots=True)
+class Display:
+    """How findings are shown, by options that `lint` and `check` have beyond the configuration.
 
-    @property
-    def config(self) -> Path | None:
-        """The configuration file to use; None means the nearest one."""
+    The configuration file of None is the nearest one, the output file of None or `-` stdout.
+    """
 
-    @property
-    def isolated(self) -> bool:
-        """Whether no configuration file is used."""
+    config: Path | None
+    isolated: bool
+    statistics: bool
+    ignore_noqa: bool
+    exit_zero: bool
+    output: str | None
+    color: str
+    quiet: bool
 
-    @property
-    def statistics(self) -> bool:
-        """Whether findings are counted by rule."""
+    def overriding(self, options: Options) -> Options | None:
+        """Return what overrides the configurations near files; None where those do not count."""
+        return None if self.isolated or self.config is not None else options
 
-    @property
-    def exit_zero(self) -> bool:
-        """Whether the exit code is 0 even if there are findings."""
 
-    @property
-    def output(self) -> str | None:
-        """The file to write to; None or `-` means stdout."""
-
-    @property
-    def color(self) -> str:
-        """When to colour: `auto`, `always` or `never`."""
-
-    @property
-    def quiet(self) -> bool:
-        """Whether only findings are printed, without a summary."""
+def divided(values: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
+    """Return the options that override a configuration, and the other options of a command."""
+    others = dict(values)
+    return Options(**{name: others.pop(name) for name in Options._fields if name in values}), others
 
 
 def _selectors(
@@ -106,68 +102,55 @@ def selectors(name: str, help: str, group: Group = Group.RULES) -> Callable[...,
     return list_option(name, "CODES", help, _selectors, group, values.codes)
 
 
-def selecting_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say which rules are on."""
-    for decorate in (
-        list_option("per-file-ignores", "GLOB:CODE", "Rules not to run in some files.", _per_file),
-        selectors("extend-select", "Rules to run besides the selected ones."),
-        selectors("ignore", "Rules not to run."),
-        selectors("select", "Rules to run: codes, prefixes, names, ALL."),
-    ):
-        command = decorate(command)
-    return command
+# Which rules are on.
+selecting_options = options(
+    selectors("select", "Rules to run: codes, prefixes, names, ALL."),
+    selectors("ignore", "Rules not to run."),
+    selectors("extend-select", "Rules to run besides the selected ones."),
+    list_option("per-file-ignores", "GLOB:CODE", "Rules not to run in some files.", _per_file),
+)
+# How findings are shown.
+showing_options = options(
+    format_option(
+        *("--output-format", "output_format"),
+        formats=FORMATS,
+        envvar="JAXRESID_OUTPUT_FORMAT",
+        help="The format.  [default: by the suffix of -o, else text]",
+    ),
+    output_option("--output-file"),
+    option("--statistics", is_flag=True, group=Group.OUTPUT, help="Count the findings by rule."),
+    option(
+        "--ignore-noqa",
+        is_flag=True,
+        group=Group.RULES,
+        help="Also report findings that comments silence.",
+    ),
+    option(
+        "--exit-zero",
+        is_flag=True,
+        group=Group.OUTPUT,
+        help="Exit 0 even if there are findings.",
+    ),
+    color_option,
+    option(
+        *("-q", "--quiet"),
+        is_flag=True,
+        group=Group.OUTPUT,
+        help="Print findings only, no summary.",
+    ),
+    option(
+        "--config",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        group=Group.GENERAL,
+        help="The pyproject.toml to use instead of the nearest one.",
+    ),
+    option("--isolated", is_flag=True, group=Group.GENERAL, help="Ignore all configuration files."),
+    traceback_option,
+)
 
 
-def showing_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say how findings are shown."""
-    for decorate in (
-        traceback_option,
-        option(
-            "--isolated", is_flag=True, group=Group.GENERAL, help="Ignore all configuration files."
-        ),
-        option(
-            "--config",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            group=Group.GENERAL,
-            help="The pyproject.toml to use instead of the nearest one.",
-        ),
-        option(
-            "-q",
-            "--quiet",
-            is_flag=True,
-            group=Group.OUTPUT,
-            help="Print findings only, no summary.",
-        ),
-        color_option,
-        option(
-            "--exit-zero",
-            is_flag=True,
-            group=Group.OUTPUT,
-            help="Exit 0 even if there are findings.",
-        ),
-        option(
-            "--ignore-noqa",
-            is_flag=True,
-            group=Group.RULES,
-            help="Also report findings that comments silence.",
-        ),
-        option(
-            "--statistics", is_flag=True, group=Group.OUTPUT, help="Count the findings by rule."
-        ),
-        output_option("--output-file"),
-        format_option(
-            *("--output-format", "output_format"),
-            formats=FORMATS,
-            envvar="JAXRESID_OUTPUT_FORMAT",
-            help="The format.  [default: by the suffix of -o, else text]",
-        ),
-    ):
-        command = decorate(command)
-    return command
-
-
-def check_combination(display: DisplayOptions) -> None:
+def check_combination(display: Display) -> None:
     """Raise UsageError for combinations of options of which one half would be ignored."""
     if display.isolated and display.config is not None:
         raise UsageError(
@@ -175,13 +158,10 @@ def check_combination(display: DisplayOptions) -> None:
         )
 
 
-def with_format(config: Config, display: DisplayOptions) -> Config:
+def with_format(config: Config, display: Display) -> Config:
     """Return the configuration with the format that the suffix of -o stands for, without -f.
 
     Call it while the command's context is the current one.
-
-    Raises:
-      click.UsageError: The suffix is that of a format that findings are not shown in.
     """
     source = click.get_current_context().get_parameter_source("output_format")
     if source is ParameterSource.COMMANDLINE:
@@ -189,7 +169,7 @@ def with_format(config: Config, display: DisplayOptions) -> Config:
     return replace(config, output_format=format_of(display.output, FORMATS, config.output_format))
 
 
-def check_statistics(display: DisplayOptions, config: Config) -> None:
+def check_statistics(display: Display, config: Config) -> None:
     """Raise UsageError for statistics in a format that has none."""
     if display.statistics and config.output_format not in STATISTICS_FORMATS:
         raise UsageError(
@@ -199,7 +179,7 @@ def check_statistics(display: DisplayOptions, config: Config) -> None:
 
 
 def show(
-    display: DisplayOptions,
+    display: Display,
     config: Config,
     results: Sequence[Linted],
     *,
@@ -212,9 +192,6 @@ def show(
     says.
 
     Args:
-      display: How findings are to be shown.
-      config: The configuration of the run.
-      results: The findings by file.
       fixed: How many findings were fixed and are not in `results`.
       to_stderr: Whether stdout is taken by the fixed source.
     """
@@ -248,9 +225,7 @@ def show(
     return int(failed and not display.exit_zero)
 
 
-def _documented(codes: Iterable[str]) -> list[RuleInfo]:
-    """Return the documentation of the rules of some codes."""
-    codes = set(codes)
+def _documented(codes: Collection[str]) -> list[RuleInfo]:
     infos = [rule(e.name).info() for e in INDEX if e.code in codes]
     traced = [e.name for e in TRACED if e.code in codes]
     if traced:

@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxresid.base.errors import InputsError, JaxresidError
@@ -21,149 +21,148 @@ from jaxresid.base.text.units import format_bytes, format_flops
 if TYPE_CHECKING:
     from jaxresid.advice.plan.source.file_edits import FileEdit
     from jaxresid.advice.plan.verification import Check, PlanFigures, WrittenCode
-    from jaxresid.cli.options.inputs import TargetOptions
+    from jaxresid.cli.request import Request
     from jaxresid.results import Plan
 
 # Safe path (-P): a json.py in the working directory is not ours to import.
 _PROGRAM = """
 import json, sys
-given = json.load(sys.stdin)
-sys.path[:] = given["path"]
-sys.argv[:] = given["argv"]
+task = json.load(sys.stdin)
+sys.path[:] = task["path"]
+sys.argv[:] = task["argv"]
 from jaxresid.cli.verify_edit import answer
-answer(given)
+answer(task)
 """
-_FIGURES = ("kept_nbytes", "host_nbytes", "recompute_flops")
+_FIGURES: Mapping[str, Callable[[int], str]] = {
+    "peak_nbytes": format_bytes,
+    "kept_nbytes": format_bytes,
+    "host_nbytes": format_bytes,
+    "recompute_flops": format_flops,
+}
 
 
-def with_second_process(check: Check, options: TargetOptions, microbatches: int = 1) -> Check:
+def with_second_process(check: Check, request: Request, microbatches: int = 1) -> Check:
     """Return a check that asks another process where this one fails or finds other figures."""
 
     def ask(edits: Sequence[FileEdit], promised: PlanFigures) -> WrittenCode:
         from jaxresid.advice.plan.verification import UnverifiedError, WrittenCode
 
-        found = None
+        written = None
         with contextlib.suppress(UnverifiedError):
-            found = check(edits, promised)
-            if found.figures == promised:
-                return found
-        figures = figures_of_edited(edits, options, microbatches, promised.plain_flops)
+            written = check(edits, promised)
+            if written.figures == promised:
+                return written
+        figures = figures_of_edited(edits, request, microbatches, promised.plain_flops)
         if isinstance(figures, str):
             raise UnverifiedError(figures)
-        return found if found and found.figures == figures else WrittenCode(figures)
+        return written if written and written.figures == figures else WrittenCode(figures)
 
     return ask
 
 
-def verify(plan: Plan, edits: Sequence[FileEdit], options: TargetOptions) -> None:
-    """Trace the edited code and compare its figures with those of the plan.
-
-    Raises:
-      InputsError: It cannot be traced, or a figure differs.
-    """
+def verify(plan: Plan, edits: Sequence[FileEdit], request: Request) -> None:
+    """Trace the edited code; raise InputsError where that fails or a figure is not the plan's."""
     count = plan.selection.configuration.microbatches
-    found = figures_of_edited(edits, options, count, plan.plain_flops)
-    if isinstance(found, str):
-        raise InputsError(f"the edited code cannot be traced; nothing was written: {found}")
-    promised = {name: getattr(plan, name) for name in _FIGURES}
-    if plan.estimate_nbytes is not None:  # on a CPU the peak of a trace is no figure of the plan
-        promised = {"peak_nbytes": plan.estimate_nbytes, **promised}
-    wrong = [
-        f"{name.rpartition('_')[0]}: planned {_shown(name, figure)},"
-        f" found {_shown(name, getattr(found, name))}"
-        for name, figure in promised.items()
-        if figure != getattr(found, name)
-    ]
-    if wrong:
-        raise InputsError(
-            "\n  ".join(
-                ["the edited code does not give the planned figures; nothing was written", *wrong]
+    figures = figures_of_edited(edits, request, count, plan.plain_flops)
+    if isinstance(figures, str):
+        raise InputsError(f"the edited code cannot be traced; nothing was written: {figures}")
+    promised = promised_figures(plan, figures)
+    lines = ["the edited code does not give the planned figures; nothing was written"]
+    for name, show in _FIGURES.items():
+        planned, traced = getattr(promised, name), getattr(figures, name)
+        if planned != traced:
+            lines.append(
+                f"{name.rpartition('_')[0]}: planned {show(planned)} ({planned}),"
+                f" found {show(traced)} ({traced})"
             )
-        )
+    if len(lines) > 1:
+        raise InputsError("\n  ".join(lines))
 
 
-def _shown(name: str, figure: int) -> str:
-    text = format_bytes(figure) if name.endswith("nbytes") else format_flops(figure)
-    return f"{text} ({figure})"
+def promised_figures(plan: Plan, traced: PlanFigures) -> PlanFigures:
+    """Return the figures of a plan; the peak of a trace is none of a plan for a CPU."""
+    return dataclasses.replace(
+        traced,
+        peak_nbytes=traced.peak_nbytes if plan.estimate_nbytes is None else plan.estimate_nbytes,
+        kept_nbytes=plan.kept_nbytes,
+        host_nbytes=plan.host_nbytes,
+        recompute_flops=plan.recompute_flops,
+    )
 
 
 def figures_of_edited(
     edits: Sequence[FileEdit],
-    options: TargetOptions,
+    request: Request,
     microbatches: int,
     plain_flops: int,
     layers: Sequence[str] = (),
 ) -> PlanFigures | str:
-    """Return the figures of the target after the edits; text says what went wrong.
+    """Return the figures of the target after the edits, or what went wrong.
 
-    Args:
-      edits: The edits.
-      options: The target and its inputs.
-      microbatches: In how many microbatches the batch goes through.
-      plain_flops: The FLOPs of the code without any checkpoint.
-      layers: The names of the layers of Keras that are made to be computed again.
+    `layers` are the layers of Keras that are made to be computed again.
     """
     from jaxresid.advice.plan.verification import PlanFigures
     from jaxresid.targets.project_folders import without_project
 
-    given = {
+    task = {
         "path": without_project(),
         "argv": sys.argv,
-        "options": dataclasses.asdict(options),
+        "request": dataclasses.asdict(request),
         "microbatches": microbatches,
         "plain_flops": plain_flops,
         "layers": layers,
         "sources": {os.path.realpath(e.path): base64.b64encode(e.new).decode() for e in edits},
     }
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-P", "-c", _PROGRAM],
-        input=json.dumps(given),
+        input=json.dumps(task),
         capture_output=True,
         encoding="utf-8",
         errors="replace",
         check=False,
     )
     try:
-        found = json.loads(done.stdout)
+        result = json.loads(process.stdout)
     except ValueError:
-        said = done.stderr.strip().splitlines()
-        return said[-1] if said else f"Python exited with code {done.returncode}"
-    return str(found["error"]) if "error" in found else PlanFigures(**found)
+        messages = process.stderr.strip().splitlines()
+        return messages[-1] if messages else f"Python exited with code {process.returncode}"
+    return str(result["error"]) if "error" in result else PlanFigures(**result)
 
 
-def answer(request: Mapping[str, Any]) -> None:
+def answer(task: Mapping[str, Any]) -> None:
     """Trace as asked, in the other process, and write the figures to stdout as JSON."""
     # What the user's code prints is no part of the answer, from wherever it prints.
     stdout = os.dup(1)
     os.dup2(2, 1)
     try:
-        found: Mapping[str, Any] = _figures(request)
+        result: Mapping[str, Any] = _figures(task)
     except JaxresidError as e:
-        found = {"error": str(e)}
+        result = {"error": str(e)}
     with open(stdout, "w", encoding="utf-8") as file:
-        json.dump(found, file)
+        json.dump(result, file)
 
 
-def _figures(request: Mapping[str, Any]) -> Mapping[str, int]:
+def _figures(task: Mapping[str, Any]) -> Mapping[str, int]:
     from jaxresid.advice.plan.verification import figures_of
     from jaxresid.cli.options.batches import Sizes
-    from jaxresid.cli.options.inputs import TargetOptions, subject_of
+    from jaxresid.cli.request import Request
+    from jaxresid.cli.resolve import subject_of
     from jaxresid.targets.sources import serve
 
-    serve({path: base64.b64decode(text) for path, text in request["sources"].items()})
-    options: dict[str, Any] = {
+    serve({path: base64.b64decode(text) for path, text in task["sources"].items()})
+    fields: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value  # JSON has no tuples
-        for name, value in request["options"].items()
+        for name, value in task["request"].items()
     }
-    parts = tuple(map(tuple, options["batch"]["parts"]))
-    options["batch"] = Sizes(parts, options["batch"]["name"])
-    with _recomputing(request["layers"]):
-        edited = subject_of(TargetOptions(**options))[0]
-    if request["microbatches"] > 1:
+    parts = tuple(map(tuple, fields["batch"]["parts"]))
+    fields["batch"] = Sizes(parts, fields["batch"]["name"])
+    with _recomputing(task["layers"]):
+        edited = subject_of(Request(**fields))
+    if task["microbatches"] > 1:
         from jaxresid.advice.plan.joint.microbatches import in_microbatches
 
-        edited = in_microbatches(edited, request["microbatches"])
-    return dataclasses.asdict(figures_of(edited, request["plain_flops"]))
+        edited = in_microbatches(edited, task["microbatches"])
+    return dataclasses.asdict(figures_of(edited, task["plain_flops"]))
 
 
 def _recomputing(layers: Sequence[str]) -> contextlib.AbstractContextManager[None]:

@@ -39,11 +39,11 @@ def watch(run: Callable[[], int], files: Callable[[], Iterable[Path]]) -> int:
 
 def _state(files: Callable[[], Iterable[Path]]) -> dict[Path, tuple[int, int]]:
     try:
-        found = tuple(files())
+        paths = tuple(files())
     except JaxresidError:
         return {}
     state = {}
-    for path in found:
+    for path in paths:
         try:
             stat = os.stat(path)
         except OSError:

@@ -28,11 +28,7 @@ from typing import Any
 
 
 class Lent:
-    """A finder of packages that are not installed here.
-
-    Args:
-      folders: the folders that have them, by name.
-    """
+    """A finder of packages that are not installed here."""
 
     def __init__(self, folders: Mapping[str, str]) -> None:
         self._folders = folders
@@ -47,11 +43,11 @@ class Lent:
         return importlib.machinery.PathFinder.find_spec(name, [folder])
 
 
-def main(given: Mapping[str, Any]) -> None:
+def main(request: Mapping[str, Any]) -> None:
     """Run the command line as it is told to, and exit with its code."""
-    if given["attended"]:
+    if request["attended"]:
         threading.Thread(target=end_when_alone, daemon=True).start()
-    package = given["package"]
+    package = request["package"]
     spec = importlib.util.spec_from_file_location(
         "jaxresid",
         os.path.join(package, "__init__.py"),
@@ -62,22 +58,22 @@ def main(given: Mapping[str, Any]) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules["jaxresid"] = module  # this one, whatever the tree holds
     spec.loader.exec_module(module)
-    sys.meta_path.append(Lent(given["lent"]))
-    hidden = given["hidden"]
-    others = [path for path in sys.path if path not in given["first"]]
+    sys.meta_path.append(Lent(request["lent"]))
+    hidden = request["hidden"]
+    others = [path for path in sys.path if path not in request["first"]]
     if hidden is not None:
         others = [path for path in others if is_installed(path) or not is_below(path, hidden)]
     sys.path[:] = others
     from jaxresid.targets.project_folders import add_project_folder
 
-    for folder in reversed(given["first"]):
+    for folder in reversed(request["first"]):
         add_project_folder(folder)
-    sys.argv = ["jaxresid", *given["arguments"]]
+    sys.argv = ["jaxresid", *request["arguments"]]
     try:
         runpy.run_module("jaxresid", run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         if ended.code in (0, None):
-            check_flags(given["flags"])
+            check_flags(request["flags"])
         raise
 
 

@@ -31,8 +31,6 @@ class Revision:
 
     Attributes:
       name: what the user calls it: `main`, `HEAD~1`.
-      commit: its hash.
-      root: the top folder of the repository.
     """
 
     name: str
@@ -71,10 +69,10 @@ def merge_base(one: str, other: str, folder: Path) -> Revision:
       InputsError: one of them is no revision, or they have nothing in common.
     """
     ours, theirs = revision(one, folder), revision(other, folder)
-    done = _git(folder, "merge-base", ours.commit, theirs.commit)
-    if done.returncode:
+    process = _git(folder, "merge-base", ours.commit, theirs.commit)
+    if process.returncode:
         raise InputsError(f"{one} and {other} have no commit in common{_hint(one, folder)}")
-    return Revision(f"{one}...{other}", done.stdout.strip(), ours.root)
+    return Revision(f"{one}...{other}", process.stdout.strip(), ours.root)
 
 
 def repository_of(folder: Path) -> Path | None:
@@ -83,24 +81,21 @@ def repository_of(folder: Path) -> Path | None:
     Raises:
       JaxresidError: git is not installed, or refuses the repository.
     """
-    done = _git(folder, "rev-parse", "--show-toplevel")
-    if done.returncode == 0:
-        return Path(done.stdout.rstrip("\n"))
-    if "not a git repository" in done.stderr:
+    process = _git(folder, "rev-parse", "--show-toplevel")
+    if process.returncode == 0:
+        return Path(process.stdout.rstrip("\n"))
+    if "not a git repository" in process.stderr:
         return None
-    raise JaxresidError(f"git refuses {folder}: {_first_line(done.stderr)}")
+    raise JaxresidError(f"git refuses {folder}: {_first_line(process.stderr)}")
 
 
 def check_submodules(folder: Path) -> None:
-    """Check that no submodule of a working tree has changes that no commit of it holds.
+    """Raise InputsError where a submodule of a working tree has changes that no commit holds.
 
     A difference from a revision would be theirs without a name.
-
-    Raises:
-      InputsError: one has; the message names it.
     """
-    done = _git(folder, "status", "--porcelain=v2", "--ignore-submodules=none")
-    for line in done.stdout.splitlines():
+    process = _git(folder, "status", "--porcelain=v2", "--ignore-submodules=none")
+    for line in process.stdout.splitlines():
         # `1 .M S.M. ...`: a submodule (S) with modified (M) or untracked (U) content.
         kind, *fields = line.split(" ")
         if kind in ("1", "2") and fields[1].startswith("S") and set(fields[1][2:]) & {"M", "U"}:
@@ -112,51 +107,49 @@ def check_submodules(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def checked_out(found: Revision) -> Iterator[Path]:
+def checked_out(at: Revision) -> Iterator[Path]:
     """Check a revision out, and yield the top folder of its files; they are gone afterwards.
 
     Submodules are there where they are in the working tree. No hook runs.
-
-    Raises:
-      JaxresidError: git cannot check it out.
     """
     parent = Path(os.path.realpath(tempfile.mkdtemp(prefix="jaxresid-")))
-    tree = parent / found.root.name
+    tree = parent / at.root.name
     with _interrupted_by_termination():
         try:
-            _worktree(found.root, tree, found.commit, found.name)
-            _add_submodules(found, tree)
+            _worktree(at.root, tree, at.commit, at.name)
+            _add_submodules(at, tree)
             yield tree
         finally:
             with blocking_interrupts():
-                _remove(found, tree)
+                _remove(at, tree)
                 shutil.rmtree(parent, ignore_errors=True)
 
 
 def _worktree(repository: Path, tree: Path, commit: str, name: str) -> None:
-    done = _git(repository, "worktree", "add", "--quiet", "--detach", "--force", str(tree), commit)
-    if done.returncode:
-        raise JaxresidError(f"git cannot check out {name}: {_first_line(done.stderr)}")
+    process = _git(
+        repository, "worktree", "add", "--quiet", "--detach", "--force", str(tree), commit
+    )
+    if process.returncode:
+        raise JaxresidError(f"git cannot check out {name}: {_first_line(process.stderr)}")
 
 
-def _add_submodules(found: Revision, tree: Path) -> None:
-    for path, commit in _submodules(found.root, found.commit):
-        here = found.root / path
+def _add_submodules(at: Revision, tree: Path) -> None:
+    for path, commit in _submodules(at.root, at.commit):
+        here = at.root / path
         if not (here / ".git").exists():  # it is not there in the working tree either
             continue
         if _git(here, "cat-file", "-e", f"{commit}^{{commit}}").returncode:
             raise InputsError(
-                f"the submodule {path} does not have the commit {commit[:12]} of {found.name}: run"
+                f"the submodule {path} does not have the commit {commit[:12]} of {at.name}: run"
                 f" git -C {path} fetch"
             )
-        inner = Revision(found.name, commit, here)
+        inner = Revision(at.name, commit, here)
         (tree / path).rmdir()
-        _worktree(here, tree / path, commit, f"the submodule {path} of {found.name}")
+        _worktree(here, tree / path, commit, f"the submodule {path} of {at.name}")
         _add_submodules(inner, tree / path)
 
 
 def _submodules(repository: Path, commit: str) -> list[tuple[str, str]]:
-    """Return the submodules of a commit: their paths and the commits that it has of them."""
     listed = _git(repository, "ls-tree", "-r", "-z", commit).stdout
     entries = [entry.partition("\t") for entry in listed.split("\0") if entry]
     return [
@@ -164,15 +157,15 @@ def _submodules(repository: Path, commit: str) -> list[tuple[str, str]]:
     ]
 
 
-def _remove(found: Revision, tree: Path) -> None:
+def _remove(at: Revision, tree: Path) -> None:
     """Remove a checkout, and what repositories know of it; a part of it may not be there."""
-    for path, commit in _submodules(found.root, found.commit):
-        here = found.root / path
+    for path, commit in _submodules(at.root, at.commit):
+        here = at.root / path
         if (here / ".git").exists() and (tree / path).exists():
-            _remove(Revision(found.name, commit, here), tree / path)
-    _git(found.root, "worktree", "remove", "--force", "--force", str(tree))
+            _remove(Revision(at.name, commit, here), tree / path)
+    _git(at.root, "worktree", "remove", "--force", "--force", str(tree))
     shutil.rmtree(tree, ignore_errors=True)
-    _git(found.root, "worktree", "prune")
+    _git(at.root, "worktree", "prune")
 
 
 @contextlib.contextmanager
@@ -204,8 +197,8 @@ def _hint(name: str, folder: Path) -> str:
 
 def _commit(name: str, folder: Path) -> str | None:
     quietly = ("--verify", "--quiet", "--end-of-options")
-    done = _git(folder, "rev-parse", *quietly, f"{name}^{{commit}}")
-    return None if done.returncode else done.stdout.strip()
+    process = _git(folder, "rev-parse", *quietly, f"{name}^{{commit}}")
+    return None if process.returncode else process.stdout.strip()
 
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -213,9 +206,6 @@ def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
     A folder of the tree that looks like a bare repository is none: its configuration is not the
     user's, and could name programs to run.
-
-    Raises:
-      JaxresidError: git is not installed.
     """
     environment = {name: value for name, value in os.environ.items() if name not in _OF_HOOKS}
     settings = (f"core.hooksPath={os.devnull}", "safe.bareRepository=explicit")

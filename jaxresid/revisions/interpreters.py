@@ -21,28 +21,24 @@ _ASK = "import sys; print('%d %d' % sys.version_info[:2])"
 def interpreter(text: str, named: str = "--python") -> str:
     """Return the path of an interpreter: of a file, of an environment's folder or of a command.
 
-    Args:
-      text: what the user wrote.
-      named: what the user wrote it for.
-
     Raises:
       InputsError: it is none, or one that is too old.
     """
-    found = _path(text)
-    if found is None:
+    path = _path(text)
+    if path is None:
         raise InputsError(
             f"{named} {text}: no such interpreter; write the path of one, .venv/bin/python"
         )
     try:
-        done = subprocess.run(
-            [found, "-I", "-c", _ASK],
+        process = subprocess.run(
+            [path, "-I", "-c", _ASK],
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,
             stdin=subprocess.DEVNULL,
             check=True,
         )
-        version = tuple(map(int, done.stdout.split()))
+        version = tuple(map(int, process.stdout.split()))
     except (OSError, subprocess.SubprocessError, ValueError) as e:
         raise InputsError(f"{named} {text} does not run as Python") from e
     if version < _LEAST:
@@ -50,17 +46,17 @@ def interpreter(text: str, named: str = "--python") -> str:
         raise InputsError(
             f"{named} {text} is Python {'.'.join(map(str, version))}; jaxresid needs {least}"
         )
-    return found
+    return path
 
 
 def lent_packages() -> Mapping[str, str]:
     """Return the folders of packages that another interpreter may lack, by name."""
-    found: dict[str, str] = {}
+    folders: dict[str, str] = {}
     for name in _LENT:
         spec = importlib.util.find_spec(name)
         for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-            found.setdefault(name, os.path.dirname(folder))
-    return found
+            folders.setdefault(name, os.path.dirname(folder))
+    return folders
 
 
 def _path(text: str) -> str | None:

@@ -7,36 +7,22 @@ whole configuration; nothing is merged from files further up.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, get_args
+from typing import TYPE_CHECKING, NamedTuple
 
-from jaxresid.base import regular_files
-from jaxresid.base.option_types import OutputFormat
 from jaxresid.base.text.nearest import did_you_mean
 from jaxresid.base.text.short_repr import Shown
-from jaxresid.base.text.wide_encodings import wide_encoding
-from jaxresid.settings.globs import Glob, excluder, regex_of
-from jaxresid.settings.named_target import NamedTarget, named_targets
+from jaxresid.settings.globs import Glob, excluder
+from jaxresid.settings.keys import OUTPUT_FORMATS, check_glob, no_format, value_of
+from jaxresid.settings.named_target import NamedTarget
+from jaxresid.settings.pyproject import find, toml_tables
 from jaxresid.settings.requirements.versions import Version
-from jaxresid.settings.toml_values import (
-    ConfigError,
-    ConfigFileError,
-    flag,
-    kind_of,
-    line_of,
-    string,
-    string_list,
-    table_in,
-)
+from jaxresid.settings.toml_values import ConfigError, ConfigFileError, line_of, table_in
 
 if TYPE_CHECKING:
     from jaxresid.settings.requirements.in_use import Directory, JaxInUse
-
-OUTPUT_FORMATS: tuple[str, ...] = get_args(OutputFormat)
 
 # ruff's list, and what holds other people's code or no code.
 DEFAULT_EXCLUDE = (
@@ -101,9 +87,6 @@ class Options(NamedTuple):
     targets: tuple[NamedTarget, ...] | None = None
 
 
-KNOWN_KEYS = tuple(name.replace("_", "-") for name in Options._fields)
-
-
 class Selection(NamedTuple):
     """The selectors of one source of settings; later sources override earlier ones, as in ruff."""
 
@@ -163,15 +146,7 @@ class Config(Shown):
     text: str = field(default="", repr=False, compare=False)
 
     def enabled(self, code: str, name: str, default_on: bool) -> bool:
-        """Return whether a rule is on.
-
-        The longest selector that names the rule wins; `ignore` wins ties.
-
-        Args:
-          code: the rule's code.
-          name: the rule's name.
-          default_on: whether the rule is on where no selector names it.
-        """
+        """Return whether a rule is on: the longest selector of it wins, `ignore` wins ties."""
         layers = ((s.select, s.extend_select, s.ignore) for s in self.selections)
         return _resolve(default_on, layers, code, name)
 
@@ -181,10 +156,7 @@ class Config(Shown):
         return _resolve(True, layers, code, name)
 
     def ignored_in(self, path: str | os.PathLike[str]) -> tuple[str, ...]:
-        """Return the selectors that `per-file-ignores` ignores in a file.
-
-        Compare them with a rule by `matches`.
-        """
+        """Return the selectors that `per-file-ignores` ignores in a file; see `matches`."""
         if not self.per_file_ignores:
             return ()
         absolute = os.path.abspath(path)
@@ -196,24 +168,21 @@ class Config(Shown):
         )
 
     def excluder(self) -> Callable[[str, str], bool]:
-        """Return a function that tells whether `exclude` names a path itself.
-
-        The function takes an absolute path and its last component.
-        """
+        """Return a function of an absolute path and its name: whether `exclude` names it."""
         return excluder(self.exclude)
 
-    def validate(self, known: Mapping[str, str]) -> None:
-        """Check that every selector stands for a rule.
-
-        Args:
-          known: code -> name of all rules.
-
-        Raises:
-          ConfigError: A selector stands for no rule.
-        """
-        for origin, key, selector in self._selectors():
-            if not any(matches(selector, code, name) for code, name in known.items()):
-                self._refuse_selector(origin, key, selector, known)
+    def validate(self, rules: Mapping[str, str]) -> None:
+        """Raise ConfigError where a selector stands for none of the rules, code -> name."""
+        for from_file, key, selector in self._selectors():
+            if any(matches(selector, code, name) for code, name in rules.items()):
+                continue
+            words = ["ALL", *rules, *rules.values(), *{code[:4] for code in rules}]
+            guess = did_you_mean(selector, words) or "; `jaxresid rules` lists them"
+            if self.file is not None and from_file:
+                line = line_of(self.text, key, within=selector)
+                reason = f"unknown rule `{selector}` in `{key}`{guess}"
+                raise ConfigFileError(self.file, reason, line)
+            raise ConfigError(f"unknown rule `{selector}` in `--{key}`{guess}")
 
     def _selectors(self) -> Iterator[tuple[bool, str, str]]:
         """Yield (whether the file has it, key, selector) for every selector."""
@@ -226,32 +195,14 @@ class Config(Shown):
             for selector in entry.selectors:
                 yield entry.is_of_file, "per-file-ignores", selector
 
-    def _refuse_selector(
-        self, from_file: bool, key: str, selector: str, known: Mapping[str, str]
-    ) -> NoReturn:
-        words = ["ALL", *known, *known.values(), *{code[:4] for code in known}]
-        guess = did_you_mean(selector, words) or "; `jaxresid rules` lists them"
-        if self.file is not None and from_file:
-            line = line_of(self.text, key, within=selector)
-            reason = f"unknown rule `{selector}` in `{key}`{guess}"
-            raise ConfigFileError(self.file, reason, line)
-        raise ConfigError(f"unknown rule `{selector}` in `--{key}`{guess}")
-
-
-# Selectors.
-
 
 def matches(selector: str, code: str, name: str) -> bool:
-    """Return whether a selector stands for a rule.
-
-    It does if it is `ALL`, the rule's code, a prefix of the code (`JXR`, `JXR1`) or the rule's
-    name.
-    """
+    """Return whether a selector is `ALL`, a rule's code, a prefix of it (`JXR1`) or its name."""
     return _specificity(selector, code, name) >= 0
 
 
 def _specificity(selector: str, code: str, name: str) -> int:
-    """Return how specific a selector is, -1 if it does not stand for the rule."""
+    """Return how much of a rule's code a selector names; -1 where it names another."""
     if selector == "ALL":
         return 0
     if selector == name:
@@ -285,58 +236,6 @@ def _strongest(selectors: Sequence[str], code: str, name: str) -> int:
     return max((_specificity(selector, code, name) for selector in selectors), default=-1)
 
 
-def split_selectors(values: Iterable[str]) -> tuple[str, ...]:
-    """Return comma-separated selectors as a flat tuple.
-
-    For example, `["JXR1,JXR2", "ALL"]`, as options give them, becomes `("JXR1", "JXR2", "ALL")`.
-    """
-    parts = (part.strip() for value in values for part in value.split(","))
-    return tuple(part for part in parts if part)
-
-
-def parse_per_file_ignores(values: Iterable[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Parse `tests/*:JXR101,tests/*:JXR102`, as `--per-file-ignores` takes it.
-
-    Returns:
-      (glob, selectors) pairs.
-
-    Raises:
-      ConfigError: A part is not GLOB:SELECTOR.
-    """
-    pairs = []
-    for part in split_selectors(values):
-        pattern, colon, selector = part.rpartition(":")
-        if not colon or not pattern.strip() or not selector.strip():
-            raise ConfigError(
-                f"`--per-file-ignores`: {part!r} is not GLOB:CODE, such as 'tests/*:JXR101'"
-            )
-        pairs.append((pattern.strip(), (selector.strip(),)))
-    return tuple(pairs)
-
-
-def parse_target_jax(text: str) -> Version:
-    """Parse a version of JAX, `0.10` or `0.10.2`, into its major and minor number, (0, 10).
-
-    Raises:
-      ConfigError: The text is not a version; the message says what to write.
-    """
-    match = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)?", text.strip())
-    if match is None:
-        raise ConfigError(f'target-jax: {text!r} is not a version of JAX such as "0.10"')
-    return int(match[1]), int(match[2])
-
-
-def _check_glob(pattern: str, key: str) -> str:
-    try:
-        re.compile(regex_of(pattern))
-    except (ValueError, re.error) as error:
-        raise ConfigError(f"{key}: {pattern!r} is not a glob: {error}") from None
-    return pattern
-
-
-# The file.
-
-
 def load(
     start: Path,
     options: Options,
@@ -350,9 +249,7 @@ def load(
 
     Args:
       start: a file or directory; the configuration file is searched there and upwards.
-      options: what the command line sets.
       config_file: read this file and search for none; its globs are relative to `cwd`.
-      isolated: read no file at all.
       cwd: what `options` are relative to; the working directory if None.
       known: what was read of directories about jax before, for runs that load many configurations.
 
@@ -362,8 +259,7 @@ def load(
     cwd = Path(os.path.abspath(cwd or "."))
     if isolated:
         return combine(Options(), options, root=cwd, cwd=cwd)
-    found = find(start, config_file)
-    file, text = found.file, found.text
+    file, text = find(start, config_file)
     table = parse(text, file) if file else Options()
     in_use = None
     if not (options.target_jax or table.target_jax):
@@ -388,7 +284,7 @@ def _named_in(config_file: Path | None, text: str) -> JaxInUse | None:
     from jaxresid.settings.requirements.in_use import JaxInUse, jax_requirements
     from jaxresid.settings.requirements.versions import newest_admitted
 
-    requirements = jax_requirements(_toml(text, config_file))
+    requirements = jax_requirements(toml_tables(text, config_file))
     version = newest_admitted(requirements)
     return JaxInUse(version, config_file if version else None) if requirements else None
 
@@ -405,14 +301,7 @@ def combine(
 ) -> Config:
     """Combine the options of a file and of the command line, which win, into one configuration.
 
-    Args:
-      table: the options of the file.
-      options: the options of the command line.
-      root: the directory that the file's globs and paths are relative to.
-      cwd: the directory that the command line's globs and paths are relative to.
-      file: the configuration file, None if there is none.
-      text: the text of `file`.
-      in_use: the version to target where neither `table` nor `options` sets one.
+    The file's globs are relative to `root`, those of the command line to `cwd`.
 
     Raises:
       ConfigError: A glob or the output format is not valid.
@@ -428,29 +317,27 @@ def combine(
         ignores = _per_file_ignores(options.per_file_ignores, cwd, "--per-file-ignores")
     else:
         written = _per_file_ignores(table.per_file_ignores or (), root, "per-file-ignores")
-        ignores = tuple(each._replace(is_of_file=True) for each in written)
-    output_format = options.output_format or table.output_format or "text"
+        ignores = tuple(entry._replace(is_of_file=True) for entry in written)
+    overriding = {key: value for key, value in options._asdict().items() if value is not None}
+    values = table._replace(**overriding)
+    output_format = values.output_format or "text"
     if output_format not in OUTPUT_FORMATS:
-        raise ConfigError(_no_format(output_format))
+        raise ConfigError(no_format(output_format))
     return Config(
         root=root,
         file=file,
         selections=(*((_selection(table),) if file else ()), _selection(options)),
         per_file_ignores=ignores,
         exclude=exclude + more,
-        force_exclude=_first(options.force_exclude, table.force_exclude, False),
-        respect_gitignore=_first(options.respect_gitignore, table.respect_gitignore, True),
-        target_jax=options.target_jax or table.target_jax or (in_use.version if in_use else None),
+        force_exclude=bool(values.force_exclude),
+        respect_gitignore=values.respect_gitignore is not False,
+        target_jax=values.target_jax or (in_use.version if in_use else None),
         target_jax_file=in_use.file if in_use else None,
         output_format=output_format,
-        unsafe_fixes=_first(options.unsafe_fixes, table.unsafe_fixes, False),
-        fix=_first(options.fix, table.fix, False),
+        unsafe_fixes=bool(values.unsafe_fixes),
+        fix=bool(values.fix),
         text=text,
     )
-
-
-def _first(*values: bool | None) -> bool:
-    return next(value for value in values if value is not None)
 
 
 def _selection(options: Options) -> Selection:
@@ -466,7 +353,7 @@ def _selection(options: Options) -> Selection:
 def _globs(patterns: tuple[str, ...] | None, base: Path, key: str) -> tuple[Glob, ...] | None:
     if patterns is None:
         return None
-    return tuple(Glob(_check_glob(pattern, key), str(base)) for pattern in patterns)
+    return tuple(Glob(check_glob(pattern, key), str(base)) for pattern in patterns)
 
 
 def _per_file_ignores(
@@ -474,7 +361,7 @@ def _per_file_ignores(
 ) -> tuple[PerFileIgnore, ...]:
     return tuple(
         PerFileIgnore(
-            Glob(_check_glob(pattern.removeprefix("!"), key), str(base)),
+            Glob(check_glob(pattern.removeprefix("!"), key), str(base)),
             pattern.startswith("!"),
             selectors,
         )
@@ -482,154 +369,19 @@ def _per_file_ignores(
     )
 
 
-class FoundConfig(NamedTuple):
-    """The configuration file with its text."""
-
-    file: Path | None = None
-    text: str = ""
-
-
-def find(start: Path, config_file: Path | None = None) -> FoundConfig:
-    """Return the configuration file.
-
-    Args:
-      start: a file or directory; files are searched there and upwards.
-      config_file: the configuration file; without it, the nearest one that has the table.
-
-    Raises:
-      ConfigError: A file cannot be read or is not TOML.
-    """
-    if config_file is not None:
-        text = _read(config_file)
-        _toml(text, config_file)
-        return FoundConfig(config_file, text)
-    start = Path(os.path.abspath(start))
-    for directory in (start, *start.parents):
-        path = directory / "pyproject.toml"
-        try:
-            data = regular_files.read_limited(path)
-        except regular_files.UnusableFileError as error:
-            raise _unreadable(path, error) from None
-        except OSError:
-            continue
-        if b"jax" not in data.replace(b"\0", b""):  # neither the table nor a requirement
-            continue
-        content = _decode(data, path)
-        if "jaxresid" in table_in(_toml(content, path), "tool"):
-            return FoundConfig(path, content)
-    return FoundConfig()
-
-
-def _read(path: Path) -> str:
-    try:
-        return _decode(regular_files.read_limited(path), path)
-    except OSError as error:
-        raise _unreadable(path, error) from None
-
-
-def _unreadable(path: Path, error: OSError) -> ConfigFileError:
-    return ConfigFileError(path, f"cannot be read: {error.strerror or error}")
-
-
-def _decode(data: bytes, path: Path) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        instead = wide_encoding(data)
-        reason = f"it is {instead}; save it as UTF-8" if instead else "it is not UTF-8"
-        raise ConfigFileError(path, f"not valid TOML: {reason}") from None
-
-
-def _toml(text: str, file: Path) -> dict[str, object]:
-    import tomllib
-
-    try:
-        return _loaded(text)
-    except tomllib.TOMLDecodeError as error:
-        reason = str(error)
-        place = re.search(r" \(at line (\d+), column (\d+)\)$", reason)
-        line, column = (int(place[1]), int(place[2])) if place else (None, None)
-        reason = reason[: place.start()] if place else reason
-        if reason.endswith(" (at end of document)"):
-            line = text.rstrip().count("\n") + 1
-        raise ConfigFileError(file, f"not valid TOML: {reason}", line, column) from None
-    except RecursionError:
-        raise ConfigFileError(file, "not valid TOML: nested too deeply") from None
-
-
-@lru_cache(maxsize=8)
-def _loaded(text: str) -> dict[str, object]:
-    """Return the tables of a file, which every directory below it asks for; nobody changes them."""
-    import tomllib
-
-    return tomllib.loads(text)
-
-
-_STRINGS = ("select", "ignore", "extend-select", "extend-ignore", "fixable", "unfixable")
-_GLOBS = ("exclude", "extend-exclude")
-_FLAGS = ("force-exclude", "respect-gitignore", "unsafe-fixes", "fix")
-
-
 def parse(text: str, file: Path = Path("pyproject.toml")) -> Options:
     """Return the options that `[tool.jaxresid]` sets in the text of a pyproject.toml.
-
-    Args:
-      text: the text of the file.
-      file: the file's path, for messages.
 
     Raises:
       ConfigError: The text is not understood; the message names `file`, the line and what to write.
     """
-    table = table_in(_toml(text, file), "tool").get("jaxresid", {})
+    table = table_in(toml_tables(text, file), "tool").get("jaxresid", {})
     if not isinstance(table, dict):
         raise ConfigFileError(file, "tool.jaxresid is not a table; write [tool.jaxresid]")
     values: dict[str, object] = {}
     for key, value in table.items():
         try:
-            values[key.replace("-", "_")] = _value(key, value)
+            values[key.replace("-", "_")] = value_of(key, value)
         except ConfigError as error:
             raise ConfigFileError(file, str(error), line_of(text, key, *error.keys)) from None
     return Options(**values)  # type: ignore[arg-type]
-
-
-def _value(key: str, value: object) -> object:
-    if key in _FLAGS:
-        return flag(key, value)
-    if key in _STRINGS or key in _GLOBS:
-        strings = string_list(key, value, '["JXR1"]' if key in _STRINGS else '["vendored"]')
-        return tuple(_check_glob(s, f"`{key}`") for s in strings) if key in _GLOBS else strings
-    if key == "per-file-ignores":
-        return _file_table(value)
-    if key == "target-jax":
-        if not isinstance(value, str):
-            raise ConfigError(f'`target-jax` is {kind_of(value)}; write target-jax = "0.10"')
-        return parse_target_jax(value)
-    if key == "output-format":
-        if not isinstance(value, str) or value not in OUTPUT_FORMATS:
-            raise ConfigError(_no_format(value))
-        return value
-    if key == "on":
-        return string(key, value, '"gpu:h100"')
-    if key == "targets":
-        return named_targets(value)
-    guess = did_you_mean(key.replace("_", "-"), KNOWN_KEYS)
-    known = ", ".join(KNOWN_KEYS)
-    raise ConfigError(f"unknown key `{key}` in [tool.jaxresid]{guess}\n  known keys: {known}")
-
-
-def _file_table(value: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    example = '{ "tests/*" = ["JXR101"] }'
-    if not isinstance(value, dict):
-        raise ConfigError(
-            f"`per-file-ignores` is {kind_of(value)}; write a table, per-file-ignores = {example}"
-        )
-    pairs = []
-    for pattern, selectors in value.items():
-        _check_glob(pattern.removeprefix("!"), "`per-file-ignores`")
-        pairs.append((pattern, string_list(f'"{pattern}"', selectors, '["JXR101"]')))
-    return tuple(pairs)
-
-
-def _no_format(value: object) -> str:
-    guess = did_you_mean(str(value), OUTPUT_FORMATS)
-    return f"output-format: {value!r} is not one of {', '.join(OUTPUT_FORMATS)}{guess}"

@@ -34,10 +34,7 @@ def _matcher(glob: Glob) -> Callable[[str], bool]:
 
 @lru_cache(maxsize=64)
 def excluder(globs: tuple[Glob, ...]) -> Callable[[str, str], bool]:
-    """Return a function that tells whether one of the globs matches a path.
-
-    The function takes an absolute path and its last component.
-    """
+    """Return a function of an absolute path and its name: whether one of the globs matches."""
     plain = frozenset(g.pattern for g in globs if re.fullmatch(r"[\w.-]+", g.pattern))
     names = [g for g in globs if "/" not in g.pattern and g.pattern not in plain]
     paths = [g for g in globs if g.pattern not in plain]

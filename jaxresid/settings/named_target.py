@@ -27,11 +27,7 @@ class NamedTarget(NamedTuple):
 
 
 def named_targets(value: object) -> tuple[NamedTarget, ...]:
-    """Return the targets of the table `targets`, in the order of the file.
-
-    Raises:
-      ConfigError: The table, or one in it, is not understood.
-    """
+    """Return the targets of the table `targets`, in the order of the file."""
     if not isinstance(value, dict):
         raise ConfigError(
             f"`targets` is {kind_of(value)}; write a table for each, [tool.jaxresid.targets.NAME]"
@@ -55,13 +51,13 @@ def _named_target(name: str, table: object) -> NamedTarget:
     for key, value in table.items():
         if key not in _KEYS:
             guess = did_you_mean(key.replace("_", "-"), _KEYS)
-            known = ", ".join(_KEYS)
+            keys = ", ".join(_KEYS)
             raise ConfigError(
-                f"unknown key `{key}` in {header}{guess}\n  known keys: {known}", name, key
+                f"unknown key `{key}` in {header}{guess}\n  known keys: {keys}", name, key
             )
-        option, read = _KEYS[key]
+        option, reader = _KEYS[key]
         try:
-            options[option] = read(key, value)
+            options[option] = reader(key, value)
         except ConfigError as error:
             raise ConfigError(str(error), name, key) from None
     return NamedTarget(name, str(options.pop("target")), options)
@@ -82,10 +78,10 @@ def _text(example: str) -> Callable[[str, object], str]:
     return lambda key, value: string(key, value, example)
 
 
-def _word(known: tuple[str, ...]) -> Callable[[str, object], str]:
+def _word(words: tuple[str, ...]) -> Callable[[str, object], str]:
     def read(key: str, value: object) -> str:
-        if value not in known:
-            quoted = " or ".join(f'"{word}"' for word in known)
+        if value not in words:
+            quoted = " or ".join(f'"{word}"' for word in words)
             raise ConfigError(f"`{key}` is {kind_of(value)}; write {key} = {quoted}")
         return str(value)
 
@@ -103,10 +99,6 @@ def _named_specs(key: str, value: object) -> tuple[str, ...]:
         )
     specs = {name: string(f"{key}.{name}", spec, '"bool[64]"') for name, spec in value.items()}
     return tuple(f"{name}={spec}" for name, spec in specs.items())
-
-
-def _positions(key: str, value: object) -> str:
-    return _numbers(key, value, "0 or [0, 2]")
 
 
 def _sizes(key: str, value: object) -> str:
@@ -137,22 +129,19 @@ def _numbers(key: str, value: object, example: str, least: int | None = None) ->
     return ",".join(map(str, numbers))
 
 
-def _growth(key: str, value: object) -> str:
-    text = string(key, value, '"2%"')
-    try:
-        parse_growth(text)
-    except ValueError as error:
-        raise ConfigError(f"`{key}`: {error}") from None
-    return text
+def _parsed_by(parse: Callable[[str], object], example: str) -> Callable[[str, object], str]:
+    def read(key: str, value: object) -> str:
+        text = string(key, value, example)
+        try:
+            parse(text)
+        except ValueError as error:
+            raise ConfigError(f"`{key}`: {error}") from None
+        return text
+
+    return read
 
 
-def _limit(key: str, value: object) -> str:
-    text = string(key, value, '"12GiB"')
-    try:
-        parse_budget(text)
-    except ValueError as error:
-        raise ConfigError(f"`{key}`: {error}") from None
-    return text
+_limit = _parsed_by(parse_budget, '"12GiB"')
 
 
 def _budget(key: str, value: object) -> str:
@@ -169,7 +158,7 @@ _KEYS: Mapping[str, tuple[str, Callable[[str, object], str | bool | tuple[str, .
     "args": ("--arg", _specs),
     "kwargs": ("--kwarg", _named_specs),
     "build": ("--build", flag),
-    "argnums": ("--argnums", _positions),
+    "argnums": ("--argnums", lambda key, value: _numbers(key, value, "0 or [0, 2]")),
     "has-aux": ("--has-aux", flag),
     "mode": ("--mode", _word(get_args(Mode))),
     "mesh": ("--mesh", _text('"data=4,model=2"')),
@@ -184,5 +173,5 @@ _KEYS: Mapping[str, tuple[str, Callable[[str, object], str | bool | tuple[str, .
     "budget": ("--budget", _budget),
     "max-peak": ("--max-peak", _limit),
     "max-kept": ("--max-kept", _limit),
-    "max-growth": ("--max-growth", _growth),
+    "max-growth": ("--max-growth", _parsed_by(parse_growth, '"2%"')),
 }

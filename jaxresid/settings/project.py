@@ -5,21 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxresid.settings.config import find, parse
+from jaxresid.settings.config import parse
 from jaxresid.settings.named_target import NamedTarget
+from jaxresid.settings.pyproject import find
 from jaxresid.settings.toml_values import location
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """The part of a configuration that concerns the commands that trace.
-
-    Attributes:
-      file: the configuration file; None if there is none.
-      on: the place of `on`; None where there is none.
-      targets: the named targets, in the order of the file.
-      text: the text of `file`.
-    """
+    """The part of a configuration that concerns the commands that trace."""
 
     file: Path | None = None
     on: str | None = None
@@ -34,18 +28,13 @@ class Project:
 def project(start: Path, *, config_file: Path | None = None, isolated: bool = False) -> Project:
     """Return what the configuration for what is at or under a directory says about tracing.
 
-    Args:
-      start: the directory; the file is searched there and upwards, as for the linter.
-      config_file: read this file and search for none.
-      isolated: read no file at all.
-
     Raises:
       ConfigError: A file cannot be read or understood.
     """
     if isolated:
         return Project()
-    found = find(start, config_file)
-    if found.file is None:
+    file, text = find(start, config_file)
+    if file is None:
         return Project()
-    options = parse(found.text, found.file)
-    return Project(found.file, options.on, options.targets or (), found.text)
+    options = parse(text, file)
+    return Project(file, options.on, options.targets or (), text)

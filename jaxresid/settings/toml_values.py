@@ -31,11 +31,7 @@ class ConfigError(JaxresidError):
 class ConfigFileError(ConfigError):
     """The error of a configuration file, or of another file that is read with it.
 
-    Attributes:
-      file: the file.
-      reason: what is wrong there.
-      line: the line, from 1; None for the whole file.
-      column: the column, from 1; None for the whole line.
+    Lines and columns are from 1; without them it is one of the whole file, or line.
     """
 
     def __init__(
@@ -59,43 +55,21 @@ def table_in(document: Mapping[str, object], *keys: str) -> Mapping[str, object]
 
 
 def flag(key: str, value: object) -> bool:
-    """Return the value of a key if it is true or false.
-
-    Raises:
-      ConfigError: It is neither.
-    """
+    """Return the value of a key, which has to be true or false."""
     if not isinstance(value, bool):
         raise ConfigError(f"`{key}` is {kind_of(value)}; write {key} = true or {key} = false")
     return value
 
 
 def string(key: str, value: object, example: str) -> str:
-    """Return the value of a key if it is a string that is not empty.
-
-    Args:
-      key: the key.
-      value: its value.
-      example: a value as TOML, for the message.
-
-    Raises:
-      ConfigError: It is something else.
-    """
+    """Return the value of a key, which has to be a string; `example` is one as TOML."""
     if not isinstance(value, str) or not value:
         raise ConfigError(f"`{key}` is {kind_of(value)}; write {key} = {example}")
     return value
 
 
 def string_list(key: str, value: object, example: str) -> tuple[str, ...]:
-    """Return the value of a key if it is a list of strings that are not empty.
-
-    Args:
-      key: the key.
-      value: its value.
-      example: a value as TOML, for the message.
-
-    Raises:
-      ConfigError: It is something else.
-    """
+    """Return the value of a key, which has to be a list of strings that are not empty."""
     if not isinstance(value, list):
         example = f'["{value}"]' if isinstance(value, str) else example
         raise ConfigError(f"`{key}` is {kind_of(value)}; write a list, {key} = {example}")
@@ -119,13 +93,7 @@ def kind_of(value: object) -> str:
 
 
 def location(file: Path, text: str, *keys: str) -> str:
-    """Return where a key of [tool.jaxresid] stands, `pyproject.toml:3`.
-
-    Args:
-      file: the file.
-      text: the text of the file.
-      keys: the keys that lead to it.
-    """
+    """Return where a key of [tool.jaxresid] stands, `pyproject.toml:3`."""
     line = line_of(text, *keys)
     return f"{display_path(file)}:{line}" if line else display_path(file)
 
@@ -133,14 +101,11 @@ def location(file: Path, text: str, *keys: str) -> str:
 def line_of(text: str, *keys: str, within: str = "") -> int | None:
     """Return the line of a key of [tool.jaxresid], or of the innermost one that leads to it.
 
-    Args:
-      text: the text of the file.
-      keys: the keys that lead to it.
-      within: a string in its value that is meant.
+    With `within` it is the line of that string in the key's value.
     """
     wanted = ("tool", "jaxresid", *keys)
     table: tuple[str, ...] = ()
-    found, deepest = None, 2
+    best, deepest = None, 2
     lines = text.splitlines()
     for number, line in enumerate(lines, 1):
         if header := _HEADER.match(line):
@@ -152,12 +117,12 @@ def line_of(text: str, *keys: str, within: str = "") -> int | None:
         pairs = zip(path, wanted, strict=False)
         common = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
         if common > deepest:
-            found, deepest = number, common
-    if found is None or not within:
-        return found
+            best, deepest = number, common
+    if best is None or not within:
+        return best
     quoted = re.compile(rf"[\"\']{re.escape(within)}[\"\']")
-    below = enumerate(lines[found - 1 :], found)
-    return next((number for number, line in below if quoted.search(line)), found)
+    below = enumerate(lines[best - 1 :], best)
+    return next((number for number, line in below if quoted.search(line)), best)
 
 
 def _split(keys: str) -> tuple[str, ...]:

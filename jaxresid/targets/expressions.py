@@ -38,7 +38,7 @@ class Expression:
 
     def takes(self, name: str) -> bool:
         """Return whether what is called has a parameter, by name, that the call leaves out."""
-        if self.call is not None and any(each.arg == name for each in self.call.keywords):
+        if self.call is not None and any(it.arg == name for it in self.call.keywords):
             return False
         is_class = isinstance(self.value, type)
         # The metaclass of a framework's models may take anything.
@@ -49,9 +49,9 @@ class Expression:
             return False
         if name not in parameters:
             return False
-        given = is_class + (0 if self.call is None else len(self.call.args))
+        bound = is_class + (0 if self.call is None else len(self.call.args))
         is_keyword = parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
-        return is_keyword or list(parameters).index(name) >= given
+        return is_keyword or list(parameters).index(name) >= bound
 
     def made(self, **more: Any) -> Any:
         """Return what the expression makes: its value, called with arguments of its own and more.

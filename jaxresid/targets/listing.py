@@ -38,12 +38,7 @@ class Candidate:
 
 
 def file_of(place: str, folders: Iterable[str] = (".",)) -> Path | None:
-    """Return the file of `train/model.py` or `train.model`, None where there is none.
-
-    Args:
-      place: a file, or a module.
-      folders: where modules are looked for.
-    """
+    """Return the file of `train/model.py` or `train.model`, None where there is none."""
     if place.endswith(".py") or os.sep in place:
         path = Path(place)
         return path if path.suffix == ".py" and path.is_file() else None
@@ -57,15 +52,6 @@ def file_of(place: str, folders: Iterable[str] = (".",)) -> Path | None:
     return None
 
 
-def functions_of(path: Path) -> tuple[ast.FunctionDef, ...]:
-    """Return the functions of a file's top level, in the order of the file.
-
-    Raises:
-      TargetError: The file cannot be read or parsed.
-    """
-    return tuple(_functions(_parsed(path).body))
-
-
 def candidates_of(path: Path) -> tuple[Candidate, ...]:
     """Return the functions of a file that could be targets, the likeliest first.
 
@@ -74,12 +60,12 @@ def candidates_of(path: Path) -> tuple[Candidate, ...]:
     """
     functions = functions_of(path)
     names = {function.name for function in functions}
-    found = [
+    candidates = [
         candidate
         for function in {function.name: function for function in functions}.values()
         if (candidate := _candidate(function, names)) is not None
     ]
-    return tuple(sorted(found, key=_unlikeliness))
+    return tuple(sorted(candidates, key=_unlikeliness))
 
 
 def _unlikeliness(candidate: Candidate) -> tuple[bool, bool, bool]:
@@ -87,9 +73,10 @@ def _unlikeliness(candidate: Candidate) -> tuple[bool, bool, bool]:
     return candidate.builds, candidate.inputs is None, not is_likely
 
 
-def _parsed(path: Path) -> ast.Module:
+def functions_of(path: Path) -> tuple[ast.FunctionDef, ...]:
+    """Return the functions of a file's top level, in the order of the file."""
     try:
-        return ast.parse(path.read_bytes(), str(path))
+        return tuple(_functions(ast.parse(path.read_bytes(), str(path)).body))
     except OSError as e:
         raise TargetError(f"cannot read {path}: {e.strerror or e}") from e
     except (SyntaxError, ValueError, RecursionError) as e:
@@ -108,13 +95,11 @@ def _functions(body: Sequence[ast.stmt]) -> Iterator[ast.FunctionDef]:
 
 
 def _is_main(statement: ast.If | ast.Try) -> bool:
-    """Return whether a statement is what a module does where it is run as a script."""
     test = getattr(statement, "test", None)
     return isinstance(test, ast.Compare) and ast.unparse(test.left) == "__name__"
 
 
 def _candidate(function: ast.FunctionDef, names: set[str]) -> Candidate | None:
-    """Return a function as a candidate, None if it can hardly be a target."""
     name, arguments = function.name, function.args
     if name.startswith(("_", *_TESTS)) or name.endswith(_INPUTS):
         return None
@@ -123,15 +108,15 @@ def _candidate(function: ast.FunctionDef, names: set[str]) -> Candidate | None:
     if not (positional or arguments.vararg or arguments.kwonlyargs):
         return Candidate(name, "()", builds=True) if _builds(function) else None
     inputs = next((n for n in (f"{name}{_INPUTS}", _SHARED_INPUTS) if n in names), None)
-    return Candidate(name, _signature(arguments), tuple(each.arg for each in required), inputs)
+    return Candidate(name, _signature(arguments), tuple(it.arg for it in required), inputs)
 
 
 def _builds(function: ast.FunctionDef) -> bool:
     """Return whether a function returns a lambda, or a function defined in it, and arguments."""
-    inner = {each.name for each in ast.walk(function) if isinstance(each, ast.FunctionDef)}
-    for each in ast.walk(function):
-        if isinstance(each, ast.Return) and isinstance(each.value, ast.Tuple) and each.value.elts:
-            first = each.value.elts[0]
+    inner = {node.name for node in ast.walk(function) if isinstance(node, ast.FunctionDef)}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple) and node.value.elts:
+            first = node.value.elts[0]
             if isinstance(first, ast.Lambda) or (isinstance(first, ast.Name) and first.id in inner):
                 return True
     return False
@@ -139,7 +124,7 @@ def _builds(function: ast.FunctionDef) -> bool:
 
 def _signature(arguments: ast.arguments) -> str:
     """Return parameters as text, without types, defaults as `...`."""
-    positional = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+    positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
     first_default = len(positional) - len(arguments.defaults)
     parts = [name if i < first_default else f"{name}=..." for i, name in enumerate(positional)]
     if arguments.vararg:
@@ -147,7 +132,7 @@ def _signature(arguments: ast.arguments) -> str:
     elif arguments.kwonlyargs:
         parts.append("*")
     pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    parts += [each.arg if default is None else f"{each.arg}=..." for each, default in pairs]
+    parts += [it.arg if default is None else f"{it.arg}=..." for it, default in pairs]
     if arguments.kwarg:
         parts.append(f"**{arguments.kwarg.arg}")
     return f"({', '.join(parts)})"

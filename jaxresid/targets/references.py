@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 # A framework's model is an expression, which may hold colons; what is before it never holds these.
 _REFERENCE = re.compile(
@@ -50,14 +51,16 @@ def parse_reference(text: str) -> Reference | None:
     return Reference(match["framework"], match["place"], match["expression"] or "")
 
 
-def with_file(text: str, moved: Callable[[str], str]) -> str:
-    """Return a reference with its file replaced; one to a module, or a bare name, as it is.
+def file_from(folder: Path, file: str) -> str:
+    """Return a file that is relative to a folder as seen from the working directory."""
+    if folder == Path.cwd() or os.path.isabs(file):
+        return file
+    return os.path.relpath(folder / file)
 
-    Args:
-      text: the reference.
-      moved: a function that returns the file in its place.
-    """
-    found = parse_reference(text)
-    if found is None or not (found.place.endswith(".py") or "/" in found.place):
+
+def reference_from(folder: Path, text: str) -> str:
+    """Return a reference whose file is relative to a folder as seen from the working directory."""
+    reference = parse_reference(text)
+    if reference is None or not (reference.place.endswith(".py") or "/" in reference.place):
         return text
-    return str(Reference(found.framework, moved(found.place), found.expression))
+    return str(replace(reference, place=file_from(folder, reference.place)))

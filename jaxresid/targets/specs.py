@@ -82,10 +82,6 @@ class _Token:
 def parse_spec(text: str, axes: Mapping[str, int] | None = None) -> Any:
     """Return the value of a SPEC: `ArraySpec`s inside Python containers and literals.
 
-    Args:
-      text: the SPEC.
-      axes: names and sizes of the mesh's axes; None: there is no mesh.
-
     Raises:
       SpecError: The SPEC does not parse; the message shows where.
     """
@@ -210,14 +206,14 @@ class _Parser:
         self.depth -= 1
         return pairs
 
-    def check_key(self, key: Any, known: Mapping[Any, Any], token: _Token) -> None:
+    def check_key(self, key: Any, pairs: Mapping[Any, Any], token: _Token) -> None:
         """Raise if a key is in the dict already (1.0 is 1) or cannot be sorted with the others.
 
         JAX sorts the keys of a dict.
         """
-        if key in known:
+        if key in pairs:
             raise self.fail(f"the key {_cut(token.text)} appears twice", token)
-        for first in known:
+        for first in pairs:
             try:
                 first < key  # noqa: B015
             except TypeError:

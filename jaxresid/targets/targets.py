@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from jaxresid.base.errors import NOT_CAUGHT, InputsError, TargetError
+from jaxresid.base.errors import NOT_CAUGHT, InputsError, TargetError, with_type
 from jaxresid.base.text.nearest import nearest
 from jaxresid.targets.project_folders import add_project_folder, name_target
 
@@ -27,13 +27,9 @@ class Loaded:
 
 
 def load(target: str, folder: str | None = None) -> Loaded:
-    """Import the module of a target and return its attribute.
+    """Import the module of `module:function` or `file.py:function` and return its attribute.
 
-    The working directory is importable.
-
-    Args:
-      target: `module:function` or `file.py:function`.
-      folder: a folder that is importable too, and comes before the working directory.
+    The working directory is importable, and before it the folder.
 
     Raises:
       TargetError: A part cannot be found; the message names it and the nearest name that exists.
@@ -49,15 +45,7 @@ def load(target: str, folder: str | None = None) -> Loaded:
 
 
 def load_module(place: str, folder: str | None = None) -> ModuleType:
-    """Import a module, or a file as a module, and return it.
-
-    Args:
-      place: a module or a file.
-      folder: a folder that is importable too, as the working directory is.
-
-    Raises:
-      TargetError: It cannot be found, or fails to import.
-    """
+    """Import a module, or a file as a module; see `load`."""
     add_project_folder(os.getcwd())
     if folder is not None:
         add_project_folder(folder)
@@ -74,10 +62,6 @@ def no_function(target: str) -> str:
 
 def load_reference(reference: str, module: ModuleType) -> Callable[[], Any]:
     """Return the function of `--inputs`: `module:attr`, or a bare name in the target's module.
-
-    Args:
-      reference: the value of `--inputs`.
-      module: the target's module.
 
     Raises:
       TargetError: The function cannot be found.
@@ -99,9 +83,9 @@ def default_inputs(loaded: Loaded) -> Callable[[], Any] | None:
     own = loaded.attribute.replace(".", "_") + "_inputs"
     last = loaded.attribute.rpartition(".")[2] + "_inputs"
     for name in (own, last, "example_inputs"):
-        found = getattr(loaded.module, name, None)
-        if callable(found):
-            return found  # type: ignore[no-any-return]
+        make = getattr(loaded.module, name, None)
+        if callable(make):
+            return make  # type: ignore[no-any-return]
     return None
 
 
@@ -111,18 +95,19 @@ def attribute_of(module: ModuleType, attribute: str, place: str) -> Any:
     Raises:
       TargetError: There is nothing of that name; the message has the nearest one.
     """
-    found: Any = module
+    value: Any = module
     walked = place
     for part in attribute.split("."):
         try:
-            found = getattr(found, part)
+            value = getattr(value, part)
         except AttributeError:
             callables = {
-                n: _attribute_or_none(found, n) for n in dir(found) if not n.startswith("_")
+                n: _attribute_or_none(value, n) for n in dir(value) if not n.startswith("_")
             }
             names = [n for n, value in callables.items() if callable(value)]
             near = nearest(part, names, cutoff=0.5)
-            own = [n for n in names if _module_of(callables[n]) == module.__name__]
+            modules = {n: _attribute_or_none(callables[n], "__module__") for n in names}
+            own = [n for n in names if modules[n] == module.__name__]
             if near:
                 hint = f"; did you mean {near}?"
             elif own:
@@ -131,15 +116,15 @@ def attribute_of(module: ModuleType, attribute: str, place: str) -> Any:
                 hint = ""
             raise TargetError(f"{walked} has no attribute {part!r}{hint}") from None
         except Exception as e:
-            raise TargetError(f"reading {part!r} of {walked} raises {_error_text(e)}") from e
+            raise TargetError(f"reading {part!r} of {walked} raises {with_type(e)}") from e
         walked = f"{walked}.{part}" if walked != place else f"{place}:{part}"
-    return found
+    return value
 
 
 def function_name(fun: Callable[..., Any]) -> str | None:
     """Return the name of a function, None if it has none."""
-    found = _attribute_or_none(fun, "__name__")
-    return found if isinstance(found, str) else None
+    name = _attribute_or_none(fun, "__name__")
+    return name if isinstance(name, str) else None
 
 
 def _import(place: str, folder: str | None) -> ModuleType:
@@ -175,9 +160,10 @@ def _import_file(place: str) -> ModuleType:
         names.pop()
     name = ".".join(names)
     name_target(name)
-    known = sys.modules.get(name)
-    if known is not None and _same_file(known, path):
-        return known
+    loaded = sys.modules.get(name)
+    file = getattr(loaded, "__file__", None)
+    if loaded is not None and file is not None and Path(file).resolve() == path:
+        return loaded
     try:
         if len(names) > 1:
             return importlib.import_module(name)
@@ -185,21 +171,16 @@ def _import_file(place: str) -> ModuleType:
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        if known is None:
+        if loaded is None:
             sys.modules[name] = module
         spec.loader.exec_module(module)
     except BaseException as e:
-        if known is None:
+        if loaded is None:
             sys.modules.pop(name, None)
         if isinstance(e, NOT_CAUGHT):
             raise
         raise TargetError(_error_in_module(place, e)) from e
     return module
-
-
-def _same_file(module: ModuleType, path: Path) -> bool:
-    file = getattr(module, "__file__", None)
-    return file is not None and Path(file).resolve() == path
 
 
 def _python_files(folder: Path) -> list[str]:
@@ -230,21 +211,7 @@ def _error_in_module(place: str, error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         where = f" ({os.path.relpath(error.filename)}, line {error.lineno})"
         error = SyntaxError(error.msg)
-    return f"{place} fails to import: {_error_text(error)}{where}"
-
-
-def _error_text(error: BaseException) -> str:
-    """Return an error as `Type: first line`."""
-    try:
-        first = str(error).strip().splitlines()
-    except Exception:  # even that is the user's code
-        first = []
-    return f"{type(error).__name__}: {first[0]}" if first else type(error).__name__
-
-
-def _module_of(value: Any) -> str:
-    found = _attribute_or_none(value, "__module__")
-    return found if isinstance(found, str) else ""
+    return f"{place} fails to import: {with_type(error)}{where}"
 
 
 def _attribute_or_none(value: Any, name: str) -> Any:

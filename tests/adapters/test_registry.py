@@ -81,7 +81,7 @@ def test_what_is_wrong_is_one_line(call, target, message):
 
 def test_a_framework_that_is_not_installed_is_one_line(call, monkeypatch):
     monkeypatch.setattr("jaxresid.adapters.registry.HOMES", {"nnx": "nosuchlibrary.nnx"})
-    monkeypatch.setattr("jaxresid.cli.options.calls.HOMES", {"nnx": "nosuchlibrary.nnx"})
+    monkeypatch.setattr("jaxresid.cli.calls.HOMES", {"nnx": "nosuchlibrary.nnx"})
     code, _, err = call("report", "nnx:Linear(2, 2)", "--arg", "f32[4,2]")
     assert code == 2
     assert err.splitlines()[-1] == (

@@ -27,8 +27,8 @@ from jaxresid.advice.compile.limited import LimitedCompiles
 from jaxresid.advice.compile.rows import PolicyProgram, compiled_row
 from jaxresid.base.errors import InputsError, TraceError
 from jaxresid.cli.main import run
-from jaxresid.cli.options.inputs import TargetOptions
 from jaxresid.cli.options.places import placed
+from jaxresid.cli.request import Request
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.callsites import contains_remat
 from jaxresid.inspector.report import subject
@@ -119,7 +119,7 @@ def small_block():
 
 
 def options_on(*on):
-    return TargetOptions("m:f", None, False, (), (), False, None, False, on=on)
+    return Request("m:f", None, False, (), (), False, None, False, on=on)
 
 
 @functools.cache

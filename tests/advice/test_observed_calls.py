@@ -6,7 +6,8 @@ import pytest
 
 from jaxresid.advice.plan.source.observed_calls import observe_calls
 from jaxresid.advice.plan.verification import retrace
-from jaxresid.cli.options.inputs import TargetOptions, subject_of
+from jaxresid.cli.request import Request
+from jaxresid.cli.resolve import subject_of
 
 STEP = """
 import jax
@@ -55,7 +56,7 @@ def test_a_step_is_watched(also, is_differentiated, tmp_path, monkeypatch):
     path.write_text(STEP.replace("{also}", also))
     line = 1 + STEP.splitlines().index("        x = layer(x, w, True)")
     target = f"{path.name}:step"
-    subject, _ = subject_of(TargetOptions(target, None, False, (), (), False, None, False))
+    subject = subject_of(Request(target, None, False, (), (), False, None, False))
     transposed = subject.fun.__globals__["transposed"]
     transposed.clear()
     key = (str(path.absolute()), line, "layer")

@@ -12,7 +12,8 @@ import pytest
 
 from jaxresid.advice.plan.source.writing import edits
 from jaxresid.advice.plan.verification import PlanFigures, keeps_to
-from jaxresid.cli.options.inputs import TargetOptions, inspected, subject_of
+from jaxresid.cli.request import Request
+from jaxresid.cli.resolve import inspected, subject_of
 from jaxresid.cli.verify_edit import verify
 from jaxresid.inspector.variants.candidates import saving
 from jaxresid.inspector.variants.choices import Choice, everywhere
@@ -116,7 +117,7 @@ class Promise:
     def __init__(self, directory, source):
         self.directory, self.count = directory, 0
         self.file = self.add((HEAD + textwrap.dedent(source)).encode())
-        self.subject, _ = subject_of(options(self.file))
+        self.subject = subject_of(options(self.file))
         self.variants = self.subject.variants()
 
     def add(self, text):
@@ -169,7 +170,7 @@ class Promise:
 def options(file):
     # By a GPU's rules the peak may differ with the order of operations, which code may have anew.
     on = ("tpu:v5p",)
-    return TargetOptions(f"{file}:loss", None, False, (), (), False, None, False, on=on)
+    return Request(f"{file}:loss", None, False, (), (), False, None, False, on=on)
 
 
 @pytest.fixture
@@ -235,7 +236,7 @@ def test_a_step(tmp_path, monkeypatch):
     (tmp_path / "train_step.py").write_bytes(STEP.read_bytes())
     step = dataclasses.replace(options("train_step.py"), mode="program")
     step = dataclasses.replace(step, target="train_step.py:train_step_checkpointed")
-    subject, _ = subject_of(step)
+    subject = subject_of(step)
     variants = subject.variants()
     (place,) = (p for p in variants.places() if p.kind == "checkpoint")
     plain = variants.variant({place: everywhere(place, None)})

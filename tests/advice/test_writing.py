@@ -16,7 +16,8 @@ from jaxresid.advice.plan.source.policy_text import policy_text
 from jaxresid.advice.plan.source.snippets import code
 from jaxresid.advice.plan.source.writing import diff, edits, write
 from jaxresid.base.errors import InputsError, JaxresidError
-from jaxresid.cli.options.inputs import TargetOptions, inspected
+from jaxresid.cli.request import Request
+from jaxresid.cli.resolve import inspected
 from jaxresid.cli.verify_edit import verify
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.results import (
@@ -1209,7 +1210,7 @@ def test_the_code_is_lines_of_the_edit():
 
 def options(target, **more):
     blank = {"inputs": None, "concrete_inputs": False, "arg": (), "kwarg": (), "build": False}
-    return TargetOptions(target, **{**blank, "argnums": None, "has_aux": False, **more})
+    return Request(target, **{**blank, "argnums": None, "has_aux": False, **more})
 
 
 def promised(text, target, name):

@@ -9,8 +9,7 @@ from jaxresid.advice.plan.emit.emitted import ModuleSettings
 from jaxresid.advice.plan.emit.maxtext import MaxTextSettings
 from jaxresid.advice.plan.verification import PlanFigures
 from jaxresid.base.errors import InputsError
-from jaxresid.cli import emit_plan
-from jaxresid.cli.options import inputs
+from jaxresid.cli import emit_plan, resolve
 from tests.advice.test_writing import plan
 
 MODEL = """\
@@ -116,7 +115,7 @@ def shown(monkeypatch, found, unwritten=(), estimate_nbytes=400):
     )
     settings = ModuleSettings((), ("the plan differs",), ("a remark",))
     monkeypatch.setattr(emitted, "on_modules", lambda *_: settings)
-    monkeypatch.setattr(inputs, "subject_of", lambda _: (None, None))
+    monkeypatch.setattr(resolve, "subject_of", lambda _: None)
     monkeypatch.setattr(emit_plan, "figures_of_edited", lambda *_: found)
     return emit_plan.emitted(planned, "linen", None)
 
@@ -125,7 +124,7 @@ def shown(monkeypatch, found, unwritten=(), estimate_nbytes=400):
 def test_figures_as_planned_verify_the_plan(monkeypatch, estimate_nbytes):
     made = shown(monkeypatch, PlanFigures(400, 100, 0, 0, 1000), estimate_nbytes=estimate_nbytes)
     assert (made.plan.verified, made.plan.doubt, made.fits) == (True, None, True)
-    assert made.said == (
+    assert made.remarks == (
         "traced with these settings: kept 100 B, peak about 400 B, 0.0% recomputed, as planned",
         "a remark",
     )
@@ -134,18 +133,18 @@ def test_figures_as_planned_verify_the_plan(monkeypatch, estimate_nbytes):
 def test_figures_that_print_alike_are_as_planned(monkeypatch):
     made = shown(monkeypatch, PlanFigures(400, 100, 0, 10, 100_000))
     assert made.plan.verified
-    assert made.said[0].endswith("0.0% recomputed, as planned")
+    assert made.remarks[0].endswith("0.0% recomputed, as planned")
 
 
 def test_a_configuration_is_traced_by_its_policy(monkeypatch):
     settings = MaxTextSettings("remat_policy: 'full'\n", lambda *_: False, ())
     monkeypatch.setattr(maxtext, "maxtext_settings", lambda _: settings)
     monkeypatch.setattr(maxtext, "figures_with", lambda *_: PlanFigures(400, 100, 0, 0, 1000))
-    monkeypatch.setattr(inputs, "subject_of", lambda _: (None, None))
+    monkeypatch.setattr(resolve, "subject_of", lambda _: None)
     planned = replace(plan(peak_nbytes=400, kept_nbytes=100), estimate_nbytes=400)
     made = emit_plan.emitted(planned, "maxtext", None)
     assert (made.text, made.fits) == ("remat_policy: 'full'\n", True)
-    assert made.said[1] == (
+    assert made.remarks[1] == (
         "traced with the policy that MaxText makes of them, in place of the present one"
     )
 
@@ -155,7 +154,7 @@ def test_a_configuration_is_traced_by_its_policy(monkeypatch):
 def test_other_figures_are_shown_beside_the_plans(monkeypatch, unwritten, diff, peak, fits):
     made = shown(monkeypatch, PlanFigures(peak, 90, 8, 250, 1000), unwritten)
     assert (made.plan.verified, made.fits) == (False, fits)
-    assert made.said == (
+    assert made.remarks == (
         "the plan differs",
         f"traced with these settings: kept 90 B, 8 B in host memory, peak about {peak} B, 25.0%"
         " recomputed",

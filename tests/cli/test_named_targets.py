@@ -9,8 +9,9 @@ import pytest
 
 from jaxresid.cli import COMMANDS, cli
 from jaxresid.cli.options.batches import Sizes
-from jaxresid.cli.options.inputs import TargetOptions, target_options
+from jaxresid.cli.options.inputs import target_options
 from jaxresid.cli.options.named_targets import _place_from_here
+from jaxresid.cli.request import Request
 from jaxresid.settings.named_target import _KEYS
 from jaxresid.xla.places import memory_of, parse_place
 
@@ -124,10 +125,10 @@ class TestEachKey:
         plain, _ = probed()
         given = "gnus/gnu.py:loss", None, False, (), (), False, None, False, "auto"
         assert plain.words == ("train",)
-        assert plain == TargetOptions(*given, folder=str(folder), name="train")
+        assert plain == Request(*given, folder=str(folder), name="train")
         configured(toml)
         found, _ = probed()
-        differing = {n for n in TargetOptions.__slots__ if getattr(found, n) != getattr(plain, n)}
+        differing = {n for n in Request.__slots__ if getattr(found, n) != getattr(plain, n)}
         assert differing == ({name} if value else set())
         assert getattr(found, name) == value
 

@@ -158,7 +158,7 @@ def test_what_the_machine_lacks_is_no_bug(number, monkeypatch, capsys):
     def full(*args, **options):
         raise OSError(number, os.strerror(number), "/data/x")
 
-    monkeypatch.setattr("jaxresid.cli.commands.lint.load", full)
+    monkeypatch.setattr("jaxresid.cli.lint_files.load", full)
     assert run(["lint"]) == 2
     said = f"jaxresid: error: [Errno {number}] {os.strerror(number)}: '/data/x'\n"
     assert capsys.readouterr().err == said

@@ -7,10 +7,14 @@ import pytest
 import jaxresid
 from jaxresid.base.errors import InputsError, JaxresidError
 from jaxresid.revisions.interpreters import interpreter
-from jaxresid.revisions.reports import ReportRequest, report_at, reports_of
+from jaxresid.revisions.reports import ReportRequest, reports_of
 from tests.repositories import MODEL
 
 TARGET = "model.py:loss"
+
+
+def report_at(revision, target, *arguments):
+    return reports_of([ReportRequest(revision, target, arguments, revision)])[0]
 
 
 @pytest.mark.integration
@@ -59,7 +63,7 @@ def test_a_named_target_is_that_of_the_revision_or_else_ours(repository, git):
     git(repository, "commit", "-q", "-m", "Name the target")
     (repository / "pyproject.toml").write_text(table.format(6))
     assert report_at("HEAD", "small").residuals[0].aval.shape == (2, 4)
-    assert report_at("HEAD", "small", ["--arg", "f32[3]"]).residuals[0].aval.shape == (3,)
+    assert report_at("HEAD", "small", "--arg", "f32[3]").residuals[0].aval.shape == (3,)
 
 
 @pytest.mark.integration

@@ -11,14 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxresid.settings.config import (
-    KNOWN_KEYS,
-    ConfigError,
-    Options,
-    combine,
-    load,
-    matches,
-    parse,
+from jaxresid.settings.config import ConfigError, Options, combine, load, matches, parse
+from jaxresid.settings.keys import (
+    READERS,
     parse_per_file_ignores,
     parse_target_jax,
     split_selectors,
@@ -234,7 +229,7 @@ def test_every_key_is_read():
     text += 'on = "tpu:v5e"\n[tool.jaxresid.targets.train]\ntarget = "m:f"\n'
     text += '[tool.jaxresid.per-file-ignores]\n"t/*" = ["JXR1"]\n'
     options = parse(text)
-    assert all(getattr(options, key.replace("-", "_")) is not None for key in KNOWN_KEYS)
+    assert all(getattr(options, key.replace("-", "_")) is not None for key in READERS)
     config = configured(text)
     assert [glob.pattern for glob in config.exclude] == ["a", "b"]
     assert options.on == "tpu:v5e"

@@ -10,8 +10,8 @@ import pytest
 
 from jaxresid import jax_compat
 from jaxresid.base.errors import InputsError
-from jaxresid.cli.options.inputs import TargetOptions
 from jaxresid.cli.options.places import placed
+from jaxresid.cli.request import Request
 from jaxresid.xla import chosen
 from jaxresid.xla.chosen import choose, place_here, place_of_device
 from jaxresid.xla.places import Place, parse_place
@@ -27,7 +27,7 @@ def _nothing_remembered():
 
 
 def options(*on, **more):
-    return TargetOptions("m:f", None, False, (), (), False, None, False, on=on, **more)
+    return Request("m:f", None, False, (), (), False, None, False, on=on, **more)
 
 
 @pytest.mark.parametrize(

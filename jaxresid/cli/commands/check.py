@@ -33,20 +33,21 @@ from jaxresid.cli.options.compiling import (
     settings,
 )
 from jaxresid.cli.options.inputs import (
-    TargetOptions,
-    inspected,
     own_options,
-    provide_devices,
     target_options,
     trips_option,
 )
 from jaxresid.cli.options.limits import limit_options, taken_growth, taken_limits
 from jaxresid.cli.options.named_targets import every_target, optional_target
 from jaxresid.cli.options.places import placed
-from jaxresid.cli.options.typed import typed_arguments
+from jaxresid.cli.options.words import typed_arguments
+from jaxresid.cli.request import Request
+from jaxresid.cli.resolve import inspected, provide_devices
 from jaxresid.cli.show_findings import (
+    Display,
     check_combination,
     check_statistics,
+    divided,
     selecting_options,
     show,
     showing_options,
@@ -55,7 +56,7 @@ from jaxresid.cli.show_findings import (
 from jaxresid.linter.run.files import LintRun
 from jaxresid.render.report.heading import question
 from jaxresid.render.style.words import place_text
-from jaxresid.settings.config import Options, load
+from jaxresid.settings.config import load
 
 if TYPE_CHECKING:
     from jaxresid.advice.check.growth import Earlier
@@ -64,42 +65,29 @@ if TYPE_CHECKING:
     from jaxresid.results import Limits, Report
 
 
-class CheckRequest(NamedTuple):
-    """The requests of the command line beyond the target and the configuration."""
-
-    config: Path | None
-    isolated: bool
-    statistics: bool
-    ignore_noqa: bool
-    exit_zero: bool
-    output: str | None
-    color: str
-    quiet: bool
-
-
 class CheckTarget(NamedTuple):
     """A target to check, what it may take, and its options as they were typed."""
 
-    options: TargetOptions
+    request: Request
     limits: Limits
     typed: tuple[str, ...]
 
     @property
     def growing(self) -> GrowingTarget:
         """The target as one whose growth is held."""
-        options = self.options
-        name = options.name or options.target
+        request = self.request
+        name = request.name or request.target
         # One of several sizes; else the size is that of the baseline's own table.
-        batch = [f"--batch={options.batch}"] * (" " in name)
-        arguments = (*self.typed, *batch, *(f"--on={place}" for place in options.on))
-        return GrowingTarget(options.reference, name.partition(" ")[0], arguments)
+        batch = [f"--batch={request.batch}"] * (" " in name)
+        arguments = (*self.typed, *batch, *(f"--on={place}" for place in request.on))
+        return GrowingTarget(request.reference, name.partition(" ")[0], arguments)
 
 
 class CheckedTarget(NamedTuple):
     """A target as it was inspected, and its findings by file."""
 
     name: str
-    found: Inspection
+    inspection: Inspection
     results: tuple[Linted, ...]
 
 
@@ -118,7 +106,7 @@ class CheckedTarget(NamedTuple):
 @showing_options
 @compile_options
 def check(
-    options: TargetOptions | None, compile_: bool, compiling: CompilingOptions, **given: Any
+    request: Request | None, compile_: bool, compiling: CompilingOptions, **values: Any
 ) -> int:
     """Find checkpoints and residuals of TARGET that do not pay off, and hold it to its limits.
 
@@ -133,95 +121,88 @@ def check(
     went wrong.
     """
     since = time.time()
-    limits, growth = taken_limits(given), taken_growth(given)
-    names = set(Options._fields)
-    overriding = Options(**{k: v for k, v in given.items() if k in names})
-    request = CheckRequest(**{k: v for k, v in given.items() if k not in names})
-    check_combination(request)
-    config = load(Path(), overriding, config_file=request.config, isolated=request.isolated)
-    config = with_format(config, request)
-    run = LintRun(
-        config,
-        nearest=None if request.isolated or request.config is not None else overriding,
-        ignore_noqa=request.ignore_noqa,
-    )
+    limits, growth = taken_limits(values), taken_growth(values)
+    options, others = divided(values)
+    display = Display(**others)
+    check_combination(display)
+    config = load(Path(), options, config_file=display.config, isolated=display.isolated)
+    config = with_format(config, display)
+    run = LintRun(config, nearest=display.overriding(options), ignore_noqa=display.ignore_noqa)
     run.entries(config)  # refuses unknown codes before anything is traced
-    check_statistics(request, config)
-    is_one = options is not None
-    if options is not None:
-        asked = [CheckTarget(options, limits, _typed(click.get_current_context()))]
+    check_statistics(display, config)
+    is_one = request is not None
+    if request is not None:
+        targets = [CheckTarget(request, limits, _typed(click.get_current_context()))]
     else:
-        asked = _all_targets()
-    growing = [each for each in asked if each.limits.growth is not None]
+        targets = _all_targets()
+    growing = {it.request.reference for it in targets if it.limits.growth is not None}
     check_growth(growth, grows=bool(growing))
-    lock = lockfile(growth, request.config, isolated=request.isolated)
-    asked = [each._replace(options=_placed(each, compile_)) for each in asked]
-    provide_devices([mesh for each in asked for mesh in each.options.mesh])
-    done: list[CheckedTarget] = []
+    lock = lockfile(growth, display.config, isolated=display.isolated)
+    targets = [it._replace(request=placed(it.request, compiles=compile_)[0]) for it in targets]
+    provide_devices([mesh for it in targets for mesh in it.request.mesh])
+    checked: list[CheckedTarget] = []
     failed = False
-    earlier: Mapping[str, Earlier] = {}
-    with showing_progress(f"tracing {asked[0].options.reference}", quiet=request.quiet) as say:
+    baselines: Mapping[str, Earlier] = {}
+    with showing_progress(f"tracing {targets[0].request.reference}", quiet=display.quiet) as say:
         if growing and not growth.update:
-            named = {each.options.reference for each in growing}
-            held = [each.growing for each in asked if each.options.reference in named]
-            earlier = earlier_of(growth, lock, held, compile_, say)
-        for each in asked:
-            name = each.options.reference
+            limited = [it.growing for it in targets if it.request.reference in growing]
+            baselines = earlier_of(growth, lock, limited, compile_, say)
+        for target in targets:
+            name = target.request.reference
             say(Stage(f"tracing {name}"))
             try:
-                held_against = earlier.get(name)
-                one = _checked(each, held_against, lock, run, compile_, compiling, say)
-                done.append(one)
+                one = _checked(target, baselines.get(name), lock, run, compile_, compiling, say)
+                checked.append(one)
                 findings = [v for linted in one.results for v in linted.violations]
-                report = one.found.report
-                keep_result("check", each.options, report, since=since, findings=findings)
+                report = one.inspection.report
+                keep_result("check", target.request, report, since=since, findings=findings)
             except JaxresidError as e:
                 if is_one:
                     raise
                 tell(f"jaxresid: error: {name}: {e}")
                 failed = True
-    for one in done:
-        _tell_remarks(one, "" if is_one else f"{one.name}: ", quiet=request.quiet)
+    if not display.quiet:
+        for one in checked:
+            _tell_remarks(one, "" if is_one else f"{one.name}: ")
     if is_one:
-        results = done[0].results
+        results = checked[0].results
     else:
         from jaxresid.advice.check.merged import merged
 
-        results = merged((one.name, one.results) for one in done)
-    code = show(request, config, results)
+        results = merged((one.name, one.results) for one in checked)
+    code = show(display, config, results)
     failed |= any(v.code == CRASHED_FINDING for linted in results for v in linted.violations)
-    for one in done:
-        failed |= print_errors(one.found.report.compiled)
+    for one in checked:
+        failed |= print_errors(one.inspection.report.compiled)
     if growth.update and failed:
         tell(f"jaxresid: {lock}: not written, as not everything could be checked")
     elif growth.update:
-        _write_lockfile(lock, done, is_one=is_one, quiet=request.quiet)
-    if config.output_format == "text" and not request.quiet:
-        for one in done:
-            place, target = one.found.report.place, one.found.report.target
+        _write_lockfile(lock, checked, is_one=is_one, quiet=display.quiet)
+    if config.output_format == "text" and not display.quiet:
+        for one in checked:
+            report = one.inspection.report
             whose = "figures" if is_one else f"figures of {one.name}"
-            tell(f"jaxresid: {whose} are for {place.name}, {place.origin}; {question(target)}")
+            place = report.place
+            tell(
+                f"jaxresid: {whose} are for {place.name}, {place.origin}; {question(report.target)}"
+            )
     return EXIT_FAILED if failed else code
 
 
 def _all_targets() -> list[CheckTarget]:
     """Return the targets of the configuration; one with several batch sizes is one for each."""
-    found = []
+    targets = []
     for context in every_target(click.get_current_context()):
-        options, others = own_options(context, context.params)
-        assert options is not None
+        request, others = own_options(context, context.params)
+        assert request is not None
         limits, typed = taken_limits(others), _typed(context)
-        for size in options.batch.listed or (None,):
-            name, words, sizes = options.name, options.words, options.batch.at(size)
-            if len(options.batch.listed) > 1:
+        for size in request.batch.listed or (None,):
+            name, words, sizes = request.name, request.words, request.batch.at(size)
+            if len(request.batch.listed) > 1:
                 name, words = f"{name} --batch {sizes}", (*words, "--batch", str(sizes))
-            one = replace(options, batch=sizes, name=name, words=words)
-            found.append(CheckTarget(one, limits, typed))
-    return found
-
-
-def _placed(target: CheckTarget, compile_: bool) -> TargetOptions:
-    return placed(target.options, compiles=compile_)[0]
+            one = replace(request, batch=sizes, name=name, words=words)
+            targets.append(CheckTarget(one, limits, typed))
+    return targets
 
 
 def _checked(
@@ -233,24 +214,20 @@ def _checked(
     compiling: CompilingOptions,
     say: Progress,
 ) -> CheckedTarget:
-    """Return a target with its findings; a limit on a peak that is not estimated is compiled for.
-
-    Raises:
-      JaxresidError: Something is wrong with the target, its inputs or its trace.
-    """
-    found = inspected(target.options)
-    limits, reference = target.limits, target.options.reference
+    """Inspect a target, by the compiler too where a limit needs a peak that is not estimated."""
+    inspection = inspected(target.request)
+    limits, reference = target.limits, target.request.reference
     needs_peak = limits.peak_nbytes is not None or limits.growth is not None
-    unasked = needs_peak and found.report.place.profile is None
+    unasked = needs_peak and inspection.report.place.profile is None
     compiles = None
     if compile_ or unasked:
         from jaxresid.advice.compile.limited import LimitedCompiles
         from jaxresid.advice.compile.report import confirmed
 
         compiles = LimitedCompiles(
-            found.subject.place, settings(compiling), limit_s=limit_s(compiling), progress=say
+            inspection.subject.place, settings(compiling), limit_s=limit_s(compiling), progress=say
         )
-        found = confirmed(found, compiles, checkpoints=compile_)
+        inspection = confirmed(inspection, compiles, checkpoints=compile_)
     from jaxresid.advice.check.budgets import BudgetFinding, budget_findings
     from jaxresid.advice.check.check import checked
     from jaxresid.advice.check.growth import growth_finding
@@ -263,36 +240,33 @@ def _checked(
             if grown is not None:
                 yield grown
 
-    results = checked(found, run, over, limits.peak_nbytes, compiles if compile_ else None)
-    return CheckedTarget(reference, found, results)
+    results = checked(inspection, run, over, limits.peak_nbytes, compiles if compile_ else None)
+    return CheckedTarget(reference, inspection, results)
 
 
 def _typed(context: click.Context) -> tuple[str, ...]:
-    """Return the options of the target that were typed, except for its place."""
-    names = {*TargetOptions.__dataclass_fields__} - {"target", "name", "on"}
-    return typed_arguments(context, tuple(names))
+    names = {*Request.__dataclass_fields__} - {"target", "name", "on"}
+    return typed_arguments(context, names)
 
 
 def _write_lockfile(
-    file: Path, done: Sequence[CheckedTarget], *, is_one: bool, quiet: bool
+    file: Path, checked: Sequence[CheckedTarget], *, is_one: bool, quiet: bool
 ) -> None:
     """Write the figures of targets into the lockfile; without TARGET, those of no others."""
     from jaxresid.advice.check.growth import baseline_of
 
     root = Path(os.path.abspath(file)).parent
-    made = {one.name: baseline_of(one.found.report, root) for one in done}
-    changed = updated(file, made, None if is_one else list(made))
+    baselines = {one.name: baseline_of(one.inspection.report, root) for one in checked}
+    changed = updated(file, baselines, None if is_one else list(baselines))
     if not quiet:
         what = f"wrote {', '.join(changed)}" if changed else "nothing has changed"
         tell(f"jaxresid: {file}: {what}")
 
 
-def _tell_remarks(target: CheckedTarget, prefix: str, *, quiet: bool) -> None:
+def _tell_remarks(target: CheckedTarget, prefix: str) -> None:
     """Say on stderr what was assumed, what is not known, and what is not confirmed."""
-    if quiet:
-        return
-    report = target.found.report
-    crashes = crash_warnings(target.found.crashes)  # which are findings
+    report = target.inspection.report
+    crashes = crash_warnings(target.inspection.crashes)  # which are findings
     for warning in report.warnings:
         if warning in crashes:
             continue

@@ -15,10 +15,12 @@ from jaxresid.cli.options.compiling import (
     print_errors,
     settings,
 )
-from jaxresid.cli.options.inputs import TargetOptions, subject_of, target_options, trips_option
-from jaxresid.cli.options.output import Output, output_options, picture_of
+from jaxresid.cli.options.inputs import target_options, trips_option
+from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import asks_compiler, placed
 from jaxresid.cli.options.policies import at_option, policy_option
+from jaxresid.cli.request import Request
+from jaxresid.cli.resolve import resolve
 
 
 @command(
@@ -55,7 +57,7 @@ from jaxresid.cli.options.policies import at_option, policy_option
 )
 @functools.partial(compile_options, compiles_unasked=True)
 def compare(
-    options: TargetOptions,
+    request: Request,
     output: Output,
     at: str | None,
     policies: tuple[str, ...],
@@ -77,49 +79,38 @@ def compare(
     """
     if rounds is not None and not measure:
         raise click.UsageError("--rounds needs --measure")
-    options, places = placed(options, compiles=compile_, measures=measure)
-    with showing_progress(f"tracing {options.target}", quiet=output.quiet) as say:
-        found, request = subject_of(options)
+    request, places = placed(request, compiles=compile_, measures=measure)
+    with showing_progress(f"tracing {request.target}", quiet=output.quiet) as say:
+        question = resolve(request)
         from jaxresid import jax_compat
-        from jaxresid.advice.compare.compare import (
-            MeasureOptions,
-            comparison,
-            dynamic_leaves,
-        )
+        from jaxresid.advice.compare.compare import MeasureOptions, comparison, dynamic_leaves
         from jaxresid.advice.compare.policies import chosen_policies
+        from jaxresid.inspector.report import subject
 
+        traced = subject(question)
+        measuring = None
+        if measure:
+            leaves = jax_compat.import_jax().tree.leaves((question.args, question.kwargs))
+            measuring = MeasureOptions(dynamic_leaves(traced, leaves), rounds or 10)
         chosen = chosen_policies(policies)
-        asked = request.question
-        leaves = jax_compat.import_jax().tree.leaves((asked.args, asked.kwargs)) if measure else []
         result = comparison(
-            found,
+            traced,
             at=at,
             policies=chosen,
-            measure=MeasureOptions(dynamic_leaves(found, leaves), rounds or 10)
-            if measure
-            else None,
+            measure=measuring,
             compile=settings(compiling) if compile_ or asks_compiler(places) else None,
             limit_s=limit_s(compiling),
             progress=say,
             lifetimes=output.format == "perfetto"
             or (output.format == "html" and not asks_compiler(places)),
-            words=asked.words,
+            words=request.words,
         )
-    if output.format == "perfetto":
-        output.write_binary(result.to_perfetto())
-    elif output.format == "json":
-        output.write(result.to_json())
-    elif output.format == "html":
-        output.write(result.to_page(), verbatim=True)
-    elif output.format == "svg":
-        output.write(picture_of(result.to_svg))
-    else:
-        from jaxresid.render.tables.compare import render_comparison
+    from jaxresid.render.tables.compare import render_comparison
 
-        output.write(output.rendered(render_comparison(result, output.encoding)))
+    output.show(result, lambda: render_comparison(result, output.encoding))
     named = {*chosen.names, *(label for label, _ in chosen.own)}
     failed = [row for row in result.rows if row.policy in named and row.error]
     for row in failed:
         tell(f"jaxresid: error: --policy {row.policy}: {row.error}")
-    compiled = [each for row in result.rows for each in row.compiled]
+    compiled = [program for row in result.rows for program in row.compiled]
     return EXIT_FAILED if print_errors(compiled) or failed else 0

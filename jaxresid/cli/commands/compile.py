@@ -13,9 +13,11 @@ from jaxresid.cli.options.compiling import (
     print_errors,
     settings,
 )
-from jaxresid.cli.options.inputs import TargetOptions, subject_of, target_options
+from jaxresid.cli.options.inputs import target_options
 from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import placed
+from jaxresid.cli.request import Request
+from jaxresid.cli.resolve import subject_of
 
 
 def _list_places(context: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -48,11 +50,7 @@ def _list_places(context: click.Context, parameter: click.Parameter, value: bool
     callback=_list_places,
     help="List the known GPUs and TPUs and exit.",
 )
-def compile(
-    options: TargetOptions,
-    output: Output,
-    compiling: CompilingOptions,
-) -> int:
+def compile(request: Request, output: Output, compiling: CompilingOptions) -> int:
     """Compile TARGET ahead of time, and say whether it fits.
 
     TARGET, a loss or any other program, is module:function, path/to/file.py:function or a
@@ -61,14 +59,14 @@ def compile(
     profile for the tool of that name. Exits 0 if it fits (or the available memory is not
     known), 1 if it does not or may not, 2 if it could not be compiled.
     """
-    options, places = placed(options, compiles=True, several=True)
+    request, places = placed(request, compiles=True, several=True)
     if output.format == "pprof" and len(places) > 1:
         raise click.UsageError("-f pprof is a profile of one place: give --on once")
-    with showing_progress(f"tracing {options.target}", quiet=output.quiet) as say:
-        found, _ = subject_of(options)
+    with showing_progress(f"tracing {request.target}", quiet=output.quiet) as say:
+        subject = subject_of(request)
         from jaxresid.advice.compile.ahead_of_time import compiled_report
 
-        result = compiled_report(found, places, settings(compiling), say)
+        result = compiled_report(subject, places, settings(compiling), say)
     if output.format == "pprof":
         (row,) = result.compiled
         if row.error is None and not row.buffers:
@@ -76,16 +74,10 @@ def compile(
                 f"the compiler of {row.on} does not list its buffers, of which -f pprof is a"
                 " profile; use report -f pprof, whose peak is an estimate"
             )
-        if row.error is None:
-            output.write_binary(result.to_pprof())
-    elif output.format == "json":
-        output.write(result.to_json())
-    elif output.format == "html":
-        output.write(result.to_page(), verbatim=True)
-    else:
+    if output.format != "pprof" or row.error is None:
         from jaxresid.render.report.compiled import render_compiled
 
-        output.write(output.rendered(render_compiled(result)))
+        output.show(result, lambda: render_compiled(result))
     if print_errors(result.compiled):
         return EXIT_FAILED
     return 1 if any(row.fits is False or row.may_fit for row in result.compiled) else 0

@@ -14,23 +14,17 @@ from jaxresid.cli.options.inputs import input_options, mode_option, trips_option
 from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import place_options
 from jaxresid.cli.options.sides import AskedSides, label_of, sides_of, traced
-from jaxresid.cli.options.typed import typed_arguments
+from jaxresid.cli.options.words import typed_arguments
 
 
 @command(
     examples=(
-        (
-            "the working tree against a branch, all targets of pyproject.toml",
-            "jaxresid diff main",
-        ),
+        ("the working tree against a branch, all targets of pyproject.toml", "jaxresid diff main"),
         (
             "two revisions, as Markdown for a comment",
             "jaxresid diff main HEAD --target train.py:loss -f markdown",
         ),
-        (
-            "two saved reports",
-            "jaxresid diff before.json after.json",
-        ),
+        ("two saved reports", "jaxresid diff before.json after.json"),
         (
             "what a flag of JAX would change, checkpoint by checkpoint",
             "jaxresid diff --target train.py:loss --flag jax_remat3=1",
@@ -103,39 +97,39 @@ def diff(
         reports = traced(pairs, say)
         from jaxresid.advice.diff.difference import diff as difference
 
-        found = [
-            difference(*each, labels=(label_of(one), label_of(other)))
-            for each, (one, other) in zip(reports, pairs, strict=True)
-            if not isinstance(each, JaxresidError)
+        differences = [
+            difference(*pair, labels=(label_of(one), label_of(other)))
+            for pair, (one, other) in zip(reports, pairs, strict=True)
+            if not isinstance(pair, JaxresidError)
         ]
     if output.format == "json":
         from jaxresid.serialization.encoding import json_documents
 
-        text = json_documents(found)
+        text = json_documents(differences)
     elif output.format == "html":
-        text = found[0].to_page() if found else ""
+        text = differences[0].to_page() if differences else ""
     elif output.format == "markdown":
         from jaxresid.render.diff.markdown import render_markdown
 
-        text = render_markdown(found)
+        text = render_markdown(differences)
     else:
         from jaxresid.render.diff.text import render_differences
 
-        text = output.rendered(render_differences(found, all=all_))
+        text = output.rendered(render_differences(differences, all=all_))
     if text:
         output.write(text, verbatim=output.format == "html")
-    failed = [each for each in reports if isinstance(each, JaxresidError)]
+    failed = [error for error in reports if isinstance(error, JaxresidError)]
     if exit_code:
         failed += [
             InputsError(
-                f"--exit-code: the peaks of {each.after.target.name} cannot be compared; trace both"
+                f"--exit-code: the peaks of {it.after.target.name} cannot be compared; trace both"
                 " for one place whose peak is known, such as --on gpu:h100"
             )
-            for each in found
-            if each.peak_growth_nbytes is None
+            for it in differences
+            if it.peak_growth_nbytes is None
         ]
     for error in failed:
         tell(f"jaxresid: error: {error}")
     if failed:
         return EXIT_FAILED
-    return int(exit_code and any(each.has_higher_peak for each in found))
+    return int(exit_code and any(it.has_higher_peak for it in differences))

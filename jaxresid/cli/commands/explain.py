@@ -25,12 +25,12 @@ def explain(rule: str, output: Output) -> None:
     CODE is a rule's code or its name: JXR101, checkpointed-loss.
     """
     every = (*all_rules(), *traced_rules())
-    found = next((r for r in every if rule.upper() == r.code or rule == r.name), None)
-    if found is None:
+    match = next((r for r in every if rule.upper() == r.code or rule == r.name), None)
+    if match is None:
         guess = did_you_mean(rule, [w for pair in KNOWN.items() for w in pair])
         raise JaxresidError(f"unknown rule {rule!r}{guess} (`jaxresid rules` lists them)")
     color = use_color(output.color, output.file)
-    output.write(explained(found.info(), output.format, color=color, width=_width(output)))
+    output.write(explained(match.info(), output.format, color=color, width=_width(output)))
 
 
 @command(examples=(("as JSON", "jaxresid rules -f json"),))

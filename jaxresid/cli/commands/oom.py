@@ -12,10 +12,12 @@ import click
 from jaxresid.advice.oom.ways import Names
 from jaxresid.cli.help import command, option
 from jaxresid.cli.main import showing_progress
-from jaxresid.cli.options.inputs import TargetOptions, inspection_of, requested, target_options
+from jaxresid.cli.options.inputs import target_options
 from jaxresid.cli.options.named_targets import optional_target
 from jaxresid.cli.options.oom_names import names_of, on_place_of
 from jaxresid.cli.options.output import Output, output_options
+from jaxresid.cli.request import Request
+from jaxresid.cli.resolve import inspected
 
 if TYPE_CHECKING:
     from jaxresid.advice.oom.oom import Evidence
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 @target_options
 @output_options(("text", "json"))
 @option("-v", "--verbose", is_flag=True, help="Show every buffer, and what the log says.")
-def oom(options: TargetOptions | None, log: str | None, output: Output, verbose: bool) -> int:
+def oom(request: Request | None, log: str | None, output: Output, verbose: bool) -> int:
     """Say what filled the memory of a program that ran out of it, and what to try.
 
     LOG is what the program printed, on a TPU, a GPU or a CPU, with or without the prefixes of
@@ -47,22 +49,17 @@ def oom(options: TargetOptions | None, log: str | None, output: Output, verbose:
 
     evidence = _evidence(log)
     report = names = None
-    if options is not None and evidence.failures:
-        options = on_place_of(evidence, options)
-        with showing_progress(f"tracing {options.target}", quiet=output.quiet):
-            request = requested(options)
-            report = inspection_of(request).report
-        names = names_of(options, request.make)
+    if request is not None and evidence.failures:
+        request = on_place_of(evidence, request)
+        with showing_progress(f"tracing {request.target}", quiet=output.quiet):
+            report = inspected(request).report
+        names = names_of(request)
     elif on := click.get_current_context().params.get("on"):
         names = Names(place=on[0])
     result = reported(evidence, report, names)
-    if output.format == "json":
-        text = result.to_json()
-    else:
-        from jaxresid.render.oom.text import render_oom
+    from jaxresid.render.oom.text import render_oom
 
-        text = output.rendered(render_oom(result, verbose=verbose))
-    output.write(text)
+    output.show(result, lambda: render_oom(result, verbose=verbose))
     return 1 if result.cause == "unknown" else 0
 
 

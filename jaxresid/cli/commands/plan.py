@@ -17,16 +17,12 @@ from jaxresid.cli.keep_result import keep_result
 from jaxresid.cli.main import EXIT_INTERRUPTED, showing_progress, tell
 from jaxresid.cli.options import batches
 from jaxresid.cli.options.compiling import CompilingOptions, compile_options, limit_s, settings
-from jaxresid.cli.options.inputs import (
-    TargetOptions,
-    provide_devices,
-    requested,
-    target_options,
-    trips_option,
-)
+from jaxresid.cli.options.inputs import target_options, trips_option
 from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import asks_compiler, budget_of, budget_option, placed
 from jaxresid.cli.options.words import words_of
+from jaxresid.cli.request import Request
+from jaxresid.cli.resolve import provide_devices, resolve
 from jaxresid.cli.verify_edit import verify, with_second_process
 from jaxresid.xla.places import memory_of, why_unavailable
 
@@ -98,7 +94,7 @@ from jaxresid.xla.places import memory_of, why_unavailable
 )
 @functools.partial(compile_options, compiles_unasked=True)
 def plan(
-    options: TargetOptions,
+    request: Request,
     output: Output,
     budget: str | None,
     microbatches: tuple[int, ...],
@@ -142,37 +138,37 @@ def plan(
     if (diff_ or emit) and output.format != "text":
         what = "--diff prints a diff" if diff_ else "--emit prints code"
         raise click.UsageError(f"{what}, not {output.format}; leave out --format")
-    wanted_nbytes = None if budget is None else budget_of(options, budget)
-    options, (place,) = placed(options, compiles=False)
+    wanted_nbytes = None if budget is None else budget_of(request, budget)
+    request, (place,) = placed(request, compiles=False)
     nbytes = memory_of(place) if wanted_nbytes is None else wanted_nbytes
     unavailable = why_unavailable(place)
     if compile_ and unavailable:
         raise InputsError(unavailable)
     confirms = compile_ or place.kind == "cpu" or (write_ and not unavailable)
-    options, _ = placed(options, compiles=confirms)
-    with showing_progress(f"tracing {options.target}", quiet=output.quiet) as say:
+    request, _ = placed(request, compiles=confirms)
+    with showing_progress(f"tracing {request.target}", quiet=output.quiet) as say:
         from jaxresid.advice.plan.confirmation import compiles_for
         from jaxresid.advice.plan.joint.api import aim_of
         from jaxresid.advice.plan.joint.configurations import Configurations, Grid
         from jaxresid.advice.plan.joint.joint import jointly_drafted
         from jaxresid.advice.plan.source import writing
 
-        def at(batch: int | None, mesh: str | None) -> TargetOptions:
-            chosen = replace(options, batch=options.batch.at(batch))
+        def at(batch: int | None, mesh: str | None) -> Request:
+            chosen = replace(request, batch=request.batch.at(batch))
             return chosen if mesh is None else replace(chosen, mesh=(mesh,))
 
-        batches.check_specs((*options.arg, *options.kwarg), options.batch)
-        provide_devices(options.mesh)
+        batches.check_specs((*request.arg, *request.kwarg), request.batch)
+        provide_devices(request.mesh)
         result, edits = jointly_drafted(
             Configurations(
                 Grid(
-                    options.batch.listed,
+                    request.batch.listed,
                     microbatches,
-                    options.mesh,
-                    options.batch.every,
-                    options.batch.name,
+                    request.mesh,
+                    request.batch.every,
+                    request.batch.name,
                 ),
-                lambda batch, mesh: requested(at(batch, mesh)).question,
+                lambda batch, mesh: resolve(at(batch, mesh)),
             ),
             place,
             nbytes,
@@ -180,10 +176,10 @@ def plan(
             offload=offload,
             progress=say,
             # Nobody edits the code of MaxText: its settings are traced instead.
-            checks=lambda check, found: (
+            checks=lambda check, case: (
                 None
                 if emit == "maxtext"
-                else with_second_process(check, at(found.batch, found.mesh), found.microbatches)
+                else with_second_process(check, at(case.batch, case.mesh), case.microbatches)
             ),
             compiles=compiles_for(
                 place, settings(compiling), limit_s=limit_s(compiling), progress=say
@@ -193,7 +189,7 @@ def plan(
             keeps_interrupted=True,
             lifetimes=output.format == "perfetto"
             or (output.format == "html" and not asks_compiler([place])),
-            words=(*options.words, *words_of(context, own, own)),
+            words=(*request.words, *words_of(context, own, own)),
         )
         if not result.target.has_gradient and (diff_ or write_ or emit):
             flag = "--diff" if diff_ else "--write" if write_ else "--emit"
@@ -204,7 +200,7 @@ def plan(
         if not result.interrupted:
             can_apply = result.is_within and not write_
             can_apply = can_apply and not (result.unwritten or result.is_untraced)
-            keep_result("plan", options, result, since=since, edits=edits if can_apply else ())
+            keep_result("plan", request, result, since=since, edits=edits if can_apply else ())
         chosen = result.selection.configuration
         if result.interrupted or not (result.is_within and (diff_ or write_)):
             edits = ()
@@ -212,8 +208,8 @@ def plan(
             lines = ["the plan cannot be written:", *result.unwritten]
             raise InputsError("\n  ".join(lines))
         elif result.is_untraced:
-            done = "shown as a diff" if diff_ else "written"
-            raise InputsError(f"the plan is not verified; nothing was {done}: {result.doubt}")
+            outcome = "shown as a diff" if diff_ else "written"
+            raise InputsError(f"the plan is not verified; nothing was {outcome}: {result.doubt}")
         if edits and write_ and confirms and not result.confirmed:
             reasons = "\n  ".join(
                 ("XLA did not confirm the plan; nothing was written", *result.warnings)
@@ -234,27 +230,17 @@ def plan(
         text = writing.diff(edits) if diff_ else shown.text if shown else ""
         for line in (
             verdict_text(shown.plan if shown else result),
-            *(shown.said if shown else ()),
+            *(shown.remarks if shown else ()),
         ):
             tell(f"jaxresid: {line}")
-    elif output.format == "json":
-        text = result.to_json()
-    elif output.format == "html":
-        text = result.to_page()
-    elif output.format == "svg":
-        text = result.to_svg()
-    elif output.format == "perfetto":
-        text = ""
-        if result.lifetimes:
-            output.write_binary(result.to_perfetto())
-    else:
-        text = output.rendered(render_plan(result, output.encoding))
-    if text:
-        output.write(text, verbatim=diff_ or bool(emit) or output.format == "html")
+        if text:
+            output.write(text, verbatim=True)
+    elif output.format != "perfetto" or result.lifetimes:
+        output.show(result, lambda: render_plan(result, output.encoding))
     if result.interrupted:
         left_out = output.format == "perfetto"
-        said = "nothing is written" if left_out else "this is the best plan found so far"
-        tell(f"jaxresid: interrupted; {said}")
+        outcome = "nothing is written" if left_out else "this is the best plan found so far"
+        tell(f"jaxresid: interrupted; {outcome}")
         return EXIT_INTERRUPTED
     if write_:
         written = ", ".join(edit.display_path for edit in edits) or "nothing"

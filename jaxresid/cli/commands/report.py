@@ -22,10 +22,12 @@ from jaxresid.cli.options.compiling import (
     print_errors,
     settings,
 )
-from jaxresid.cli.options.inputs import TargetOptions, inspected, target_options, trips_option
-from jaxresid.cli.options.output import Output, output_options, picture_of
+from jaxresid.cli.options.inputs import target_options, trips_option
+from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import asks_compiler, placed
 from jaxresid.cli.options.sizes import size
+from jaxresid.cli.request import Request
+from jaxresid.cli.resolve import inspected
 from jaxresid.render.report.rows import View
 
 
@@ -85,7 +87,7 @@ from jaxresid.render.report.rows import View
 )
 @functools.partial(compile_options, compiles_unasked=True)
 def report(
-    options: TargetOptions,
+    request: Request,
     output: Output,
     verbose: bool,
     show: ReportView | PictureView | None,
@@ -112,7 +114,7 @@ def report(
     estimated, XLA's figures are there anyway. Exits 0, or 2 if something went wrong.
     """
     since = time.time()
-    if (compile_ or compiling.given()) and output.format == "jax":
+    if (compile_ or compiling.typed()) and output.format == "jax":
         raise click.UsageError("-f jax prints only JAX's own lines; compile with -f text or json")
     if verbose and show:
         raise click.UsageError("-v shows everything and --view one thing: choose one")
@@ -138,68 +140,55 @@ def report(
         min_bytes=min_bytes or 0,
         all=all_,
     )
-    options, places = placed(options, compiles=compile_)
-    with showing_progress(f"tracing {options.target}", quiet=output.quiet) as say:
+    request, places = placed(request, compiles=compile_)
+    with showing_progress(f"tracing {request.target}", quiet=output.quiet) as say:
         drawn = (
             picture == "timeline"
             or output.format == "perfetto"
             or (output.format in ("html", "pprof") and not asks_compiler(places))
         )
-        found = inspected(options, lifetimes=drawn)
+        inspection = inspected(request, lifetimes=drawn)
         if compile_ or (asks_compiler(places) and output.format != "jax"):
             from jaxresid.advice.compile.limited import LimitedCompiles
             from jaxresid.advice.compile.report import confirmed
 
             compiles = LimitedCompiles(
-                found.subject.place, settings(compiling), limit_s=limit_s(compiling), progress=say
+                inspection.subject.place,
+                settings(compiling),
+                limit_s=limit_s(compiling),
+                progress=say,
             )
-            found = confirmed(found, compiles, checkpoints=compile_)
-        result = found.report
-        keep_result("report", options, result, since=since)
+            inspection = confirmed(inspection, compiles, checkpoints=compile_)
+        result = inspection.report
+        keep_result("report", request, result, since=since)
         if output.format == "jax":
             from jaxresid.inspector.subject.base import without_gradient
             from jaxresid.inspector.trace.saved_lines import saved_residual_lines
 
-            loss = found.subject.holes.alone
+            loss = inspection.subject.holes.alone
             if loss is None:
                 if not result.target.has_gradient:
                     raise InputsError(without_gradient(result.target))
                 raise InputsError(
-                    f"{options.target} is taken as it is, and JAX lists the residuals of what it"
+                    f"{request.target} is taken as it is, and JAX lists the residuals of what it"
                     " differentiates only; use -f text or json, or --mode loss"
                 )
-            lines = saved_residual_lines(found.subject.fun, loss.arguments, loss.has_aux)
+            lines = saved_residual_lines(inspection.subject.fun, loss.arguments, loss.has_aux)
     if output.format not in ("text", "json", "html"):  # these have the report's warnings
-        for warning in crash_warnings(found.crashes):
+        for warning in crash_warnings(inspection.crashes):
             tell(f"jaxresid: warning: {warning}")
-    if output.format in ("pprof", "perfetto"):
-        is_profile = output.format == "pprof"
-        output.write_binary(result.to_pprof() if is_profile else result.to_perfetto())
-        return EXIT_FAILED if print_errors(result.compiled) else 0
-    if picture is not None:
-        text = picture_of(functools.partial(result.to_svg, picture))
-    elif output.format == "json":
-        text = result.to_json()
-    elif output.format == "html":
-        text = result.to_page()
-    elif output.format == "jax":
+    if output.format == "jax":
         from jaxresid.render.report.totals import totals_lines
 
-        text = "\n".join([*map(visible, lines), *totals_lines(result)])
+        output.write("\n".join([*map(visible, lines), *totals_lines(result)]))
     else:
         from jaxresid.render.report.text import render_report
 
-        text = output.rendered(render_report(result, view, output.encoding))
-    output.write(text, verbatim=output.format == "html")
+        output.show(result, lambda: render_report(result, view, output.encoding), picture)
     return EXIT_FAILED if print_errors(result.compiled) else 0
 
 
 def _picture(show: ReportView | PictureView | None, *, verbose: bool) -> PictureView:
-    """Return what is to be drawn.
-
-    Raises:
-      click.UsageError: It is for text alone.
-    """
     if verbose:
         raise click.UsageError("-v shows everything as text, and -f svg draws one thing: --view")
     if show is None or show == "timeline":

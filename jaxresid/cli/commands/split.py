@@ -6,8 +6,10 @@ import click
 
 from jaxresid.cli.help import command, option
 from jaxresid.cli.main import showing_progress
-from jaxresid.cli.options.inputs import TargetOptions, function_options, inspected
+from jaxresid.cli.options.inputs import function_options
 from jaxresid.cli.options.output import Output, output_options
+from jaxresid.cli.request import Request
+from jaxresid.cli.resolve import inspected
 
 
 @command(
@@ -39,31 +41,24 @@ from jaxresid.cli.options.output import Output, output_options
     metavar="N",
     help="Show nested jaxprs down to this depth; deeper ones are folded.",
 )
-def split(
-    options: TargetOptions,
-    output: Output,
-    source: bool,
-    max_eqns: int,
-    depth: int,
-) -> None:
+def split(request: Request, output: Output, source: bool, max_eqns: int, depth: int) -> None:
     """Show the forward and the backward jaxpr of TARGET.
 
     The residuals are numbered in both. TARGET is a function to differentiate, such as a loss; a
     training step has both passes in one jaxpr. The two are shown side by side if the terminal is
     wide enough, else one above the other.
     """
-    with showing_progress(f"tracing {options.target}", quiet=output.quiet):
-        inspection = inspected(options)
-
-        found = inspection.subject.split(inspection.report, max_eqns=max_eqns, depth=depth)
+    with showing_progress(f"tracing {request.target}", quiet=output.quiet):
+        inspection = inspected(request)
+        jaxprs = inspection.subject.split(inspection.report, max_eqns=max_eqns, depth=depth)
     for warning in inspection.report.warnings:
         click.echo(f"jaxresid: warning: {warning}", err=True)
     if output.format == "json":
         from jaxresid.serialization.encoding import json_document
 
-        text = json_document(found)
+        text = json_document(jaxprs)
     else:
         from jaxresid.render.report.split import render_split
 
-        text = output.rendered(render_split(found, source=source))
+        text = output.rendered(render_split(jaxprs, source=source))
     output.write(text)

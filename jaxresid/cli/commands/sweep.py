@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,18 +11,13 @@ from jaxresid.base.errors import InputsError
 from jaxresid.cli.help import command, option
 from jaxresid.cli.main import EXIT_FAILED, showing_progress, tell
 from jaxresid.cli.options import batches
-from jaxresid.cli.options.compiling import (
-    CompilingOptions,
-    compiling_options,
-    settings,
-)
-from jaxresid.cli.options.inputs import TargetOptions, requested, target_options, trips_option
+from jaxresid.cli.options.compiling import CompilingOptions, compiling_options, settings
+from jaxresid.cli.options.inputs import target_options, trips_option
 from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import placed
 from jaxresid.cli.options.policies import at_option, policy_option
-
-if TYPE_CHECKING:
-    from jaxresid.inspector.subject.base import Subject
+from jaxresid.cli.request import Request
+from jaxresid.cli.resolve import subject_of
 
 
 @command(
@@ -60,7 +54,7 @@ if TYPE_CHECKING:
     " already in the file are not compiled again.",
 )
 def sweep(
-    options: TargetOptions,
+    request: Request,
     policies: tuple[str, ...],
     at: str | None,
     compiling: CompilingOptions,
@@ -78,10 +72,10 @@ def sweep(
     """
     if results_file == "-":
         raise InputsError("--results needs a file to add the results to, not stdout")
-    batches.check_specs((*options.arg, *options.kwarg), options.batch)
-    options, places = placed(options, compiles=True, several=True)
+    batches.check_specs((*request.arg, *request.kwarg), request.batch)
+    request, places = placed(request, compiles=True, several=True)
     with contextlib.ExitStack() as stack:
-        say = stack.enter_context(showing_progress(f"tracing {options.target}", quiet=output.quiet))
+        say = stack.enter_context(showing_progress(f"tracing {request.target}", quiet=output.quiet))
         from jaxresid.advice.sweep.results import Results
         from jaxresid.advice.sweep.run import POLICIES, Grid
         from jaxresid.advice.sweep.sweep import swept
@@ -93,10 +87,14 @@ def sweep(
 
             say(f"connecting to {scheduler}")
             chosen = replace(chosen, executor=stack.enter_context(cluster(scheduler)))
-        grid = Grid(places, policies or POLICIES, options.batch.listed, at, options.batch.name)
+        grid = Grid(places, policies or POLICIES, request.batch.listed, at, request.batch.name)
         try:
             result = swept(
-                lambda batch: _traced(options, batch), grid, chosen, results=file, progress=say
+                lambda size: subject_of(replace(request, batch=request.batch.at(size))),
+                grid,
+                chosen,
+                results=file,
+                progress=say,
             )
         except KeyboardInterrupt:
             if file is not None:
@@ -114,14 +112,5 @@ def sweep(
     output.write(text)
     failed = sum(row.error is not None for row in result.rows)
     if failed:
-        click.echo(
-            f"jaxresid: error: {failed} of {len(result.rows)} could not be compiled", err=True
-        )
+        tell(f"jaxresid: error: {failed} of {len(result.rows)} could not be compiled")
     return EXIT_FAILED if failed else 0
-
-
-def _traced(options: TargetOptions, batch: int | None) -> Subject:
-    asked = requested(replace(options, batch=options.batch.at(batch))).question
-    from jaxresid.inspector.report import subject
-
-    return subject(asked)

@@ -24,10 +24,8 @@ def answer(cli: click.Command, argv: Sequence[str], environment: Mapping[str, st
     where no space may follow, `begun`.
 
     Args:
-      cli: the command line.
       argv: for bash the line up to the cursor; for others the words after the program's, the last
         one up to the cursor.
-      environment: the environment variables.
     """
     shell = environment[VARIABLE]
     if shell == "bash":
@@ -36,18 +34,20 @@ def answer(cli: click.Command, argv: Sequence[str], environment: Mapping[str, st
         words, raw = list(argv), argv[-1] if argv else ""
     *before, incomplete = words or [""]
     try:
-        found = ShellComplete(cli, {"obj": before}, "jaxresid", VARIABLE).get_completions(
+        items = ShellComplete(cli, {"obj": before}, "jaxresid", VARIABLE).get_completions(
             before, incomplete
         )
     except Exception:  # a prompt is no place for errors
         return ""
-    kinds = {item.type for item in found}
+    kinds = {item.type for item in items}
     if kinds & {"file", "dir"}:
         return "files\n" if "file" in kinds else "folders\n"
     option, equals, _ = incomplete.partition("=")
-    given = option + equals if equals and option.startswith("--") else ""
-    items = [CompletionItem(given + str(item.value), help=item.help) for item in found]
-    return "\n".join([_kind(items), *_lines(items, shell, raw, environment)]) + "\n"
+    prefix = option + equals if equals and option.startswith("--") else ""
+    items = [CompletionItem(prefix + str(item.value), help=item.help) for item in items]
+    is_begun = items and all(str(item.value).endswith((":", "/")) for item in items)
+    kind = "begun" if is_begun else "words"
+    return "\n".join([kind, *_lines(items, shell, raw, environment)]) + "\n"
 
 
 def _words_of(line: str) -> tuple[list[str], str]:
@@ -57,11 +57,6 @@ def _words_of(line: str) -> tuple[list[str], str]:
         words.append("")
     written = re.findall(r"""(?:[^\s"'\\]|\\.|"[^"]*"?|'[^']*'?)++""", line)
     return words[1:], written[-1] if written and line.endswith(written[-1]) else ""
-
-
-def _kind(items: Sequence[CompletionItem]) -> str:
-    is_begun = items and all(str(item.value).endswith((":", "/")) for item in items)
-    return "begun" if is_begun else "words"
 
 
 def _lines(

@@ -50,8 +50,8 @@ def references(
     # An option that still lacks its value keeps click from reading the words before it.
     configured = dict(_configured())
     words = [configured.get(word, word) for word in context.obj or ()]
-    own = [each for word in words for each in _functions(f"{word.rpartition(':')[0]}:")]
-    names = [CompletionItem(str(each.value).rpartition(":")[2]) for each in own]
+    own = [item for word in words for item in _functions(f"{word.rpartition(':')[0]}:")]
+    names = [CompletionItem(str(item.value).rpartition(":")[2]) for item in own]
     return [*_beginning(names, incomplete), *_files(incomplete)]
 
 
@@ -71,10 +71,10 @@ def places(
     from jaxresid.xla.gpus import GPUS
     from jaxresid.xla.tpus import topologies
 
-    found = ["cpu", *(f"gpu:{gpu.name}" for gpu in GPUS), *(it.text for it in topologies())]
+    names = ["cpu", *(f"gpu:{gpu.name}" for gpu in GPUS), *(it.text for it in topologies())]
     if incomplete.count(":") < 2:
-        found = list(dict.fromkeys(":".join(text.split(":")[:2]) for text in found))
-    return _beginning(map(CompletionItem, found), incomplete)
+        names = list(dict.fromkeys(":".join(text.split(":")[:2]) for text in names))
+    return _beginning(map(CompletionItem, names), incomplete)
 
 
 def codes(
@@ -84,8 +84,8 @@ def codes(
     from jaxresid.linter.rules import KNOWN
 
     before, comma, begun = incomplete.rpartition(",")
-    found = [CompletionItem(before + comma + code, help=name) for code, name in KNOWN.items()]
-    return _beginning(found, before + comma + begun.upper())
+    items = [CompletionItem(before + comma + code, help=name) for code, name in KNOWN.items()]
+    return _beginning(items, before + comma + begun.upper())
 
 
 def rules(
@@ -113,7 +113,7 @@ def _configured() -> Sequence[tuple[str, str]]:
 def _files(incomplete: str) -> list[CompletionItem]:
     """Return the folders and Python files that begin so, ready to be typed on."""
     folder, begun = os.path.split(incomplete)
-    found = []
+    items = []
     with contextlib.suppress(OSError), os.scandir(os.path.expanduser(folder) or ".") as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             is_hidden = entry.name.startswith((".", "__pycache__")) and not begun.startswith(".")
@@ -121,10 +121,10 @@ def _files(incomplete: str) -> list[CompletionItem]:
                 continue
             name = os.path.join(folder, entry.name)
             if entry.is_dir():
-                found.append(CompletionItem(f"{name}/"))
+                items.append(CompletionItem(f"{name}/"))
             elif name.endswith(".py"):
-                found.append(CompletionItem(f"{name}:"))
-    return found
+                items.append(CompletionItem(f"{name}:"))
+    return items
 
 
 def _functions(incomplete: str, *, only_targets: bool = False) -> list[CompletionItem]:
@@ -132,13 +132,13 @@ def _functions(incomplete: str, *, only_targets: bool = False) -> list[Completio
     from jaxresid.targets.listing import candidates_of, file_of, functions_of
 
     place, _, begun = incomplete.rpartition(":")
-    found: list[CompletionItem] = []
+    items: list[CompletionItem] = []
     with contextlib.suppress(JaxresidError):
         if (path := file_of(place)) is None:
             return []
         if only_targets:
-            each = [(c.name, c.signature) for c in candidates_of(path)]
+            pairs = [(c.name, c.signature) for c in candidates_of(path)]
         else:
-            each = [(f.name, "") for f in functions_of(path)]
-        found = [CompletionItem(f"{place}:{name}", help=what or None) for name, what in each]
-    return _beginning(found, f"{place}:{begun}")
+            pairs = [(f.name, "") for f in functions_of(path)]
+        items = [CompletionItem(f"{place}:{name}", help=what or None) for name, what in pairs]
+    return _beginning(items, f"{place}:{begun}")

@@ -23,12 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GrowingTarget:
-    """A target whose growth is held.
+    """A target whose growth is limited, and its options as typed, with its place.
 
-    Attributes:
-      name: what it is called, also in the lockfile.
-      target: what the command line or the configuration calls it.
-      arguments: its options as typed, and its place.
+    `target` is what the command line or the configuration calls it, `name` how the lockfile does.
     """
 
     name: str
@@ -36,61 +33,40 @@ class GrowingTarget:
     arguments: tuple[str, ...]
 
 
-def lockfile(given: GrowthOptions, config: Path | None, *, isolated: bool) -> Path:
-    """Return the lockfile of the project, or the one that is given.
-
-    Args:
-      given: The options.
-      config: The configuration file that is given; None for the nearest one.
-      isolated: Whether there is no configuration.
-    """
+def lockfile(growth: GrowthOptions, config: Path | None, *, isolated: bool) -> Path:
+    """Return the lockfile of the project, or the one that is given."""
     from jaxresid.advice.check.lockfile import NAME
 
-    if given.baseline is not None:
-        return Path(given.baseline)
-    found = project(Path(), config_file=config, isolated=isolated).file
-    return Path(NAME) if found is None else _shown(Path(os.path.abspath(found)).parent / NAME)
+    if growth.baseline is not None:
+        return Path(growth.baseline)
+    configuration = project(Path(), config_file=config, isolated=isolated).file
+    if configuration is None:
+        return Path(NAME)
+    return Path(os.path.relpath(Path(os.path.abspath(configuration)).parent / NAME))
 
 
-def check_growth(given: GrowthOptions, *, grows: bool) -> None:
-    """Raise UsageError for combinations of options of which one would be ignored.
-
-    Args:
-      given: The options.
-      grows: Whether there is a limit on growth.
-    """
-    if given.update and given.baseline is not None and not given.baseline.endswith(".lock"):
+def check_growth(growth: GrowthOptions, *, grows: bool) -> None:
+    """Raise UsageError for combinations of options of which one would be ignored."""
+    if growth.update and growth.baseline is not None and not growth.baseline.endswith(".lock"):
         raise click.UsageError(
-            f"--update writes a lockfile, and {given.baseline} is none: leave --baseline out, or"
+            f"--update writes a lockfile, and {growth.baseline} is none: leave --baseline out, or"
             " name a file that ends in .lock"
         )
-    if given.baseline is not None and not grows and not given.update:
+    if growth.baseline is not None and not grows and not growth.update:
         raise click.UsageError("--baseline needs --max-growth, such as --max-growth 2%")
 
 
 def earlier_of(
-    given: GrowthOptions,
+    growth: GrowthOptions,
     file: Path,
     targets: Sequence[GrowingTarget],
     compiles: bool,
     say: Progress,
 ) -> Mapping[str, Earlier]:
-    """Return what each target is held against, by its name.
-
-    Args:
-      given: The options.
-      file: The lockfile, where no baseline is given.
-      targets: The targets.
-      compiles: Whether peaks are XLA's.
-      say: Called with a text that says what is being done.
-
-    Raises:
-      InputsError: There is no such baseline, or it has no such target.
-      JaxresidError: It cannot be read, or a target cannot be traced there.
-    """
+    """Return what each target is held against, by its name."""
     from jaxresid.advice.check.growth import Earlier, baseline_of
 
-    text = given.baseline
+    text = growth.baseline
     if text is not None and text.endswith(".json"):
         from jaxresid.results import Report
         from jaxresid.serialization.files import load
@@ -103,14 +79,13 @@ def earlier_of(
         report = load(text, Report)
         return {targets[0].name: Earlier(text, baseline_of(report, Path()), report)}
     if text is None or file.is_file():
-        known = _read(file)
-        shown = str(file)
-        for each in targets:
-            if each.name not in known:
+        baselines = _read(file)
+        for name in (target.name for target in targets):
+            if name not in baselines:
                 raise InputsError(
-                    f"{shown} has no `{each.name}`; the same command with --update writes it there"
+                    f"{file} has no `{name}`; the same command with --update writes it there"
                 )
-        return {each.name: Earlier(shown, known[each.name]) for each in targets}
+        return {target.name: Earlier(str(file), baselines[target.name]) for target in targets}
     from jaxresid.cli.options.sides import is_in_git
 
     if not is_in_git(text):
@@ -121,28 +96,21 @@ def earlier_of(
 
     more = ("--compile",) if compiles else ()
     requests = [
-        ReportRequest(text, each.target, (*each.arguments, *more), text) for each in targets
+        ReportRequest(text, target.target, (*target.arguments, *more), text) for target in targets
     ]
     reports = reports_of(requests, say)
     return {
-        each.name: Earlier(text, baseline_of(report, Path()), report)
-        for each, report in zip(targets, reports, strict=True)
+        target.name: Earlier(text, baseline_of(report, Path()), report)
+        for target, report in zip(targets, reports, strict=True)
     }
 
 
 def updated(
-    file: Path, made: Mapping[str, Baseline], names: Sequence[str] | None
+    file: Path, figures: Mapping[str, Baseline], names: Sequence[str] | None
 ) -> tuple[str, ...]:
     """Write figures into a lockfile; return the targets whose figures are new there.
 
-    Args:
-      file: The lockfile.
-      made: The figures by target.
-      names: All targets that the file may have; None to keep those that it has.
-
-    Raises:
-      InputsError: The file is there and is no lockfile.
-      JaxresidError: It cannot be written.
+    The file keeps what it has of the targets of these names, or of all.
     """
     from jaxresid.advice.check.lockfile import lockfile_text
     from jaxresid.base.text_files import write_text
@@ -151,7 +119,7 @@ def updated(
         raise InputsError(f"{file} is a link that leads out of its directory: it is not written")
     before = _read(file) if file.exists() else {}
     kept = {name: old for name, old in before.items() if names is None or name in names}
-    text = lockfile_text({**kept, **made})
+    text = lockfile_text({**kept, **figures})
     if not file.exists() or file.read_text(encoding="utf-8") != text:
         write_text(str(file), text)
     after = _read(file)
@@ -173,7 +141,3 @@ def _read(file: Path) -> dict[str, Baseline]:
         reason = e.strerror if isinstance(e, OSError) else e
         raise InputsError(f"cannot read {file}: {reason}") from e
     return baselines_in(text, str(file))
-
-
-def _shown(path: Path) -> Path:
-    return Path(os.path.relpath(path))

@@ -54,14 +54,14 @@ class Sizes:
     @property
     def listed(self) -> tuple[int, ...]:
         """Each size once: of a range its first number, doubled again and again, and its last."""
-        found: list[int] = []
+        sizes: list[int] = []
         for low, high in self.parts:
             size = low
             while size < high:
-                found.append(size)
+                sizes.append(size)
                 size *= 2
-            found.append(high)
-        return tuple(dict.fromkeys(found))
+            sizes.append(high)
+        return tuple(dict.fromkeys(sizes))
 
     @property
     def every(self) -> tuple[int, ...]:
@@ -75,11 +75,7 @@ class Sizes:
 
     @property
     def single(self) -> int | None:
-        """The one size that a program has; None for the inputs as they are.
-
-        Raises:
-          InputsError: There are several.
-        """
+        """The one size that a program has; None for the inputs as they are."""
         sizes = self.listed
         if len(sizes) > 1:
             listed = ",".join(map(str, sizes))
@@ -91,11 +87,7 @@ class Sizes:
 
 
 def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> Sizes:
-    """Return the sizes of text such as `8,16,32`, `8..64` or `context=1024..8192`.
-
-    Raises:
-      click.BadParameter: A part is not a size, or what is before `=` is no name.
-    """
+    """Return the sizes of text such as `8,16,32`, `8..64` or `context=1024..8192`."""
     if value is None:
         return Sizes()
     name, is_named, text = value.partition("=")
@@ -105,8 +97,6 @@ def parsed(context: click.Context, parameter: click.Parameter, value: str | None
     parts = []
     for part in (text if is_named else value).split(","):
         low, high = _range(part, "a batch size")
-        if low == 0:
-            raise click.BadParameter("a size of 0 holds nothing; the smallest is 1")
         if high // low > _MOST_SIZES:
             raise click.BadParameter(
                 f"{part.strip()!r} are too many sizes; a range has the multiples of its first"
@@ -119,28 +109,20 @@ def parsed(context: click.Context, parameter: click.Parameter, value: str | None
 def counts(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> tuple[int, ...]:
-    """Return the numbers of microbatches of text such as `1,4` or `1..16`: each of a range.
-
-    Raises:
-      click.BadParameter: A part is not a number of microbatches.
-    """
+    """Return the numbers of microbatches of text such as `1,4` or `1..16`: each of a range."""
     if value is None:
         return (1,)
-    found: list[int] = []
+    numbers: list[int] = []
     for part in value.split(","):
         low, high = _range(part, "a number of microbatches")
         if high - low > _MOST:
             raise click.BadParameter(f"{part.strip()!r} are too many; write at most {_MOST}")
-        found += range(low, high + 1)
-    return tuple(dict.fromkeys(found))
+        numbers += range(low, high + 1)
+    return tuple(dict.fromkeys(numbers))
 
 
 def _range(part: str, what: str) -> tuple[int, int]:
-    """Return the ends of `8..64`; of a single number it is both.
-
-    Raises:
-      click.BadParameter: It is neither.
-    """
+    """Return the ends of `8..64`; of a single number it is both."""
     ends = [end.strip().replace("_", "") for end in part.split("..")]
     if len(ends) > 2 or not all(end.isascii() and end.isdigit() and int(end) for end in ends):
         raise click.BadParameter(
@@ -178,20 +160,11 @@ def sized_spec(spec: str, sizes: Sizes) -> str:
         return spec
     word = re.compile(rf"(?<!\w){re.escape(sizes.name)}(?!\w)")
 
-    def replaced(match: re.Match[str]) -> str:
-        if match["string"] is not None:
-            return match[0]
-        return f"{match['dtype']}[{word.sub(str(size), match['shape'])}]"
-
-    return _ARRAY.sub(replaced, spec)
+    return with_arrays(spec, lambda m: f"{m['dtype']}[{word.sub(str(size), m['shape'])}]")
 
 
 def check_specs(specs: Sequence[str], sizes: Sizes) -> None:
-    """Check that SPECs have the name of the sizes where `--batch` is given, and only there.
-
-    Raises:
-      InputsError: `--batch` is given and no SPEC has the name, or the other way round.
-    """
+    """Raise InputsError where SPECs have the name of the sizes without `--batch`, or it without."""
     sized = [spec for spec in specs if is_sized(spec, sizes.name)]
     if sized and not sizes:
         raise InputsError(
@@ -209,9 +182,6 @@ def sized(make: Callable[..., Any], sizes: Sizes) -> Callable[..., Any]:
 
     The size goes to the parameter of its name; a batch size to `batch` or `batch_size`. With no
     size the function is returned as it is.
-
-    Raises:
-      InputsError: It has no such parameter.
     """
     size = sizes.single
     if size is None:

@@ -6,11 +6,11 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxresid.cli.help import Group, option
+from jaxresid.cli.help import Group, option, options
 from jaxresid.cli.main import tell
 from jaxresid.cli.options.places import asks_compiler
 from jaxresid.cli.options.sizes import size
@@ -18,14 +18,8 @@ from jaxresid.xla.places import parse_place
 
 if TYPE_CHECKING:
     from jaxresid.advice.compile.ahead_of_time import CompileSettings
+    from jaxresid.cli.request import Request
     from jaxresid.results import Compiled
-
-
-class _OnOptions(Protocol):
-    """The options of a command that say what place it is for."""
-
-    @property
-    def on(self) -> tuple[str, ...]: ...
 
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
@@ -42,47 +36,69 @@ class CompilingOptions:
     xla_flags: tuple[tuple[str, str], ...] = ()
     compile_time: float | None = None
 
-    def given(self) -> tuple[str, ...]:
-        """Return the names of the options that were given."""
-        names = {
-            "--jobs": self.jobs is not None,
-            "--timeout": self.timeout is not None,
-            "--memory-limit": self.memory_limit is not None,
-            "--no-cache": self.no_cache,
-            "--xla-flag": bool(self.xla_flags),
-            "--compile-time": self.compile_time is not None,
+    def typed(self) -> tuple[str, ...]:
+        """Return the options that were typed."""
+        values = {
+            "--jobs": self.jobs,
+            "--timeout": self.timeout,
+            "--memory-limit": self.memory_limit,
+            "--no-cache": self.no_cache or None,
+            "--xla-flag": self.xla_flags or None,
+            "--compile-time": self.compile_time,
         }
-        return tuple(name for name, given in names.items() if given)
+        return tuple(name for name, value in values.items() if value is not None)
 
 
-def compiling_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options; the command receives them as one `CompilingOptions`, `compiling`."""
+def _seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", value.strip().lower())
+    factor = _SECONDS.get(match.group(2)) if match else None
+    if match is None or factor is None or not float(match.group(1)):
+        raise click.BadParameter(f"{value!r} is not a time; write seconds or a unit: 90, 10m, 1h")
+    return float(match.group(1)) * factor
 
-    @option(
+
+def _flags(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    flags = {}
+    for value in values:
+        name, equals, text = value.removeprefix("--").partition("=")
+        if not equals or not name:
+            raise click.BadParameter(
+                f"{value!r} is not NAME=VALUE; write e.g. xla_cpu_enable_fast_math=true"
+            )
+        flags[name] = text
+    return tuple(flags.items())
+
+
+_COMPILING = options(
+    option(
         "--jobs",
         group=Group.COMPILING,
         type=click.IntRange(min=1),
         metavar="N",
         help="How many programs to compile at once.  [default: depends on the number of cores]",
-    )
-    @option(
+    ),
+    option(
         "--timeout",
         group=Group.COMPILING,
         callback=_seconds,
         metavar="TIME",
         help="Stop a compilation after this long: 90, 10m, 1h.  [default: 10m]",
-    )
-    @option(
+    ),
+    option(
         "--memory-limit",
         group=Group.COMPILING,
         callback=size(is_room=True),
         metavar="SIZE",
         help="Stop a compilation that takes more memory than this: 8GiB.",
-    )
-    @option(
+    ),
+    option(
         "--no-cache", is_flag=True, group=Group.COMPILING, help="Do not reuse earlier compilations."
-    )
-    @option(
+    ),
+    option(
         "--xla-flag",
         "xla_flags",
         group=Group.COMPILING,
@@ -90,17 +106,20 @@ def compiling_options(command: Callable[..., Any]) -> Callable[..., Any]:
         callback=_flags,
         metavar="NAME=VALUE",
         help="A flag of the compiler. Repeat for more.",
-    )
-    @functools.wraps(command)
-    def wrapped(*args: Any, **options: Any) -> Any:
-        chosen = {
-            name: options.pop(name)
-            for name in CompilingOptions.__dataclass_fields__
-            if name in options
-        }
-        return command(*args, compiling=CompilingOptions(**chosen), **options)
+    ),
+)
 
-    return wrapped
+
+def compiling_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options; the command receives them as one `CompilingOptions`, `compiling`."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **values: Any) -> Any:
+        names = [name for name in CompilingOptions.__dataclass_fields__ if name in values]
+        compiling = CompilingOptions(**{name: values.pop(name) for name in names})
+        return command(*args, compiling=compiling, **values)
+
+    return _COMPILING(wrapped)
 
 
 def compile_options(
@@ -109,7 +128,6 @@ def compile_options(
     """Add `--compile` and the options of `compiling_options`; the command receives `compile_`.
 
     Args:
-      command: The command, whose first argument is its `TargetOptions`.
       compiles_unasked: Whether it compiles without `--compile` where peaks are not estimated, and
         before it writes.
     """
@@ -124,14 +142,14 @@ def compile_options(
     )
     @functools.wraps(command)
     def wrapped(
-        target: _OnOptions, *, compile_: bool, compiling: CompilingOptions, **options: Any
+        request: Request, *, compile_: bool, compiling: CompilingOptions, **options: Any
     ) -> Any:
         unasked = compiles_unasked and (
-            options.get("write_") or asks_compiler(map(parse_place, target.on))
+            options.get("write_") or asks_compiler(map(parse_place, request.on))
         )
-        if compiling.given() and not (compile_ or unasked):
-            raise click.UsageError(f"{compiling.given()[0]} needs --compile")
-        return command(target, compile_=compile_, compiling=compiling, **options)
+        if compiling.typed() and not (compile_ or unasked):
+            raise click.UsageError(f"{compiling.typed()[0]} needs --compile")
+        return command(request, compile_=compile_, compiling=compiling, **options)
 
     return option(
         "--compile",
@@ -170,37 +188,3 @@ def print_errors(rows: Sequence[Compiled]) -> bool:
     for on, error in errors:
         tell(f"jaxresid: error: {on}: {error}")
     return bool(errors)
-
-
-def _seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    if value is None:
-        return None
-    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", value.strip().lower())
-    factor = _SECONDS.get(match.group(2)) if match else None
-    if match is None or factor is None or not float(match.group(1)):
-        raise click.BadParameter(f"{value!r} is not a time; write seconds or a unit: 90, 10m, 1h")
-    return float(match.group(1)) * factor
-
-
-def _flags(
-    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
-) -> tuple[tuple[str, str], ...]:
-    found = {}
-    for value in values:
-        name, equals, text = value.removeprefix("--").partition("=")
-        if not equals or not name:
-            raise click.BadParameter(
-                f"{value!r} is not NAME=VALUE; write e.g. xla_cpu_enable_fast_math=true"
-            )
-        found[name] = text
-    return tuple(found.items())
-
-
-__all__ = [
-    "CompilingOptions",
-    "compile_options",
-    "compiling_options",
-    "limit_s",
-    "print_errors",
-    "settings",
-]

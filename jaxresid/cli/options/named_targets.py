@@ -51,26 +51,23 @@ class ChosenTarget:
 
 
 class _Target(click.types.StringParamType):
-    """The type of TARGET, which says what to write and completes it."""
-
     name = "target"
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """Return what to write where TARGET is left out; click before 8.2 gives no context."""
+        """Return what to write; click before 8.2 gives no context."""
         try:
             names = [target.name for target in project(Path()).targets]
         except ConfigError:  # another command will say what is wrong with the file
             names = []
-        known = f", or a target of pyproject.toml: {', '.join(names)}" if names else ""
+        hint = f", or a target of pyproject.toml: {', '.join(names)}" if names else ""
         return (
-            f"Write the function, as in train.py:loss{known}; of a file alone, as in train.py, it"
+            f"Write the function, as in train.py:loss{hint}; of a file alone, as in train.py, it"
             " lists the functions."
         )
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return the targets that begin as what is typed."""
         return targets(ctx, param, incomplete)
 
 
@@ -89,23 +86,15 @@ def optional_target(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def every_target(context: click.Context) -> tuple[click.Context, ...]:
-    """Return a context for each target of the configuration, as if it were given as TARGET.
-
-    Args:
-      context: The context of the command, after its options are read.
-
-    Raises:
-      TargetError: The configuration names no target.
-      InputsError: A table has a value that is not one of the command's option.
-    """
-    found = _project(context)
-    if not found.targets:
-        where = f" and {found.location()} names none" if found.file else ""
+    """Return a context for each target of the configuration, as if it were given as TARGET."""
+    configured = _project(context)
+    if not configured.targets:
+        where = f" and {configured.location()} names none" if configured.file else ""
         raise TargetError(
             f"there is no TARGET{where}: give one, such as train/model.py:loss, or write"
             " [tool.jaxresid.targets.NAME] in pyproject.toml"
         )
-    return tuple(_as_if_given(context, target.name) for target in found.targets)
+    return tuple(_as_if_given(context, target.name) for target in configured.targets)
 
 
 def _as_if_given(context: click.Context, name: str) -> click.Context:
@@ -116,11 +105,11 @@ def _as_if_given(context: click.Context, name: str) -> click.Context:
         if _has_source(context, key, ParameterSource.COMMANDLINE)
     }
     file = ["--config", str(typed["config"])] if "config" in typed else []
-    made = context.command.make_context(context.info_name, [name, *file], context.parent)
+    own = context.command.make_context(context.info_name, [name, *file], context.parent)
     for key, value in typed.items():
-        made.params[key] = value
-        made.set_parameter_source(key, ParameterSource.COMMANDLINE)
-    return made
+        own.params[key] = value
+        own.set_parameter_source(key, ParameterSource.COMMANDLINE)
+    return own
 
 
 def _project(context: click.Context) -> Project:
@@ -138,30 +127,30 @@ def _chosen(
         return None
     if context.resilient_parsing:
         return ChosenTarget(text)
-    found = _project(context)
-    if not any(target.name == text for target in found.targets):
+    configured = _project(context)
+    if not any(target.name == text for target in configured.targets):
         listed = None if ":" in text[:-1] else function_list(str(context.info_name), text)
         if listed is not None:
             raise TargetError(listed)
-    named = None if ":" in text else _named(text, found)
-    if found.file is None:
+    named = None if ":" in text else _named(text, configured)
+    if configured.file is None:
         return ChosenTarget(text)
-    folder = Path(os.path.abspath(found.file)).parent
+    folder = Path(os.path.abspath(configured.file)).parent
     tables: dict[tuple[str, ...], Mapping[str, Any]] = {}
-    if found.on is not None:
-        tables[()] = {"--on": found.on}
+    if configured.on is not None:
+        tables[()] = {"--on": configured.on}
     if named is not None:
         tables["targets", named.name] = named.options
-    context.default_map = _defaults(context, tables, folder, found)
+    context.default_map = _defaults(context, tables, folder, configured)
     origins = [
-        f"[{'.'.join(('tool', 'jaxresid', *keys))}] of {os.path.relpath(found.file)}"
+        f"[{'.'.join(('tool', 'jaxresid', *keys))}] of {os.path.relpath(configured.file)}"
         for keys, options in tables.items()
         if "--on" in options
     ]
     place_origin = origins[-1] if origins else None
     if named is None:
         return ChosenTarget(text, place_origin=place_origin)
-    reference = _reference_from_here(named.target, folder)
+    reference = references.reference_from(folder, named.target)
     return ChosenTarget(reference, str(folder), place_origin, named.name)
 
 
@@ -169,61 +158,49 @@ def _defaults(
     context: click.Context,
     tables: Mapping[tuple[str, ...], Mapping[str, Any]],
     folder: Path,
-    found: Project,
+    configured: Project,
 ) -> dict[str, Any]:
     """Return the defaults of the command's options by their names.
 
     Args:
-      context: the context of the command, after what is typed is read.
       tables: the options that tables set, by the keys of the tables; the last one wins.
-      folder: the folder of the configuration file.
-      found: the configuration.
-
-    Raises:
-      InputsError: A value that is not overridden is not one of the option.
     """
-    parameters = {flag: each for each in context.command.params for flag in each.opts}
+    parameters = {flag: it for it in context.command.params for flag in it.opts}
     defaults: dict[str, Any] = {}
     for keys, options in tables.items():
         for option, written in options.items():
             parameter = parameters.get(option)
             if parameter is None:  # the key is not this command's
                 continue
-            name, value = str(parameter.name), _from_here(option, written, folder)
+            name, value = str(parameter.name), written
+            if option in references.OPTIONS:
+                value = references.reference_from(folder, written)
+            elif option in ("--on", "--budget"):
+                value = _place_from_here(written, folder)
             if not _has_source(context, name, ParameterSource.COMMANDLINE):
-                _check(option, value, parameter, found, keys)
+                _check(option, value, parameter, configured, keys)
             is_one = parameter.multiple and isinstance(value, str)
             defaults[name] = [value] if is_one else value
     return defaults
 
 
-def _named(name: str, found: Project) -> NamedTarget:
-    """Return the target of a name.
-
-    Raises:
-      TargetError: There is none.
-    """
-    known = {target.name: target for target in found.targets}
-    if name in known:
-        return known[name]
-    if not known:
+def _named(name: str, configured: Project) -> NamedTarget:
+    targets = {target.name: target for target in configured.targets}
+    if name in targets:
+        return targets[name]
+    if not targets:
         hint = f"\n  a name needs [tool.jaxresid.targets.{name}] in pyproject.toml"
         raise TargetError(no_function(name) + (hint if _NAME.fullmatch(name) else ""))
     raise TargetError(
-        f"{name!r} is not a target of {found.location()}{did_you_mean(name, known)} (known:"
-        f" {', '.join(known)}); a function is module:function, e.g. train/model.py:loss"
+        f"{name!r} is not a target of {configured.location()}{did_you_mean(name, targets)} (known:"
+        f" {', '.join(targets)}); a function is module:function, e.g. train/model.py:loss"
     )
 
 
 def _check(
-    option: str, value: Any, parameter: click.Parameter, found: Project, keys: tuple[str, ...]
+    option: str, value: Any, parameter: click.Parameter, configured: Project, keys: tuple[str, ...]
 ) -> None:
-    """Check what neither the configuration knows nor an error of the option would locate.
-
-    Raises:
-      InputsError: It is not a mesh, a place or a word of the command; the message names the file
-        and the key.
-    """
+    """Check what neither the configuration knows nor an error of the option would locate."""
     try:
         if option == "--on":
             from jaxresid.xla.places import parse_place
@@ -240,19 +217,7 @@ def _check(
             raise InputsError(f"this command knows only {words}; give one with {option}")
     except InputsError as e:
         key = option.removeprefix("--")
-        raise InputsError(f"{found.location(*keys, key)}: `{key}`: {e}") from None
-
-
-def _from_here(option: str, value: Any, folder: Path) -> Any:
-    """Return the value of an option with files as seen from the working directory."""
-    if option in references.OPTIONS:
-        return _reference_from_here(value, folder)
-    return _place_from_here(value, folder) if option in ("--on", "--budget") else value
-
-
-def _reference_from_here(reference: str, folder: Path) -> str:
-    """Return `file.py:function` with its file as seen from the working directory."""
-    return references.with_file(reference, lambda file: _file_from_here(file, folder))
+        raise InputsError(f"{configured.location(*keys, key)}: `{key}`: {e}") from None
 
 
 def _place_from_here(place: str, folder: Path) -> str:
@@ -260,23 +225,13 @@ def _place_from_here(place: str, folder: Path) -> str:
     kind, _, rest = place.partition(":")
     for file in (rest, rest.rpartition(":")[0]):
         if kind in ("gpu", "cuda") and file and (folder / file).is_file():
-            return f"{kind}:{_file_from_here(file, folder)}{rest.removeprefix(file)}"
+            return f"{kind}:{references.file_from(folder, file)}{rest.removeprefix(file)}"
     return place
 
 
-def _file_from_here(file: str, folder: Path) -> str:
-    if folder == Path.cwd() or os.path.isabs(file):
-        return file
-    return os.path.relpath(folder / file)
-
-
 def place_origin(context: click.Context) -> str | None:
-    """Return which table of which file --on comes from; None where the configuration has no part.
-
-    Args:
-      context: the context of a command with TARGET, after its options are read.
-    """
-    on = next((each for each in context.command.params if "--on" in each.opts), None)
+    """Return which table of which file --on comes from; None where it comes from none."""
+    on = next((it for it in context.command.params if "--on" in it.opts), None)
     if on is None or not _has_source(context, str(on.name), ParameterSource.DEFAULT_MAP):
         return None
     chosen: ChosenTarget = context.params["target"]
@@ -302,9 +257,9 @@ def without_replaced(context: click.Context, options: Mapping[str, Any]) -> dict
     if is_whole:
         replaced |= {"arg": (), "kwarg": ()}
     elif is_typed("kwarg"):
-        names = {each.partition("=")[0] for each in options["kwarg"]}
+        names = {text.partition("=")[0] for text in options["kwarg"]}
         table = (context.default_map or {}).get("kwarg", ())
-        others = [each for each in table if each.partition("=")[0] not in names]
+        others = [text for text in table if text.partition("=")[0] not in names]
         kept["kwarg"] = (*others, *options["kwarg"])
     kept |= {name: value for name, value in replaced.items() if not is_typed(name)}
     sizes, specs = kept["batch"], (*kept["arg"], *kept["kwarg"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from jaxresid.base.errors import InputsError
-from jaxresid.cli.help import Group, option
+from jaxresid.cli.help import Group, option, options
 from jaxresid.cli.main import check_output, encoding_of, rendered, write, write_binary
 
 if TYPE_CHECKING:
@@ -42,15 +42,25 @@ _KNOWN = frozenset(suffix for suffixes in _SUFFIXES.values() for suffix in suffi
 _BINARY = frozenset({"pprof", "perfetto"})
 
 
-class Output(NamedTuple):
-    """How an answer is shown.
+color_option = option(
+    "--color",
+    type=click.Choice(("auto", "always", "never")),
+    default="auto",
+    group=Group.OUTPUT,
+    help="Whether to use colours.  [default: auto, on a terminal unless NO_COLOR is set]",
+)
+# The command line itself obeys it.
+traceback_option = option(
+    "--traceback",
+    is_flag=True,
+    expose_value=False,
+    group=Group.GENERAL,
+    help="Show the tracebacks of errors.",
+)
 
-    Attributes:
-      format: the format, one of the command's.
-      file: the file to write to; None or `-` means stdout.
-      color: when to colour text: `auto`, `always` or `never`.
-      quiet: whether stderr has errors only: no progress, no remarks.
-    """
+
+class Output(NamedTuple):
+    """How an answer is shown; a file of None or `-` is stdout, `quiet` leaves errors on stderr."""
 
     format: str
     file: str | None
@@ -62,41 +72,36 @@ class Output(NamedTuple):
         """The encoding of what the answer goes to."""
         return encoding_of(self.file)
 
+    def show(self, result: Any, render: Callable[[], RenderableType], *picture: Any) -> None:
+        """Write a result in the format; `render` makes text, `picture` says what svg draws."""
+        match self.format:
+            case "json":
+                self.write(result.to_json())
+            case "html":
+                self.write(result.to_page(), verbatim=True)
+            case "svg":
+                try:
+                    self.write(result.to_svg(*picture))
+                except ValueError as e:  # there is nothing to draw
+                    raise InputsError(str(e)) from e
+            case "pprof":
+                self.write_binary(result.to_pprof())
+            case "perfetto":
+                self.write_binary(result.to_perfetto())
+            case _:
+                self.write(self.rendered(render()))
+
     def rendered(self, renderable: RenderableType) -> str:
         """Return a rich renderable as text, coloured where colours are wanted."""
         return rendered(renderable, self.file, self.color)
 
     def write(self, text: str, *, verbatim: bool = False) -> None:
-        """Write the finished text, as `jaxresid.cli.main.write` does.
-
-        Raises:
-          JaxresidError: The file cannot be written.
-        """
+        """Write the finished text, as `jaxresid.cli.main.write` does."""
         write(text, self.file, verbatim=verbatim)
 
     def write_binary(self, data: bytes) -> None:
-        """Write finished bytes, as `jaxresid.cli.main.write_binary` does.
-
-        Raises:
-          JaxresidError: The file cannot be written.
-        """
+        """Write finished bytes, as `jaxresid.cli.main.write_binary` does."""
         write_binary(data, self.file)
-
-
-def picture_of(draw: Callable[[], str]) -> str:
-    """Return a picture.
-
-    Args:
-      draw: a method of a result that returns it, or raises ValueError where there is nothing to
-        draw.
-
-    Raises:
-      InputsError: There is nothing to draw.
-    """
-    try:
-        return draw()
-    except ValueError as e:
-        raise InputsError(str(e)) from e
 
 
 def output_options(formats: Sequence[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -107,17 +112,24 @@ def output_options(formats: Sequence[str]) -> Callable[[Callable[..., Any]], Cal
     Args:
       formats: the formats of the command, its default first.
     """
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        @output_option(callback=_checked)
-        @color_option
-        @option(
+    add = options(
+        format_option(
+            "format_",
+            formats=formats,
+            help=f"The format.  [default: by the suffix of -o, else {formats[0]}]",
+        ),
+        output_option(callback=_checked),
+        color_option,
+        option(
             *("-q", "--quiet"),
             is_flag=True,
             group=Group.OUTPUT,
             help="Print no progress and no remarks on stderr, only errors.",
-        )
-        @traceback_option
+        ),
+        traceback_option,
+    )
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def wrapped(
             *args: Any,
@@ -125,7 +137,7 @@ def output_options(formats: Sequence[str]) -> Callable[[Callable[..., Any]], Cal
             output: str | None,
             color: str,
             quiet: bool,
-            **options: Any,
+            **others: Any,
         ) -> Any:
             chosen = format_ or format_of(output, formats, formats[0])
             if chosen in _BINARY and output in (None, "-") and sys.stdout.isatty():
@@ -133,14 +145,9 @@ def output_options(formats: Sequence[str]) -> Callable[[Callable[..., Any]], Cal
                     f"-f {chosen} is no text for a terminal: write it to a file with -o, or to a"
                     " pipe"
                 )
-            return command(*args, output=Output(chosen, output, color, quiet), **options)
+            return command(*args, output=Output(chosen, output, color, quiet), **others)
 
-        added: Callable[..., Any] = format_option(
-            "format_",
-            formats=formats,
-            help=f"The format.  [default: by the suffix of -o, else {formats[0]}]",
-        )(wrapped)
-        return added
+        return add(wrapped)
 
     return decorate
 
@@ -164,65 +171,24 @@ def output_option(*names: str, **attributes: Any) -> Callable[..., Any]:
     )
 
 
-def color_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --color."""
-    return option(
-        "--color",
-        type=click.Choice(("auto", "always", "never")),
-        default="auto",
-        group=Group.OUTPUT,
-        help="Whether to use colours.  [default: auto, on a terminal unless NO_COLOR is set]",
-    )(command)
-
-
-def traceback_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --traceback, which the command line itself obeys."""
-    return option(
-        "--traceback",
-        is_flag=True,
-        expose_value=False,
-        group=Group.GENERAL,
-        help="Show the tracebacks of errors.",
-    )(command)
-
-
 def format_of(file: str | None, formats: Sequence[str], default: str) -> str:
-    """Return the format that the suffix of a file stands for.
+    """Return the format that the suffix of a file stands for, else the default.
 
-    Args:
-      file: the file; None or `-`: stdout.
-      formats: the formats that there are.
-      default: the format where the suffix tells none. It is also taken where files of it may have
-        the suffix, which then stands for several formats.
-
-    Raises:
-      click.UsageError: The suffix is that of a format, but of none of these.
+    The default is also taken where files of it may have a suffix that stands for several formats.
     """
     name = PurePath(file or "").name.lower()
-    suffix = next((each for each in _KNOWN if name.endswith(each)), "")
+    suffix = next((suffix for suffix in _KNOWN if name.endswith(suffix)), "")
     if not suffix or suffix in _SUFFIXES.get(default, ()):
         return default
-    found = next((each for each in formats if suffix in _SUFFIXES.get(each, ())), None)
-    if found is None:
+    format_ = next((name for name in formats if suffix in _SUFFIXES.get(name, ())), None)
+    if format_ is None:
         raise click.UsageError(
             f"-o {file}: {suffix} is none of this command's formats; write which is meant:"
             f" -f {', '.join(formats)}"
         )
-    return found
+    return format_
 
 
 def _checked(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     check_output(value)  # what goes there may take minutes to make
     return value
-
-
-__all__ = [
-    "Output",
-    "color_option",
-    "format_of",
-    "format_option",
-    "output_option",
-    "output_options",
-    "picture_of",
-    "traceback_option",
-]

@@ -10,11 +10,7 @@ from jaxresid.cli.help import option
 
 
 def policy_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds --policy; the command receives `policies`.
-
-    Args:
-      default: the policies that are tried without it, in words.
-    """
+    """Return a decorator that adds --policy; the command receives `policies`."""
     return option(
         "--policy",
         "policies",
@@ -27,11 +23,7 @@ def policy_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., 
 
 
 def at_option(more: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds --at.
-
-    Args:
-      more: a sentence on what else the command takes.
-    """
+    """Return a decorator that adds --at."""
     return option(
         "--at",
         metavar="PLACE",

@@ -20,12 +20,7 @@ _HERE = "working tree"
 
 @dataclass(frozen=True, slots=True)
 class SavedReport:
-    """A side that is a file.
-
-    Attributes:
-      file: the file.
-      report: what it holds.
-    """
+    """A side that is a file."""
 
     file: str
     report: Report
@@ -39,11 +34,8 @@ class AskedSides:
     """What the command line says of the two sides.
 
     Attributes:
-      a: the first one; None where it is not given.
-      b: the second one; None where it is not given.
       targets: the targets to trace on both; empty: those of the configuration.
       python: the interpreter that traces the second side; None: this one.
-      flags: flags of JAX on the second side.
       arguments: the options of the target, as they were typed.
     """
 
@@ -61,12 +53,7 @@ class AskedSides:
 
 
 def sides_of(asked: AskedSides) -> tuple[tuple[Side, Side], ...]:
-    """Return the pairs of sides to compare, one for each target.
-
-    Raises:
-      InputsError: a side is nothing that can be compared, or there is no target.
-      JaxresidError: a file is no saved report.
-    """
+    """Return the pairs of sides to compare, one for each target."""
     here = project(Path())
     if asked.a is not None and asked.b is None and _is_range(asked.a):
         asked = _range(asked)
@@ -87,21 +74,18 @@ def traced(
     """Return the reports of pairs of sides, those of files and those that are made.
 
     Where one of a pair cannot be made, its error is in their place.
-
-    Raises:
-      JaxresidError: none of them can be made, or a revision, an interpreter or a flag is none.
     """
     requests = [side for pair in pairs for side in pair if isinstance(side, ReportRequest)]
-    made = iter(outcomes_of(requests, say) if requests else ())
-    found: list[tuple[Report, Report] | JaxresidError] = []
+    reports_made = iter(outcomes_of(requests, say) if requests else ())
+    outcomes: list[tuple[Report, Report] | JaxresidError] = []
     for pair in pairs:
-        sides = [s.report if isinstance(s, SavedReport) else next(made) for s in pair]
+        sides = [s.report if isinstance(s, SavedReport) else next(reports_made) for s in pair]
         reports = [side for side in sides if isinstance(side, Report)]
         errors = [side for side in sides if isinstance(side, JaxresidError)]
-        found.append(errors[0] if errors else (reports[0], reports[1]))
-    if all(isinstance(each, JaxresidError) for each in found):
-        raise next(each for each in found if isinstance(each, JaxresidError))
-    return tuple(found)
+        outcomes.append(errors[0] if errors else (reports[0], reports[1]))
+    if all(isinstance(outcome, JaxresidError) for outcome in outcomes):
+        raise next(outcome for outcome in outcomes if isinstance(outcome, JaxresidError))
+    return tuple(outcomes)
 
 
 def label_of(side: Side) -> str:
@@ -119,12 +103,6 @@ class _Tree:
 
 
 def _named(text: str | None, here: Project) -> SavedReport | _Tree:
-    """Return what a side stands for.
-
-    Raises:
-      InputsError: it stands for nothing.
-      JaxresidError: it is a file that is no saved report.
-    """
     if text is None:
         return _Tree()
     if text.endswith(".json"):
@@ -133,9 +111,9 @@ def _named(text: str | None, here: Project) -> SavedReport | _Tree:
         return _Tree(text, target=text)
     if is_in_git(text):
         return _Tree(text, revision=text)
-    if any(each.name == text for each in here.targets):
+    if any(named.name == text for named in here.targets):
         return _Tree(text, target=text)
-    if _is_file(text):
+    if os.path.isfile(text):
         return SavedReport(text, load(text, Report))
     where = repository_of(Path.cwd())
     raise InputsError(
@@ -150,15 +128,11 @@ def is_in_git(text: str) -> bool:
 
 
 def _is_range(text: str) -> bool:
-    return ".." in text and not (":" in text or text.endswith(".json") or _is_file(text))
+    return ".." in text and not (":" in text or text.endswith(".json") or os.path.isfile(text))
 
 
 def _range(asked: AskedSides) -> AskedSides:
-    """Return `A..B` as two sides, as git has it; of `A...B` the first is what they have in common.
-
-    Raises:
-      InputsError: one of them is no revision.
-    """
+    """Return `A..B` as two sides, as git has it; of `A...B` the first is their merge base."""
     assert asked.a is not None
     one, dots, other = asked.a.partition("...")
     if not dots:
@@ -169,7 +143,6 @@ def _range(asked: AskedSides) -> AskedSides:
 
 
 def _check(first: SavedReport | _Tree, second: SavedReport | _Tree, asked: AskedSides) -> None:
-    """Raise an InputsError where options have nothing to be about."""
     if asked.varies and isinstance(second, SavedReport):
         raise InputsError(
             f"--flag and --python need something to trace, and {second.file} is a saved report"
@@ -225,23 +198,14 @@ def _request(side: SavedReport | _Tree, target: str, asked: AskedSides, *, is_se
 
 
 def _default_targets(saved: SavedReport | None, here: Project) -> list[str]:
-    """Return the target of a saved report, else those of the configuration.
-
-    Raises:
-      InputsError: there is none.
-    """
     if saved is not None:
         name = saved.report.target.name
-        found = [each.name for each in here.targets if name in (each.name, each.target)]
-        if found or ":" in name:
-            return found[:1] or [name]
+        names = [target.name for target in here.targets if name in (target.name, target.target)]
+        if names or ":" in name:
+            return names[:1] or [name]
     elif here.targets:
-        return [each.name for each in here.targets]
+        return [target.name for target in here.targets]
     raise InputsError(
         "no target: write --target module:function, or [tool.jaxresid.targets.NAME] in"
         " pyproject.toml"
     )
-
-
-def _is_file(text: str) -> bool:
-    return os.path.isfile(text)

@@ -17,16 +17,7 @@ _MOST = 12
 def function_list(command: str, text: str, folder: str | None = None) -> str | None:
     """Return the functions of the file or module that is all that TARGET names, as a message.
 
-    Args:
-      command: the name of the command.
-      text: what TARGET is.
-      folder: a folder whose modules may be named too.
-
-    Returns:
-      The message; None where the text names neither a file nor a module without a function.
-
-    Raises:
-      TargetError: The file cannot be read or parsed.
+    None where the text names neither a file nor a module without a function.
     """
     place = text.rstrip(":")
     path = file_of(place, (".",) if folder is None else (folder, "."))
@@ -35,26 +26,19 @@ def function_list(command: str, text: str, folder: str | None = None) -> str | N
     return message(command, place, path, candidates_of(path))
 
 
-def message(command: str, place: str, path: Path, found: Sequence[Candidate]) -> str:
-    """Return the message that lists functions.
-
-    Args:
-      command: the name of the command.
-      place: the file or the module, as it was written.
-      path: the file.
-      found: the functions, the one to show how to call first.
-    """
-    if not found:
+def message(command: str, place: str, path: Path, candidates: Sequence[Candidate]) -> str:
+    """Return the message that lists functions, that to show how to call first."""
+    if not candidates:
         return (
             f"{place} names no function, and {path} defines none with parameters; write"
             f" module:function, e.g. {place}:loss"
         )
-    width = max(len(each.name) for each in found[:_MOST])
+    width = max(len(candidate.name) for candidate in candidates[:_MOST])
     lines = [f"{place} names no function; there are (the file was read, not run):"]
-    lines += [_row(each, width) for each in found[:_MOST]]
-    if len(found) > _MOST:
-        lines.append(f"  and {len(found) - _MOST} more")
-    first = found[0]
+    lines += [_row(candidate, width) for candidate in candidates[:_MOST]]
+    if len(candidates) > _MOST:
+        lines.append(f"  and {len(candidates) - _MOST} more")
+    first = candidates[0]
     target = f"{place}:{first.name}"
     if first.builds or first.inputs is not None:
         words = ["jaxresid", command, target, *["--build"] * first.builds]

@@ -1,41 +1,45 @@
-"""The words of a command line that name the target, its inputs and its place, for another one."""
+"""Options that were typed on the command line, as words that mean the same to another process."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
 
+def typed_arguments(context: click.Context, names: Collection[str]) -> tuple[str, ...]:
+    """Return the options of these parameters, as far as they were typed, each as one word."""
+    typed = _typed(context, names, context.params)
+    return tuple(flag if text is None else f"{flag}={text}" for flag, text in typed)
+
+
 def words_of(
-    context: click.Context, options: Collection[str], values: dict[str, Any]
+    context: click.Context, names: Collection[str], values: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return the options that were typed, as words that mean the same.
+    """Return the options of these parameters, as far as they were typed, with other values."""
+    typed = _typed(context, names, values)
+    return tuple(word for pair in typed for word in pair if word is not None)
 
-    Args:
-      context: the context of the command.
-      options: the names of the options that are wanted.
-      values: the values of the options.
-    """
-    words: list[str] = []
+
+def _typed(
+    context: click.Context, names: Collection[str], values: Mapping[str, Any]
+) -> Iterator[tuple[str, str | None]]:
+    """Yield flags and their values; None for a flag that has none."""
     for parameter in context.command.params:
-        name = parameter.name or ""
-        typed = context.get_parameter_source(name) == ParameterSource.COMMANDLINE
-        if name in options and typed and isinstance(parameter, click.Option):
-            flag = max(parameter.opts, key=len)
-            words += _option(flag, parameter, values[name])
-    return tuple(words)
-
-
-def _option(flag: str, option: click.Option, value: Any) -> Iterator[str]:
-    if option.is_flag:
-        yield from [flag] * bool(value)
-    elif option.multiple:
-        for each in value:
-            yield from (flag, str(each))
-    else:
-        # A list of numbers is typed with commas, and a size of so many bytes with its unit.
-        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        yield from (flag, f"{text}B" if flag == "--margin" else text)
+        name = str(parameter.name)
+        typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if name not in names or not typed or not isinstance(parameter, click.Option):
+            continue
+        flag, value = max(parameter.opts, key=len), values[name]
+        if parameter.is_flag:
+            yield from [(flag, None)] * bool(value)
+        elif parameter.multiple:
+            yield from ((flag, str(item)) for item in value)
+        elif isinstance(value, tuple):
+            yield flag, ",".join(map(str, value))
+        else:
+            # A whole number is a size, read as bytes, unless the option is one of numbers.
+            is_number = isinstance(parameter.type, click.types.IntParamType)
+            yield flag, f"{value}B" if isinstance(value, int) and not is_number else str(value)

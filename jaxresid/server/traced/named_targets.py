@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from jaxresid.settings.config import find
 from jaxresid.settings.named_target import NamedTarget
 from jaxresid.settings.project import project
+from jaxresid.settings.pyproject import find
 from jaxresid.settings.toml_values import ConfigError
 
 _NAME = re.compile(r"[\w.]+")

@@ -29,12 +29,7 @@ _VERSION = re.compile(r'^version\s*=\s*"v?(\d++)\.(\d++)[^"]*+"\s*$', re.MULTILI
 
 @dataclass(frozen=True, slots=True)
 class JaxInUse:
-    """The newest JAX that a project uses.
-
-    Attributes:
-      version: its major and minor number; None where nothing bounds it from above.
-      file: the file that says so; None where none does.
-    """
+    """The newest JAX that a project uses, and the file that says so; None for no upper bound."""
 
     version: Version | None = None
     file: Path | None = None
@@ -55,33 +50,29 @@ class Directory:
     is_top: bool = False
 
 
-def jax_in_use(start: Path, known: dict[Path, Directory] | None = None) -> JaxInUse:
+def jax_in_use(start: Path, cache: dict[Path, Directory] | None = None) -> JaxInUse:
     """Return the newest JAX that the project around a file or directory uses.
 
     Files are searched there and upwards, to the top of the repository. First comes uv.lock, then
     what pyproject.toml admits. A locked version that it does not admit is out of date, and does
-    not count.
-
-    Args:
-      start: the file or directory.
-      known: what was read of directories before, which is read once; it is added to.
+    not count. What is read of directories is added to the cache, and not read again.
 
     Raises:
       ConfigFileError: One of these files is a pipe, a device or the like, or too big.
     """
-    known = {} if known is None else known
+    cache = {} if cache is None else cache
     start = Path(os.path.abspath(start))
     directories: list[Path] = []
     for path in (start, *start.parents):
-        if path not in known:
-            known[path] = _directory(path)
+        if path not in cache:
+            cache[path] = _directory(path)
         directories.append(path)
-        if known[path].is_top:
+        if cache[path].is_top:
             break
-    declaring = next((path for path in directories if known[path].declared), None)
-    groups = known[declaring].declared if declaring is not None else ()
+    declaring = next((path for path in directories if cache[path].declared), None)
+    groups = cache[declaring].declared if declaring is not None else ()
     for path in directories:
-        version = known[path].locked
+        version = cache[path].locked
         if version is not None:
             if admits(groups, version):
                 return JaxInUse(version, path / "uv.lock")

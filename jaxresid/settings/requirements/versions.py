@@ -67,10 +67,7 @@ def newest_admitted(groups: Iterable[Sequence[str]]) -> Version | None:
 
 
 def _newest_of_group(group: Sequence[str]) -> tuple[bool, Version | None]:
-    """Return whether a group is unbounded, and the newest minor version that it admits.
-
-    The version is None if the group is unbounded or if nothing satisfies it.
-    """
+    """Return whether a group is unbounded, else the newest minor version that it admits, if any."""
     tails = [match[1] for line in group if (match := re.match(_ON_JAX, line))]
     if all(re.fullmatch(_NO_UPPER_BOUND, tail.partition(";")[0]) for tail in tails):
         return True, None

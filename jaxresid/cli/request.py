@@ -1,4 +1,4 @@
-"""The target and the options that say what it is called with, as they were given."""
+"""What the command line asks about: a target, and what it is called with, as they were given."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from jaxresid.cli.options.batches import Sizes
 
 
 @dataclass(frozen=True, slots=True)
-class TargetOptions:
+class Request:
     """The options as given; a command without --mode and --on looks at the function itself.
 
     `on_origin` says who chose the places in `on`; `folder` is the one whose modules a named target
-    may name, and `name` its name, as `ChosenTarget` has them; `words` are those that were typed for
-    them, for another command.
+    may name, and `name` its name; `words` are those that were typed for them, for another command.
     """
 
     target: str

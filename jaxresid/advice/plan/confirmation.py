@@ -49,10 +49,7 @@ def compiles_for(
     """Return the compiles that one plan may take.
 
     Args:
-      place: The place to plan for.
-      settings: How to compile.
       limit_s: Seconds that they may take together.
-      progress: Called with a text that says what is being done.
     """
     most = most_compiles(place)
     return LimitedCompiles(place, settings, limit_s=limit_s, most=most, progress=progress)
@@ -72,14 +69,10 @@ class Confirmation:
 
     Args:
       search: The search; it need not have run.
-      peaks: What the peaks of its variants are taken to be.
-      drafts: Writes variants as code, and traces that.
-      compiles: What compiles.
       budget: Bytes that XLA's figure has to fit into.
 
     Attributes:
       is_cut_short: Whether time was up, or the compiler failed, before there was an answer.
-      errors: What the compiler failed with.
       triton_nbytes: The peaks with Triton's matmuls of the variants that need more with cuBLAS's.
     """
 
@@ -151,7 +144,6 @@ class Confirmation:
                 self._ask([code])
 
     def _ask(self, variants: Sequence[TracedVariant]) -> None:
-        """Have variants compiled, and learn their figures."""
         programs = [
             PolicyProgram(description(t.combination), t.variant.trace, t.variant.program)
             for t in variants
@@ -191,7 +183,6 @@ class Confirmation:
         return None if self.is_cut_short else draft
 
     def _next(self) -> Draft | None:
-        """Return what to compile next; None where nothing is worth a compile."""
         fitting = self._fitting()
         count = len(self._asked)
         if fitting is not None:
@@ -215,7 +206,6 @@ class Confirmation:
         return self._chance(tried) < _HOPELESS and self._peaks.of(tried) > _LOWER * lowest
 
     def _cheaper(self, fitting: Draft) -> Draft | None:
-        """Return what promises to be cheaper than a plan that fits; None where nothing does."""
         worth = max(self._search.slack, _AS_GOOD * fitting.tried.cost)
         curious = _CURIOUS if self._has_estimate else _CURIOUS_WITHOUT_ESTIMATE
         least = _MAY_FIT if len(self._asked) < curious else 0.5
@@ -236,7 +226,6 @@ class Confirmation:
         return None if is_worse else draft
 
     def _fitting(self) -> Draft | None:
-        """Return the cheapest plan that fits by XLA's figures."""
         ranked = self._among_known(lambda t: (t.cost, t.effort, t.changes), self._budget)
         return self._drafts.first(ranked, _never)
 

@@ -32,7 +32,6 @@ class _Change:
     """The changes of one file.
 
     Attributes:
-      codes: The code of functions before and after, where it differs.
       statements: The statements that its modules have to run again.
     """
 
@@ -124,7 +123,6 @@ def _outline(statement: ast.stmt) -> str:
 
 
 def _codes(code: CodeType) -> dict[str, list[CodeType]]:
-    """Return the code of the functions of a module by qualified name, in order."""
     found: dict[str, list[CodeType]] = defaultdict(list)
 
     def enter(outer: CodeType) -> None:
@@ -158,7 +156,6 @@ def _modules(path: str) -> list[ModuleType]:
 
 
 def _each_once(modules: Iterable[Any]) -> list[ModuleType]:
-    """Return the modules, each once."""
     found = {id(m): m for m in list(modules) if isinstance(m, ModuleType)}
     return list(found.values())
 
@@ -204,7 +201,6 @@ def _future(module: ModuleType) -> int:
 def _rebind(
     module: ModuleType, renewed: dict[int, tuple[Any, Any]], undo: contextlib.ExitStack
 ) -> None:
-    """Bind names of other modules to what is defined anew."""
     space = vars(module)
     for name, value in list(space.items()):
         known = renewed.get(id(value))
@@ -227,7 +223,6 @@ def _all_objects() -> list[object]:
 def _recode(
     path: str, codes: Sequence[tuple[CodeType, CodeType]], undo: contextlib.ExitStack
 ) -> None:
-    """Give the functions that are there the code that they would have."""
     if not codes:
         return
     real = os.path.realpath(path)

@@ -14,8 +14,6 @@ def next_step(plan: Plan, place: Place, words: tuple[str, ...]) -> NextStep | No
     """Return what to do next; None where the plan fits, or nothing is known that would help.
 
     Args:
-      plan: the plan.
-      place: the place that it is for.
       words: the words of the command line that ask for it, as `NextStep` has them.
     """
     if plan.fits or plan.interrupted:

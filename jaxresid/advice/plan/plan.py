@@ -40,11 +40,8 @@ class Terms:
     """What a plan has to keep to.
 
     Attributes:
-      budget_nbytes: The budget in bytes of peak memory.
-      aim: What is minimised, or the throughput that is maximised.
       chip: The chip whose rates tell the time; None where none are known.
       compiles: What has the plan confirmed; None: it is an estimate.
-      said: Warnings to add to the plan's.
     """
 
     budget_nbytes: int
@@ -66,13 +63,10 @@ def terms(
     """Return what a plan for a place has to keep to.
 
     Args:
-      place: The place.
       budget_nbytes: The budget in bytes of peak memory; None: the memory of the place.
       aim: What to minimise or maximise; None: the recomputation, with `offload` the time.
-      offload: Whether values may be moved to host memory.
       compiles: What has the plan confirmed; None: it is an estimate, but on a CPU, where there is
         none.
-      progress: Called with a text that says what is being done.
 
     Raises:
       InputsError: They do not go together, or something is not known of the place.
@@ -171,7 +165,6 @@ class Planning:
         Args:
           check: Traces edited code; None means that the plan's code is not traced.
           compiles: What has the plan confirmed; None: it is an estimate.
-          said: Warnings to add to the plan's.
           keeps_interrupted: Whether Ctrl-C ends the search with the best plan found so far, if
             there is one; else it is raised.
           lifetimes: Whether the lifetimes of all values are to be in the plan; nothing is traced
@@ -202,10 +195,6 @@ class Planning:
         """Return the best plan of what was traced, and its edits; None where nothing with a figure.
 
         Nothing is traced from now on, the code of the plan neither: that may be what takes long.
-
-        Args:
-          compiles: As for `planned`.
-          said: Warnings to add to the plan's.
         """
         self.search.stop()
         drafts = self._drafts(None)
@@ -247,7 +236,6 @@ class Planning:
         return decided
 
     def _best_so_far(self, drafts: Drafts) -> Draft | None:
-        """Return the best draft of what was traced; None where nothing with a figure was."""
         self.peaks.caution = 0.0
         unknown = [t for t in self.search.tried if self.shown_nbytes(t) is None]
 
@@ -354,7 +342,6 @@ class Planning:
         )
 
     def _lifetimes(self, decided: Draft, drafts: Drafts) -> tuple[Lifetimes, ...]:
-        """Return the lifetimes of the values in the code as it is, and with the plan applied."""
         subject, found = self.subject, [self.subject.lifetimes()]
         variant = decided.written
         if variant is None and drafts.is_right(decided):
@@ -400,7 +387,6 @@ class Planning:
         return Floor(parts, found, without, reliefs.left_out), reliefs.crashes
 
     def _lowest(self, drafts: Drafts) -> TracedVariant:
-        """Return the variant with the lowest peak that may be shown."""
         wrong = drafts.wrong
         known = {t: n for t in self.search.tried if (n := self.shown_nbytes(t)) is not None}
         return min(known, key=lambda t: (t in wrong, known[t]))

@@ -33,9 +33,7 @@ class ModuleSettings:
     """The settings of a framework's modules that carry out a plan.
 
     Attributes:
-      edits: The files with the settings in them.
       unsaid: What of the plan they do not say, a line each.
-      remarks: What else to know of them.
     """
 
     edits: tuple[FileEdit, ...]
@@ -47,11 +45,6 @@ def on_modules(
     sites: Sequence[PlannedSite], library: Framework, subject: Subject
 ) -> ModuleSettings:
     """Return a plan as settings of a framework's modules.
-
-    Args:
-      sites: What the plan does at each place.
-      library: The framework.
-      subject: The traced function that the plan was made for.
 
     Raises:
       InputsError: The plan changes nothing of that framework, or nothing of it can be written.

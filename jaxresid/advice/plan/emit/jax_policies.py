@@ -66,7 +66,6 @@ def _policy(node: ast.expr, text: str) -> Policy:
 
 
 def _argument(node: ast.expr, text: str) -> Any:
-    """Return a string, a list of strings or a policy that a policy is made with."""
     match node:
         case ast.Constant(value=str(value)):
             return value

@@ -24,7 +24,6 @@ class KerasSettings:
     """A plan as the names of the layers under a `RematScope`.
 
     Attributes:
-      names: The names, in the order of their calls.
       unsaid: What of the plan they do not say, a line each.
     """
 
@@ -45,10 +44,6 @@ def keras_settings(plan: Plan, subject: Subject) -> KerasSettings:
     """Return a plan as the layers of Keras that are computed again.
 
     Where the plan treats no layer of Keras, all that it could treat are computed again.
-
-    Args:
-      plan: The plan.
-      subject: The traced function that it was made for.
 
     Raises:
       InputsError: The plan changes nothing, or no layer of Keras is called that could be under a
@@ -118,11 +113,7 @@ class LayersSeen:
 
 
 def watched_layers(run: Callable[[], Any]) -> LayersSeen:
-    """Call a function and return the layers of Keras that are called meanwhile.
-
-    Args:
-      run: The function.
-    """
+    """Call a function and return the layers of Keras that are called meanwhile."""
     found: dict[str, dict[str, None]] = {}
     changed: set[str] = set()
 
@@ -151,7 +142,6 @@ def watched_layers(run: Callable[[], Any]) -> LayersSeen:
 
 
 def _is_of_keras(frame: FrameType) -> bool:
-    """Return whether a frame is that of a method of an object of Keras."""
     owner = type(frame.f_locals.get("self"))
     return any(base.__module__.startswith("keras.") for base in owner.__mro__)
 

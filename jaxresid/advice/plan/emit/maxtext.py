@@ -34,8 +34,6 @@ class MaxTextSettings:
     """A plan as MaxText's configuration.
 
     Attributes:
-      text: The lines of YAML.
-      policy: The policy that MaxText makes of them.
       unsaid: What of the plan they do not say, a line each.
     """
 
@@ -86,7 +84,6 @@ def maxtext_settings(plan: Plan) -> MaxTextSettings:
 
 
 def _custom(settings: dict[str, str]) -> Policy:
-    """Return the policy that MaxText makes of what becomes of each tensor."""
     on_device = [name for name, kept in settings.items() if kept == "device"]
     moved = [name for name, kept in settings.items() if kept == "offload"]
     return jax_policy(
@@ -96,13 +93,7 @@ def _custom(settings: dict[str, str]) -> Policy:
 
 
 def figures_with(policy: Policy, plan: Plan, subject: Subject) -> PlanFigures:
-    """Return the figures of the target with a policy at each place of a plan that is no cut.
-
-    Args:
-      policy: The policy.
-      plan: The plan.
-      subject: The traced function that it was made for.
-    """
+    """Return the figures of the target with a policy at each place of a plan that is no cut."""
     variants = subject.variants()
     wanted = {(s.kind, s.function, s.location) for s in plan.sites if s.kind not in CUT}
     chosen = {

@@ -46,7 +46,6 @@ class OnModules:
     """Writes checkpoints as settings of the modules of one framework.
 
     Attributes:
-      library: The framework.
       written: The setting that each definition was given, and the places that have none.
       unsaid: In words, of which calls the plan differs and the setting does not.
     """
@@ -58,11 +57,7 @@ class OnModules:
     def __call__(
         self, files: FileRewrites, site: PlannedSite, subject: Subject, calls: ObservedCalls
     ) -> None:
-        """Write a checkpoint that is not there yet.
-
-        Raises:
-          UnwritableError: It cannot be written.
-        """
+        """Write a checkpoint that is not there yet."""
         location = site.location
         if location is None or not any(part.checkpointed for part in site.parts):
             write_at_place(files, site, subject, calls)
@@ -143,7 +138,6 @@ class OnModules:
         return f", static_argnums=({listed})" if numbers else ""
 
     def _scan(self, file: FileRewrite, location: Location) -> ast.expr | None:
-        """Return the call or decorator that makes the framework's scan at a location."""
         reached = set(calls_reached(file, calls_at(file, location)))
         loops = [
             loop.node
@@ -160,7 +154,6 @@ class OnModules:
         keywords: str,
         method: str = "__call__",
     ) -> None:
-        """Give a class, one of its methods or a function the checkpoint."""
         policy = file.policy(part.policy, definition)
         given = f"{keywords}, policy={policy}" if policy else keywords
         remat = _REMATS[self.library]
@@ -191,7 +184,6 @@ class OnModules:
 
 
 def _class(files: FileRewrites, file: FileRewrite, function: str) -> tuple[FileRewrite, ast.stmt]:
-    """Return the definition of the class that a method belongs to, with its file."""
     owner = function.rpartition(".")[0].rpartition(".")[2]
     here = [cls for cls in file.facts.names.classes if cls.name == owner]
     if len(here) == 1:
@@ -233,7 +225,6 @@ def _body(
 def _definitions(
     files: FileRewrites, file: FileRewrite, node: ast.AST, depth: int = 0
 ) -> Iterator[tuple[FileRewrite, ast.AST]]:
-    """Yield what an expression may be, through checkpoints around it."""
     if not isinstance(node, ast.expr):
         yield file, node
         return
@@ -250,7 +241,6 @@ def _definitions(
 
 
 def _append(file: FileRewrite, definition: ast.ClassDef, text: str) -> None:
-    """Write a statement below a class."""
     source = file.source
     row = definition.end_lineno or definition.lineno
     end = len(source.lines[row - 1].rstrip("\r\n"))
@@ -260,6 +250,5 @@ def _append(file: FileRewrite, definition: ast.ClassDef, text: str) -> None:
 
 
 def _decorate(file: FileRewrite, function: ast.stmt, text: str) -> None:
-    """Write a decorator right above a function."""
     row = function.lineno
     file.edit(Edit(Span(row, 0, row, 0), f"{file.indent(row)}{text}{file.newline}"))

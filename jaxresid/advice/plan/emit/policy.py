@@ -51,7 +51,6 @@ def policy(
 
 
 def _left_out(plan: Plan, chosen: Treated) -> list[str]:
-    """Return what a plan asks for that no policy does, a line each."""
     unnamed = [
         f"{value.expression.file}:{value.expression.line} {value.expression.code} as {value.name!r}"
         for value in chosen.values
@@ -68,7 +67,6 @@ def _left_out(plan: Plan, chosen: Treated) -> list[str]:
 
 
 def _lacks(file: str, name: str) -> bool:
-    """Return whether no string of a Python file is a name; False where it cannot be read."""
     try:
         tree: Any = ast.parse(regular_files.read(Path(file)))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):

@@ -32,7 +32,6 @@ class OnStacks:
 
     Attributes:
       nested: Into how many stretches the loop at a place is cut, where it is.
-      written: The policies that were written.
       unsaid: What of the plan they do not say, in words.
     """
 
@@ -65,11 +64,7 @@ class OnStacks:
     def __call__(
         self, files: FileRewrites, site: PlannedSite, subject: Subject, calls: ObservedCalls
     ) -> None:
-        """Write a checkpoint that is not there yet.
-
-        Raises:
-          UnwritableError: It cannot be written.
-        """
+        """Write a checkpoint that is not there yet."""
         if site.kind != "scan" or site.library != "haliax" or site.location is None:
             write_at_place(files, site, subject, calls)
             return
@@ -83,7 +78,6 @@ class OnStacks:
         self.written.append(text)
 
     def _fields(self, file: FileRewrite, site: PlannedSite) -> list[str]:
-        """Return the arguments of the policy of a place."""
         part = merged(site.parts)[0]
         count = self.nested.get(site.location)
         nested = [] if count is None else [f"nested={count}"]
@@ -112,11 +106,6 @@ def _kept(end: str, saved: Sequence[str], offloaded: Sequence[str]) -> str:
 
 
 def _made(files: FileRewrites, location: Location) -> tuple[FileRewrite, ast.Call, str]:
-    """Return the call that takes the policy of the loop at a location, with its file and keyword.
-
-    Raises:
-      UnwritableError: There is none, or several may.
-    """
     file = files.at(location.file, location.line)
     reached = set(calls_reached(file, calls_at(file, location)))
     loops = [

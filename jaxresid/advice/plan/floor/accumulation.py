@@ -23,7 +23,6 @@ def accumulated(loss: Trace, one: Traced, call: Arguments, batch: Sequence[int])
     Args:
       loss: The function, traced with any batch.
       one: The same with one microbatch, perhaps with other checkpoints.
-      call: The arguments, with the whole batch.
       batch: The numbers of the leaves that hold the batch; the leading dim is divided.
 
     Raises:

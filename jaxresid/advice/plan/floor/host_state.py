@@ -30,8 +30,6 @@ class HostState:
     """A step with its optimizer state in host memory.
 
     Attributes:
-      step: the trace of it.
-      roles: the roles of its inputs and outputs.
       paths: the paths of what is in host memory.
       count: into how many parts the update is taken apart.
       part: how much of the state the biggest part fetches, from 0 to 1.
@@ -124,7 +122,6 @@ class _Part:
     """The update of what has no part in the rest of the state.
 
     Attributes:
-      eqns: its eqns.
       reads: what they read of what is around them.
       makes: what they make that the step returns.
     """
@@ -139,9 +136,7 @@ class _TakenApart:
     """A step's jaxpr, with the updates of its state apart.
 
     Attributes:
-      flat: the jaxpr.
       before: the eqns that are in no part.
-      parts: the parts.
       moved: the inputs that are in host memory.
       given: what a part makes -> the input of which that is the next value.
     """
@@ -153,7 +148,6 @@ class _TakenApart:
     given: Mapping[Var, Var]
 
     def run(self, values: Sequence[Any]) -> list[Any]:
-        """Return the step's outputs, for all inputs of the jaxpr, while JAX traces it."""
         known = dict(zip(self.flat.invars, values, strict=True))
         made = {v for eqn in self.before for v in eqn.outvars}
         wanted = [v for part in self.parts for v in part.reads if v in made]
@@ -211,10 +205,8 @@ def _taken_apart(
     """Return a step's jaxpr with the updates of its state apart; None where there are none.
 
     Args:
-      flat: The open jaxpr, with its calls inlined.
       state: The inputs that may be in host memory, each with its next value.
       given: The next values of inputs, each with its input.
-      passes: The passes of the eqns.
     """
     groups = _Groups(state)
     for eqn in flat.eqns:
@@ -237,18 +229,13 @@ def _taken_apart(
 
 
 class _Groups:
-    """Arrays of state that some eqn reads together, and what is made of them.
-
-    Args:
-      state: the arrays.
-    """
+    """Arrays of state that some eqn reads together, and what is made of them."""
 
     def __init__(self, state: Iterable[Var]) -> None:
         self._root: dict[Var, Var] = {v: v for v in state}  # of arrays
         self._of: dict[Var, Var] = {v: v for v in state}  # of values, an array
 
     def of(self, var: Var) -> Var | None:
-        """Return the group of a value; None where it is made of no state."""
         if jax_compat.is_literal(var) or var not in self._of:
             return None
         root = self._of[var]
@@ -257,7 +244,6 @@ class _Groups:
         return root
 
     def join(self, eqn: Eqn) -> None:
-        """Make one group of what an eqn reads; what it makes is in it."""
         found = list(dict.fromkeys(r for v in eqn.invars if (r := self.of(v)) is not None))
         for root in found[1:]:
             self._root[root] = found[0]

@@ -96,7 +96,6 @@ def _last_reads(block: Block) -> dict[Value, int]:
 
 
 def _input_parts(subject: Subject, program: Program) -> list[FloorPart]:
-    """Return the arguments and constants by kind; without a gradient arguments are of one."""
     target = subject.target
     sums: dict[str, list[tuple[Value, str | None]]] = {}
     for v, role in zip(program.block.inputs, program.inputs, strict=True):

@@ -85,10 +85,6 @@ class Reliefs:
     """The changes that lower the peak of one plan.
 
     Args:
-      subject: The traced function.
-      variants: The variants of it.
-      shown: The plan's variant.
-      budget_nbytes: The budget.
       menus: The menus of its places, for what offloading does; None: nothing is offloaded besides
         what the plan offloads.
       compiles: What the compiler is asked with about the optimizer's state in host memory; None: it
@@ -96,11 +92,9 @@ class Reliefs:
       needed_nbytes: What the plan needs by that compiler, in bytes; None: not known.
       written: The code as it is written, for the changes that findings propose in it; None: they
         are left out.
-      plain_flops: The FLOPs without any checkpoint.
 
     Attributes:
       left_out: As of `Floor`, once `found` has been called.
-      crashes: The changes that an error of our own left out, once `found` has been called.
     """
 
     def __init__(
@@ -165,7 +159,6 @@ class Reliefs:
     # -- each change -------------------------------------------------------------------------
 
     def _donated(self) -> Iterator[Relief]:
-        """Yield the donation of the arguments that a step returns updated."""
         lowered = self._shown.variant.lowered
         made = None if self._step is None else missing_donation(self._step, lowered.program)
         if made is None:
@@ -206,11 +199,9 @@ class Reliefs:
             yield Relief("rewrite", change, nbytes, saved, fits)
 
     def _share(self, flops: int) -> float:
-        """Return what is recomputed where a program has so many FLOPs, as a share of the plain."""
         return (flops - self._plain_flops) / self._plain_flops if self._plain_flops else 0.0
 
     def _with_fewer_checkpoints(self) -> Iterator[Relief]:
-        """Yield fewer checkpoints in the solver's loop that keeps most."""
         loop = biggest_loop(self._trace)
         if self._chooses_solver:
             return
@@ -242,7 +233,6 @@ class Reliefs:
                 yield Relief("solver", change, nbytes, saved, answered, confirmed=True)
 
     def _in_microbatches(self) -> Iterator[Relief]:
-        """Yield the batch in two microbatches; of a step, half the batch."""
         batch = self._batch
         if batch is None or batch.size % 2:
             return
@@ -266,7 +256,6 @@ class Reliefs:
                 yield from self._told("batch", change, program_of(made))
 
     def _offloaded(self) -> Iterator[Relief]:
-        """Yield the move of one value of a checkpointed body to host memory, and back."""
         if self._menus is None:
             return
         found = best_offload(self._every_variant, self._menus, self._shown)
@@ -274,7 +263,6 @@ class Reliefs:
             yield from self._told("offload", found.text, found.variant.lowered)
 
     def _with_host_state(self) -> Iterator[Relief]:
-        """Yield the optimizer's state in host memory; where a compiler is asked, as that has it."""
         if self._step is None:
             return
         made: HostState | str = "JAX cannot trace it"
@@ -304,14 +292,6 @@ class Reliefs:
     def _confirmed(
         self, change: str, traced: Traced, program: Program, compiles: LimitedCompiles
     ) -> Iterator[Relief]:
-        """Yield the state in host memory by the compiler's figures if these make it worth saying.
-
-        Args:
-          change: What to do.
-          traced: The step with its state there.
-          program: The program of it.
-          compiles: What asks the compiler.
-        """
         on, row = compiles.place.text, None
         if self._needed is not None:
             row = compiles.besides(PolicyProgram(_HOST_STATE, traced, program), self._budget)
@@ -361,7 +341,6 @@ class Reliefs:
         return str(getattr(self._call.leaves[leaf], "dtype", "")) == "float32"
 
     def _split(self) -> Iterator[Relief]:
-        """Yield the batch, and all that is updated with it, split over devices."""
         mesh = self._call.mesh
         if mesh is None:
             devices = self._subject.place.devices or 1
@@ -403,7 +382,6 @@ class Reliefs:
         return lower(program, self._subject.profile)
 
     def _lowered_as(self, call: Arguments) -> Lowered:
-        """Return the plan's program with arguments that are split otherwise."""
         few = None if self._few is None else self._few.split(call)
         whole = None if few is None else lowered_whole(few, self._subject.profile)
         if whole is not None:
@@ -411,7 +389,6 @@ class Reliefs:
         return self._lowered(self._subject.holes.program(replace(self._trace, arguments=call)))
 
     def _told(self, kind: ReliefKind, change: str, program: Program | Lowered) -> Iterator[Relief]:
-        """Yield the relief if it is worth saying."""
         lowered = program if isinstance(program, Lowered) else self._lowered(program)
         nbytes = peak_nbytes(lowered)
         saved = self._peak - nbytes
@@ -427,13 +404,6 @@ class Reliefs:
         return next_values(step).keys() == next_values(self._step).keys()
 
     def _traced_with(self, leaves: Sequence[Any]) -> tuple[Traced, Callable[[Traced], Program]]:
-        """Return the function traced with other leaves, and what makes the program of a trace.
-
-        It has the plan's checkpoints.
-
-        Raises:
-          Exception: Whatever the function raises.
-        """
         with self._tracing():
             return self._traced_so(leaves)
 
@@ -452,7 +422,6 @@ def batch_of(subject: Subject, rows: int | None = None) -> Batch | None:
     differentiates. They share their leading dimension.
 
     Args:
-      subject: The traced function.
       rows: That dimension, where it is known.
     """
     call = subject.trace.arguments
@@ -531,7 +500,6 @@ def _nbytes(leaf: Any) -> int:
 
 
 def _moved_text(made: HostState) -> str:
-    """Return what to do for a step with its optimizer state in host memory."""
     each = " array by array" if made.count > 1 else ""
     names = _listed(_names(made.paths))
     return (

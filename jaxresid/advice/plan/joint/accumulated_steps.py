@@ -46,11 +46,7 @@ class AccumulatedStep:
     """A training step over its whole batch, in microbatches: traced once, for all checkpoints.
 
     Args:
-      fun: The step.
-      name: What it is called.
-      whole: Its trace with the whole batch.
       losses: What it differentiates, traced with one microbatch.
-      count: How many microbatches there are.
 
     Raises:
       InputsError: Its gradients cannot be added up over microbatches.
@@ -97,11 +93,7 @@ class AccumulatedStep:
                 raise self._refused("it takes several gradients at once (vmap)")
 
     def trace(self, losses: Sequence[Loss]) -> StepTrace:
-        """Return the step with these losses, of the same inputs and outputs, in its microbatches.
-
-        Args:
-          losses: What is differentiated, traced with one microbatch.
-        """
+        """Return the step with these losses in its microbatches; inputs and outputs stay."""
         marked: dict[int, Callable[[Eqn], Eqn]] = {}
         for number, calls in self._calls().items():
             body = _value_and_gradients(losses[number])
@@ -112,7 +104,6 @@ class AccumulatedStep:
         return replace(self._traced, closed=closed)
 
     def _calls(self) -> dict[int, list[Eqn]]:
-        """Return the calls of the gradients of each loss, by its number."""
         found: dict[int, list[Eqn]] = {}
         for eqn in eqns_in(self._traced.jaxpr):
             number = _number(eqn)
@@ -121,11 +112,6 @@ class AccumulatedStep:
         return found
 
     def _division(self, whole: Loss, one: Loss) -> _Division:
-        """Return how a loss is divided, by its shapes with the whole batch and one microbatch.
-
-        Raises:
-          InputsError: It cannot be.
-        """
         jaxpr, part = whole.jaxpr, one.jaxpr
         operands, parts = [[*j.constvars, *j.invars] for j in (jaxpr, part)]
         if len(operands) != len(parts) or len(jaxpr.outvars) != len(part.outvars):
@@ -151,11 +137,6 @@ class AccumulatedStep:
     def _results(
         self, whole: Jaxpr, part: Jaxpr, dims: Sequence[int | None]
     ) -> Iterator[tuple[str, int]]:
-        """Yield what becomes of each auxiliary result.
-
-        Raises:
-          InputsError: That of the whole batch does not follow from those of the microbatches.
-        """
         changing = _depending(part, [i for i, dim in enumerate(dims) if dim is not None])
         pairs = zip(whole.outvars[1:], part.outvars[1:], strict=True)
         for v, p in pairs:
@@ -177,11 +158,6 @@ class AccumulatedStep:
                 )
 
     def _divided(self, whole: Aval, part: Aval) -> int | None:
-        """Return the dim of an array that microbatches divide; None: none.
-
-        Raises:
-          InputsError: Its shape depends on the batch in some other way.
-        """
         if whole.shape == part.shape:
             return None
         if len(whole.shape) == len(part.shape):
@@ -197,7 +173,6 @@ class AccumulatedStep:
     def _accumulated(
         self, number: int, loss: Loss, one: Loss, division: _Division
     ) -> Callable[..., Sequence[Any]]:
-        """Return a function of the leaves of a loss whose gradients are those of a scan."""
         jax = jax_compat.import_jax()
         consts = list(loss.closed.consts)
         count = self._count
@@ -234,7 +209,6 @@ class AccumulatedStep:
 def _scanned(
     number: int, one: Loss, division: _Division, count: int, operands: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """Return the results of a loss over microbatches, and the sums of its gradients."""
     jax = jax_compat.import_jax()
     jnp = jax.numpy
     dims, results = division.operands, division.results
@@ -307,7 +281,6 @@ def _structs(loss: Loss) -> list[Any]:
 
 
 def _in_parts(whole: Any, dim: int | None, count: int) -> Any:
-    """Return an array divided along a dim, its parts along a new leading one."""
     jnp = jax_compat.import_jax().numpy
     assert dim is not None
     *before, size = whole.shape[: dim + 1]
@@ -316,7 +289,6 @@ def _in_parts(whole: Any, dim: int | None, count: int) -> Any:
 
 
 def _joined(stack: Any, dim: int) -> Any:
-    """Return what `_in_parts` divided, whole again."""
     jnp = jax_compat.import_jax().numpy
     count, *shape = stack.shape
     shape[dim] *= count
@@ -324,7 +296,6 @@ def _joined(stack: Any, dim: int) -> Any:
 
 
 def _depending(jaxpr: Jaxpr, inputs: Sequence[int]) -> set[Any]:
-    """Return the variables of a jaxpr that some of its inputs may have a part in."""
     found = {jaxpr.invars[i] for i in inputs}
     for eqn in jaxpr.eqns:
         if any(not jax_compat.is_literal(v) and v in found for v in eqn.invars):
@@ -333,7 +304,6 @@ def _depending(jaxpr: Jaxpr, inputs: Sequence[int]) -> set[Any]:
 
 
 def _number(eqn: Eqn) -> int | None:
-    """Return the number of the loss whose gradients an eqn takes."""
     name = str(jax_compat.params(eqn).get("name", ""))
     return int(name.removeprefix(_MARK)) if name.startswith(_MARK) else None
 

@@ -14,12 +14,7 @@ from jaxresid.inspector.subject.base import Subject
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """What gradients are taken with.
-
-    Attributes:
-      gradients: the transformation that returns a value and gradients.
-      shapes: what returns the shapes of a call.
-    """
+    """What gradients are taken with."""
 
     gradients: str = "jax.value_and_grad"
     shapes: str = "jax.eval_shape"
@@ -44,7 +39,6 @@ def accumulation_code(subject: Subject, rows: int, count: int) -> str:
     argument, and for a step it is what is to be called where it takes its gradients.
 
     Args:
-      subject: the function or the step.
       rows: the items of a microbatch.
       count: how many microbatches there are.
     """

@@ -166,11 +166,6 @@ def aim_of(minimize: Any, maximize: Any) -> Aim | None:
 
 
 def _named(meshes: Sequence[Any]) -> dict[str, Any]:
-    """Return meshes by their axes, as `--mesh` takes them.
-
-    Raises:
-      InputsError: there is none, one is no mesh, or two have the same axes.
-    """
     found: dict[str, Any] = {}
     for mesh in meshes:
         if not hasattr(mesh, "axis_names"):

@@ -58,10 +58,6 @@ class Configurations:
     """The configurations of a grid, as subjects.
 
     Those with equal microbatches share the trace of one.
-
-    Args:
-      grid: which there are.
-      ask: makes the question about a batch size and a mesh.
     """
 
     def __init__(self, grid: Grid, ask: Ask) -> None:
@@ -162,7 +158,6 @@ class Configurations:
         return self._questions[key]
 
     def _whole(self, batch: int | None, mesh: str | None) -> Subject:
-        """Return the function traced with a batch at once."""
         key = batch, mesh
         if key not in self._traced:
             self._traced[key] = subject(self._question(batch, mesh))

@@ -43,19 +43,14 @@ def jointly_drafted(
     """Return the best plan of all configurations, and the edits that carry it out.
 
     Args:
-      configurations: What there is to choose from.
-      place: The place to plan for.
       budget_nbytes: The budget in bytes of peak memory; None: the memory of the place.
       aim: What to minimise or maximise; None: the recomputation, with `offload` the time.
-      offload: Whether values may be moved to host memory.
-      progress: Called with a text that says what is being done.
       checks: Makes of what traces edited code in this process what traces it to be sure, or None
         where no code is to be edited.
       compiles: What has the plan confirmed; None: it is an estimate, but on a CPU, where there is
         none.
       keeps_interrupted: Whether Ctrl-C ends the search with the best plan found so far, if there is
         one; else it is raised.
-      lifetimes: Whether the lifetimes of all values are to be in the plan.
       words: The words of the command line that ask for it, as `NextStep` has them.
 
     Raises:
@@ -88,7 +83,6 @@ def _drafted(
     keeps_interrupted: bool,
     lifetimes: bool,
 ) -> Drafted:
-    """Return the best plan and its edits, as `jointly_drafted` does, on terms."""
     if by.aim == "batch":
         return _largest(configurations, place, by, offload, progress, checks, lifetimes)
     if not has_estimate(place) and not configurations.grid.is_single:
@@ -125,11 +119,6 @@ def _drafted(
 
 
 def _check_without_gradient(grid: Grid, aim: Aim | None, offload: bool) -> None:
-    """Check that nothing is asked of a program that only one with gradients has.
-
-    Raises:
-      InputsError: something is.
-    """
     asked = {
         "minimize recompute": aim == "recompute",
         "offload": offload,
@@ -153,7 +142,6 @@ def _largest(
     checks: Callable[[Check, Configuration], Check | None] | None,
     lifetimes: bool,
 ) -> Drafted:
-    """Return the plan of the largest size that fits, and its edits, as `jointly_drafted` does."""
     search = JointSearch(configurations, by, offload, progress or (lambda _: None))
     grid = configurations.grid
     others_to_set = replace(grid, batches=(), every=())  # the size is in the verdict
@@ -227,7 +215,6 @@ def _is_refuted(plan: Plan, compiles: LimitedCompiles | None) -> bool:
 
 
 def _so_far(search: JointSearch, by: Terms) -> Drafted | None:
-    """Return the best plan of what was searched before Ctrl-C; None where nothing was."""
     ranked = search.ranked()
     if ranked:
         found = ranked[0].planning.so_far(by.compiles, by.said)
@@ -246,7 +233,6 @@ def _so_far(search: JointSearch, by: Terms) -> Drafted | None:
 
 
 def _told(search: JointSearch, chosen: Solved, drafted: Drafted) -> Drafted:
-    """Return a plan with what it was chosen from."""
     plan, edits = drafted
     planning, grid = chosen.planning, search.configurations.grid
     searched = [s for s in search.solved if s.is_searched or s is chosen]

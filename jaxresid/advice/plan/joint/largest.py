@@ -47,7 +47,6 @@ class Measured:
     """What is known of a size.
 
     Attributes:
-      fits: whether it fits.
       nbytes: the bytes that are held against the budget; None where they do not grow with the size,
         as those of a plan, which recomputes more.
     """
@@ -77,10 +76,6 @@ class SizeSearch:
       coarse: those that are left as long as they can be traced, whichever of the others cannot, as
         where a size has to be a power of two. Of the others those are left that are multiples of
         twice the smallest, of four times, and so on, as where a mesh has to divide a size.
-      budget_nbytes: the bytes that they have to fit into.
-
-    Attributes:
-      failed: the sizes that could not be traced, each with the error.
     """
 
     def __init__(self, sizes: Sequence[int], coarse: Sequence[int], budget_nbytes: int) -> None:
@@ -135,7 +130,6 @@ class SizeSearch:
         return len(ends[0]) - 1, len(ends[0]) + len(between)
 
     def _next(self, known: Mapping[int, int], low: int, high: int) -> int:
-        """Return the number of the size to try next, between two others."""
         is_bounded = low >= 0 and high < len(self._sizes)
         size = self._expected(known, self._sizes[low], self._sizes[high]) if is_bounded else None
         if not is_bounded:
@@ -147,7 +141,6 @@ class SizeSearch:
         return max(low + 1, min(high - 1, bisect.bisect_right(self._sizes, size) - 1))
 
     def _expected(self, known: Mapping[int, int], low: int, high: int) -> float | None:
-        """Return the size between two that is expected to take the budget; None: not known."""
         if high <= _NEAR * low or low not in known or high not in known:
             return self._on_line(known)
         if len(known) % 2:
@@ -171,13 +164,7 @@ class SizeSearch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """The largest size that fits, with its plan; where none fits, the smallest with its.
-
-    Attributes:
-      solved: the configuration.
-      drafted: the plan of it, and its edits.
-      largest: what the search has to say.
-    """
+    """The largest size that fits, with its plan; where none fits, the smallest with its."""
 
     solved: Solved
     drafted: Drafted
@@ -191,12 +178,7 @@ class LargestSearch:
     estimate of its plan; where a compiler is asked, both fit by its figures.
 
     Args:
-      search: searches the configurations.
-      place: the place to plan for.
       mesh: the mesh; None: that of the inputs.
-      microbatches: in how many microbatches the size goes through.
-      checks: as of `jointly_drafted`.
-      lifetimes: as of `jointly_drafted`.
     """
 
     def __init__(
@@ -264,7 +246,6 @@ class LargestSearch:
         return self._solved[size]
 
     def _estimated(self, size: int) -> Measured:
-        """Return what the estimate says of a size."""
         solved = self._at(size)
         if solved.planning.subject.target.has_gradient:
             return Measured(solved.best is not None, None)
@@ -274,7 +255,6 @@ class LargestSearch:
         return Measured(nbytes <= solved.planning.budget_nbytes, nbytes)
 
     def _lowest(self, size: int) -> Measured:
-        """Return whether a size may fit by the range of its estimate."""
         solved = self._at(size)
         nbytes, around = self._estimate(solved)
         budget = solved.planning.budget_nbytes
@@ -282,7 +262,6 @@ class LargestSearch:
         return Measured(answer(around, budget) != "does not fit", lowest)
 
     def _compiled(self, size: int) -> Measured | None:
-        """Return what the compiler says of a size; None where it is not asked any more."""
         compiles = self._search.terms.compiles
         assert compiles is not None
         if compiles.is_over and size not in self._drafts:
@@ -291,7 +270,6 @@ class LargestSearch:
         return Measured(plan.is_within, plan.peak_nbytes) if plan.confirmed else None
 
     def _estimate(self, solved: Solved) -> tuple[int, Interval | None]:
-        """Return the estimated peak of a program without a gradient, and its range."""
         peak = solved.planning.subject.peak
         assert peak is not None
         return peak.nbytes, peak.interval
@@ -310,7 +288,6 @@ class LargestSearch:
         return self._drafts[size]
 
     def _peak_at(self, size: int) -> SizePeak:
-        """Return the peak of a size that was tried: of its plan, or the lowest."""
         if size in self._drafts:
             plan, _ = self._drafts[size]
             return SizePeak(size, plan.peak_nbytes, plan.low_nbytes, plan.high_nbytes)
@@ -326,7 +303,6 @@ class LargestSearch:
         return SizePeak(size, nbytes, low, high)
 
     def _growth(self, chosen: int) -> Growth | None:
-        """Return how the peak grows from the chosen size to the next that was tried."""
         if not self._is_told_by_range():
             return None
         larger = min((size for size in self._solved if size > chosen), default=None)
@@ -339,12 +315,7 @@ class LargestSearch:
 
 
 def growth(sizes: tuple[int, int], subjects: tuple[Subject, Subject]) -> Growth | None:
-    """Return how the estimated peak grows from one size to a larger; None without estimates.
-
-    Args:
-      sizes: the two sizes.
-      subjects: the program at each.
-    """
+    """Return how the estimated peak grows from one size to a larger; None without estimates."""
     before, after = (each.peak for each in subjects)
     if before is None or after is None:
         return None
@@ -369,5 +340,4 @@ def growth(sizes: tuple[int, int], subjects: tuple[Subject, Subject]) -> Growth 
 
 
 def _key(value: LiveValue) -> object:
-    """Return what a value is, whatever its size."""
     return value.kind, value.primitive, value.path, value.location, value.phase

@@ -14,14 +14,7 @@ from jaxresid.model import FrontRow, answer
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Point:
-    """A plan that was traced.
-
-    Attributes:
-      solved: Its configuration.
-      tried: The plan.
-      peak_nbytes: Its peak.
-      cost: What is minimised besides.
-    """
+    """A plan that was traced."""
 
     solved: Solved
     tried: TracedVariant
@@ -35,7 +28,6 @@ def front_rows(solved: Sequence[Solved], shown: TracedVariant | None) -> tuple[F
     Of several configurations they are those within the budget.
 
     Args:
-      solved: The configurations.
       shown: The plan that is chosen, which is among them whether another beats it or not.
     """
     found = front([point for each in solved for point in _points(each, len(solved) > 1)], shown)

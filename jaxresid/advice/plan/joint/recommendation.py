@@ -60,7 +60,6 @@ def _refuted_nbytes(solved: Solved) -> int | None:
 
 
 def _reason(other: Solved, chosen: Solved) -> str:
-    """Return why a configuration that fits was not chosen."""
     mine = chosen.planning.decided or chosen.best or chosen.lowest
     theirs = other.planning.decided or other.best
     assert mine is not None
@@ -93,14 +92,7 @@ def _reason(other: Solved, chosen: Solved) -> str:
 
 
 def to_set(configuration: Configuration, subject: Subject, rows: int, grid: Grid) -> Iterator[str]:
-    """Yield what to set for a configuration besides its checkpoints, or to write by hand.
-
-    Args:
-      configuration: The configuration.
-      subject: It as a subject.
-      rows: The items of a microbatch.
-      grid: What it was chosen from.
-    """
+    """Yield what to set for a configuration besides its checkpoints, or to write by hand."""
     if len(grid.sizes) > 1 and configuration.batch is not None:
         size = "the batch size" if grid.name == "batch" else grid.name
         yield f"set {size} to {configuration.batch}"

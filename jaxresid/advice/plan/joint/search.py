@@ -28,10 +28,6 @@ class Solved:
     """A configuration with the best that was found for it.
 
     Attributes:
-      configuration: The configuration.
-      planning: The search of it.
-      best: The best that fits; None where nothing does.
-      lowest: What has the lowest peak of all that was tried.
       rows: The items of one microbatch.
       items: The items of the whole batch; None where that is not known.
       is_searched: Whether all was searched that may be best; else it follows from another.
@@ -70,17 +66,10 @@ class Solved:
 class JointSearch:
     """The search of all configurations of a grid.
 
-    Args:
-      configurations: The configurations.
-      terms: What the plan has to keep to.
-      offload: Whether values may be moved to host memory.
-      progress: Called with a text that says what is being done.
-
     Attributes:
       solved: What was found, in the order of the search.
       skipped: The configurations that were not traced, as something smaller does not fit, each with
         the reason.
-      failed: The configurations that cannot be traced, each with the error.
       pending: The search that was interrupted.
     """
 
@@ -186,7 +175,6 @@ class JointSearch:
         return Solved(configuration, planning, best, lowest, rows, items, True)
 
     def _too_big(self, configuration: Configuration) -> str | None:
-        """Return why a configuration need not be traced; None where it has to be."""
         rows = self.configurations.rows(configuration)
         for other in self.solved:
             if (

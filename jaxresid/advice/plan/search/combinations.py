@@ -15,13 +15,7 @@ Combination = Mapping[CheckpointPlace, Runs]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TracedVariant:
-    """A variant that was traced.
-
-    Attributes:
-      combination: The options at each place.
-      variant: The variant.
-      cost: What the plan minimises.
-    """
+    """A variant that was traced."""
 
     combination: Combination
     variant: Variant

@@ -17,7 +17,6 @@ def try_exchanges(search: Trials, most: int) -> None:
     """Try at each place whose values may be offloaded other treatments of single values.
 
     Args:
-      search: The search; its fronts were tried.
       most: How many variants to trace for one place, at the most.
     """
     for menu in search.menus:
@@ -29,7 +28,6 @@ def try_exchanges(search: Trials, most: int) -> None:
 
 
 def _starts(search: Trials, menu: Menu) -> list[tuple[Option, TracedVariant]]:
-    """Return where to begin: with nothing kept at a place, and with the best or the lowest."""
     found = search.best() or search.lowest()
     if found is None:
         return []
@@ -42,7 +40,6 @@ def _starts(search: Trials, menu: Menu) -> list[tuple[Option, TracedVariant]]:
 
 
 def _descend(search: Trials, menu: Menu, option: Option, start: TracedVariant, left: int) -> None:
-    """Exchange one value after the other, from an option on, while the result is better."""
     assert menu.exchanged is not None
     others = search.others(menu.place, start)
     is_better = True

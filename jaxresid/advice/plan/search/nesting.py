@@ -77,7 +77,6 @@ def _divisors(size: int) -> list[int]:
 
 
 def _sizes(length: int) -> list[int]:
-    """Return the sizes of segments to cut so many iterations into, the smallest first."""
     most = length // 2
     if length <= _EVERY_SIZE:
         return list(range(2, most + 1))
@@ -94,15 +93,11 @@ class _Family:
     Attributes:
       policy: the option whose policy and names the segments have; None: they keep nothing inside.
       others: what is done at all places but the loop.
-      levels: how many levels of segments.
-      has_rest: whether iterations are left over.
-      cost: what the treatment costs in a loop without segments.
       again: what the segments cost, where they cover the whole loop.
       room: the bytes of what does not go with the shape.
       inside: the bytes that an iteration keeps besides what the policy saves.
       more: by how much what was traced of it was higher than predicted: the cost, and the bytes,
         each the least of all shapes, so that no shape is left out that is like one of them.
-      traced: the shapes that were.
       twin: the same with iterations left over, or without, which it is predicted by until a shape
         of its own is traced.
     """
@@ -121,7 +116,6 @@ class _Family:
 
     @property
     def told_by(self) -> _Family | None:
-        """What tells how far predictions are off: it or its twin; None before one is traced."""
         for each in (self, self.twin):
             if each is not None and each.traced and (each is self or math.isfinite(each.more[0])):
                 return each
@@ -133,7 +127,6 @@ class NestSearch:
 
     Args:
       search: the search, which has tried what there is without segments.
-      nest: the loop.
     """
 
     def __init__(self, search: Trials, nest: Nest) -> None:
@@ -212,7 +205,6 @@ class NestSearch:
         return tried
 
     def _above(self, family: _Family) -> float:
-        """Return how far above the budget a predicted peak may be, as a share of it."""
         told = family.told_by
         return _ABOVE[0 if told is None else min(len(told.traced), len(_ABOVE) - 1)]
 
@@ -224,13 +216,11 @@ class NestSearch:
         return self._search.trial({**others, self._nest.place: option})
 
     def _predicted(self, family: _Family) -> Iterator[tuple[Shape, float, float]]:
-        """Yield the shapes that were not traced, each with its cost and its peak."""
         for shape in self._shapes[family.levels, family.has_rest]:
             if shape not in family.traced:
                 yield shape, *self._of(family, shape)
 
     def _of(self, family: _Family, shape: Shape) -> tuple[float, float]:
-        """Return the cost and the peak that are expected of a shape."""
         cost, peak = self._as_counted(family, shape)
         told = family.told_by
         if told is None:
@@ -256,7 +246,6 @@ class NestSearch:
         return cost, family.room + max(ends, at_end)
 
     def _families(self) -> list[_Family]:
-        """Return all families, those that cost least first."""
         search, nest = self._search, self._nest
         length, carry = nest.length, nest.carry_nbytes
         plain, bare = search.trial({}), search.trial(self._bare())
@@ -342,7 +331,6 @@ class NestSearch:
         )
 
     def _policies(self) -> list[Option]:
-        """Return the options whose policies segments may have: those of the only place inside."""
         if len(self._nest.inside) != 1:
             return []
         (place,) = self._nest.inside

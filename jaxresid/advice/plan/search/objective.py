@@ -25,10 +25,7 @@ class Objective:
     """The cost of variants of one function.
 
     Args:
-      plain: The variant without any checkpoint.
       chip: The chip whose figures the time is estimated from; None where none are known.
-      offload: Whether values may be moved to the host.
-      by_time: Whether the estimated time is minimised, in place of the FLOPs.
       passes: How often what is traced runs: once for each microbatch.
 
     Attributes:
@@ -126,7 +123,6 @@ class Objective:
         return self._told(variant, self._chip).total if self._chip else 0.0
 
     def _told(self, variant: Variant, chip: Chip) -> Seconds:
-        """Return the time of a variant, estimated once."""
         if variant not in self._times:
             self._times[variant] = seconds(variant.lowered, chip)
         return self._times[variant]

@@ -28,8 +28,6 @@ class Option:
     Attributes:
       choice: The checkpoint to put there; None means no checkpoint.
       policy: The policy as written after `jax.checkpoint_policies.`; None means no policy.
-      values: The values that it saves and offloads by name.
-      changed: Whether the code has to change.
       nbytes: The bytes that are saved on the device besides the body's inputs, all trips together.
         An estimate; None where it is not known before it is tried.
       cost: The cost of what runs again, all trips together. An estimate, or None, as `nbytes`.
@@ -69,8 +67,6 @@ class Menu:
     """The options of a place.
 
     Attributes:
-      place: The place.
-      plain: The option of no checkpoint.
       known: The checkpoint as it is written, and JAX's policies.
       front: The options by name that no other beats in both bytes and cost, from the most bytes to
         none.
@@ -108,13 +104,10 @@ def menu(
     """Return the options of a place.
 
     Args:
-      place: The place.
       graph: The graph of its body; None where there is none, and then JAX's policies are all that
         is offered.
-      names: The checkpoint_names in its body.
       taken: All names in the program, which a new one must not repeat.
       transfer: The cost of moving bytes to the host and back; None means that nothing is offloaded.
-      cwd: The directory that the files of expressions are relative to.
       step: How finely the front is made, see `solver.Program.front`.
     """
     is_written = place.kind == "checkpoint"
@@ -165,12 +158,6 @@ def offload_options(
 
     They are of the largest values, and of the first ones of at least half their size, of which what
     follows can be made again.
-
-    Args:
-      place: The place.
-      graph: The graph of its body.
-      taken: All names in the program.
-      cwd: The directory that the files of expressions are relative to.
     """
     largest = _largest(graph)
     if not largest:
@@ -186,7 +173,6 @@ def offload_options(
 
 
 def _largest(graph: Graph) -> tuple[int, ...]:
-    """Return the numbers of the largest values, of which single ones are exchanged."""
     numbers = range(len(graph.saveables))
     return tuple(sorted(numbers, key=lambda c: -graph.saveables[c].nbytes)[:_MOST_EXCHANGED])
 
@@ -230,7 +216,6 @@ def _reduced(
 def _proposals(
     graph: Graph, numbers: Sequence[int], taken: Sequence[str], cwd: str
 ) -> dict[int, str]:
-    """Return a name for each of some values, by its number in the graph."""
     used = list(taken)
     names: dict[int, str] = {}
     for c in dict.fromkeys(numbers):

@@ -46,9 +46,6 @@ GUIDE = Spread(0.4, 0.3)
 class Peaks:
     """The peaks of variants: the compiler's figures where it was asked, else what they tell.
 
-    Args:
-      spread: How far estimates are off before anything is known.
-
     Attributes:
       caution: How many standard deviations a peak that is not known is taken to be above what is
         expected.
@@ -90,7 +87,6 @@ class Peaks:
         return 0.5 * (1 + math.erf(above / (deviation * math.sqrt(2))))
 
     def _off(self, tried: TracedVariant) -> tuple[float, float]:
-        """Return the mean and the standard deviation of how far the estimate is off."""
         if tried not in self._told:
             self._told[tried] = self._as_others_tell(tried)
         return self._told[tried]
@@ -134,7 +130,6 @@ def _difference(a: Mapping[CheckpointPlace, Runs], b: Mapping[CheckpointPlace, R
 
 
 def _treatments(runs: Runs) -> Sequence[tuple[bool, tuple[str | None, tuple[int, ...]]]]:
-    """Return for each call whether it is checkpointed, and the policy with the segments."""
     return [
         (option.choice is not None, (option.policy, option.segments))
         for option, count in runs

@@ -48,23 +48,10 @@ class Search:
     """Finds the cheapest combination of options that fits.
 
     Args:
-      variants: Makes the variants to trace.
-      plain: The variant without any checkpoint.
       menus: The options of each place, but for those by name.
       fronts: Makes all options of each place, for where something has to be recomputed.
-      cost: Returns the cost of a variant.
-      budget: Bytes of peak memory.
-      nests: The loops that may be cut into segments.
-      solver: The solver's loop whose checkpoints may be fewer; None: there is none.
-      peaks: What the peaks of variants are taken to be.
       slack: A difference in cost that does not justify a name in the code.
       may_pay: Whether a checkpoint may cost less than none, as where time is minimised.
-      progress: Called with a text that says what is being done.
-
-    Attributes:
-      nested: The places of the loops that may be cut.
-      solver: The solver's loop.
-      cost: Returns the cost of a variant.
     """
 
     def __init__(
@@ -109,9 +96,6 @@ class Search:
 
         Of those that cost hardly more than the cheapest it is one whose peak is known, and the one
         that takes the least effort to write.
-
-        Args:
-          excluding: The variants that are ruled out.
         """
         fitting = [t for t in self.tried if self.fits(t) and t not in excluding]
         least = min((t.cost for t in fitting), default=0.0)
@@ -161,7 +145,6 @@ class Search:
         self._simplify()
 
     def _simplify(self) -> None:
-        """Try the best without the names that save next to no cost."""
         best = self.best()
         if best is None:
             return
@@ -261,7 +244,6 @@ class Search:
     # -- one place ---------------------------------------------------------------------------
 
     def _try_front(self, menu: Menu, others: Mapping[CheckpointPlace, Option | Runs]) -> None:
-        """Try the options by name at one place, from the most expensive in bytes to none."""
         front = menu.front
         self.every_front = self.every_front and menu.complete
 
@@ -308,8 +290,6 @@ class Search:
         It is 0 where nothing tells.
 
         Args:
-          menu: The menu of the place.
-          others: What is done at the other places.
           bare: The variant that saves nothing there.
         """
         saving = [o for o in (*menu.known, *menu.front) if o.choice is not None]
@@ -325,7 +305,6 @@ class Search:
     # -- several places ----------------------------------------------------------------------
 
     def _try_policies(self, policies: Sequence[str | None]) -> None:
-        """Try some of JAX's policies, each at all places at once, and the code as it is written."""
         parts = [menu for menu in self.menus if menu.place.kind != "whole"] or self.menus
         for policy in policies:
             chosen: dict[CheckpointPlace, Option] = {}
@@ -398,7 +377,6 @@ class Search:
         return table
 
     def _try_cheaper(self) -> None:
-        """Try at each place, from the best found on, the cheapest option that still fits."""
         for _ in range(2):
             start = self.best()
             if start is None:

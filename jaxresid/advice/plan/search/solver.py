@@ -35,7 +35,6 @@ class ValueChoice:
       saved: The numbers in `Graph.saveables` of the values that are saved.
       offloaded: The numbers in `Graph.saveables` of the values that are offloaded.
       nbytes: The bytes that are saved on the device, once through the body.
-      host_nbytes: The bytes that are offloaded.
       cost: The cost of running again what has to be, and of the transfers that are not hidden.
     """
 
@@ -50,7 +49,6 @@ class ValueProgram:
     """The integer program of one body.
 
     Args:
-      graph: The graph of the body.
       transfer: The cost of moving so many bytes to the host and back; None means that nothing is
         offloaded.
       window: How much of that is hidden: what the link moves while the body computes.
@@ -116,7 +114,6 @@ class ValueProgram:
         self._objective = np.concatenate([tie, tie, cost / scale, [1.0]])
 
     def _stored(self, saveable: int) -> list[tuple[int, int]]:
-        """Return the terms of a value that is saved or offloaded."""
         return [(saveable, 1), (self._values + saveable, 1)]
 
     def cheapest(self, budget_nbytes: float) -> ValueChoice | None:
@@ -164,7 +161,6 @@ class ValueProgram:
         They come in order, from the most bytes to none.
 
         Args:
-          most: How many at most.
           step: How much less each keeps than the one before, at least, as a share of everything
             saveable.
         """
@@ -214,7 +210,6 @@ def combine_options(
 
     Args:
       costs: The costs by place and option; option 0 is to do without.
-      weights: The weights by place and option, in the same order.
       limit: The most that the weights of the chosen options may add up to.
       conflicts: Pairs of places of which at most one may have another option than 0.
 

@@ -20,12 +20,7 @@ _MOST_STARTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """A number of checkpoints, with the peak that it was traced to have.
-
-    Attributes:
-      count: the number.
-      peak_nbytes: the estimated peak.
-    """
+    """A number of checkpoints, with the peak that it was traced to have."""
 
     count: int
     peak_nbytes: float
@@ -42,12 +37,6 @@ def most_that_fit(
     The peak of each that is tried is traced; between two of them it is taken to be a line. Where
     nothing fits, it is as many as the logarithm of the steps, below which recomputation grows much
     faster than memory falls.
-
-    Args:
-      loop: the loop.
-      peak_nbytes: the peak with the checkpoints that it keeps.
-      budget_nbytes: the budget.
-      peak_of: traces the program with a number of checkpoints, and returns its peak.
     """
     least = max(1, min((loop.steps or 1).bit_length(), loop.checkpoints - 1))
     below = Checkpoints(least, peak_of(least))
@@ -74,12 +63,7 @@ def keeping_option(count: int) -> Option:
 
 
 def try_counts(search: Trials, solver: Solver) -> None:
-    """Try the most carries with which it fits, beside what was tried at the other places.
-
-    Args:
-      search: The search, which has tried what can be done there.
-      solver: The loop.
-    """
+    """Try the most carries with which it fits, beside what was tried at the other places."""
     for start in _starts(search):
         best = search.best()
         if best is not None and best.cost <= start.cost:  # fewer carries cost more

@@ -50,11 +50,6 @@ def is_proven(search: Search, shown: TracedVariant, figures: Container[TracedVar
     front tried, where no other place could have a checkpoint beside it. What the compiler says of a
     choice is only known where it was asked; and where time is minimised, a sum over values does not
     tell what their kernels take together.
-
-    Args:
-      search: The search, which ran to its end.
-      shown: The variant that is shown.
-      figures: The variants that the compiler said figures of.
     """
     if search.may_pay:
         return False
@@ -83,7 +78,6 @@ def is_proven(search: Search, shown: TracedVariant, figures: Container[TracedVar
 def _written_at(
     menu: Menu, tried: Iterable[TracedVariant]
 ) -> tuple[tuple[str | None, tuple[PlannedValue, ...]], ...]:
-    """Return the policies, with the values that they save, of what was tried at a place."""
     found = dict.fromkeys(
         (option.policy, option.values)
         for each in tried

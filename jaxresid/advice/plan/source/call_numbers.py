@@ -27,9 +27,6 @@ def chosen(file: FileRewrite, call: ast.Call, texts: Sequence[str], parts: Seque
 
     For example `(jax.checkpoint(block) if i < 20 else block)`; on several lines where the line of
     the call would be long.
-
-    Raises:
-      UnwritableError: No loop can be seen around the call.
     """
     number = _numbered(file, call)
     lines = [texts[0]]
@@ -48,9 +45,6 @@ def _numbered(file: FileRewrite, call: ast.expr) -> str:
     """Return the name of the number, from 0, of the round of the loop around a call.
 
     The loop is given such a number where it has none.
-
-    Raises:
-      UnwritableError: No loop can be seen around the call.
     """
     loop = _loop(file, call)
     if loop is None:

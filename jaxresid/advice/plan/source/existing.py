@@ -32,17 +32,7 @@ def written_checkpoint(
     location: Location | None,
     defined: Location | None = None,
 ) -> tuple[FileRewrite, Site]:
-    """Return the checkpoint in source that a traced checkpoint came from, with its file.
-
-    Args:
-      files: The user's files.
-      function: The name of what is checkpointed.
-      location: Where it is called.
-      defined: Where it is defined.
-
-    Raises:
-      UnwritableError: No such checkpoint can be seen, or it may be one of several.
-    """
+    """Return the checkpoint in source that a traced checkpoint came from, with its file."""
     if location is None:
         raise UnwritableError(
             function, "the line of this checkpoint is not known; change it by hand"
@@ -71,7 +61,6 @@ def written_checkpoint(
 
 
 def _defined_at(file: FileRewrite, site: Site) -> tuple[str, int] | None:
-    """Return the file and line of the function that a checkpoint in source wraps, where known."""
     node = site.definition or file.facts.target(site)
     return None if node is None else (os.path.realpath(file.path), node.lineno)
 
@@ -79,7 +68,6 @@ def _defined_at(file: FileRewrite, site: Site) -> tuple[str, int] | None:
 def _checkpoints_called(
     files: FileRewrites, file: FileRewrite, location: Location
 ) -> list[tuple[FileRewrite, Site]]:
-    """Return the checkpoints that what is called at a location went through."""
     calls = calls_at(file, location)
     return [site for call in calls for site in sites_reached(files, file, call.func)]
 
@@ -87,7 +75,6 @@ def _checkpoints_called(
 def _checkpoints_in_arguments(
     files: FileRewrites, file: FileRewrite, location: Location
 ) -> list[tuple[FileRewrite, Site]]:
-    """Return the checkpoints that the arguments of a call at a location went through."""
     return [
         site
         for call in calls_at(file, location)
@@ -101,7 +88,6 @@ def _sites(file: FileRewrite) -> list[tuple[FileRewrite, Site]]:
 
 
 def _in_related_files(files: FileRewrites, file: FileRewrite) -> list[tuple[FileRewrite, Site]]:
-    """Return the checkpoints of the files that are related to this one."""
     found: list[tuple[FileRewrite, Site]] = []
     for path in related(files, file):
         try:
@@ -114,11 +100,7 @@ def _in_related_files(files: FileRewrites, file: FileRewrite) -> list[tuple[File
 
 
 def remove_checkpoint(file: FileRewrite, site: Site) -> None:
-    """Remove a checkpoint from the source.
-
-    Raises:
-      UnwritableError: What it leaves would be something else than before.
-    """
+    """Remove a checkpoint from the source."""
     is_class = isinstance(site.definition, ast.ClassDef)
     is_method = site.definition is not None and not is_class
     if site.api.loop or not (site.api.library in _UNWRAPPED or is_method):
@@ -138,11 +120,7 @@ def remove_checkpoint(file: FileRewrite, site: Site) -> None:
 
 
 def set_policy(file: FileRewrite, site: Site, policy: str | None) -> None:
-    """Give a checkpoint a policy; None takes its policy away.
-
-    Raises:
-      UnwritableError: The arguments that it is given cannot be seen, or are shared with others.
-    """
+    """Give a checkpoint a policy; None takes its policy away."""
     where = file.where(site.node.lineno)
     if "policy" not in site.api.keywords:
         raise UnwritableError(where, f"{site.qualname} takes no policy; use jax.checkpoint")
@@ -183,18 +161,7 @@ def set_policy(file: FileRewrite, site: Site, policy: str | None) -> None:
 def split_checkpoint(
     files: FileRewrites, file: FileRewrite, site: Site, location: Location, parts: Sequence[Part]
 ) -> None:
-    """Treat some calls of a checkpointed function differently from others.
-
-    Args:
-      files: The user's files.
-      file: The file of the checkpoint.
-      site: The checkpoint in source.
-      location: Where the function is called.
-      parts: How many of the calls are treated how, in program order.
-
-    Raises:
-      UnwritableError: The function is not called there as it is, or not in a loop.
-    """
+    """Treat some calls of a checkpointed function differently from others."""
     there = files.at(location.file, location.line)
     where = there.where(location.line)
     made = site.node
@@ -219,7 +186,6 @@ def split_checkpoint(
 
 
 def _with_policy(file: FileRewrite, site: Site, made: ast.Call, policy: str | None) -> str:
-    """Return a call of `jax.checkpoint` as text, as it would be with another policy."""
     given = site.arguments.keywords.get("policy")
     if given is not None and given not in made.keywords:
         raise UnwritableError(file.where(made.lineno), _by_hand(policy))
@@ -251,7 +217,6 @@ def _without_policy(file: FileRewrite, owner: ast.Call, given: ast.keyword) -> E
 
 
 def _configure(file: FileRewrite, site: Site, policy: str) -> None:
-    """Give a policy to a decorator that has no arguments yet."""
     if site.api.factory:
         file.wrap(site.node, "", f"(policy={policy})")
         return

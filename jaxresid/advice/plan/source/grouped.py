@@ -32,13 +32,7 @@ _CHECKPOINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """How a loop is to be written.
-
-    Attributes:
-      length: how many iterations it has.
-      size: how many a group has.
-      policy: the policy of the groups' checkpoints.
-    """
+    """How a loop is to be written."""
 
     length: int
     size: int
@@ -51,11 +45,7 @@ class Groups:
 
 
 def loop_number(file: FileRewrite, location: Location, groups: Groups) -> int:
-    """Return which of a file's `for` statements is at a location, by their order.
-
-    Raises:
-      UnwritableError: None can be seen there; it says what to write by hand.
-    """
+    """Return which of a file's `for` statements is at a location, by their order."""
     found = [
         n
         for n, loop in enumerate(_loops(file))
@@ -95,13 +85,8 @@ def group_loops(
     """Return the content of a file with some of its loops in groups.
 
     Args:
-      files: The user's files.
-      file: The file.
       content: What it holds so far; it has the `for` statements that it had.
       loops: The number of each loop, see `loop_number`, and how it is grouped.
-
-    Raises:
-      UnwritableError: The body of one cannot be made a function; it says what to write by hand.
     """
     for number, groups in sorted(loops, key=lambda each: -each[0]):
         now = files.again(file, content)
@@ -143,7 +128,6 @@ class _Writer:
         self._indent = line[: len(line) - len(line.lstrip())]
 
     def write(self) -> None:
-        """Add the edit."""
         file, loop = self._file, self._loop
         source = file.source
         first, last = source.span(loop), source.span(loop.body[-1])
@@ -164,7 +148,6 @@ class _Writer:
     # -- the parts of it ---------------------------------------------------------------------
 
     def _lines(self, found: LoopVariables) -> list[str]:
-        """Return the lines that stand for the loop, without its indent."""
         groups, start, run = self._groups, self._start, self._run
         before: list[str] = []
         sliced = self._sliced(self._loop.iter)
@@ -239,7 +222,6 @@ class _Writer:
         return f"{name}({self._run}{keywords})"
 
     def _moved(self, group: str, step: str) -> list[str]:
-        """Return the lines of the loop, going through a group."""
         source, loop = self._file.source, self._loop
         span, iterated = source.span(loop), source.span(loop.iter)
         head = source.text[source.start(span) : source.start(iterated)] + group
@@ -248,14 +230,12 @@ class _Writer:
         return [line.removeprefix(self._indent) for line in lines]
 
     def _end(self) -> int:
-        """Return where the loop ends, with the comment on its last line."""
         source = self._file.source
         last = source.span(self._loop.body[-1])
         after = source.lines[last.end_row - 1][last.end_column :]
         return source.end(last) + len(after.rstrip())
 
     def _sliced(self, node: ast.expr) -> _Sliced | None:
-        """Return what is gone through in groups; None where it cannot be sliced as it is."""
         text = self._file.text(node)
         match node:
             case ast.Name() | ast.Attribute() | ast.Subscript():
@@ -294,7 +274,6 @@ class _Writer:
         return positional[0].arg
 
     def _library_of(self, files: FileRewrites, function: FunctionNode) -> str:
-        """Return the library of the module that the loop is in a method of; else `jax`."""
         cls = self._file.facts.names.class_of(function)
         if cls is None or isinstance(function, ast.Lambda):
             return "jax"
@@ -307,7 +286,6 @@ class _Writer:
         return unused(name, self._used)
 
     def _follows_a_blank_line(self) -> bool:
-        """Return whether a blank line, or the head of the block, is before the loop."""
         row = self._loop.lineno - 1
         before = self._file.source.lines[row - 1].strip() if row else ""
         return not before or before.endswith(":")
@@ -326,7 +304,6 @@ _SUMS = (ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
 
 
 def _is_length(node: ast.expr) -> bool:
-    """Return whether an expression is `len` of something that is plain."""
     match node:
         case ast.Call(func=ast.Name(id="len"), args=[inner], keywords=[]):
             return all(isinstance(n, _PLAIN) for n in ast.walk(inner))
@@ -334,7 +311,6 @@ def _is_length(node: ast.expr) -> bool:
 
 
 def _is_simple(text: str) -> bool:
-    """Return whether an expression needs no brackets before an operator."""
     return isinstance(
         ast.parse(text, mode="eval").body,
         ast.Name | ast.Attribute | ast.Subscript | ast.Call | ast.Constant,

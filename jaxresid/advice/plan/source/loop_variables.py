@@ -36,12 +36,7 @@ class LoopVariables:
 
 
 def loop_variables(loop: ast.For, function: FunctionNode) -> LoopVariables | str:
-    """Return what a loop hands on, or the reason why its body cannot be a function.
-
-    Args:
-      loop: the loop.
-      function: the function that it is in.
-    """
+    """Return what a loop hands on, or the reason why its body cannot be a function."""
     reason = _unmovable(loop)
     if reason is not None:
         return reason
@@ -63,7 +58,6 @@ def loop_variables(loop: ast.For, function: FunctionNode) -> LoopVariables | str
 
 
 def _unmovable(loop: ast.For) -> str | None:
-    """Return what is in a loop's body that a function's body cannot do in its place."""
     if loop.orelse:
         return "it has an else"
     for node in _own(loop.body):

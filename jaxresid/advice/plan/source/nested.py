@@ -32,9 +32,7 @@ class Segments:
     """How a loop is to be written.
 
     Attributes:
-      length: how many iterations it has.
       sizes: how many a segment has, by level, the outermost first.
-      policy: the policy of the segments' checkpoints.
     """
 
     length: int
@@ -53,11 +51,7 @@ class Segments:
 
 
 def scan_number(file: FileRewrite, location: Location, segments: Segments) -> int:
-    """Return which of a file's calls of `jax.lax.scan` or `fori_loop` is at a location, by order.
-
-    Raises:
-      UnwritableError: None can be seen there, or several; it says what to write by hand.
-    """
+    """Return which of a file's calls of `jax.lax.scan` or `fori_loop` is at a location, by order."""
     calls = calls_at(file, location)
     found = [n for n, loop in enumerate(_scans(file)) if loop.node in calls]
     if len(found) == 1:
@@ -77,7 +71,6 @@ def cut_by_hand(qualname: str, segments: Segments) -> str | None:
 
     Args:
       qualname: what makes the loop, or the library that does.
-      segments: how it is cut.
     """
     size, count = segments.sizes[0], segments.counts[0]
     if qualname.endswith("fori_loop"):
@@ -124,13 +117,8 @@ def cut_scans(
     """Return the content of a file with some of its loops in segments.
 
     Args:
-      files: The user's files.
-      file: The file.
       content: What it holds so far; it has the scans that it had.
       loops: The number of each loop, see `scan_number`, and how it is cut.
-
-    Raises:
-      UnwritableError: One is no statement of its own that can be seen to be a plain call.
     """
     for number, segments in sorted(loops, key=lambda each: -each[0]):
         now = files.again(file, content)
@@ -152,7 +140,6 @@ def _cut_scan(file: FileRewrite, loop: Loop, segments: Segments) -> None:
 
 
 def _check_place(file: FileRewrite, loop: Loop, segments: Segments) -> ast.stmt:
-    """Return the statement of a loop, which others can be put before."""
     call = loop.node
     assert isinstance(call, ast.Call)
     statement = file.facts.names.statement(call)
@@ -237,7 +224,6 @@ class _Writer:
         self._lines: list[str] = []
 
     def write(self) -> None:
-        """Add the edits."""
         file, segments = self._file, self._segments
         init = file.text(self._given["init"])
         xs = self._xs()
@@ -305,7 +291,6 @@ class _Writer:
         return text
 
     def _functions(self, body: str) -> str:
-        """Define a function for each level of segments; return the outermost one's name."""
         xs_name = "_" if self._is_without_xs() else "xs"
         inner = body
         for level in range(len(self._segments.sizes), 0, -1):
@@ -340,14 +325,12 @@ class _Writer:
         return node is None or (isinstance(node, ast.Constant) and node.value is None)
 
     def _keywords(self, length: int, xs: str | None) -> str:
-        """Return the keywords of an outer scan of so many iterations."""
         found = f", length={length}" if xs is None or "length" in self._given else ""
         if "reverse" in self._given:
             found += f", reverse={self._file.text(self._given['reverse'])}"
         return found
 
     def _inner(self, xs: str | None, *, rest: bool = False) -> str:
-        """Return the keywords of a scan of the iterations themselves."""
         length = self._segments.sizes[-1]
         if rest:
             length = self._segments.length - self._segments.covered
@@ -428,7 +411,6 @@ class _Writer:
         return not self._puts_nothing_out()
 
     def _puts_nothing_out(self) -> bool:
-        """Return whether the body is seen to return None beside the carry."""
         origin = self._file.facts.names.single_origin(self._given["f"])
         match origin:
             case ast.FunctionDef():

@@ -18,14 +18,6 @@ def as_scan(file: FileRewrite, loop: Loop, length: int) -> None:
     """Put a scan of a function of the number and the state in the place of a `fori_loop`.
 
     Its statement has to be one that others can be put before.
-
-    Args:
-      file: The file.
-      loop: The loop.
-      length: How many iterations it has.
-
-    Raises:
-      UnwritableError: Not all of its arguments are visible.
     """
     call = loop.node
     assert isinstance(call, ast.Call)

@@ -31,11 +31,7 @@ _STATIC = frozenset({"bool", "int", "str", "Callable"})
 def checkpoint_body(
     files: FileRewrites, function: str, location: Location, policy: str | None
 ) -> None:
-    """Checkpoint the body of the loop at a location.
-
-    Raises:
-      UnwritableError: No such loop of jax.lax can be seen.
-    """
+    """Checkpoint the body of the loop at a location."""
     file = files.at(location.file, location.line)
     calls = calls_at(file, location)
     loops = [loop for loop in file.facts.loops if loop.node in calls]
@@ -64,15 +60,9 @@ def checkpoint_call(
     """Checkpoint the function called at a location.
 
     Args:
-      files: The user's files.
-      function: The qualified name of the function.
-      location: Where it is called.
       parts: How many of its calls are treated how, in program order.
       given_kinds: What it is called with; None means what the source tells.
       defined: Where it is defined, if it is a module of a library.
-
-    Raises:
-      UnwritableError: Which call is meant cannot be told, or how its library checkpoints cannot.
     """
     policy = parts[0].policy
     file = files.at(location.file, location.line)
@@ -132,13 +122,7 @@ def checkpoint_whole(
     """Checkpoint a function where it is defined.
 
     Args:
-      file: The file of the definition.
-      definition: The definition; None where it was not found.
-      policy: The policy; None means no policy.
       given_kinds: What it is called with; None means what the source tells.
-
-    Raises:
-      UnwritableError: It is no plain function.
     """
     if not isinstance(definition, ast.FunctionDef):
         raise UnwritableError(
@@ -169,7 +153,6 @@ def checkpoint_whole(
 
 
 def _is_closed(given_kinds: ArgumentKinds) -> bool:
-    """Return whether some of what is given cannot be arguments of a checkpoint."""
     by_name = any(kind != "traced" for kind in given_kinds.named.values())
     return by_name or "closed" in given_kinds.positional
 
@@ -211,7 +194,6 @@ def _closing_over(
 
 
 def _parameters(file: FileRewrite, args: ast.arguments) -> str:
-    """Return the parameters of a function as a lambda has them, without annotations."""
     positional = [*args.posonlyargs, *args.args]
     missing: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults))
     texts = []
@@ -243,7 +225,6 @@ def _around(
     prevent_cse: bool = True,
     static: tuple[int, ...] = (),
 ) -> tuple[str, str]:
-    """Return the text before and after a function that makes it a checkpoint."""
     name = file.spelling("jax.checkpoint", "jax", node, ("jax.remat",))
     after = "" if prevent_cse else ", prevent_cse=False"
     if static:
@@ -311,10 +292,6 @@ def _wrap_each(
     """Write around the function of a call what each part has around it.
 
     Args:
-      file: The file.
-      call: The call.
-      parts: How many of the calls are treated how.
-      around: The text before and after the function, for each part.
       plain: The function, as all parts of several have it.
     """
     if len(parts) == 1:
@@ -325,7 +302,6 @@ def _wrap_each(
 
 
 def _texts(parts: Sequence[Part], around: Sequence[tuple[str, str]], plain: str) -> list[str]:
-    """Return a function as each part has it."""
     return [
         f"{before}{plain}{after}" if part.checkpointed else plain
         for part, (before, after) in zip(parts, around, strict=True)
@@ -343,7 +319,6 @@ def is_through_class(facts: Facts, func: ast.expr) -> bool:
 
 
 def _needs_closing(call: ast.Call, given_kinds: ArgumentKinds, implicit: int) -> bool:
-    """Return whether a checkpoint cannot be given all arguments of a call."""
     if "closed" in given_kinds.positional[implicit:]:
         return True
     if any(kind == "closed" for name, kind in given_kinds.named.items() if _names(call, name)):
@@ -403,8 +378,6 @@ def _hand_on(file: FileRewrite, arg: ast.expr, parameters: dict[str, str], used:
     """Make an argument a parameter of a lambda around its call, under a name of its own.
 
     Args:
-      file: The file.
-      arg: The argument.
       parameters: What each parameter so far is given; the new one is added.
       used: The names of the file, to which a new one is added.
     """
@@ -418,7 +391,6 @@ def _hand_on(file: FileRewrite, arg: ast.expr, parameters: dict[str, str], used:
 
 
 def _bind(file: FileRewrite, call: ast.Call, keywords: Sequence[ast.keyword]) -> list[str]:
-    """Remove keywords from a call and return their text."""
     bound = [f"{k.arg}={file.text(k.value)}" for k in keywords]
     edit = edits.remove_arguments(file.source, call, [k.value for k in keywords])
     if edit is None:
@@ -440,9 +412,6 @@ def static_arguments(
     """Return the arguments that are no arrays: positions, and keywords.
 
     Args:
-      facts: The facts of the file.
-      call: The call.
-      definition: What is called, where it is known.
       implicit: How many parameters it has before those of the call.
       given_kinds: What it is called with; None means what the source tells.
     """
@@ -485,7 +454,6 @@ def static_arguments(
 
 
 def _is_constant(facts: Facts, node: ast.expr) -> bool:
-    """Return whether an argument is a number, a string and the like, or a parameter that is."""
     if isinstance(facts.names.constant(node), (bool, int, float, str, tuple)):
         return True
     bindings = facts.names.bindings(node) if isinstance(node, ast.Name) else ()
@@ -493,7 +461,6 @@ def _is_constant(facts: Facts, node: ast.expr) -> bool:
 
 
 def _is_flag(default: ast.expr | None) -> bool:
-    """Return whether a parameter's default shows that it is no array."""
     return isinstance(default, ast.Constant) and isinstance(default.value, (bool, int, str))
 
 
@@ -509,7 +476,6 @@ def _is_static(annotation: ast.expr | None) -> bool:
 
 
 def _annotated(facts: Facts, definition: ast.FunctionDef) -> tuple[int, ...]:
-    """Return the positions of the parameters without a default that are annotated as no arrays."""
     args = [*definition.args.posonlyargs, *definition.args.args]
     required = args[: len(args) - len(definition.args.defaults)]
     return tuple(i for i, a in enumerate(required) if _is_static(a.annotation))
@@ -546,7 +512,6 @@ def _wrap_argument(
 
 
 def _library(files: FileRewrites, file: FileRewrite, call: ast.Call, function: str) -> str | None:
-    """Return the library of what is called: by its class where that is visible, else by name."""
     facts = file.facts
     instance: ast.expr = call.func
     if isinstance(instance, ast.Attribute) and instance.attr == last_name(function):
@@ -631,14 +596,12 @@ def _close_module_over(
 
 
 def _method(facts: Facts, function: str) -> ast.FunctionDef | None:
-    """Return a method such as `Block.__call__` of a class of this file."""
     owner, _, method = function.rpartition(".")
     classes = [c for c in facts.names.classes if c.name == last_name(owner)]
     return facts.names.method(classes[0], method) if len(classes) == 1 else None
 
 
 def _class_text(file: FileRewrite, instance: ast.expr, function: str) -> str | None:
-    """Return how to write the class of a module."""
     owner = function.rpartition(".")[0].rpartition(".")[2]
     match instance:
         case ast.Call(func=ast.Name() | ast.Attribute() as made):

@@ -18,15 +18,7 @@ _SOLVERS = ("diffrax", "optimistix")
 
 
 def write_checkpoints(files: FileRewrites, site: PlannedSite) -> None:
-    """Write the number of checkpoints of a solver's loop into the call that runs it.
-
-    Args:
-      files: The user's files.
-      site: The loop, of one part.
-
-    Raises:
-      UnwritableError: The call is not there, or its number is not one that is written there.
-    """
+    """Write the number of checkpoints of a solver's loop into the call that runs it."""
     count, location = site.parts[0].checkpoints, site.location
     if location is None:
         raise UnwritableError(site.function, "the line that runs the loop is not known")
@@ -62,7 +54,6 @@ def write_checkpoints(files: FileRewrites, site: PlannedSite) -> None:
 
 
 def _write(file: FileRewrite, made: ast.Call, call: ast.Call, count: int | None) -> None:
-    """Write the number into the call that takes it; `call` is the one that runs the loop."""
     written = _keyword(file, made, _KEYWORD, count)
     if made is not call and written is None and made.args:
         (first, *_) = made.args  # of an adjoint it is the first argument
@@ -78,11 +69,7 @@ def _write(file: FileRewrite, made: ast.Call, call: ast.Call, count: int | None)
 
 
 def _keyword(file: FileRewrite, call: ast.Call, name: str, count: int | None) -> ast.expr | None:
-    """Return the value of a keyword; None where it is not given.
-
-    Raises:
-      UnwritableError: It may be among those that `**` unpacks.
-    """
+    """Return the value of a keyword; None where it is not given."""
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value
@@ -108,7 +95,6 @@ def _by_hand(file: FileRewrite, at: ast.expr, written: str, count: int | None) -
 
 
 def _name(file: FileRewrite, node: ast.expr) -> str | None:
-    """Return the full name of something of another module; None where that is not certain."""
     origins = file.facts.names.origins(node)
     if len(origins) == 1 and isinstance(origins[0], External):
         return origins[0].qualname

@@ -61,10 +61,6 @@ class PlanEdits:
 def edits(plan: Plan, subject: Subject) -> tuple[FileEdit, ...]:
     """Return what a plan changes in the user's source.
 
-    Args:
-      plan: The plan.
-      subject: The traced function that it was made for.
-
     Returns:
       The files that change, by name; empty where the code is as planned already.
 
@@ -87,8 +83,6 @@ def plan_edits(
     """Return what a plan changes in the user's source, as far as it can be written.
 
     Args:
-      sites: What the plan does at each place.
-      subject: The traced function that it was made for.
       seen: What the functions to be checkpointed are called with; None means what the source tells.
       write_new: Writes a checkpoint that is not there yet; None: at its place, as `write_at_place`.
     """
@@ -216,7 +210,6 @@ def _change(
 
 
 def _problem(site: PlannedSite, error: UnwritableError) -> str:
-    """Return the message for a place that cannot be written."""
     if site.library is None or site.kind == "segments" or "library" in str(error):
         return str(error)
     what = "loop" if site.kind == "scan" else "function"
@@ -229,11 +222,7 @@ def _problem(site: PlannedSite, error: UnwritableError) -> str:
 def write_at_place(
     files: FileRewrites, site: PlannedSite, subject: Subject, calls: ObservedCalls
 ) -> None:
-    """Write a checkpoint that is not there yet: around a loop's body, a call or the target.
-
-    Raises:
-      UnwritableError: It cannot be written there.
-    """
+    """Write a checkpoint that is not there yet: around a loop's body, a call or the target."""
     parts = _parts(site)
     if not any(part.checkpointed for part in parts):
         return
@@ -264,7 +253,6 @@ def write_at_place(
 
 
 def _block_by_hand(parts: Sequence[Part]) -> str:
-    """Return what to write for the iterations of a Python loop."""
     done = []
     for part in parts:
         which = "" if len(parts) == 1 else f" for {part.calls} iterations"
@@ -278,16 +266,11 @@ def _block_by_hand(parts: Sequence[Part]) -> str:
 
 
 def _parts(site: PlannedSite) -> list[Part]:
-    """Return how a place's calls are treated, as it is written."""
     return [Part(part.calls, *treatment(part)) for part in merged(site.parts)]
 
 
 def _alike(site: PlannedSite) -> list[Part]:
-    """Return how a place's calls are treated where all are treated alike, as one part.
-
-    Raises:
-      UnwritableError: They are not all treated alike.
-    """
+    """Return how a place's calls are treated where all are treated alike, as one part."""
     parts = _parts(site)
     if len(parts) > 1:
         raise UnwritableError(_where(site), f"the plan differs between calls of {site.function}")
@@ -334,7 +317,6 @@ def _loops(
 def _grouped(
     files: FileRewrites, sites: Sequence[PlannedSite], problems: list[str]
 ) -> Mapping[FileRewrite, Sequence[tuple[int, Groups]]]:
-    """Return the Python loops to group, as `_loops` does those to cut."""
     found: dict[FileRewrite, list[tuple[int, Groups]]] = {}
     for site in sites:
         if site.kind != "groups" or not site.changed:
@@ -379,7 +361,6 @@ def _values(sites: Sequence[PlannedSite]) -> list[PlannedValue]:
 
 
 def _name(files: FileRewrites, expression: Expression, name: str) -> None:
-    """Wrap an expression in `checkpoint_name`."""
     file = files.at(expression.file, expression.line)
     node = _expression(file, expression)
     if isinstance(node, ast.NamedExpr):

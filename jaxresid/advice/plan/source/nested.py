@@ -51,7 +51,7 @@ class Segments:
 
 
 def scan_number(file: FileRewrite, location: Location, segments: Segments) -> int:
-    """Return which of a file's calls of `jax.lax.scan` or `fori_loop` is at a location, by order."""
+    """Return which of a file's scans and fori_loops, in order, is at a location."""
     calls = calls_at(file, location)
     found = [n for n, loop in enumerate(_scans(file)) if loop.node in calls]
     if len(found) == 1:

@@ -101,8 +101,8 @@ class Confirmation:
         """
         if not self._has_estimate:
             # No other figures of the code as it is are shown.
-            found = [self._search.trial({}), self._search.as_written()]
-            self._ask([t for t in dict.fromkeys(found) if t is not None])
+            variants = [self._search.trial({}), self._search.as_written()]
+            self._ask([t for t in dict.fromkeys(variants) if t is not None])
         while not self.is_cut_short and len(self._asked) < self._most:
             draft = self._next_in_time()
             if draft is None:
@@ -211,7 +211,7 @@ class Confirmation:
         least = _MAY_FIT if len(self._asked) < curious else 0.5
 
         def promising(excluding: Container[TracedVariant]) -> TracedVariant | None:
-            found = [
+            cheaper = [
                 t
                 for t in self._search.tried
                 if t not in excluding
@@ -219,7 +219,7 @@ class Confirmation:
                 and self._chance(t) >= least
             ]
             saved = lambda t: self._chance(t) * (fitting.tried.cost - t.cost)  # noqa: E731
-            return max(found, key=saved, default=None)
+            return max(cheaper, key=saved, default=None)
 
         draft = self._drafts.first(self._unasked(promising), _never)
         is_worse = draft is not None and self._drafts.is_doubted(draft) and fitting.doubt is None
@@ -274,10 +274,10 @@ def _option_text(option: Option) -> str:
         return "no checkpoint"
     if option.checkpoints is not None:
         return f"checkpoints={option.checkpoints}"
-    made = option.policy or "checkpoint"
+    text = option.policy or "checkpoint"
     if option.segments:
-        return f"{made} around segments of {' of '.join(map(str, option.segments))}"
-    return made
+        return f"{text} around segments of {' of '.join(map(str, option.segments))}"
+    return text
 
 
 def _never(figures: PlanFigures) -> bool:

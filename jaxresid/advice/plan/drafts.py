@@ -180,14 +180,14 @@ class Drafts:
             for place in self._places
             if (site := _site(place, tried.combination[place], self._variants)) is not None
         )
-        made = plan_edits(sites, self._subject, self._known(sites))
+        edits = plan_edits(sites, self._subject, self._known(sites))
         promised = figures(tried.variant, self._plain)
         doubt = None
-        if made.problems:
-            doubt = made.problems[0]
+        if edits.problems:
+            doubt = edits.problems[0]
         elif self._check is None and any(site.changed for site in sites):
             doubt = "its code was not traced"
-        return Draft(tried, sites, made, promised, doubt)
+        return Draft(tried, sites, edits, promised, doubt)
 
     def _traced(self, draft: Draft, check: Check) -> Draft:
         try:

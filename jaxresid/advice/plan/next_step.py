@@ -19,14 +19,14 @@ def next_step(plan: Plan, place: Place, words: tuple[str, ...]) -> NextStep | No
     if plan.fits or plan.interrupted:
         return None
     reliefs = plan.floor.reliefs
-    fitting = [each for each in reliefs if each.answer == "fits"]
+    fitting = [relief for relief in reliefs if relief.answer == "fits"]
     if plan.answer == "too close" and not (plan.compiles or plan.unconfirmed):
-        rewrites = [each for each in fitting if each.kind == "rewrite"]
+        rewrites = [relief for relief in fitting if relief.kind == "rewrite"]
         if not rewrites:
             return replace(ask_compiler("plan", why_unavailable(place)), words=words)
         fitting = rewrites
     if not reliefs:
         return None
-    best = fitting[0] if fitting else min(reliefs, key=lambda each: each.peak_nbytes)
+    best = fitting[0] if fitting else min(reliefs, key=lambda relief: relief.peak_nbytes)
     peak = f"the peak is then {format_bytes(best.peak_nbytes)}"
     return NextStep("change", f"{best.change}: {peak}{', which fits' * bool(fitting)}")

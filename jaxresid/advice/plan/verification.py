@@ -48,7 +48,7 @@ class PlanFigures:
     plain_flops: int
 
 
-def keeps_to(found: PlanFigures, promised: PlanFigures) -> bool:
+def keeps_to(actual: PlanFigures, promised: PlanFigures) -> bool:
     """Return whether code gives what was promised of it.
 
     It may hold a little less: what a loop makes of keys to go through them is made once where the
@@ -56,11 +56,11 @@ def keeps_to(found: PlanFigures, promised: PlanFigures) -> bool:
     saved layer is converted again where the code names the layer's result.
     """
     pairs = (
-        (found.peak_nbytes, promised.peak_nbytes),
-        (found.kept_nbytes, promised.kept_nbytes),
+        (actual.peak_nbytes, promised.peak_nbytes),
+        (actual.kept_nbytes, promised.kept_nbytes),
     )
     return (
-        (found.recompute_flops, found.plain_flops, found.host_nbytes)
+        (actual.recompute_flops, actual.plain_flops, actual.host_nbytes)
         == (promised.recompute_flops, promised.plain_flops, promised.host_nbytes)
     ) and all(0 <= most - nbytes <= _TRIFLE * most for nbytes, most in pairs)
 

@@ -58,14 +58,14 @@ def on_modules(
         target_argument_kinds(subject.trace.arguments),
         observe_calls(wanted, lambda: retrace(subject)) if wanted else {},
     )
-    found = plan_edits(sites, subject, calls, write)
-    if not found.edits:
-        lines = ("the plan cannot be written:", *found.problems)
-        raise InputsError("\n  ".join(lines) if found.problems else "the plan changes nothing")
+    plan = plan_edits(sites, subject, calls, write)
+    if not plan.edits:
+        lines = ("the plan cannot be written:", *plan.problems)
+        raise InputsError("\n  ".join(lines) if plan.problems else "the plan changes nothing")
     if not (write.written or any(site.kind == "checkpoint" for site in changed)):
         places = ", ".join(place_text(site) for site in changed)
         raise InputsError(
             f"no place of the plan is in a module of {library}: {places}; plan --diff writes it"
         )
     renames = (_RENAMES,) if library == "linen" and write.written else ()
-    return ModuleSettings(found.edits, (*write.unsaid, *found.problems), renames)
+    return ModuleSettings(plan.edits, (*write.unsaid, *plan.problems), renames)

@@ -59,16 +59,18 @@ def maxtext_settings(plan: Plan) -> MaxTextSettings:
         if part.checkpointed
     ]
     wanted = dict.fromkeys(treatment(p) for site in sites for p in merged(site.parts))
-    checkpointed, policy = min(wanted, key=lambda each: each != (True, None))
+    checkpointed, policy = min(wanted, key=lambda treated: treated != (True, None))
     if len(wanted) > 1:
         unsaid.append("MaxText treats all layers alike, between which the plan differs")
-    found = saved_and_offloaded(policy) if checkpointed else None
-    if found is None:
-        done = policy or "no checkpoint"
-        unsaid.append(f"MaxText saves tensors by name, not {done}: the nearest is {_NEAREST}")
-        made = jax_policy(f"save_only_these_names({', '.join(map(repr, _SAVED_BY_NEAREST))})")
-        return MaxTextSettings(f"remat_policy: '{_NEAREST}'\n", made, tuple(unsaid))
-    saved, offloaded = found
+    names = saved_and_offloaded(policy) if checkpointed else None
+    if names is None:
+        treatment_text = policy or "no checkpoint"
+        unsaid.append(
+            f"MaxText saves tensors by name, not {treatment_text}: the nearest is {_NEAREST}"
+        )
+        nearest = jax_policy(f"save_only_these_names({', '.join(map(repr, _SAVED_BY_NEAREST))})")
+        return MaxTextSettings(f"remat_policy: '{_NEAREST}'\n", nearest, tuple(unsaid))
+    saved, offloaded = names
     unsaid += [
         f"MaxText has no setting for {name!r}"
         for name in (*saved, *offloaded)

@@ -122,15 +122,15 @@ class OnModules:
         if self.library == "equinox":  # finds out itself
             return ""
         seen = calls.seen.get((files.path(location.file), location.line, site.function))
-        found = calls_of(file.facts, calls_at(file, location), site.function)
-        if len(found) != 1:
+        ours = calls_of(file.facts, calls_at(file, location), site.function)
+        if len(ours) != 1:
             raise UnwritableError(
                 file.where(location.line),
                 f"cannot tell from the line which call of {site.function} is meant",
             )
         # A class is given the module itself, argument 0, as well.
-        implicit = 0 if is_through_class(file.facts, found[0].func) else 1
-        positions, named = static_arguments(file.facts, found[0], None, implicit, seen)
+        implicit = 0 if is_through_class(file.facts, ours[0].func) else 1
+        positions, named = static_arguments(file.facts, ours[0], None, implicit, seen)
         if named:
             return None
         numbers = [str(n + implicit) for n in positions]
@@ -155,12 +155,12 @@ class OnModules:
         method: str = "__call__",
     ) -> None:
         policy = file.policy(part.policy, definition)
-        given = f"{keywords}, policy={policy}" if policy else keywords
+        arguments_text = f"{keywords}, policy={policy}" if policy else keywords
         remat = _REMATS[self.library]
         if self.library == "linen" and method != "__call__":
-            given += f", methods=[{file.string(method)}]"
-        known = self.written.setdefault(definition, given)
-        if known != given:
+            arguments_text += f", methods=[{file.string(method)}]"
+        before = self.written.setdefault(definition, arguments_text)
+        if before != arguments_text:
             raise UnwritableError(
                 file.where(definition.lineno),
                 "the plan differs between the places where this is called, and its setting cannot;"
@@ -168,18 +168,20 @@ class OnModules:
             )
         name = file.spelling(remat, remat.rpartition(".")[0], definition)
         if self.library == "linen" and isinstance(definition, ast.ClassDef):
-            _append(file, definition, f"{definition.name} = {name}({definition.name}{given})")
+            _append(
+                file, definition, f"{definition.name} = {name}({definition.name}{arguments_text})"
+            )
             return
         function = definition
         if isinstance(definition, ast.ClassDef):
-            found = file.facts.names.method(definition, method)
-            if found is None:
+            function_there = file.facts.names.method(definition, method)
+            if function_there is None:
                 raise UnwritableError(
                     file.where(definition.lineno),
                     f"{definition.name} does not define {method} itself; checkpoint it by hand",
                 )
-            function = found
-        arguments = given.removeprefix(", ")
+            function = function_there
+        arguments = arguments_text.removeprefix(", ")
         _decorate(file, function, f"@{name}({arguments})" if arguments else f"@{name}")
 
 
@@ -188,9 +190,9 @@ def _class(files: FileRewrites, file: FileRewrite, function: str) -> tuple[FileR
     here = [cls for cls in file.facts.names.classes if cls.name == owner]
     if len(here) == 1:
         return file, here[0]
-    found = loaded_classes(files, file, owner) if not here else []
-    if len(found) == 1:
-        path = str(getattr(sys.modules[found[0].__module__], "__file__", ""))
+    loaded = loaded_classes(files, file, owner) if not here else []
+    if len(loaded) == 1:
+        path = str(getattr(sys.modules[loaded[0].__module__], "__file__", ""))
         there = files.at(path, 1)
         named = [cls for cls in there.facts.names.classes if cls.name == owner]
         if len(named) == 1:
@@ -204,8 +206,8 @@ def _body(
     files: FileRewrites, file: FileRewrite, loop: ast.expr, function: str, location: Location
 ) -> tuple[FileRewrite, ast.stmt]:
     """Return the definition of what a scan runs, a class or a function, with its file."""
-    (found,) = (each for each in file.facts.loops if each.node is loop)
-    bodies: tuple[ast.AST, ...] = found.bodies or tuple(
+    (looped,) = (candidate for candidate in file.facts.loops if candidate.node is loop)
+    bodies: tuple[ast.AST, ...] = looped.bodies or tuple(
         f for f in file.facts.names.functions if loop in getattr(f, "decorator_list", ())
     )
     definitions = {

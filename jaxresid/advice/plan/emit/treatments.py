@@ -127,9 +127,9 @@ def _listed(sites: Sequence[PlannedSite]) -> str:
 
 
 def _calls_listed(site: PlannedSite) -> str:
-    start, found = 0, []
+    start, texts = 0, []
     for part in merged(site.parts):
-        done = part.policy or "all recomputed" if part.checkpointed else "no checkpoint"
-        found.append(f"{part.calls} from {start}: {done}")
+        what = part.policy or "all recomputed" if part.checkpointed else "no checkpoint"
+        texts.append(f"{part.calls} from {start}: {what}")
         start += part.calls
-    return ", ".join(found)
+    return ", ".join(texts)

@@ -41,8 +41,8 @@ def best_offload(variants: Variants, menus: Menus, shown: TracedVariant) -> Offl
 
     Nothing else is saved there. None where no such program can be traced.
     """
-    found = [*_offloads(variants, menus, shown)]
-    return min(found, key=lambda each: each.variant.peak_nbytes, default=None)
+    offloads = [*_offloads(variants, menus, shown)]
+    return min(offloads, key=lambda offload: offload.variant.peak_nbytes, default=None)
 
 
 def _offloads(variants: Variants, menus: Menus, shown: TracedVariant) -> Iterator[Offload]:
@@ -63,7 +63,7 @@ def _offloads(variants: Variants, menus: Menus, shown: TracedVariant) -> Iterato
             # An older JAX has no host memory for a CPU.
             with contextlib.suppress(RetraceError):
                 with retracing(f"an offload at {place}"):
-                    made = variants.variant(
+                    variant = variants.variant(
                         {**choices(others), place: everywhere(place, option.choice)}
                     )
-                yield Offload(place, option, made)
+                yield Offload(place, option, variant)

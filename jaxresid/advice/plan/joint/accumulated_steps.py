@@ -74,7 +74,7 @@ class AccumulatedStep:
             return self._accumulated(number, loss, losses[number], division)
 
         call, frames = whole.arguments, whole.frames
-        with intercept_bind({}), tracing_losses(frames, replacement=in_microbatches) as found:
+        with intercept_bind({}), tracing_losses(frames, replacement=in_microbatches) as replaced:
             try:
                 primal = step_primal(fun, call)
             except (*NOT_CAUGHT, JaxresidError):
@@ -83,7 +83,7 @@ class AccumulatedStep:
                 raise self._refused(
                     f"no scan over microbatches can be traced: {summary(e).rstrip('.')}"
                 ) from e
-        if len(found) != len(losses):
+        if len(replaced) != len(losses):
             raise self._refused("it differentiates something else with another batch size")
         self._traced = step_trace(primal, call, frames)
         strip_trace_context(self._traced.jaxpr)
@@ -104,12 +104,12 @@ class AccumulatedStep:
         return replace(self._traced, closed=closed)
 
     def _calls(self) -> dict[int, list[Eqn]]:
-        found: dict[int, list[Eqn]] = {}
+        calls: dict[int, list[Eqn]] = {}
         for eqn in eqns_in(self._traced.jaxpr):
             number = _number(eqn)
             if number is not None:
-                found.setdefault(number, []).append(eqn)
-        return found
+                calls.setdefault(number, []).append(eqn)
+        return calls
 
     def _division(self, whole: Loss, one: Loss) -> _Division:
         jaxpr, part = whole.jaxpr, one.jaxpr
@@ -131,8 +131,8 @@ class AccumulatedStep:
             raise self._refused("it pulls back something other than one real scalar")
         if part.outvars[0].aval.shape:
             raise self._refused("its loss is a scalar with one batch size only")
-        made = jax_compat.with_constants_as_inputs(one.closed)
-        return _Division(dims, tuple(self._results(jaxpr, jax_compat.open_jaxpr(made), dims)))
+        closed = jax_compat.with_constants_as_inputs(one.closed)
+        return _Division(dims, tuple(self._results(jaxpr, jax_compat.open_jaxpr(closed), dims)))
 
     def _results(
         self, whole: Jaxpr, part: Jaxpr, dims: Sequence[int | None]
@@ -190,14 +190,14 @@ class AccumulatedStep:
         def backward(totals: list[Any], cotangents: Sequence[Any]) -> tuple[Any, ...]:
             with jax_compat.untagged():
                 scale = cotangents[0] / count
-                found = iter([total * scale.astype(total.dtype) for total in totals])
+                gradients = iter([total * scale.astype(total.dtype) for total in totals])
             leaves = loss.jaxpr.invars
-            return tuple(next(found) if _is_inexact(v.aval) else None for v in leaves)
+            return tuple(next(gradients) if _is_inexact(v.aval) else None for v in leaves)
 
         over_microbatches: Any = jax.custom_vjp(values)
         over_microbatches.defvjp(forward, backward)
-        made: Callable[..., Sequence[Any]] = over_microbatches
-        return made
+        function: Callable[..., Sequence[Any]] = over_microbatches
+        return function
 
     def _refused(self, reason: str) -> InputsError:
         return InputsError(
@@ -223,28 +223,30 @@ def _scanned(
     stacked = [1 + k for k, (kind, _) in enumerate(results) if kind == "stack"]
 
     def body(totals: tuple[list[Any], list[Any]], parts: list[Any]) -> Any:
-        given = list(operands)
+        inside = list(operands)
         for i, part in zip(divided, parts, strict=True):
-            given[i] = part
-        found = run(*given)
-        sums = [total + found[k] for total, k in zip(totals[0], added, strict=True)]
-        return (sums, [found[k] for k in last]), [found[k] for k in stacked]
+            inside[i] = part
+        outputs = run(*inside)
+        sums = [total + outputs[k] for total, k in zip(totals[0], added, strict=True)]
+        return (sums, [outputs[k] for k in last]), [outputs[k] for k in stacked]
 
     divided = [i for i, dim in enumerate(dims) if dim is not None]
     zeros = [[jnp.zeros(shapes[k].shape, shapes[k].dtype) for k in ks] for ks in (added, last)]
     parts = [_in_parts(operands[i], dims[i], count) for i in divided]
     (totals, ends), stacks = jax.lax.scan(body, (zeros[0], zeros[1]), parts)
-    known: dict[int, Any] = dict(zip(last, ends, strict=True))
-    known.update(zip(added, totals, strict=True))
-    known[0] = known[0] / count
+    outputs_of: dict[int, Any] = dict(zip(last, ends, strict=True))
+    outputs_of.update(zip(added, totals, strict=True))
+    outputs_of[0] = outputs_of[0] / count
     for k, stack in zip(stacked, stacks, strict=True):
-        known[k] = _joined(stack, results[k - 1][1])
+        outputs_of[k] = _joined(stack, results[k - 1][1])
     for k, (kind, of) in enumerate(results, 1):
         if kind == "mean":
-            known[k] = known[k] / count
+            outputs_of[k] = outputs_of[k] / count
         elif kind == "operand":
-            known[k] = operands[of]
-    return [known[k] for k in range(1 + aux)], [known[k] for k in range(1 + aux, len(shapes))]
+            outputs_of[k] = operands[of]
+    return [outputs_of[k] for k in range(1 + aux)], [
+        outputs_of[k] for k in range(1 + aux, len(shapes))
+    ]
 
 
 def _value_and_gradients(loss: Loss) -> ClosedJaxpr:
@@ -255,19 +257,19 @@ def _value_and_gradients(loss: Loss) -> ClosedJaxpr:
     operands = _operands(loss)
     wanted = [i for i in range(lead, len(operands)) if _is_inexact(operands[i].aval)]
 
-    def both(*given: Any) -> list[Any]:
+    def both(*values: Any) -> list[Any]:
         def split(*leaves: Any) -> tuple[Any, list[Any]]:
-            inside = list(given)
+            inside = list(values)
             for i, leaf in zip(wanted, leaves, strict=True):
                 inside[i] = leaf
             value, *others = run(*inside)
             return value, others
 
-        value, pull, others = jax.vjp(split, *(given[i] for i in wanted), has_aux=True)
+        value, pull, others = jax.vjp(split, *(values[i] for i in wanted), has_aux=True)
         return [value, *others, *pull(jax.numpy.ones_like(value))]
 
-    made: ClosedJaxpr = jax.make_jaxpr(both)(*_structs(loss))
-    return made
+    closed_jaxpr: ClosedJaxpr = jax.make_jaxpr(both)(*_structs(loss))
+    return closed_jaxpr
 
 
 def _operands(loss: Loss) -> list[Any]:
@@ -296,11 +298,11 @@ def _joined(stack: Any, dim: int) -> Any:
 
 
 def _depending(jaxpr: Jaxpr, inputs: Sequence[int]) -> set[Any]:
-    found = {jaxpr.invars[i] for i in inputs}
+    variables = {jaxpr.invars[i] for i in inputs}
     for eqn in jaxpr.eqns:
-        if any(not jax_compat.is_literal(v) and v in found for v in eqn.invars):
-            found.update(eqn.outvars)
-    return found
+        if any(not jax_compat.is_literal(v) and v in variables for v in eqn.invars):
+            variables.update(eqn.outvars)
+    return variables
 
 
 def _number(eqn: Eqn) -> int | None:

@@ -33,6 +33,9 @@ from jaxresid.xla.places import Place
 
 # What was planned, and the edits that carry it out.
 Drafted = tuple[Plan, tuple[FileEdit, ...]]
+# Makes of what traces edited code in this process what traces it to be sure, or None where no code
+# is to be edited.
+Checks = Callable[[Check, Configuration], Check | None]
 
 # So often the line says what to try next; then halves are tried as well, which always end.
 _MOST_BY_LINE = 12
@@ -92,7 +95,7 @@ class SizeSearch:
         """
         low, high = -1, len(self._sizes)
         at = 0 if start is None else self._sizes.index(start)
-        known: dict[int, int] = {}
+        peaks: dict[int, int] = {}
         while high - low > 1:
             size = self._sizes[at]
             try:
@@ -100,7 +103,7 @@ class SizeSearch:
             except JaxresidError as e:
                 self.failed[size] = e
                 low, high = self._without_failed(low, high)
-                at = self._next(known, low, high) if low >= 0 else 0
+                at = self._next(peaks, low, high) if low >= 0 else 0
                 continue
             if measured is None:
                 break
@@ -109,8 +112,8 @@ class SizeSearch:
             else:
                 high = at
             if measured.nbytes is not None:
-                known[size] = measured.nbytes
-            at = self._next(known, low, high)
+                peaks[size] = measured.nbytes
+            at = self._next(peaks, low, high)
         return Bracket(
             self._sizes[low] if low >= 0 else None,
             self._sizes[high] if high < len(self._sizes) else None,
@@ -129,34 +132,34 @@ class SizeSearch:
         self._sizes = [*ends[0], *between, *ends[1]]
         return len(ends[0]) - 1, len(ends[0]) + len(between)
 
-    def _next(self, known: Mapping[int, int], low: int, high: int) -> int:
+    def _next(self, peaks: Mapping[int, int], low: int, high: int) -> int:
         is_bounded = low >= 0 and high < len(self._sizes)
-        size = self._expected(known, self._sizes[low], self._sizes[high]) if is_bounded else None
+        size = self._expected(peaks, self._sizes[low], self._sizes[high]) if is_bounded else None
         if not is_bounded:
-            size = self._on_line(known)
-        if size is None or len(known) > _MOST_BY_LINE:
+            size = self._on_line(peaks)
+        if size is None or len(peaks) > _MOST_BY_LINE:
             if is_bounded or low < 0:
                 return (low + high) // 2
             size = 2 * self._sizes[low]
         return max(low + 1, min(high - 1, bisect.bisect_right(self._sizes, size) - 1))
 
-    def _expected(self, known: Mapping[int, int], low: int, high: int) -> float | None:
-        if high <= _NEAR * low or low not in known or high not in known:
-            return self._on_line(known)
-        if len(known) % 2:
+    def _expected(self, peaks: Mapping[int, int], low: int, high: int) -> float | None:
+        if high <= _NEAR * low or low not in peaks or high not in peaks:
+            return self._on_line(peaks)
+        if len(peaks) % 2:
             return math.sqrt(low * high)
-        power = math.log(high / low) / math.log(max(known[high] / known[low], 1 + 1e-9))
-        return float(low * (self._budget / known[low]) ** power)
+        power = math.log(high / low) / math.log(max(peaks[high] / peaks[low], 1 + 1e-9))
+        return float(low * (self._budget / peaks[low]) ** power)
 
-    def _on_line(self, known: Mapping[int, int]) -> float | None:
+    def _on_line(self, peaks: Mapping[int, int]) -> float | None:
         """Return where the line through the two peaks next to the budget meets it."""
-        if not known:
+        if not peaks:
             return None
-        nearest = sorted(known, key=lambda size: abs(known[size] - self._budget))
-        size, nbytes = nearest[0], known[nearest[0]]
+        nearest = sorted(peaks, key=lambda size: abs(peaks[size] - self._budget))
+        size, nbytes = nearest[0], peaks[nearest[0]]
         slope = nbytes / size
         if len(nearest) > 1:
-            slope = (nbytes - known[nearest[1]]) / (size - nearest[1])
+            slope = (nbytes - peaks[nearest[1]]) / (size - nearest[1])
         if slope <= 0:
             return math.inf if nbytes <= self._budget else None
         return size + (self._budget - nbytes) / slope
@@ -187,7 +190,7 @@ class LargestSearch:
         place: Place,
         mesh: str | None,
         microbatches: int,
-        checks: Callable[[Check, Configuration], Check | None] | None,
+        checks: Checks | None,
         lifetimes: bool,
     ) -> None:
         self._search, self._place = search, place
@@ -236,7 +239,9 @@ class LargestSearch:
         return Outcome(self._solved[chosen], self._drafted(chosen), largest)
 
     def _is_told_by_range(self) -> bool:
-        return not any(each.planning.subject.target.has_gradient for each in self._solved.values())
+        return not any(
+            solved.planning.subject.target.has_gradient for solved in self._solved.values()
+        )
 
     def _at(self, size: int) -> Solved:
         if size not in self._solved:
@@ -276,13 +281,11 @@ class LargestSearch:
 
     def _drafted(self, size: int) -> Drafted:
         if size not in self._drafts:
-            solved, terms = self._at(size), self._search.terms
+            solved = self._at(size)
             check = self._search.configurations.check(solved.configuration)
             with gc_paused(), solved.planning.subject.tracing():
                 self._drafts[size] = solved.planning.planned(
                     check if self._checks is None else self._checks(check, solved.configuration),
-                    terms.compiles,
-                    terms.said,
                     lifetimes=self._has_lifetimes,
                 )
         return self._drafts[size]
@@ -316,18 +319,18 @@ class LargestSearch:
 
 def growth(sizes: tuple[int, int], subjects: tuple[Subject, Subject]) -> Growth | None:
     """Return how the estimated peak grows from one size to a larger; None without estimates."""
-    before, after = (each.peak for each in subjects)
+    before, after = (subject.peak for subject in subjects)
     if before is None or after is None:
         return None
-    known: dict[object, int] = {}
+    smaller: dict[object, int] = {}
     for value in before.live:
-        known[_key(value)] = known.get(_key(value), 0) + value.nbytes
+        smaller[_key(value)] = smaller.get(_key(value), 0) + value.nbytes
     grown, largest = dict[object, int](), dict[object, LiveValue]()
     for value in after.live:
         grown[_key(value)] = grown.get(_key(value), 0) + value.nbytes
         largest.setdefault(_key(value), value)
     values = [
-        GrowingValue(largest[key], nbytes - known.get(key, 0)) for key, nbytes in grown.items()
+        GrowingValue(largest[key], nbytes - smaller.get(key, 0)) for key, nbytes in grown.items()
     ]
     growing = sorted((v for v in values if v.nbytes > 0), key=lambda v: -v.nbytes)
     least = _WORTH_SAYING * sum(v.nbytes for v in growing)

@@ -19,28 +19,28 @@ _AS_FAST = 0.001
 
 def beaten(search: JointSearch, chosen: Solved) -> tuple[Beaten, ...]:
     """Return the configurations that were not chosen, each with the reason, the best first."""
-    found, refuted = [], []
+    rejected, refuted = [], []
     for other in search.ranked():
         if other is chosen:
             continue
         needed = _refuted_nbytes(other)
         if needed is None:
-            found.append(Beaten(other.configuration, _reason(other, chosen), True))
+            rejected.append(Beaten(other.configuration, _reason(other, chosen), True))
         else:
             reason = f"does not fit: XLA needs {format_bytes(needed)}"
             refuted.append(Beaten(other.configuration, reason, False))
-    found += refuted
+    rejected += refuted
     for solved in search.solved:
         if solved.best is None and solved is not chosen and solved.lowest is not None:
             reason = f"does not fit by the estimate: {format_bytes(solved.lowest.peak)} at least"
             if _may_fit(solved, solved.lowest):
                 reason += ", but may by its range; not compiled: plan it alone with --compile"
-            found.append(Beaten(solved.configuration, reason, False))
-    found += [Beaten(skipped, reason, False) for skipped, reason in search.skipped]
+            rejected.append(Beaten(solved.configuration, reason, False))
+    rejected += [Beaten(skipped, reason, False) for skipped, reason in search.skipped]
     for failed, error in search.failed:
         first = str(error).partition("\n")[0]
-        found.append(Beaten(failed, f"cannot be traced: {first}", False))
-    return tuple(found)
+        rejected.append(Beaten(failed, f"cannot be traced: {first}", False))
+    return tuple(rejected)
 
 
 def _may_fit(solved: Solved, lowest: TracedVariant) -> bool:
@@ -55,8 +55,8 @@ def _may_fit(solved: Solved, lowest: TracedVariant) -> bool:
 def _refuted_nbytes(solved: Solved) -> int | None:
     """Return what XLA needs for the plan that was to be shown of a configuration, if too much."""
     planning = solved.planning
-    said = None if planning.decided is None else planning.peaks.figures.get(planning.decided)
-    return said if said is not None and said > planning.budget_nbytes else None
+    nbytes = None if planning.decided is None else planning.peaks.figures.get(planning.decided)
+    return nbytes if nbytes is not None and nbytes > planning.budget_nbytes else None
 
 
 def _reason(other: Solved, chosen: Solved) -> str:
@@ -69,8 +69,8 @@ def _reason(other: Solved, chosen: Solved) -> str:
     if aim == "memory" and theirs.peak > mine.peak:
         return f"peak {format_bytes(theirs.peak - mine.peak)} higher: {format_bytes(theirs.peak)}"
     shares = [
-        each.planning.objective.recompute_fraction(tried.variant)
-        for each, tried in ((chosen, mine), (other, theirs))
+        solved.planning.objective.recompute_fraction(tried.variant)
+        for solved, tried in ((chosen, mine), (other, theirs))
     ]
     if aim == "recompute" and shares[1] - shares[0] > AS_GOOD:
         return f"recomputes {shares[1]:.1%} in place of {shares[0]:.1%}"

@@ -53,13 +53,13 @@ class Solved:
 
     def score(self, tried: TracedVariant) -> tuple[float, float]:
         """Return what is minimised, and what decides where that is equal."""
-        each = self.seconds_per_item(tried) or 0.0
+        seconds = self.seconds_per_item(tried) or 0.0
         match self.planning.aim:
             case "memory":
-                return float(tried.peak), each
+                return float(tried.peak), seconds
             case "recompute":
-                return self.planning.objective.recompute_fraction(tried.variant), each
-        return each, float(tried.peak)
+                return self.planning.objective.recompute_fraction(tried.variant), seconds
+        return seconds, float(tried.peak)
 
 
 @dataclass(slots=True)
@@ -75,7 +75,6 @@ class JointSearch:
 
     configurations: Configurations
     terms: Terms
-    offload: bool
     progress: Callable[[str], None]
     solved: list[Solved] = field(default_factory=list)
     skipped: list[tuple[Configuration, str]] = field(default_factory=list)
@@ -110,19 +109,12 @@ class JointSearch:
           JaxresidError: it cannot be traced.
         """
         is_single, say = self.configurations.grid.is_single, self.progress
-        told = "" if is_single else f"{configuration}: "
-        say(f"{told}tracing" if is_single else Stage(f"{told}tracing"))
-        found = self.configurations.subject(configuration)
-        say(Stage(f"{told}looking for a plan"))
-        with gc_paused(), found.tracing():
-            planning = Planning(
-                found,
-                self.terms.budget_nbytes,
-                self.terms.chip,
-                self.offload,
-                lambda text: say(type(text)(told + text)),
-                self.terms.aim,
-            )
+        prefix = "" if is_single else f"{configuration}: "
+        say(f"{prefix}tracing" if is_single else Stage(f"{prefix}tracing"))
+        subject = self.configurations.subject(configuration)
+        say(Stage(f"{prefix}looking for a plan"))
+        with gc_paused(), subject.tracing():
+            planning = Planning(subject, self.terms, lambda text: say(type(text)(prefix + text)))
             self.pending = configuration, planning
             self.solved.append(self._solved(configuration, planning))
             self.pending = None

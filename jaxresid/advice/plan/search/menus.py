@@ -132,10 +132,10 @@ def _is_inside(
 
 
 def _names(variants: Variants, places: Sequence[CheckpointPlace]) -> list[str]:
-    found = dict.fromkeys(
+    names = dict.fromkeys(
         str(jax_compat.params(eqn)["name"])
         for place in places
         for eqn in eqns_in(variants.body(place))
         if jax_compat.primitive_name(eqn) == "name"
     )
-    return list(found)
+    return list(names)

@@ -12,11 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from jaxresid.advice.plan.search.combinations import Combination, TracedVariant
 from jaxresid.advice.plan.search.options import Option
-from jaxresid.advice.plan.search.trials import Trials
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Nest
+
+if TYPE_CHECKING:
+    from jaxresid.advice.plan.search.search import Search
 
 # How many levels of segments a loop may have. Of loops of 8 to 128 iterations, at all budgets, a
 # fourth would spare over 1 % of the recompute in 4 of 14,875 cases, a third does in 33; in 608 only
@@ -116,9 +119,13 @@ class _Family:
 
     @property
     def told_by(self) -> _Family | None:
-        for each in (self, self.twin):
-            if each is not None and each.traced and (each is self or math.isfinite(each.more[0])):
-                return each
+        for family in (self, self.twin):
+            if (
+                family is not None
+                and family.traced
+                and (family is self or math.isfinite(family.more[0]))
+            ):
+                return family
         return None
 
 
@@ -129,7 +136,7 @@ class NestSearch:
       search: the search, which has tried what there is without segments.
     """
 
-    def __init__(self, search: Trials, nest: Nest) -> None:
+    def __init__(self, search: Search, nest: Nest) -> None:
         self._search, self._nest = search, nest
         # In a Python loop each level is a function more, which few would write.
         self._levels = (1,) if nest.place.kind == "groups" else _LEVELS
@@ -148,9 +155,9 @@ class NestSearch:
     def leaves_out(self, cost: float) -> bool:
         """Return whether segments that may cost less than this were not traced."""
         return not self._made or any(
-            each < cost - self._search.slack
+            expected < cost - self._search.slack
             for family in self._made
-            for _, each, _ in self._predicted(family)
+            for _, expected, _ in self._predicted(family)
         )
 
     def run(self) -> None:
@@ -164,15 +171,15 @@ class NestSearch:
             best = search.best()
             limit = math.inf if best is None else best.cost - search.slack
             room = search.budget / self._factor
-            found = [
+            candidates = [
                 (cost, shape.rest > 0, len(shape.sizes), peak, n, shape)
                 for n, family in enumerate(families)
                 for shape, cost, peak in self._predicted(family)
                 if cost < limit and peak <= room * (1 + self._above(family))
             ]
-            if not found:
+            if not candidates:
                 break
-            *_, n, shape = min(found, key=lambda f: f[:5])
+            *_, n, shape = min(candidates, key=lambda f: f[:5])
             self._try(families[n], shape)
         for _ in range(min(_MOST_FOR_THE_LOWEST, self._left)):
             lowest = search.lowest()
@@ -205,8 +212,10 @@ class NestSearch:
         return tried
 
     def _above(self, family: _Family) -> float:
-        told = family.told_by
-        return _ABOVE[0 if told is None else min(len(told.traced), len(_ABOVE) - 1)]
+        family_traced = family.told_by
+        return _ABOVE[
+            0 if family_traced is None else min(len(family_traced.traced), len(_ABOVE) - 1)
+        ]
 
     def _trial(
         self, policy: Option | None, others: Combination, shape: Shape
@@ -222,10 +231,10 @@ class NestSearch:
 
     def _of(self, family: _Family, shape: Shape) -> tuple[float, float]:
         cost, peak = self._as_counted(family, shape)
-        told = family.told_by
-        if told is None:
+        family_traced = family.told_by
+        if family_traced is None:
             return cost, peak
-        return cost + told.more[0], peak + told.more[1]
+        return cost + family_traced.more[0], peak + family_traced.more[1]
 
     def _as_counted(self, family: _Family, shape: Shape) -> tuple[float, float]:
         """Return the cost and the peak of a shape by what it keeps, before any is traced.
@@ -268,11 +277,13 @@ class NestSearch:
         def per_iteration(tried: TracedVariant) -> float:
             return max((tried.variant.kept_nbytes - kept) / length, carry)
 
-        made: list[_Family] = []
+        families: list[_Family] = []
         for tried in _worthwhile(self._without_segments(), per_iteration):
-            each = per_iteration(tried)
+            nbytes = per_iteration(tried)
             base = tried.peak - tried.variant.kept_nbytes + kept
-            made += self._at_every_level(None, tried.combination, tried.cost, again, base, each)
+            families += self._at_every_level(
+                None, tried.combination, tried.cost, again, base, nbytes
+            )
         for option in self._policies():
             flat = search.trial({**bare.combination, nest.inside[0]: option})
             if flat is None:
@@ -280,8 +291,8 @@ class NestSearch:
             saved = per_iteration(flat) - carry
             room = bare.peak - bare.variant.kept_nbytes + kept + saved * length
             cost = _SAVED_ONCE * flat.cost
-            made += self._at_every_level(option, flat.combination, cost, 0.0, room, carry)
-        return made
+            families += self._at_every_level(option, flat.combination, cost, 0.0, room, carry)
+        return families
 
     def _at_every_level(
         self,
@@ -306,7 +317,7 @@ class NestSearch:
         for menu in self._search.menus:
             if menu.place in self._nest.inside:
                 chosen[menu.place] = next(
-                    o for o in menu.known if o.choice is not None and o.choice.policy is None
+                    o for o in menu.by_policy if o.choice is not None and o.choice.policy is None
                 )
         return chosen
 
@@ -338,7 +349,7 @@ class NestSearch:
             option
             for menu in self._search.menus
             if menu.place is place
-            for option in (*menu.known, *menu.front)
+            for option in (*menu.by_policy, *menu.front)
             if option.choice is not None
             and option.choice.policy is not None
             and "offload" not in (option.policy or "")
@@ -358,10 +369,10 @@ def _worthwhile(
     tried: Sequence[TracedVariant], kept: Callable[[TracedVariant], float]
 ) -> list[TracedVariant]:
     """Return the variants that no other beats in both cost and what an iteration keeps."""
-    found: list[TracedVariant] = []
+    unbeaten: list[TracedVariant] = []
     least = math.inf
-    for each in sorted(tried, key=lambda t: (t.cost, kept(t), t.effort)):
-        if kept(each) < least:
-            found.append(each)
-            least = kept(each)
-    return found
+    for variant in sorted(tried, key=lambda t: (t.cost, kept(t), t.effort)):
+        if kept(variant) < least:
+            unbeaten.append(variant)
+            least = kept(variant)
+    return unbeaten

@@ -67,7 +67,7 @@ class Menu:
     """The options of a place.
 
     Attributes:
-      known: The checkpoint as it is written, and JAX's policies.
+      by_policy: The checkpoint as it is written, and JAX's policies.
       front: The options by name that no other beats in both bytes and cost, from the most bytes to
         none.
       complete: Whether the front holds all such options.
@@ -80,7 +80,7 @@ class Menu:
 
     place: CheckpointPlace
     plain: Option
-    known: tuple[Option, ...]
+    by_policy: tuple[Option, ...]
     front: tuple[Option, ...]
     complete: bool
     reduced: Callable[[Option, float], Option | None] = lambda option, most: None
@@ -89,7 +89,7 @@ class Menu:
     @property
     def options(self) -> tuple[Option, ...]:
         """All options of the place."""
-        return (self.plain, *self.known, *self.front)
+        return (self.plain, *self.by_policy, *self.front)
 
 
 def menu(
@@ -112,43 +112,44 @@ def menu(
     """
     is_written = place.kind == "checkpoint"
     plain = Option(None, changed=is_written, nbytes=None, cost=0.0)
-    known = []
+    by_policy = []
     left_out = {"nothing_saveable"}  # as no policy
     if is_written:
         written = description(place.policy)
-        known.append(Option(Choice(place.policy), written, changed=False))
+        by_policy.append(Option(Choice(place.policy), written, changed=False))
         left_out.add(written or "")
     if not is_written or place.policy is not None:
-        known.append(Option(Choice(None)))
-    known += [
-        Option(Choice(each.policy), each.text)
-        for each in (() if place.by_framework else candidates(names))
-        if each.text not in left_out and (transfer is not None or "offload" not in each.text)
+        by_policy.append(Option(Choice(None)))
+    by_policy += [
+        Option(Choice(candidate.policy), candidate.text)
+        for candidate in (() if place.by_framework else candidates(names))
+        if candidate.text not in left_out
+        and (transfer is not None or "offload" not in candidate.text)
     ]
     if graph is None:
-        return Menu(place, plain, tuple(known), (), False)
+        return Menu(place, plain, tuple(by_policy), (), False)
     # While the body runs forward the link takes values away; while it runs backward, which takes no
     # less, it brings them back.
     window = 2 * sum(s.cost for s, f in zip(graph.steps, graph.forward, strict=True) if f)
     program = ValueProgram(graph, transfer, window if transfer is not None else 0.0)
-    found, complete = program.front(_MOST, step)
+    choices, complete = program.front(_MOST, step)
     if place.by_framework:
-        found, complete = (program.choosing(frozenset(), frozenset()),), True
-    front_values = set().union(*(f.saved | f.offloaded for f in found))
+        choices, complete = (program.choosing(frozenset(), frozenset()),), True
+    front_values = set().union(*(f.saved | f.offloaded for f in choices))
     largest = _largest(graph) if transfer is not None else ()
     proposals = _proposals(graph, [*sorted(front_values), *largest], taken, cwd)
-    front = tuple(_option(place, graph, choosing, proposals) for choosing in found)
+    front = tuple(_option(place, graph, choosing, proposals) for choosing in choices)
 
     def reduced(option: Option, most: float) -> Option | None:
         fewer = _reduced(program, graph, option.choosing, most / place.trips)
         return None if fewer is None else _option(place, graph, fewer, proposals)
 
     def exchanged(option: Option) -> list[Option]:
-        made = () if option.choosing is None else _exchanged(program, option.choosing, largest)
-        return [_option(place, graph, choosing, proposals) for choosing in made]
+        others = () if option.choosing is None else _exchanged(program, option.choosing, largest)
+        return [_option(place, graph, choosing, proposals) for choosing in others]
 
     exchange = None if transfer is None or place.by_framework else exchanged
-    return Menu(place, plain, tuple(known), front, complete, reduced, exchange)
+    return Menu(place, plain, tuple(by_policy), front, complete, reduced, exchange)
 
 
 def offload_options(
@@ -163,7 +164,7 @@ def offload_options(
     if not largest:
         return []
     enough = graph.saveables[largest[0]].nbytes / 2
-    first = [c for c, each in enumerate(graph.saveables) if each.nbytes >= enough]
+    first = [c for c, saveable in enumerate(graph.saveables) if saveable.nbytes >= enough]
     numbers = list(dict.fromkeys((*first[:_MOST_ALONE], *largest[:_MOST_ALONE])))
     names = _proposals(graph, numbers, taken, cwd)
     program = ValueProgram(graph)
@@ -181,13 +182,13 @@ def _exchanged(
     program: ValueProgram, choosing: ValueChoice, values: Sequence[int]
 ) -> list[ValueChoice]:
     """Return the choices that do something else with one of some values, the cheapest first."""
-    found = []
+    choices = []
     for c in values:
         saved, moved = choosing.saved - {c}, choosing.offloaded - {c}
-        for made in ((saved, moved), (saved | {c}, moved), (saved, moved | {c})):
-            if made != (choosing.saved, choosing.offloaded):
-                found.append(program.choosing(*made))
-    return sorted(found, key=lambda choosing: choosing.cost)
+        for sets in ((saved, moved), (saved | {c}, moved), (saved, moved | {c})):
+            if sets != (choosing.saved, choosing.offloaded):
+                choices.append(program.choosing(*sets))
+    return sorted(choices, key=lambda choosing: choosing.cost)
 
 
 def _reduced(
@@ -200,7 +201,7 @@ def _reduced(
     """
     if choosing is None:
         return None
-    best, found = choosing, None
+    best, reduced = choosing, None
     while True:
         fewer = [
             program.choosing(best.saved - {c}, best.offloaded - {c})
@@ -209,8 +210,8 @@ def _reduced(
         ]
         least = min(fewer, key=lambda f: f.cost, default=None)
         if least is None or least.cost - choosing.cost > most:
-            return found
-        best = found = least
+            return reduced
+        best = reduced = least
 
 
 def _proposals(
@@ -232,11 +233,11 @@ def _option(
     place: CheckpointPlace, graph: Graph, choosing: ValueChoice, names: dict[int, str]
 ) -> Option:
     saved, moved = sorted(choosing.saved), sorted(choosing.offloaded)
-    made: PolicyCandidate | None = None
+    candidate: PolicyCandidate | None = None
     if moved:
-        made = offloading([names[c] for c in saved], [names[c] for c in moved])
+        candidate = offloading([names[c] for c in saved], [names[c] for c in moved])
     elif saved:
-        made = saving([names[c] for c in saved])
+        candidate = saving([names[c] for c in saved])
     new = tuple(
         (expression, names[c])
         for c in (*saved, *moved)
@@ -252,8 +253,8 @@ def _option(
         for c in (*saved, *moved)
     )
     return Option(
-        Choice(made.policy if made else None, new),
-        made.text if made else None,
+        Choice(candidate.policy if candidate else None, new),
+        candidate.text if candidate else None,
         values,
         nbytes=choosing.nbytes * place.trips,
         cost=choosing.cost * place.trips,

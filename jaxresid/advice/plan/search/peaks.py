@@ -98,13 +98,13 @@ class Peaks:
         if not self._figures:
             return 0.0, math.sqrt(variance)
         if self._solved is None:
-            known = list(self._figures)
-            matrix = np.array([[self._shared(a, b) for b in known] for a in known])
-            inverse = np.linalg.inv(matrix + _JITTER * variance * np.eye(len(known)))
-            errors = [math.log(max(self._figures[k], 1) / max(k.peak, 1)) for k in known]
-            self._solved = known, inverse, inverse @ np.array(errors)
-        known, inverse, weighed = self._solved
-        shared = np.array([self._shared(tried, k) for k in known])
+            measured = list(self._figures)
+            matrix = np.array([[self._shared(a, b) for b in measured] for a in measured])
+            inverse = np.linalg.inv(matrix + _JITTER * variance * np.eye(len(measured)))
+            errors = [math.log(max(self._figures[k], 1) / max(k.peak, 1)) for k in measured]
+            self._solved = measured, inverse, inverse @ np.array(errors)
+        measured, inverse, weighed = self._solved
+        shared = np.array([self._shared(tried, k) for k in measured])
         left = variance - shared @ inverse @ shared
         return float(shared @ weighed), math.sqrt(max(float(left), _JITTER * variance))
 

@@ -99,8 +99,8 @@ class ValueProgram:
         scale = max(float(cost.sum()), 1e-30)
         if transfer is not None and values:
             moved = [-transfer(s.nbytes) / scale for s in graph.saveables]
-            each = [(values + c, moved[c]) for c in range(values)]
-            rows.add([(exposed, 1), *each], -window / scale)
+            terms = [(values + c, moved[c]) for c in range(values)]
+            rows.add([(exposed, 1), *terms], -window / scale)
         matrix = coo_array(
             (rows.entries, (rows.rows, rows.columns)), shape=(len(rows.lower), len(low))
         ).tocsr()
@@ -126,15 +126,15 @@ class ValueProgram:
         limit = budget_nbytes / self._total
         size = np.zeros(len(self._objective))
         size[: self._values] = self._bytes / self._total
-        found = _solved(
+        solution = _solved(
             self._objective,
             constraints=[*self._constraints, LinearConstraint(size[None, :], ub=limit)],
             bounds=self._bounds,
             integrality=self._integral,
         )
-        if found.x is None:
+        if solution.x is None:
             return None
-        chosen = found.x > 0.5
+        chosen = solution.x > 0.5
         saved = frozenset(int(c) for c in np.flatnonzero(chosen[: self._values]))
         moved = frozenset(int(c) for c in np.flatnonzero(chosen[self._values : self._first]))
         return self.choosing(saved, moved)
@@ -164,23 +164,23 @@ class ValueProgram:
           step: How much less each keeps than the one before, at least, as a share of everything
             saveable.
         """
-        found: list[ValueChoice] = []
+        choices: list[ValueChoice] = []
         budget = self._total
-        while len(found) < most:
+        while len(choices) < most:
             choice = self.cheapest(budget)
             if choice is None:
                 break
-            found.append(choice)
+            choices.append(choice)
             if not choice.nbytes:
-                return tuple(found), not step
+                return tuple(choices), not step
             budget = choice.nbytes - max(1.0, max(_SLACK, step) * self._total)
             if budget < 0:
                 break
-        if not found or found[-1].nbytes:
+        if not choices or choices[-1].nbytes:
             nothing = self.cheapest(0)
             if nothing is not None:
-                found.append(nothing)
-        return tuple(found), False
+                choices.append(nothing)
+        return tuple(choices), False
 
 
 class _Rows:
@@ -238,15 +238,15 @@ def combine_options(
         for place in (a, b):
             row[starts[place] + 1 : starts[place + 1]] = 1
         constraints.append(LinearConstraint(row[None, :], ub=1))
-    found = _solved(
+    solution = _solved(
         c / scale,
         constraints=constraints,
         bounds=Bounds(0, 1),
         integrality=np.ones(count),
     )
-    if found.x is None:
+    if solution.x is None:
         return None
-    return tuple(int(found.x[starts[i] : starts[i + 1]].argmax()) for i in range(len(costs)))
+    return tuple(int(solution.x[starts[i] : starts[i + 1]].argmax()) for i in range(len(costs)))
 
 
 def _solved(objective: Any, **problem: Any) -> Any:

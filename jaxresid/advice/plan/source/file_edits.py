@@ -170,9 +170,9 @@ class FileRewrite:
         inserts: dict[int, str] = {}
         for at, _, _, text in sorted(pieces):
             inserts[at] = inserts.get(at, "") + text
-        made = [Edit(source.between(at, at), text) for at, text in inserts.items()]
+        inserted = [Edit(source.between(at, at), text) for at, text in inserts.items()]
         try:
-            new = self.document.edited([*made, *replaced])
+            new = self.document.edited([*inserted, *replaced])
             after = read(new, self.display_path)
             if isinstance(after, Violation):
                 raise ValueError(after.message)
@@ -196,10 +196,10 @@ class FileRewrites:
         path = self.path(file)
         # One file, whatever links lead to it.
         key = os.path.realpath(path)
-        found = self._files.get(key)
-        if found is None:
-            found = self._files[key] = self._read(path, f"{file}:{row}")
-        return found
+        rewrite = self._files.get(key)
+        if rewrite is None:
+            rewrite = self._files[key] = self._read(path, f"{file}:{row}")
+        return rewrite
 
     def path(self, file: str) -> str:
         """Return the absolute path of a traced location's file."""

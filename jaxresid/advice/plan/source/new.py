@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Sequence
 
 from jaxresid.advice.plan.source.call_numbers import Part, chosen
@@ -14,6 +15,7 @@ from jaxresid.advice.plan.source.locate import (
     last_name,
     module_library,
 )
+from jaxresid.advice.plan.source.new_names import names_used
 from jaxresid.advice.plan.source.observed_calls import ArgumentKinds, Kind
 from jaxresid.base.violations import Edit, Span
 from jaxresid.linter.fixes import edits
@@ -107,10 +109,10 @@ def _outermost(calls: tuple[ast.Call, ...]) -> ast.Call:
     Of `Block()(x).sum()` this is `Block()(x)`.
     """
     around = {id(call.func): call for call in calls}
-    found = calls[0]
-    while id(found) in around:
-        found = around[id(found)]
-    return found
+    outermost = calls[0]
+    while id(outermost) in around:
+        outermost = around[id(outermost)]
+    return outermost
 
 
 def checkpoint_whole(
@@ -137,10 +139,15 @@ def checkpoint_whole(
     name = file.spelling("jax.checkpoint", "jax", definition, ("jax.remat",))
     keywords = _policy_keyword(file, definition, policy)
     if given_kinds is None:
-        static = _annotated(facts, definition)
+        required = [*definition.args.posonlyargs, *definition.args.args]
+        required = required[: len(required) - len(definition.args.defaults)]
+        static = tuple(i for i, arg in enumerate(required) if _is_static(arg.annotation))
     else:
         static = tuple(i for i, kind in enumerate(given_kinds.positional) if kind == "static")
-    if given_kinds is not None and _is_closed(given_kinds):
+    if given_kinds is not None and (
+        "closed" in given_kinds.positional
+        or any(kind != "traced" for kind in given_kinds.named.values())
+    ):
         name = _closing_over(file, definition, given_kinds, name, keywords)
     else:
         if static:
@@ -150,11 +157,6 @@ def checkpoint_whole(
             name = f"{partial}({name}{keywords})"
     row = definition.lineno
     file.edit(Edit(Span(row, 0, row, 0), f"{file.indent(row)}@{name}{file.newline}"))
-
-
-def _is_closed(given_kinds: ArgumentKinds) -> bool:
-    by_name = any(kind != "traced" for kind in given_kinds.named.values())
-    return by_name or "closed" in given_kinds.positional
 
 
 def _closing_over(
@@ -186,32 +188,13 @@ def _closing_over(
     call = ", ".join([*(a.arg for a in positional), *named])
     traced = ", ".join(name for name, kind in kinds.items() if kind == "traced")
     fun = next(n for n in ("fun", "function", "wrapped", "checkpointed") if n not in kinds)
-    outer = _parameters(file, args)
+    outer = copy.deepcopy(args)
+    for arg in (*outer.posonlyargs, *outer.args, *outer.kwonlyargs):
+        arg.annotation = None  # which a lambda cannot have
     return (
-        f"(lambda {fun}: lambda {outer}:"
+        f"(lambda {fun}: lambda {ast.unparse(outer)}:"
         f" {checkpoint}(lambda {traced}: {fun}({call}){keywords})({traced}))"
     )
-
-
-def _parameters(file: FileRewrite, args: ast.arguments) -> str:
-    positional = [*args.posonlyargs, *args.args]
-    missing: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults))
-    texts = []
-    for i, (arg, default) in enumerate(
-        zip(positional, [*missing, *args.defaults], strict=True), start=1
-    ):
-        texts.append(_parameter(file, arg, default))
-        if i == len(args.posonlyargs):
-            texts.append("/")
-    if args.kwonlyargs:
-        texts.append("*")
-        pairs = zip(args.kwonlyargs, args.kw_defaults, strict=True)
-        texts += [_parameter(file, arg, default) for arg, default in pairs]
-    return ", ".join(texts)
-
-
-def _parameter(file: FileRewrite, arg: ast.arg, default: ast.expr | None) -> str:
-    return arg.arg if default is None else f"{arg.arg}={file.text(default)}"
 
 
 # -- functions -------------------------------------------------------------------------------------
@@ -321,7 +304,8 @@ def is_through_class(facts: Facts, func: ast.expr) -> bool:
 def _needs_closing(call: ast.Call, given_kinds: ArgumentKinds, implicit: int) -> bool:
     if "closed" in given_kinds.positional[implicit:]:
         return True
-    if any(kind == "closed" for name, kind in given_kinds.named.items() if _names(call, name)):
+    named = {k.arg for k in call.keywords}
+    if any(kind == "closed" for name, kind in given_kinds.named.items() if name in named):
         return True
     is_spread = any(isinstance(a, ast.Starred) for a in call.args)
     is_spread = is_spread or any(k.arg is None for k in call.keywords)
@@ -329,10 +313,6 @@ def _needs_closing(call: ast.Call, given_kinds: ArgumentKinds, implicit: int) ->
         kind != "traced"
         for kind in [*given_kinds.positional[implicit:], *given_kinds.named.values()]
     )
-
-
-def _names(call: ast.Call, name: str) -> bool:
-    return any(k.arg == name for k in call.keywords)
 
 
 def _close_over(
@@ -344,7 +324,7 @@ def _close_over(
     is evaluated before the checkpoint, as it is without one:
     `lambda x, arg0={"w": w @ w}: f(x, arg0)`.
     """
-    used = _names_used(file)
+    used = names_used(file, call)
     parameters: dict[str, str] = {}
     closed: dict[str, str] = {}
 
@@ -368,10 +348,6 @@ def _close_over(
     closing = _closing(file, call, policy)
     taken = ", ".join([*parameters, *(f"{name}={text}" for name, text in closed.items())])
     file.wrap(call, f"{name}(lambda {taken}: ", f"{closing}({', '.join(parameters.values())})")
-
-
-def _names_used(file: FileRewrite) -> set[str]:
-    return {n.id for n in ast.walk(file.facts.names.tree) if isinstance(n, ast.Name)}
 
 
 def _hand_on(file: FileRewrite, arg: ast.expr, parameters: dict[str, str], used: set[str]) -> None:
@@ -475,12 +451,6 @@ def _is_static(annotation: ast.expr | None) -> bool:
     return False
 
 
-def _annotated(facts: Facts, definition: ast.FunctionDef) -> tuple[int, ...]:
-    args = [*definition.args.posonlyargs, *definition.args.args]
-    required = args[: len(args) - len(definition.args.defaults)]
-    return tuple(i for i, a in enumerate(required) if _is_static(a.annotation))
-
-
 def _wrap_argument(
     files: FileRewrites,
     file: FileRewrite,
@@ -516,8 +486,8 @@ def _library(files: FileRewrites, file: FileRewrite, call: ast.Call, function: s
     instance: ast.expr = call.func
     if isinstance(instance, ast.Attribute) and instance.attr == last_name(function):
         instance = instance.value
-    made = modules.instance_class(facts, instance)
-    return modules.library(facts, made) or module_library(files, file, function)
+    cls = modules.instance_class(facts, instance)
+    return modules.library(facts, cls) or module_library(files, file, function)
 
 
 def _wrap_module(
@@ -544,9 +514,10 @@ def _wrap_module(
     if owner is None or source.text[end:opening].strip():
         raise UnwritableError(where, f"write {remat} of {function} by hand")
     called = f"{owner}.{method}"
-    positions, keywords = static_arguments(
-        file.facts, call, _method(file.facts, function), 1, given_kinds
-    )
+    names, class_name = file.facts.names, last_name(function.rpartition(".")[0])
+    classes = [c for c in names.classes if c.name == class_name]
+    definition = names.method(classes[0], method) if len(classes) == 1 else None
+    positions, keywords = static_arguments(file.facts, call, definition, 1, given_kinds)
     if keywords and remat == "flax.nnx.remat":
         if len(parts) > 1 or any(isinstance(arg, ast.Starred) for arg in call.args):
             raise UnwritableError(
@@ -584,21 +555,15 @@ def _close_module_over(
     `nnx.remat(lambda block, arg0: block(arg0, train=True))(block, x + 1)`. Constants are no
     defaults of it, which `nnx.remat` would trace.
     """
-    used = _names_used(file)
+    used = names_used(file, call)
     parameters: dict[str, str] = {}
     for arg in (instance, *call.args, *(k.value for k in call.keywords)):
         if arg not in constants:
             _hand_on(file, arg, parameters, used)
     name = file.spelling("flax.nnx.remat", "flax.nnx", call)
     closing = _closing(file, call, policy)
-    taken, given = ", ".join(parameters), ", ".join(parameters.values())
-    file.wrap(call, f"{name}(lambda {taken}: ", f"{closing}({given})")
-
-
-def _method(facts: Facts, function: str) -> ast.FunctionDef | None:
-    owner, _, method = function.rpartition(".")
-    classes = [c for c in facts.names.classes if c.name == last_name(owner)]
-    return facts.names.method(classes[0], method) if len(classes) == 1 else None
+    taken, arguments = ", ".join(parameters), ", ".join(parameters.values())
+    file.wrap(call, f"{name}(lambda {taken}: ", f"{closing}({arguments})")
 
 
 def _class_text(file: FileRewrite, instance: ast.expr, function: str) -> str | None:

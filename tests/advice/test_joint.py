@@ -84,7 +84,7 @@ class Everything:
     def _add(self, planning, batch, count, place, option):
         made = planning.variants.variant({place: everywhere(place, option.choice)})
         extra = (made.cost.flops - planning.plain.cost.flops) / planning.plain.cost.flops
-        each = seconds(made.lowered, planning.chip).total / batch
+        each = seconds(made.lowered, planning.terms.chip).total / batch
         self.rows.append((made.peak_nbytes, extra, each, batch, count))
 
     def best(self, budget, aim):

@@ -18,11 +18,11 @@ from jaxresid.results import (
     CompiledReport,
     Configuration,
     Difference,
-    FrontRow,
     LineDifference,
     Offloading,
     OomBuffer,
     OomReport,
+    ParetoPoint,
     Plan,
     Report,
     ResidualGroup,
@@ -81,7 +81,7 @@ def _rows(value: Any) -> tuple[Any, Sequence[Any]]:
         case CompiledReport():
             return Compiled, value.compiled
         case Plan():
-            return FrontRow, value.selection.front
+            return ParetoPoint, value.selection.front
         case Difference():
             return LineDifference, value.lines
         case OomReport():

@@ -11,8 +11,8 @@ import pytest
 
 from jaxresid import jax_compat
 from jaxresid.advice.plan.drafts import Drafts
-from jaxresid.advice.plan.floor.host_state import with_host_state
 from jaxresid.advice.plan.joint import joint
+from jaxresid.advice.plan.lower_bound.host_state import with_host_state
 from jaxresid.advice.plan.search.options import Option
 from jaxresid.advice.plan.search.search import Search
 from jaxresid.inspector.call.question import Question

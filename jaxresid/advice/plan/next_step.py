@@ -18,15 +18,15 @@ def next_step(plan: Plan, place: Place, words: tuple[str, ...]) -> NextStep | No
     """
     if plan.fits or plan.interrupted:
         return None
-    reliefs = plan.floor.reliefs
-    fitting = [relief for relief in reliefs if relief.answer == "fits"]
+    remedies = plan.lower_bound.remedies
+    fitting = [remedy for remedy in remedies if remedy.answer == "fits"]
     if plan.answer == "too close" and not (plan.compiles or plan.unconfirmed):
-        rewrites = [relief for relief in fitting if relief.kind == "rewrite"]
+        rewrites = [remedy for remedy in fitting if remedy.kind == "rewrite"]
         if not rewrites:
             return replace(ask_compiler("plan", why_unavailable(place)), words=words)
         fitting = rewrites
-    if not reliefs:
+    if not remedies:
         return None
-    best = fitting[0] if fitting else min(reliefs, key=lambda relief: relief.peak_nbytes)
+    best = fitting[0] if fitting else min(remedies, key=lambda remedy: remedy.peak_nbytes)
     peak = f"the peak is then {format_bytes(best.peak_nbytes)}"
     return NextStep("change", f"{best.change}: {peak}{', which fits' * bool(fitting)}")

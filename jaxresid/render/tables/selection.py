@@ -14,7 +14,15 @@ from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.estimates import about_text
 from jaxresid.render.report.policies import BrokenNames
 from jaxresid.render.style.words import aval_text, percent, place_text
-from jaxresid.results import Beaten, FrontRow, Growth, Largest, LiveValue, Plan, SizePeak
+from jaxresid.results import (
+    Growth,
+    Largest,
+    LiveValue,
+    ParetoPoint,
+    Plan,
+    RejectedAlternative,
+    SizePeak,
+)
 
 # How many plans, and how many of the configurations that fit and that do not, are shown.
 _MOST_ROWS = 8
@@ -43,9 +51,9 @@ def recommendation_text(plan: Plan) -> str | None:
     configurations (5 searched, ...)`.
     """
     made = plan.selection
-    if not made.beaten:
+    if not made.rejected:
         return None
-    count = 1 + len(made.beaten)
+    count = 1 + len(made.rejected)
     parts = [f"{made.searched} searched"]
     if made.followed:
         parts.append(f"{made.followed} followed from those with equal microbatches")
@@ -55,7 +63,7 @@ def recommendation_text(plan: Plan) -> str | None:
     return f"{made.configuration}: {what} of {count} configurations ({', '.join(parts)})"
 
 
-def shown_rows(rows: Sequence[FrontRow], most: int = _MOST_ROWS) -> list[FrontRow]:
+def shown_rows(rows: Sequence[ParetoPoint], most: int = _MOST_ROWS) -> list[ParetoPoint]:
     """Return the rows to show: the first, the last and the chosen one, and some between."""
     if len(rows) <= most:
         return list(rows)
@@ -65,9 +73,9 @@ def shown_rows(rows: Sequence[FrontRow], most: int = _MOST_ROWS) -> list[FrontRo
     return [rows[i] for i in sorted(picked)]
 
 
-def beaten_text(beaten: Beaten) -> str:
+def rejected_text(rejected: RejectedAlternative) -> str:
     """Return a configuration with why it was not chosen: `batch 64 ...: 3.1% slower per item`."""
-    return f"{beaten.configuration}: {beaten.reason}"
+    return f"{rejected.configuration}: {rejected.reason}"
 
 
 def checkpoints_text(checkpoints: str) -> str:
@@ -95,10 +103,10 @@ def render_selection(plan: Plan) -> Iterator[RenderableType]:
             yield Text(text, "green", no_wrap=True, overflow="ignore")
         else:
             yield Text(f"  {text}")
-    if made.beaten:
+    if made.rejected:
         yield Text()
         yield Text("it beats" if made.largest is None else "beside it", style="bold")
-        yield from _beaten(made.beaten)
+        yield from _rejected(made.rejected)
     if len(made.front) > 1:
         yield Text()
         yield from _front(plan)
@@ -180,13 +188,13 @@ def _largest(plan: Plan, largest: Largest) -> Iterator[RenderableType]:
     yield table
 
 
-def _beaten(beaten: Sequence[Beaten]) -> Iterator[RenderableType]:
-    fitting = [each for each in beaten if each.fits]
-    others = [each for each in beaten if not each.fits]
+def _rejected(rejected: Sequence[RejectedAlternative]) -> Iterator[RenderableType]:
+    fitting = [each for each in rejected if each.fits]
+    others = [each for each in rejected if not each.fits]
     shown = [*fitting[:_MOST_BEATEN], *others[:_MOST_REFUSED]]
     for each in shown:
-        yield Padding(Text(beaten_text(each)), (0, 0, 0, 2))
-    more = len(beaten) - len(shown)
+        yield Padding(Text(rejected_text(each)), (0, 0, 0, 2))
+    more = len(rejected) - len(shown)
     if more:
         yield Text(f"  and {more} more (--format json lists them)", style="dim")
 
@@ -221,10 +229,10 @@ def _figure(number: float) -> str:
 
 
 def _columns(
-    rows: Sequence[FrontRow],
-) -> list[tuple[str, Callable[[FrontRow], str]]]:
+    rows: Sequence[ParetoPoint],
+) -> list[tuple[str, Callable[[ParetoPoint], str]]]:
     """Return the columns of the table by their names: those in which there is something to tell."""
-    found: list[tuple[str, Callable[[FrontRow], str]]] = [
+    found: list[tuple[str, Callable[[ParetoPoint], str]]] = [
         ("peak", lambda row: about_text(row.peak_nbytes, row.interval).removeprefix("about ")),
         ("recompute", lambda row: percent(row.recompute_fraction, 1)),
     ]

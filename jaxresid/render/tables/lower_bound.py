@@ -1,4 +1,4 @@
-"""The floor of a plan for a terminal: what no checkpoint can remove, and what lowers the peak."""
+"""The lower bound of a plan for a terminal: what no checkpoint removes, what lowers the peak."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxresid.base.text.units import format_bytes
-from jaxresid.results import FloorPart, Plan, Relief, TriedPlace
+from jaxresid.results import LowerBoundPart, Plan, Remedy, TriedPlace
 
 _KINDS = {
     "parameters": "parameters",
@@ -31,16 +31,16 @@ _MOST_PLACES = 3
 
 def floor_text(plan: Plan) -> str:
     """Return how much no checkpoint can remove: `no checkpoint can remove 4.79 GiB`."""
-    text = f"no checkpoint can remove {format_bytes(plan.floor.nbytes)}"
+    text = f"no checkpoint can remove {format_bytes(plan.lower_bound.nbytes)}"
     if not plan.target.has_gradient:
-        text = f"arguments and outputs take {format_bytes(plan.floor.nbytes)}"
+        text = f"arguments and outputs take {format_bytes(plan.lower_bound.nbytes)}"
     if plan.is_out_of_reach:
         text += f", which is more than {format_bytes(plan.budget_nbytes)}"
     return text
 
 
-def part_text(part: FloorPart, *, has_gradient: bool = True) -> str:
-    """Return what a part of the floor is: `optimizer state: state`."""
+def part_text(part: LowerBoundPart, *, has_gradient: bool = True) -> str:
+    """Return what a part of the lower bound is: `optimizer state: state`."""
     text = _KINDS[part.kind]
     if part.kind == "argument" and not has_gradient:
         text = "arguments"
@@ -49,20 +49,22 @@ def part_text(part: FloorPart, *, has_gradient: bool = True) -> str:
     return f"{text}, until the update" if part.until_update else text
 
 
-def relief_text(relief: Relief) -> str:
+def remedy_text(remedy: Remedy) -> str:
     """Return what to change and what it saves: `donate state ...: 2.30 GiB less, fits`."""
-    fits = ", fits" if relief.answer == "fits" else ""
-    by = " by XLA" if relief.confirmed else ""
-    saved = relief.saved_nbytes
+    fits = ", fits" if remedy.answer == "fits" else ""
+    by = " by XLA" if remedy.confirmed else ""
+    saved = remedy.saved_nbytes
     less = f"{format_bytes(abs(saved))} {'less' if saved >= 0 else 'more'}"
-    return f"{relief.change}: {less}{by}{fits}"
+    return f"{remedy.change}: {less}{by}{fits}"
 
 
 def without_text(plan: Plan) -> str | None:
     """Return what training takes besides what the function shows; None where that is nothing."""
-    if not plan.floor.without:
+    if not plan.lower_bound.without:
         return None
-    return f"not in this function, and on top of it in training: {', '.join(plan.floor.without)}"
+    return (
+        f"not in this function, and on top of it in training: {', '.join(plan.lower_bound.without)}"
+    )
 
 
 def choices_text(plan: Plan) -> str:
@@ -78,20 +80,20 @@ def choices_text(plan: Plan) -> str:
 
 def render_floor(plan: Plan) -> Iterator[RenderableType]:
     """Yield what no checkpoint can remove from a plan's peak, and what lowers it besides."""
-    if not plan.floor.parts:
+    if not plan.lower_bound.parts:
         return
     yield Text()
     yield Text(floor_text(plan), style="bold")
     yield _table(
         [
             (part.nbytes, part_text(part, has_gradient=plan.target.has_gradient))
-            for part in plan.floor.parts
+            for part in plan.lower_bound.parts
         ]
     )
     without = without_text(plan)
     if without is not None:
         yield Text(without, style="dim")
-    if plan.floor.reliefs:
+    if plan.lower_bound.remedies:
         yield Text()
         found = "lowest peak" if not plan.is_within else "peak of this plan"
         heading = f"the {found if plan.target.has_gradient else 'peak'} with each"
@@ -100,8 +102,8 @@ def render_floor(plan: Plan) -> Iterator[RenderableType]:
         yield Text.assemble(
             ("what else lowers it, cheapest first", "bold"), (f"  {heading}", "dim")
         )
-        yield _table([(each.peak_nbytes, relief_text(each)) for each in plan.floor.reliefs])
-    for text in plan.floor.left_out:
+        yield _table([(each.peak_nbytes, remedy_text(each)) for each in plan.lower_bound.remedies])
+    for text in plan.lower_bound.left_out:
         yield Text(text, style="dim")
 
 

@@ -22,7 +22,5 @@ def drafted(
     """Return the plan for a traced function, and the edits that carry it out."""
     by = terms(subject.place, budget_nbytes, offload=offload, compiles=compiles, progress=progress)
     with gc_paused(), subject.tracing():
-        planning = Planning(
-            subject, by.budget_nbytes, by.chip, offload, progress or (lambda _: None)
-        )
-        return planning.planned(check, by.compiles, by.said, keeps_interrupted=keeps_interrupted)
+        planning = Planning(subject, by, progress or (lambda _: None))
+        return planning.planned(check, keeps_interrupted=keeps_interrupted)

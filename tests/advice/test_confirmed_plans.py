@@ -136,15 +136,16 @@ def loop():
     return subject(Question(scanned, scanned_inputs(), mode="loss", on=V5E))
 
 
-def planning_of(found, budget):
-    return plan.Planning(found, budget, chip_of(found.place), False, lambda text: None)
+def planning_of(found, budget, compiles=None):
+    by = plan.Terms(budget, "recompute", chip_of(found.place), compiles=compiles)
+    return plan.Planning(found, by, lambda text: None)
 
 
 def asked(found, budget, compiler):
     """The plan, and the true peak and the cost of each variant of the menus, by name."""
     with gc_paused(), found.tracing():
-        planning = planning_of(found, budget)
-        made, _ = planning.planned(None, compiler)
+        planning = planning_of(found, budget, compiler)
+        made, _ = planning.planned(None)
         for menu in planning.search.menus:
             for option in menu.options:
                 planning.search.trial({menu.place: option})

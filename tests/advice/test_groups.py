@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxresid
-from jaxresid.advice.plan.plan import Planning
+from jaxresid.advice.plan.plan import Planning, Terms
 from jaxresid.advice.plan.search.nesting import Shape, segmented
 from jaxresid.advice.plan.source.loop_variables import loop_variables
 from jaxresid.advice.plan.verification import figures, in_process_check
@@ -322,13 +322,13 @@ def written(fun, args, size, *, bare, is_exact=True):
     asked = Question(fun, on=ON).of(args, {})
     found = subject(asked)
     with found.tracing():
-        planning = Planning(found, 1, chip_of(found.place), False, lambda _: None)
+        planning = Planning(found, Terms(1, "recompute", chip_of(found.place)), lambda _: None)
         nest = groups_in(planning)
         chosen = {nest.place: segmented(None, Shape((size,), *divmod(nest.length, size)))}
         for menu in planning.search.menus:
             # What a block does is written by hand.
             if bare and menu.place in nest.inside and menu.place.kind != "block":
-                nothing = (o for o in menu.known if o.choice and o.choice.policy is None)
+                nothing = (o for o in menu.by_policy if o.choice and o.choice.policy is None)
                 chosen[menu.place] = next(nothing)
         tried = planning.search.trial(chosen)
         made = drafts(planning, in_process_check(found, asked))

@@ -21,7 +21,7 @@ from jaxresid.advice.plan.joint.configurations import Configurations, Grid
 from jaxresid.advice.plan.joint.joint import jointly_drafted
 from jaxresid.advice.plan.joint.microbatches import in_microbatches, over_microbatches
 from jaxresid.advice.plan.joint.search import AS_GOOD, JointSearch
-from jaxresid.advice.plan.plan import Planning, terms
+from jaxresid.advice.plan.plan import Planning, Terms, terms
 from jaxresid.advice.plan.search import objective
 from jaxresid.advice.plan.verification import UnverifiedError
 from jaxresid.advice.timing.chips import chip_of
@@ -75,7 +75,7 @@ class Everything:
         self.rows = []
         for batch, count in itertools.product(BATCHES, COUNTS):
             found = in_microbatches(subject(question(batch)), count)
-            planning = Planning(found, 1, chip_of(found.place), False, lambda _: None, aim)
+            planning = Planning(found, Terms(1, aim, chip_of(found.place)), lambda _: None)
             menus = planning.menus.all()
             for menu in menus:
                 for option in menu.options:
@@ -84,7 +84,7 @@ class Everything:
     def _add(self, planning, batch, count, place, option):
         made = planning.variants.variant({place: everywhere(place, option.choice)})
         extra = (made.cost.flops - planning.plain.cost.flops) / planning.plain.cost.flops
-        each = seconds(made.lowered, planning.chip).total / batch
+        each = seconds(made.lowered, planning.terms.chip).total / batch
         self.rows.append((made.peak_nbytes, extra, each, batch, count))
 
     def best(self, budget, aim):
@@ -157,7 +157,7 @@ def test_what_does_not_fit_with_more_microbatches_is_searched():
     assert plain[0] < plain[1]
     by = terms(parse_place(ON), sum(plain) // 2)
     found = Configurations(Grid((8, 32), (1, 4)), lambda batch, mesh: question(batch))
-    search = JointSearch(found, by, False, lambda _: None)
+    search = JointSearch(found, by, lambda _: None)
     search.run()
     made = {(s.configuration.batch, s.configuration.microbatches): s for s in search.solved}
     assert made[8, 1].best.cost == 0

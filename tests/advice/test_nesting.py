@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxresid import jax_compat
-from jaxresid.advice.plan.plan import Planning
+from jaxresid.advice.plan.plan import Planning, Terms
 from jaxresid.advice.plan.search.nesting import NestSearch, Shape, segmented, shapes
 from jaxresid.advice.plan.verification import in_process_check
 from jaxresid.advice.timing.chips import chip_of
@@ -319,12 +319,12 @@ def test_the_code_gives_what_is_promised_and_the_same_gradients(name, sizes, fol
     asked = Question(original.loss, on=ON).of((f32(length, 8, 8), f32(4, 8)), {})
     found = subject(asked)
     with found.tracing():
-        planning = Planning(found, 1, chip_of(found.place), False, lambda _: None)
+        planning = Planning(found, Terms(1, "recompute", chip_of(found.place)), lambda _: None)
         search = planning.search
         (nest,) = planning.variants.nests()
         (place,) = nest.inside
         (menu,) = [m for m in search.menus if m.place is place]
-        bare = next(o for o in menu.known if o.choice and o.choice.policy is None)
+        bare = next(o for o in menu.by_policy if o.choice and o.choice.policy is None)
         shape = Shape(sizes, 0, 0)
         for inside in [bare] if len(sizes) > 1 else [menu.plain]:
             tried = search.trial({place: inside, nest.place: segmented(None, shape)})

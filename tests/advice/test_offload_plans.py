@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 from jax.ad_checkpoint import checkpoint_name
 
-from jaxresid.advice.plan.plan import Planning
+from jaxresid.advice.plan.plan import Planning, Terms
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.advice.timing.roofline import seconds
 from jaxresid.inspector.call.question import Question
@@ -107,7 +107,7 @@ class Everything:
         return [kinds for kinds, each in times.items() if each == least], least
 
     def planned(self, budget, chip):
-        planning = Planning(self.subject, budget, chip, True, lambda _: None)
+        planning = Planning(self.subject, Terms(budget, "time", chip, True), lambda _: None)
         planning.search.run()
         found = planning.search.best()
         assert found is not None, "something fits"

@@ -26,7 +26,7 @@ from jaxresid.advice.compile.limited import LimitedCompiles
 from jaxresid.advice.compile.rows import PolicyProgram
 from jaxresid.advice.plan import confirmation
 from jaxresid.advice.plan.live_patch import UnpatchableError, patched
-from jaxresid.advice.plan.plan import Planning
+from jaxresid.advice.plan.plan import Planning, Terms
 from jaxresid.advice.plan.verification import in_process_check
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.base.errors import JaxresidError
@@ -106,7 +106,8 @@ def code_nbytes(found, question, edits, settings: CompileSettings) -> int | None
 def least_that_fits(found, budget: int, compiles: LimitedCompiles) -> float | None:
     """Return the least share that a variant recomputes that fits by XLA; None where none does."""
     with gc_paused(), found.tracing():
-        planning = Planning(found, budget, chip_of(found.place), False, lambda text: None)
+        by = Terms(budget, "recompute", chip_of(found.place))
+        planning = Planning(found, by, lambda text: None)
         planning.search.run()
         for menu in planning.search.menus:
             for option in menu.options:

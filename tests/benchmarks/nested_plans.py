@@ -34,7 +34,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxresid.advice.plan.plan import Planning
+from jaxresid.advice.plan.plan import Planning, Terms
 from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.advice.plan.search.nesting import NestSearch, Shape, segmented
 from jaxresid.advice.timing.chips import chip_of
@@ -84,7 +84,7 @@ def searched(fun: Callable[..., Any], args: Sequence[Any], budget: int, on: str)
 def searched_for(found: Subject, budget: int) -> Planning:
     """Return the planning of what was traced for a budget in bytes, after its search."""
     with found.tracing():
-        made = Planning(found, budget, chip_of(found.place), False, lambda _: None)
+        made = Planning(found, Terms(budget, "recompute", chip_of(found.place)), lambda _: None)
         made.search.run()
     return made
 

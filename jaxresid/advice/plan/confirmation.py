@@ -50,10 +50,7 @@ def compiles_for(
     """Return the compiles that one plan may take.
 
     Args:
-      place: The place to plan for.
-      settings: How to compile.
       limit_s: Seconds that they may take together.
-      progress: Called with a text that says what is being done.
     """
     most = most_compiles(place)
     return LimitedCompiles(place, settings, limit_s=limit_s, most=most, progress=progress)
@@ -73,14 +70,10 @@ class Confirmation:
 
     Args:
       search: The search; it need not have run.
-      peaks: What the peaks of its variants are taken to be.
-      drafts: Writes variants as code, and traces that.
-      compiles: What compiles.
       budget: Bytes that XLA's figure has to fit into.
 
     Attributes:
       is_cut_short: Whether time was up, or the compiler failed, before there was an answer.
-      errors: What the compiler failed with.
       triton_nbytes: The peaks with Triton's matmuls of the variants that need more with cuBLAS's.
     """
 
@@ -109,8 +102,8 @@ class Confirmation:
         """
         if not self._has_estimate:
             # No other figures of the code as it is are shown.
-            found = [self._search.trial({}), self._search.as_written()]
-            self._ask([t for t in dict.fromkeys(found) if t is not None])
+            variants = [self._search.trial({}), self._search.as_written()]
+            self._ask([t for t in dict.fromkeys(variants) if t is not None])
         while not self.is_cut_short and len(self._asked) < self._most:
             draft = self._next_in_time()
             if draft is None:
@@ -152,7 +145,6 @@ class Confirmation:
                 self._ask([code])
 
     def _ask(self, variants: Sequence[TracedVariant]) -> None:
-        """Have variants compiled, and learn their figures."""
         programs = [
             PolicyProgram(description(t.combination), t.variant.trace, t.variant.program)
             for t in variants
@@ -192,7 +184,6 @@ class Confirmation:
         return None if self.is_cut_short else draft
 
     def _next(self) -> Draft | None:
-        """Return what to compile next; None where nothing is worth a compile."""
         fitting = self._fitting()
         count = len(self._asked)
         if fitting is not None:
@@ -216,13 +207,12 @@ class Confirmation:
         return self._chance(tried) < _HOPELESS and self._peaks.of(tried) > _LOWER * lowest
 
     def _cheaper(self, fitting: Draft) -> Draft | None:
-        """Return what promises to be cheaper than a plan that fits; None where nothing does."""
         worth = max(self._search.slack, _AS_GOOD * fitting.tried.cost)
         curious = _CURIOUS if self._has_estimate else _CURIOUS_WITHOUT_ESTIMATE
         least = _MAY_FIT if len(self._asked) < curious else 0.5
 
         def promising(excluding: Container[TracedVariant]) -> TracedVariant | None:
-            found = [
+            cheaper = [
                 t
                 for t in self._search.tried
                 if t not in excluding
@@ -230,14 +220,13 @@ class Confirmation:
                 and self._chance(t) >= least
             ]
             saved = lambda t: self._chance(t) * (fitting.tried.cost - t.cost)  # noqa: E731
-            return max(found, key=saved, default=None)
+            return max(cheaper, key=saved, default=None)
 
         draft = self._drafts.first(self._unasked(promising), _never)
         is_worse = draft is not None and self._drafts.is_doubted(draft) and fitting.doubt is None
         return None if is_worse else draft
 
     def _fitting(self) -> Draft | None:
-        """Return the cheapest plan that fits by XLA's figures."""
         ranked = self._among_known(lambda t: (t.cost, t.effort, t.changes), self._budget)
         return self._drafts.first(ranked, _never)
 
@@ -286,10 +275,10 @@ def _option_text(option: Option) -> str:
         return "no checkpoint"
     if option.checkpoints is not None:
         return f"checkpoints={option.checkpoints}"
-    made = option.policy or "checkpoint"
+    text = option.policy or "checkpoint"
     if option.segments:
-        return f"{made} around segments of {' of '.join(map(str, option.segments))}"
-    return made
+        return f"{text} around segments of {' of '.join(map(str, option.segments))}"
+    return text
 
 
 def _never(figures: PlanFigures) -> bool:

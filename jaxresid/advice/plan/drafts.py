@@ -40,9 +40,6 @@ class Draft:
     """A plan that may be the one to return.
 
     Attributes:
-      tried: The variant that was traced.
-      sites: What the plan does at each place.
-      plan_edits: The edits of the source, and what cannot be written.
       figures: The figures of its code where that was traced, else those of the variant.
       doubt: Why its code was not traced; None where it was.
       written: The code as it was traced in this process; None where it was not.
@@ -60,12 +57,7 @@ class Drafts:
     """Takes the first plan whose code, when traced, gives what is promised.
 
     Args:
-      subject: The traced function.
-      variants: The variants of it.
-      places: Where plans may put checkpoints.
-      plain: The variant without any checkpoint.
       check: Traces edited code; None means that the plan's code is not traced.
-      progress: Called with a text that says what is being done.
     """
 
     def __init__(
@@ -98,7 +90,6 @@ class Drafts:
 
         Args:
           ranked: Returns the best variant besides those that it is given.
-          is_enough: Whether figures are good enough.
           takes_doubted: Whether to return one whose code cannot be traced where it comes first.
         """
         rejected: list[TracedVariant] = []
@@ -149,10 +140,6 @@ class Drafts:
         """Return what the code of a draft gives as a variant, whose draft it is from now on.
 
         None where the code was not traced in this process.
-
-        Args:
-          draft: The draft.
-          cost: Returns the cost of a variant.
         """
         if draft.written is None:
             return None
@@ -174,7 +161,6 @@ class Drafts:
         )
 
     def _draft(self, tried: TracedVariant) -> Draft:
-        """Return the draft of a variant, its code traced where it can be."""
         if tried not in self._made:
             draft = self._untraced(tried)
             if (
@@ -194,14 +180,14 @@ class Drafts:
             for place in self._places
             if (site := _site(place, tried.combination[place], self._variants)) is not None
         )
-        made = plan_edits(sites, self._subject, self._known(sites))
+        edits = plan_edits(sites, self._subject, self._known(sites))
         promised = figures(tried.variant, self._plain)
         doubt = None
-        if made.problems:
-            doubt = made.problems[0]
+        if edits.problems:
+            doubt = edits.problems[0]
         elif self._check is None and any(site.changed for site in sites):
             doubt = "its code was not traced"
-        return Draft(tried, sites, made, promised, doubt)
+        return Draft(tried, sites, edits, promised, doubt)
 
     def _traced(self, draft: Draft, check: Check) -> Draft:
         try:
@@ -261,7 +247,6 @@ def _site(place: CheckpointPlace, runs: Runs, variants: Variants) -> PlannedSite
 
 
 def _library(place: CheckpointPlace, variants: Variants) -> str | None:
-    """Return the installed package that a place's function belongs to; None for the user's own."""
     if place.kind in ("whole", "groups", "solver"):
         return None
     if place.kind == "call":

@@ -32,7 +32,6 @@ class _Change:
     """The changes of one file.
 
     Attributes:
-      codes: The code of functions before and after, where it differs.
       statements: The statements that its modules have to run again.
     """
 
@@ -93,8 +92,8 @@ def _statements(old: ast.Module, new: ast.Module, shown: str) -> tuple[ast.stmt,
 
     What is inside functions does not count.
     """
-    known = {_outline(s) for s in old.body if _is_import(s)}
-    found: list[ast.stmt] = [s for s in new.body if _is_import(s) and _outline(s) not in known]
+    imports = {_outline(s) for s in old.body if _is_import(s)}
+    changed: list[ast.stmt] = [s for s in new.body if _is_import(s) and _outline(s) not in imports]
     gone = [_outline(s) for s in old.body if not _is_import(s)]
     rest = [s for s in new.body if not _is_import(s)]
     if len(gone) != len(rest):
@@ -104,8 +103,8 @@ def _statements(old: ast.Module, new: ast.Module, shown: str) -> tuple[ast.stmt,
             continue
         if not isinstance(statement, (ast.FunctionDef, ast.Assign, ast.AnnAssign)):
             raise UnpatchableError(f"{shown}:{statement.lineno} runs only at import")
-        found.append(statement)
-    return tuple(found)
+        changed.append(statement)
+    return tuple(changed)
 
 
 def _is_import(statement: ast.stmt) -> bool:
@@ -114,27 +113,26 @@ def _is_import(statement: ast.stmt) -> bool:
 
 def _outline(statement: ast.stmt) -> str:
     """Return a statement as text, without what functions in it do when they are called."""
-    made = copy.deepcopy(statement)
-    for node in ast.walk(made):
+    copied = copy.deepcopy(statement)
+    for node in ast.walk(copied):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             node.body = [ast.Pass()]
         elif isinstance(node, ast.Lambda):
             node.body = ast.Constant(None)
-    return ast.dump(made)
+    return ast.dump(copied)
 
 
 def _codes(code: CodeType) -> dict[str, list[CodeType]]:
-    """Return the code of the functions of a module by qualified name, in order."""
-    found: dict[str, list[CodeType]] = defaultdict(list)
+    codes: dict[str, list[CodeType]] = defaultdict(list)
 
     def enter(outer: CodeType) -> None:
         for const in outer.co_consts:
             if isinstance(const, CodeType):
-                found[const.co_qualname].append(const)
+                codes[const.co_qualname].append(const)
                 enter(const)
 
     enter(code)
-    return found
+    return codes
 
 
 def _plain(code: CodeType) -> tuple[Any, ...]:
@@ -158,9 +156,8 @@ def _modules(path: str) -> list[ModuleType]:
 
 
 def _each_once(modules: Iterable[Any]) -> list[ModuleType]:
-    """Return the modules, each once."""
-    found = {id(m): m for m in list(modules) if isinstance(m, ModuleType)}
-    return list(found.values())
+    by_id = {id(m): m for m in list(modules) if isinstance(m, ModuleType)}
+    return list(by_id.values())
 
 
 def _run(
@@ -204,13 +201,12 @@ def _future(module: ModuleType) -> int:
 def _rebind(
     module: ModuleType, renewed: dict[int, tuple[Any, Any]], undo: contextlib.ExitStack
 ) -> None:
-    """Bind names of other modules to what is defined anew."""
     space = vars(module)
     for name, value in list(space.items()):
-        known = renewed.get(id(value))
-        if known is not None and known[0] is value:
+        pair = renewed.get(id(value))
+        if pair is not None and pair[0] is value:
             undo.callback(space.__setitem__, name, value)
-            space[name] = known[1]
+            space[name] = pair[1]
 
 
 def _all_objects() -> list[object]:
@@ -227,7 +223,6 @@ def _all_objects() -> list[object]:
 def _recode(
     path: str, codes: Sequence[tuple[CodeType, CodeType]], undo: contextlib.ExitStack
 ) -> None:
-    """Give the functions that are there the code that they would have."""
     if not codes:
         return
     real = os.path.realpath(path)
@@ -235,23 +230,23 @@ def _recode(
     for old, code in codes:
         new[old.co_qualname, old.co_firstlineno].append((old, code))
     names = {old.co_qualname for old, _ in codes}
-    found = 0
-    for each in _all_objects():
-        if type(each) is not FunctionType or each.__code__.co_qualname not in names:
+    count = 0
+    for function in _all_objects():
+        if type(function) is not FunctionType or function.__code__.co_qualname not in names:
             continue
-        old = each.__code__
+        old = function.__code__
         if os.path.realpath(old.co_filename) != real:
             continue
-        known = new.get((old.co_qualname, old.co_firstlineno), [])
-        if len(known) > 1:  # lambdas of one line
-            known = [k for k in known if _plain(k[0]) == _plain(old)][:1]
-        if not known:
+        pairs = new.get((old.co_qualname, old.co_firstlineno), [])
+        if len(pairs) > 1:  # lambdas of one line
+            pairs = [k for k in pairs if _plain(k[0]) == _plain(old)][:1]
+        if not pairs:
             continue
         try:
-            each.__code__ = known[0][1]
+            function.__code__ = pairs[0][1]
         except ValueError as e:  # it closes over other variables
             raise UnpatchableError(f"{old.co_qualname} closes over other variables") from e
-        undo.callback(setattr, each, "__code__", old)
-        found += 1
-    if not found:
+        undo.callback(setattr, function, "__code__", old)
+        count += 1
+    if not count:
         raise UnpatchableError(f"no loaded function comes from {os.path.basename(path)}")

@@ -14,21 +14,19 @@ def next_step(plan: Plan, place: Place, words: tuple[str, ...]) -> NextStep | No
     """Return what to do next; None where the plan fits, or nothing is known that would help.
 
     Args:
-      plan: the plan.
-      place: the place that it is for.
       words: the words of the command line that ask for it, as `NextStep` has them.
     """
     if plan.fits or plan.interrupted:
         return None
     remedies = plan.lower_bound.remedies
-    fitting = [each for each in remedies if each.answer == "fits"]
+    fitting = [remedy for remedy in remedies if remedy.answer == "fits"]
     if plan.answer == "too close" and not (plan.compiles or plan.unconfirmed):
-        rewrites = [each for each in fitting if each.kind == "rewrite"]
+        rewrites = [remedy for remedy in fitting if remedy.kind == "rewrite"]
         if not rewrites:
             return replace(ask_compiler("plan", why_unavailable(place)), words=words)
         fitting = rewrites
     if not remedies:
         return None
-    best = fitting[0] if fitting else min(remedies, key=lambda each: each.peak_nbytes)
+    best = fitting[0] if fitting else min(remedies, key=lambda remedy: remedy.peak_nbytes)
     peak = f"the peak is then {format_bytes(best.peak_nbytes)}"
     return NextStep("change", f"{best.change}: {peak}{', which fits' * bool(fitting)}")

@@ -39,18 +39,17 @@ class Terms:
     """What a plan has to keep to.
 
     Attributes:
-      budget_nbytes: The budget in bytes of peak memory.
-      aim: What is minimised, or the throughput that is maximised.
       chip: The chip whose rates tell the time; None where none are known.
+      offload: Whether values may be moved to host memory.
       compiles: What has the plan confirmed; None: it is an estimate.
-      said: Warnings to add to the plan's.
     """
 
     budget_nbytes: int
     aim: Aim
     chip: Chip | None
-    compiles: LimitedCompiles | None
-    said: tuple[str, ...]
+    offload: bool = False
+    compiles: LimitedCompiles | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def terms(
@@ -65,13 +64,10 @@ def terms(
     """Return what a plan for a place has to keep to.
 
     Args:
-      place: The place.
       budget_nbytes: The budget in bytes of peak memory; None: the memory of the place.
       aim: What to minimise or maximise; None: the recomputation, with `offload` the time.
-      offload: Whether values may be moved to host memory.
       compiles: What has the plan confirmed; None: it is an estimate, but on a CPU, where there is
         none.
-      progress: Called with a text that says what is being done.
 
     Raises:
       InputsError: They do not go together, or something is not known of the place.
@@ -101,42 +97,37 @@ def terms(
     if compiles is None and not has_estimate(place):
         settings = cached_settings()
         compiles = compiles_for(place, settings, progress=progress)
-    said = []
+    warnings: tuple[str, ...] = ()
     room = place.memory_nbytes
     if compiles is not None and room is not None and budget_nbytes > room:
         # XLA refuses what needs more, whatever the budget.
         budget_nbytes = room
-        said.append(
+        warnings = (
             f"planned for {format_bytes(room)}, all that a program can have of one device of"
-            f" {place.text}: the budget is more"
+            f" {place.text}: the budget is more",
         )
     default: Aim = "time" if offload else "recompute"
-    return Terms(budget_nbytes, aim or default, chip, compiles, tuple(said))
+    return Terms(budget_nbytes, aim or default, chip, offload, compiles, warnings)
 
 
 class Planning:
     """The search for one plan, and the plan that it leads to."""
 
-    def __init__(
-        self,
-        subject: Subject,
-        budget_nbytes: int,
-        chip: Chip | None,
-        offload: bool,
-        progress: Callable[[str], None],
-        aim: Aim | None = None,
-    ) -> None:
-        self.subject, self.budget_nbytes, self.progress = subject, budget_nbytes, progress
-        self.chip, self.offload = chip, offload
-        self.aim: Aim = aim or ("time" if offload else "recompute")
+    def __init__(self, subject: Subject, terms: Terms, progress: Callable[[str], None]) -> None:
+        self.subject, self.terms, self.progress = subject, terms, progress
+        self.budget_nbytes, self.aim = terms.budget_nbytes, terms.aim
         self.variants = variants_of(subject)
         self.plain = without_checkpoints(self.variants)
-        self.by_time = offload or self.aim in ("time", "throughput")
+        self.by_time = terms.offload or self.aim in ("time", "throughput")
         self.objective = Objective(
-            self.plain, chip, offload=offload, by_time=self.by_time, passes=subject.passes
+            self.plain,
+            terms.chip,
+            offload=terms.offload,
+            by_time=self.by_time,
+            passes=subject.passes,
         )
         self.decided: TracedVariant | None = None  # what the last plan shows
-        self.menus = Menus(subject, self.variants, budget_nbytes, self.objective, progress)
+        self.menus = Menus(subject, self.variants, self.budget_nbytes, self.objective, progress)
         self.has_estimate = has_estimate(subject.place)
         self.peaks = Peaks(ESTIMATE if self.has_estimate else GUIDE)
         self.triton_nbytes: Mapping[TracedVariant, int] = {}  # as of `Confirmation`
@@ -147,7 +138,7 @@ class Planning:
             self.menus.all,
             self.objective.cost,
             # The lowest peak is that of a search for which everything is too big.
-            1 if self.aim == "memory" else budget_nbytes,
+            1 if self.aim == "memory" else self.budget_nbytes,
             nests=self.variants.nests(),
             solver=solver_of(self.variants),
             peaks=self.peaks,
@@ -159,8 +150,6 @@ class Planning:
     def planned(
         self,
         check: Check | None,
-        compiles: LimitedCompiles | None,
-        said: Sequence[str] = (),
         *,
         keeps_interrupted: bool = False,
         lifetimes: bool = False,
@@ -169,50 +158,45 @@ class Planning:
 
         Args:
           check: Traces edited code; None means that the plan's code is not traced.
-          compiles: What has the plan confirmed; None: it is an estimate.
-          said: Warnings to add to the plan's.
           keeps_interrupted: Whether Ctrl-C ends the search with the best plan found so far, if
             there is one; else it is raised.
           lifetimes: Whether the lifetimes of all values are to be in the plan; nothing is traced
             for them where the search was interrupted, and they are not there.
         """
-        drafts, more = self._drafts(check), list(said)
+        drafts, warnings = self._drafts(check), list(self.terms.warnings)
         decided: Draft | None = None
         try:
-            decided = self._decided(drafts, compiles, more)
-            made = self._plan(decided, drafts, compiles, more, interrupted=False)
+            decided = self._decided(drafts, warnings)
+            plan = self._plan(decided, drafts, warnings, interrupted=False)
             if lifetimes:
-                made = replace(made, lifetimes=self._lifetimes(decided, drafts))
+                plan = replace(plan, lifetimes=self._lifetimes(decided, drafts))
         except KeyboardInterrupt:
             if not keeps_interrupted:
                 raise
             self.search.stop()
             if decided is None:
-                found = self.so_far(compiles, more)
-                if found is None:
+                drafted = self.so_far(warnings)
+                if drafted is None:
                     raise
-                return found
-            made = self._plan(decided, drafts, compiles, more, interrupted=True)
-        return made, decided.plan_edits.edits
+                return drafted
+            plan = self._plan(decided, drafts, warnings, interrupted=True)
+        return plan, decided.plan_edits.edits
 
     def so_far(
-        self, compiles: LimitedCompiles | None, said: Sequence[str]
+        self, warnings: Sequence[str] | None = None
     ) -> tuple[Plan, tuple[FileEdit, ...]] | None:
         """Return the best plan of what was traced, and its edits; None where nothing with a figure.
 
         Nothing is traced from now on, the code of the plan neither: that may be what takes long.
-
-        Args:
-          compiles: As for `planned`.
-          said: Warnings to add to the plan's.
         """
         self.search.stop()
         drafts = self._drafts(None)
         decided = self._best_so_far(drafts)
         if decided is None:
             return None
-        made = self._plan(decided, drafts, compiles, said, interrupted=True)
-        return made, decided.plan_edits.edits
+        warnings = self.terms.warnings if warnings is None else warnings
+        plan = self._plan(decided, drafts, warnings, interrupted=True)
+        return plan, decided.plan_edits.edits
 
     def _drafts(self, check: Check | None) -> Drafts:
         places = [*(nest.place for nest in self.variants.nests()), *self.menus.places]
@@ -221,9 +205,10 @@ class Planning:
             places.append(solver.place)
         return Drafts(self.subject, self.variants, places, self.plain, check, self.progress)
 
-    def _decided(self, drafts: Drafts, compiles: LimitedCompiles | None, said: list[str]) -> Draft:
-        """Search, and return the draft to show; what is to be said of it is added to `said`."""
+    def _decided(self, drafts: Drafts, warnings: list[str]) -> Draft:
+        """Search, and return the draft to show; what is to be said of it is added to `warnings`."""
         decided: Draft | None = None
+        compiles = self.terms.compiles
         if compiles is None:
             self.search.run()
         else:
@@ -232,21 +217,20 @@ class Planning:
             )
             self.triton_nbytes = confirmation.triton_nbytes
             decided = confirmation.run()
-            said += [*confirmation.remarks(), *warnings_of(compiles.settings)]
+            warnings += [*confirmation.remarks(), *warnings_of(compiles.settings)]
             if decided is None and not self.has_estimate:
-                raise InputsError("; ".join(said))
+                raise InputsError("; ".join(warnings))
         if decided is None:
             decided = drafts.first(
-                self.search.best, lambda found: found.peak_nbytes <= self.budget_nbytes
+                self.search.best, lambda figures: figures.peak_nbytes <= self.budget_nbytes
             )
         if decided is None:
             # What is said to be the lowest is shown, even if its code is left to the user's hands.
-            decided = drafts.first(self.search.lowest, lambda found: True, takes_doubted=True)
+            decided = drafts.first(self.search.lowest, lambda figures: True, takes_doubted=True)
         assert decided is not None  # the code as it is written was tried
         return decided
 
     def _best_so_far(self, drafts: Drafts) -> Draft | None:
-        """Return the best draft of what was traced; None where nothing with a figure was."""
         self.peaks.caution = 0.0
         unknown = [t for t in self.search.tried if self.shown_nbytes(t) is None]
 
@@ -254,30 +238,34 @@ class Planning:
             left_out = [*unknown, *excluding]
             return self.search.best(left_out) or self.search.lowest(left_out)
 
-        return drafts.first(ranked, lambda found: True)
+        return drafts.first(ranked, lambda figures: True)
 
     def _plan(
         self,
         decided: Draft,
         drafts: Drafts,
-        compiles: LimitedCompiles | None,
-        said: Sequence[str],
+        warnings: Sequence[str],
         *,
         interrupted: bool,
     ) -> Plan:
-        subject, search, plain = self.subject, self.search, self.plain
-        shown, found = decided.tried, decided.figures
+        subject, search, plain, compiles = (
+            self.subject,
+            self.search,
+            self.plain,
+            self.terms.compiles,
+        )
+        shown, figures = decided.tried, decided.figures
         self.decided = shown
         is_promised = drafts.is_right(decided)
         confirmed = self.peaks.figures.get(shown) if is_promised else None
-        peak_nbytes = found.peak_nbytes if confirmed is None else confirmed
+        peak_nbytes = figures.peak_nbytes if confirmed is None else confirmed
         fits = peak_nbytes <= self.budget_nbytes
         lowest = self._lowest(drafts)
         if confirmed is not None and not fits:
             lowest = shown
         around = None
         if confirmed is None:
-            around = subject.interval(found.peak_nbytes, shown.variant.lowered.program)
+            around = subject.interval(figures.peak_nbytes, shown.variant.lowered.program)
         by_name = {
             "peak_nbytes": shown,
             "lowest_nbytes": lowest,
@@ -286,7 +274,7 @@ class Planning:
         }
         # Traced with a change, code that is not its variant would be the variant again.
         traces = is_promised and shown in search.tried and not interrupted
-        bound, crashes = self._lower_bound(shown, compiles, confirmed, traces=traces, fits=fits)
+        bound, crashes = self._lower_bound(shown, confirmed, traces=traces, fits=fits)
         is_out_of_reach = not fits and bound.held_nbytes > self.budget_nbytes
         basis = time_basis_of(plain, subject.place)
         time = None
@@ -294,14 +282,14 @@ class Planning:
             split = subject.mesh is not None
             time = self.objective.time_interval(shown.variant, basis, is_split=split)
         exchanged = self.objective.exchanges(shown.variant) if is_promised else None
-        share = found.recompute_flops / plain.cost.flops if plain.cost.flops else 0.0
+        share = figures.recompute_flops / plain.cost.flops if plain.cost.flops else 0.0
         return Plan(
             target=subject.target,
             jax=subject.jax,
             place=subject.place_info,
-            chip=self.chip.name if self.chip else None,
+            chip=self.terms.chip.name if self.terms.chip else None,
             budget_nbytes=self.budget_nbytes,
-            offload=self.offload,
+            offload=self.terms.offload,
             aim=self.aim,
             answer=("fits" if fits else "does not fit")
             if confirmed is not None or is_out_of_reach
@@ -310,10 +298,10 @@ class Planning:
             written_nbytes=self.shown_nbytes(by_name["written_nbytes"]),
             plain_nbytes=self.shown_nbytes(by_name["plain_nbytes"]),
             peak_nbytes=peak_nbytes,
-            estimate_nbytes=found.peak_nbytes if self.has_estimate else None,
-            kept_nbytes=found.kept_nbytes,
-            host_nbytes=found.host_nbytes,
-            recompute_flops=found.recompute_flops,
+            estimate_nbytes=figures.peak_nbytes if self.has_estimate else None,
+            kept_nbytes=figures.kept_nbytes,
+            host_nbytes=figures.host_nbytes,
+            recompute_flops=figures.recompute_flops,
             plain_flops=plain.cost.flops,
             recompute_fraction=share,
             time_fraction=self.objective.time_fraction(shown.variant) if is_promised else None,
@@ -337,7 +325,7 @@ class Planning:
                 *self.menus.remarks(),
                 *drafts.remarks(decided, plain),
                 *([] if exchanged is None else [exchanged]),
-                *said,
+                *warnings,
                 *crash_warnings(crashes),
             ),
             low_nbytes=around.low_nbytes if around else None,
@@ -353,19 +341,17 @@ class Planning:
         )
 
     def _lifetimes(self, decided: Draft, drafts: Drafts) -> tuple[Lifetimes, ...]:
-        """Return the lifetimes of the values in the code as it is, and with the plan applied."""
-        subject, found = self.subject, [self.subject.lifetimes()]
+        subject, lifetimes = self.subject, [self.subject.lifetimes()]
         variant = decided.written
         if variant is None and drafts.is_right(decided):
             variant = decided.tried.variant
         if variant is not None and any(site.changed for site in decided.sites):
-            found.append(subject.lifetimes_of(variant.program, variant.trace, "plan"))
-        return tuple(found)
+            lifetimes.append(subject.lifetimes_of(variant.program, variant.trace, "plan"))
+        return tuple(lifetimes)
 
     def _lower_bound(
         self,
         shown: TracedVariant,
-        compiles: LimitedCompiles | None,
         confirmed: int | None,
         *,
         traces: bool,
@@ -382,7 +368,7 @@ class Planning:
         if not traces or not self.has_estimate:
             return LowerBound(parts, (), without), []
         self.progress("tracing what lowers the peak")
-        menus = None if self.offload else self.menus
+        menus = None if self.terms.offload else self.menus
         written = self.search.as_written()
         remedies = Remedies(
             self.subject,
@@ -390,19 +376,18 @@ class Planning:
             shown,
             self.budget_nbytes,
             menus,
-            compiles,
+            self.terms.compiles,
             confirmed,
             None if written is None else written.variant,
             self.plain.cost.flops,
         )
-        found = remedies.found(is_short=not fits or shown.cost > 0)
-        return LowerBound(parts, found, without, remedies.left_out), remedies.crashes
+        lowering = remedies.found(is_short=not fits or shown.cost > 0)
+        return LowerBound(parts, lowering, without, remedies.left_out), remedies.crashes
 
     def _lowest(self, drafts: Drafts) -> TracedVariant:
-        """Return the variant with the lowest peak that may be shown."""
         wrong = drafts.wrong
-        known = {t: n for t in self.search.tried if (n := self.shown_nbytes(t)) is not None}
-        return min(known, key=lambda t: (t in wrong, known[t]))
+        peaks = {t: n for t in self.search.tried if (n := self.shown_nbytes(t)) is not None}
+        return min(peaks, key=lambda t: (t in wrong, peaks[t]))
 
     def shown_nbytes(self, tried: TracedVariant | None) -> int | None:
         """Return the peak of a variant as it may be shown, in bytes.

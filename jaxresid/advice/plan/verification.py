@@ -36,11 +36,9 @@ class PlanFigures:
     """The figures that a plan promises, in bytes and FLOPs.
 
     Attributes:
-      peak_nbytes: The estimated peak.
       kept_nbytes: The computed residuals in device memory.
       host_nbytes: The computed residuals in host memory.
       recompute_flops: What runs on top of the code without any checkpoint.
-      plain_flops: What that runs.
     """
 
     peak_nbytes: int
@@ -50,7 +48,7 @@ class PlanFigures:
     plain_flops: int
 
 
-def keeps_to(found: PlanFigures, promised: PlanFigures) -> bool:
+def keeps_to(actual: PlanFigures, promised: PlanFigures) -> bool:
     """Return whether code gives what was promised of it.
 
     It may hold a little less: what a loop makes of keys to go through them is made once where the
@@ -58,11 +56,11 @@ def keeps_to(found: PlanFigures, promised: PlanFigures) -> bool:
     saved layer is converted again where the code names the layer's result.
     """
     pairs = (
-        (found.peak_nbytes, promised.peak_nbytes),
-        (found.kept_nbytes, promised.kept_nbytes),
+        (actual.peak_nbytes, promised.peak_nbytes),
+        (actual.kept_nbytes, promised.kept_nbytes),
     )
     return (
-        (found.recompute_flops, found.plain_flops, found.host_nbytes)
+        (actual.recompute_flops, actual.plain_flops, actual.host_nbytes)
         == (promised.recompute_flops, promised.plain_flops, promised.host_nbytes)
     ) and all(0 <= most - nbytes <= _TRIFLE * most for nbytes, most in pairs)
 
@@ -72,7 +70,6 @@ class WrittenCode:
     """What edited code gives.
 
     Attributes:
-      figures: The figures.
       variant: The code as it was traced; None where another process traced it.
     """
 
@@ -99,7 +96,6 @@ def figures_of(subject: Subject, plain_flops: int) -> PlanFigures:
     """Return the figures of edited code.
 
     Args:
-      subject: The edited code, traced.
       plain_flops: The FLOPs of the original without any checkpoint. Segments of a loop leave some
         that they bring when their checkpoints are taken away.
     """
@@ -119,7 +115,6 @@ def in_process_check(
 
     Args:
       original: The traced function that the question led to.
-      question: The question about the target.
       made_of: Makes what is planned for of the traced target; None: it is the target.
     """
 

@@ -33,9 +33,7 @@ class ModuleSettings:
     """The settings of a framework's modules that carry out a plan.
 
     Attributes:
-      edits: The files with the settings in them.
       unsaid: What of the plan they do not say, a line each.
-      remarks: What else to know of them.
     """
 
     edits: tuple[FileEdit, ...]
@@ -47,11 +45,6 @@ def on_modules(
     sites: Sequence[PlannedSite], library: Framework, subject: Subject
 ) -> ModuleSettings:
     """Return a plan as settings of a framework's modules.
-
-    Args:
-      sites: What the plan does at each place.
-      library: The framework.
-      subject: The traced function that the plan was made for.
 
     Raises:
       InputsError: The plan changes nothing of that framework, or nothing of it can be written.
@@ -65,14 +58,14 @@ def on_modules(
         target_argument_kinds(subject.trace.arguments),
         observe_calls(wanted, lambda: retrace(subject)) if wanted else {},
     )
-    found = plan_edits(sites, subject, calls, write)
-    if not found.edits:
-        lines = ("the plan cannot be written:", *found.problems)
-        raise InputsError("\n  ".join(lines) if found.problems else "the plan changes nothing")
+    plan = plan_edits(sites, subject, calls, write)
+    if not plan.edits:
+        lines = ("the plan cannot be written:", *plan.problems)
+        raise InputsError("\n  ".join(lines) if plan.problems else "the plan changes nothing")
     if not (write.written or any(site.kind == "checkpoint" for site in changed)):
         places = ", ".join(place_text(site) for site in changed)
         raise InputsError(
             f"no place of the plan is in a module of {library}: {places}; plan --diff writes it"
         )
     renames = (_RENAMES,) if library == "linen" and write.written else ()
-    return ModuleSettings(found.edits, (*write.unsaid, *found.problems), renames)
+    return ModuleSettings(plan.edits, (*write.unsaid, *plan.problems), renames)

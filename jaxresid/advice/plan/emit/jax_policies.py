@@ -48,8 +48,8 @@ def saved_and_offloaded(text: str | None) -> tuple[list[str], list[str]] | None:
         case ast.Call(func=ast.Name(id="save_only_these_names"), args=args, keywords=[]):
             return [_string(arg, str(text)) for arg in args], []
         case ast.Call(func=ast.Name(id="save_and_offload_only_these_names"), keywords=keywords):
-            given = {k.arg: _argument(k.value, str(text)) for k in keywords}
-            return given["names_which_can_be_saved"], given["names_which_can_be_offloaded"]
+            arguments = {k.arg: _argument(k.value, str(text)) for k in keywords}
+            return arguments["names_which_can_be_saved"], arguments["names_which_can_be_offloaded"]
     return None
 
 
@@ -66,7 +66,6 @@ def _policy(node: ast.expr, text: str) -> Policy:
 
 
 def _argument(node: ast.expr, text: str) -> Any:
-    """Return a string, a list of strings or a policy that a policy is made with."""
     match node:
         case ast.Constant(value=str(value)):
             return value
@@ -84,21 +83,21 @@ def _string(node: ast.expr, text: str) -> str:
 
 def _made(name: str, positional: list[Any], named: dict[str, Any]) -> Policy:
     try:
-        made: Policy = _member(name)(*positional, **named)
+        policy: Policy = _member(name)(*positional, **named)
     except (TypeError, ValueError) as e:
         raise InputsError(f"jax.checkpoint_policies.{name}: {summary(e)}") from e
-    return made
+    return policy
 
 
 def _member(name: str) -> Policy:
     jax = jax_compat.import_jax()
-    found: Policy | None = getattr(jax.checkpoint_policies, name, None)
-    if found is None:
+    policy: Policy | None = getattr(jax.checkpoint_policies, name, None)
+    if policy is None:
         raise InputsError(
             f"jax {jax_compat.jax_version()} has no jax.checkpoint_policies.{name}; plan again with"
             " this JAX"
         )
-    return found
+    return policy
 
 
 def _foreign(text: str) -> InputsError:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 from jaxresid.advice.plan.emit.treatments import place_text
+from jaxresid.advice.plan.source.observed_calls import profiling
 from jaxresid.advice.plan.verification import retrace
 from jaxresid.base.errors import InputsError
 from jaxresid.inspector.subject.base import Subject
@@ -24,7 +24,6 @@ class KerasSettings:
     """A plan as the names of the layers under a `RematScope`.
 
     Attributes:
-      names: The names, in the order of their calls.
       unsaid: What of the plan they do not say, a line each.
     """
 
@@ -45,10 +44,6 @@ def keras_settings(plan: Plan, subject: Subject) -> KerasSettings:
     """Return a plan as the layers of Keras that are computed again.
 
     Where the plan treats no layer of Keras, all that it could treat are computed again.
-
-    Args:
-      plan: The plan.
-      subject: The traced function that it was made for.
 
     Raises:
       InputsError: The plan changes nothing, or no layer of Keras is called that could be under a
@@ -96,11 +91,11 @@ def _chosen(site: PlannedSite) -> list[bool]:
 
 def _names(place: CheckpointPlace, seen: LayersSeen) -> tuple[str, ...]:
     """Return the name of the layer of each call of a place; none where it calls no layer."""
-    known = seen.names.get(place.function, ())
-    names = tuple(name for name in place.layers if name in known)
+    layers = seen.names.get(place.function, ())
+    names = tuple(name for name in place.layers if name in layers)
     if len(names) == place.calls:
         return names
-    return known if len(known) == place.calls else ()  # in a Keras that names no scopes
+    return layers if len(layers) == place.calls else ()  # in a Keras that names no scopes
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,21 +113,17 @@ class LayersSeen:
 
 
 def watched_layers(run: Callable[[], Any]) -> LayersSeen:
-    """Call a function and return the layers of Keras that are called meanwhile.
-
-    Args:
-      run: The function.
-    """
-    found: dict[str, dict[str, None]] = {}
+    """Call a function and return the layers of Keras that are called meanwhile."""
+    layers: dict[str, dict[str, None]] = {}
     changed: set[str] = set()
 
-    def called(frame: FrameType, event: str, _: Any) -> None:
+    def called(frame: FrameType) -> None:
         name = frame.f_code.co_name
-        if event != "call" or name not in (_METHOD, _CHANGE) or not _is_of_keras(frame):
+        if name not in (_METHOD, _CHANGE) or not _is_of_keras(frame):
             return
         if name == _METHOD:
             function = frame.f_code.co_qualname.rpartition("<locals>.")[2]
-            found.setdefault(function, {})[_layer_name(frame)] = None
+            layers.setdefault(function, {})[_layer_name(frame)] = None
             return
         caller = frame.f_back
         while caller is not None:
@@ -140,18 +131,13 @@ def watched_layers(run: Callable[[], Any]) -> LayersSeen:
                 changed.add(_layer_name(caller))
             caller = caller.f_back
 
-    before = sys.getprofile()
-    sys.setprofile(called)
-    try:
+    with profiling(called):
         run()
-    finally:
-        sys.setprofile(before)
-    names = {function: tuple(each) for function, each in found.items()}
+    names = {function: tuple(names_of) for function, names_of in layers.items()}
     return LayersSeen(names, frozenset(changed))
 
 
 def _is_of_keras(frame: FrameType) -> bool:
-    """Return whether a frame is that of a method of an object of Keras."""
     owner = type(frame.f_locals.get("self"))
     return any(base.__module__.startswith("keras.") for base in owner.__mro__)
 

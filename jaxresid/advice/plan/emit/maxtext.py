@@ -34,8 +34,6 @@ class MaxTextSettings:
     """A plan as MaxText's configuration.
 
     Attributes:
-      text: The lines of YAML.
-      policy: The policy that MaxText makes of them.
       unsaid: What of the plan they do not say, a line each.
     """
 
@@ -61,16 +59,18 @@ def maxtext_settings(plan: Plan) -> MaxTextSettings:
         if part.checkpointed
     ]
     wanted = dict.fromkeys(treatment(p) for site in sites for p in merged(site.parts))
-    checkpointed, policy = min(wanted, key=lambda each: each != (True, None))
+    checkpointed, policy = min(wanted, key=lambda treated: treated != (True, None))
     if len(wanted) > 1:
         unsaid.append("MaxText treats all layers alike, between which the plan differs")
-    found = saved_and_offloaded(policy) if checkpointed else None
-    if found is None:
-        done = policy or "no checkpoint"
-        unsaid.append(f"MaxText saves tensors by name, not {done}: the nearest is {_NEAREST}")
-        made = jax_policy(f"save_only_these_names({', '.join(map(repr, _SAVED_BY_NEAREST))})")
-        return MaxTextSettings(f"remat_policy: '{_NEAREST}'\n", made, tuple(unsaid))
-    saved, offloaded = found
+    names = saved_and_offloaded(policy) if checkpointed else None
+    if names is None:
+        treatment_text = policy or "no checkpoint"
+        unsaid.append(
+            f"MaxText saves tensors by name, not {treatment_text}: the nearest is {_NEAREST}"
+        )
+        nearest = jax_policy(f"save_only_these_names({', '.join(map(repr, _SAVED_BY_NEAREST))})")
+        return MaxTextSettings(f"remat_policy: '{_NEAREST}'\n", nearest, tuple(unsaid))
+    saved, offloaded = names
     unsaid += [
         f"MaxText has no setting for {name!r}"
         for name in (*saved, *offloaded)
@@ -86,7 +86,6 @@ def maxtext_settings(plan: Plan) -> MaxTextSettings:
 
 
 def _custom(settings: dict[str, str]) -> Policy:
-    """Return the policy that MaxText makes of what becomes of each tensor."""
     on_device = [name for name, kept in settings.items() if kept == "device"]
     moved = [name for name, kept in settings.items() if kept == "offload"]
     return jax_policy(
@@ -96,13 +95,7 @@ def _custom(settings: dict[str, str]) -> Policy:
 
 
 def figures_with(policy: Policy, plan: Plan, subject: Subject) -> PlanFigures:
-    """Return the figures of the target with a policy at each place of a plan that is no cut.
-
-    Args:
-      policy: The policy.
-      plan: The plan.
-      subject: The traced function that it was made for.
-    """
+    """Return the figures of the target with a policy at each place of a plan that is no cut."""
     variants = subject.variants()
     wanted = {(s.kind, s.function, s.location) for s in plan.sites if s.kind not in CUT}
     chosen = {

@@ -46,7 +46,6 @@ class OnModules:
     """Writes checkpoints as settings of the modules of one framework.
 
     Attributes:
-      library: The framework.
       written: The setting that each definition was given, and the places that have none.
       unsaid: In words, of which calls the plan differs and the setting does not.
     """
@@ -58,11 +57,7 @@ class OnModules:
     def __call__(
         self, files: FileRewrites, site: PlannedSite, subject: Subject, calls: ObservedCalls
     ) -> None:
-        """Write a checkpoint that is not there yet.
-
-        Raises:
-          UnwritableError: It cannot be written.
-        """
+        """Write a checkpoint that is not there yet."""
         location = site.location
         if location is None or not any(part.checkpointed for part in site.parts):
             write_at_place(files, site, subject, calls)
@@ -127,15 +122,15 @@ class OnModules:
         if self.library == "equinox":  # finds out itself
             return ""
         seen = calls.seen.get((files.path(location.file), location.line, site.function))
-        found = calls_of(file.facts, calls_at(file, location), site.function)
-        if len(found) != 1:
+        ours = calls_of(file.facts, calls_at(file, location), site.function)
+        if len(ours) != 1:
             raise UnwritableError(
                 file.where(location.line),
                 f"cannot tell from the line which call of {site.function} is meant",
             )
         # A class is given the module itself, argument 0, as well.
-        implicit = 0 if is_through_class(file.facts, found[0].func) else 1
-        positions, named = static_arguments(file.facts, found[0], None, implicit, seen)
+        implicit = 0 if is_through_class(file.facts, ours[0].func) else 1
+        positions, named = static_arguments(file.facts, ours[0], None, implicit, seen)
         if named:
             return None
         numbers = [str(n + implicit) for n in positions]
@@ -143,7 +138,6 @@ class OnModules:
         return f", static_argnums=({listed})" if numbers else ""
 
     def _scan(self, file: FileRewrite, location: Location) -> ast.expr | None:
-        """Return the call or decorator that makes the framework's scan at a location."""
         reached = set(calls_reached(file, calls_at(file, location)))
         loops = [
             loop.node
@@ -160,14 +154,13 @@ class OnModules:
         keywords: str,
         method: str = "__call__",
     ) -> None:
-        """Give a class, one of its methods or a function the checkpoint."""
         policy = file.policy(part.policy, definition)
-        given = f"{keywords}, policy={policy}" if policy else keywords
+        arguments_text = f"{keywords}, policy={policy}" if policy else keywords
         remat = _REMATS[self.library]
         if self.library == "linen" and method != "__call__":
-            given += f", methods=[{file.string(method)}]"
-        known = self.written.setdefault(definition, given)
-        if known != given:
+            arguments_text += f", methods=[{file.string(method)}]"
+        before = self.written.setdefault(definition, arguments_text)
+        if before != arguments_text:
             raise UnwritableError(
                 file.where(definition.lineno),
                 "the plan differs between the places where this is called, and its setting cannot;"
@@ -175,30 +168,31 @@ class OnModules:
             )
         name = file.spelling(remat, remat.rpartition(".")[0], definition)
         if self.library == "linen" and isinstance(definition, ast.ClassDef):
-            _append(file, definition, f"{definition.name} = {name}({definition.name}{given})")
+            _append(
+                file, definition, f"{definition.name} = {name}({definition.name}{arguments_text})"
+            )
             return
         function = definition
         if isinstance(definition, ast.ClassDef):
-            found = file.facts.names.method(definition, method)
-            if found is None:
+            function_there = file.facts.names.method(definition, method)
+            if function_there is None:
                 raise UnwritableError(
                     file.where(definition.lineno),
                     f"{definition.name} does not define {method} itself; checkpoint it by hand",
                 )
-            function = found
-        arguments = given.removeprefix(", ")
+            function = function_there
+        arguments = arguments_text.removeprefix(", ")
         _decorate(file, function, f"@{name}({arguments})" if arguments else f"@{name}")
 
 
 def _class(files: FileRewrites, file: FileRewrite, function: str) -> tuple[FileRewrite, ast.stmt]:
-    """Return the definition of the class that a method belongs to, with its file."""
     owner = function.rpartition(".")[0].rpartition(".")[2]
     here = [cls for cls in file.facts.names.classes if cls.name == owner]
     if len(here) == 1:
         return file, here[0]
-    found = loaded_classes(files, file, owner) if not here else []
-    if len(found) == 1:
-        path = str(getattr(sys.modules[found[0].__module__], "__file__", ""))
+    loaded = loaded_classes(files, file, owner) if not here else []
+    if len(loaded) == 1:
+        path = str(getattr(sys.modules[loaded[0].__module__], "__file__", ""))
         there = files.at(path, 1)
         named = [cls for cls in there.facts.names.classes if cls.name == owner]
         if len(named) == 1:
@@ -212,8 +206,8 @@ def _body(
     files: FileRewrites, file: FileRewrite, loop: ast.expr, function: str, location: Location
 ) -> tuple[FileRewrite, ast.stmt]:
     """Return the definition of what a scan runs, a class or a function, with its file."""
-    (found,) = (each for each in file.facts.loops if each.node is loop)
-    bodies: tuple[ast.AST, ...] = found.bodies or tuple(
+    (looped,) = (candidate for candidate in file.facts.loops if candidate.node is loop)
+    bodies: tuple[ast.AST, ...] = looped.bodies or tuple(
         f for f in file.facts.names.functions if loop in getattr(f, "decorator_list", ())
     )
     definitions = {
@@ -233,7 +227,6 @@ def _body(
 def _definitions(
     files: FileRewrites, file: FileRewrite, node: ast.AST, depth: int = 0
 ) -> Iterator[tuple[FileRewrite, ast.AST]]:
-    """Yield what an expression may be, through checkpoints around it."""
     if not isinstance(node, ast.expr):
         yield file, node
         return
@@ -250,7 +243,6 @@ def _definitions(
 
 
 def _append(file: FileRewrite, definition: ast.ClassDef, text: str) -> None:
-    """Write a statement below a class."""
     source = file.source
     row = definition.end_lineno or definition.lineno
     end = len(source.lines[row - 1].rstrip("\r\n"))
@@ -260,6 +252,5 @@ def _append(file: FileRewrite, definition: ast.ClassDef, text: str) -> None:
 
 
 def _decorate(file: FileRewrite, function: ast.stmt, text: str) -> None:
-    """Write a decorator right above a function."""
     row = function.lineno
     file.edit(Edit(Span(row, 0, row, 0), f"{file.indent(row)}{text}{file.newline}"))

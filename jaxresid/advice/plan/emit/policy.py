@@ -42,33 +42,31 @@ def policy(
       JaxresidError: It is no plan, has no such place, is ambiguous, or keeps a policy that is none
         of JAX's.
     """
-    read = plan if isinstance(plan, Plan) else load(plan, Plan)
-    chosen = treated(read, at, call)
-    made = jax_policy(chosen.policy if chosen.checkpointed else _AS_WITHOUT)
-    for missing in _left_out(read, chosen):
+    loaded = plan if isinstance(plan, Plan) else load(plan, Plan)
+    chosen = treated(loaded, at, call)
+    chosen_policy = jax_policy(chosen.policy if chosen.checkpointed else _AS_WITHOUT)
+    for missing in _left_out(loaded, chosen):
         warnings.warn(missing, stacklevel=2)
-    return made
+    return chosen_policy
 
 
 def _left_out(plan: Plan, chosen: Treated) -> list[str]:
-    """Return what a plan asks for that no policy does, a line each."""
     unnamed = [
         f"{value.expression.file}:{value.expression.line} {value.expression.code} as {value.name!r}"
         for value in chosen.values
         if value.expression is not None and _lacks(value.expression.file, value.name)
     ]
-    found = [f"the policy finds values by checkpoint_name; name {', '.join(unnamed)}"] * bool(
+    lines = [f"the policy finds values by checkpoint_name; name {', '.join(unnamed)}"] * bool(
         unnamed
     )
-    found += [f"the plan also needs that {cut}, which no policy does" for cut in chosen.cuts]
+    lines += [f"the plan also needs that {cut}, which no policy does" for cut in chosen.cuts]
     microbatches = plan.selection.configuration.microbatches
     if microbatches > 1:
-        found.append(f"the plan also needs {microbatches} microbatches, which no policy makes")
-    return found
+        lines.append(f"the plan also needs {microbatches} microbatches, which no policy makes")
+    return lines
 
 
 def _lacks(file: str, name: str) -> bool:
-    """Return whether no string of a Python file is a name; False where it cannot be read."""
     try:
         tree: Any = ast.parse(regular_files.read(Path(file)))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):

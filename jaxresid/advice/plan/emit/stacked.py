@@ -32,7 +32,6 @@ class OnStacks:
 
     Attributes:
       nested: Into how many stretches the loop at a place is cut, where it is.
-      written: The policies that were written.
       unsaid: What of the plan they do not say, in words.
     """
 
@@ -65,11 +64,7 @@ class OnStacks:
     def __call__(
         self, files: FileRewrites, site: PlannedSite, subject: Subject, calls: ObservedCalls
     ) -> None:
-        """Write a checkpoint that is not there yet.
-
-        Raises:
-          UnwritableError: It cannot be written.
-        """
+        """Write a checkpoint that is not there yet."""
         if site.kind != "scan" or site.library != "haliax" or site.location is None:
             write_at_place(files, site, subject, calls)
             return
@@ -83,26 +78,25 @@ class OnStacks:
         self.written.append(text)
 
     def _fields(self, file: FileRewrite, site: PlannedSite) -> list[str]:
-        """Return the arguments of the policy of a place."""
         part = merged(site.parts)[0]
         count = self.nested.get(site.location)
         nested = [] if count is None else [f"nested={count}"]
         if not part.checkpointed:
             return ["disable=True", *nested]
-        found = saved_and_offloaded(part.policy)
-        if found is None:
+        names_kept = saved_and_offloaded(part.policy)
+        if names_kept is None:
             self.unsaid.append(
                 f"a policy of haliax saves by name, not {part.policy}: all is recomputed instead"
             )
-        if part.policy is None or found is None:
+        if part.policy is None or names_kept is None:
             return ["simple=True", *nested]
-        saved, offloaded = found
+        saved, offloaded = names_kept
         own = [f"{name}={_kept(end, saved, offloaded)}" for end, name in _FIELDS.items()]
         internals = ["save_block_internals", "offload_block_internals"]
-        for field_name, names in zip(internals, found, strict=True):
+        for field_name, names in zip(internals, names_kept, strict=True):
             listed = ", ".join(file.string(n) for n in names if not n.endswith(tuple(_FIELDS)))
             own += [f"{field_name}=[{listed}]"] if listed else []
-        return [each for each in own if each != "save_inputs=False"] + nested
+        return [text for text in own if text != "save_inputs=False"] + nested
 
 
 def _kept(end: str, saved: Sequence[str], offloaded: Sequence[str]) -> str:
@@ -112,11 +106,6 @@ def _kept(end: str, saved: Sequence[str], offloaded: Sequence[str]) -> str:
 
 
 def _made(files: FileRewrites, location: Location) -> tuple[FileRewrite, ast.Call, str]:
-    """Return the call that takes the policy of the loop at a location, with its file and keyword.
-
-    Raises:
-      UnwritableError: There is none, or several may.
-    """
     file = files.at(location.file, location.line)
     reached = set(calls_reached(file, calls_at(file, location)))
     loops = [
@@ -126,14 +115,14 @@ def _made(files: FileRewrites, location: Location) -> tuple[FileRewrite, ast.Cal
     ]
     if len(loops) == 1:
         return file, loops[0], "remat"
-    found = [
+    inits = [
         (there, call)
         for there in (file, *(files.at(path, 1) for path in related(files, file)))
         for call in there.facts.names.calls
         if _STACKS & set(there.facts.names.qualnames(call.func))
     ]
-    if len(found) == 1:
-        return (*found[0], "gradient_checkpointing")
+    if len(inits) == 1:
+        return (*inits[0], "gradient_checkpointing")
     raise UnwritableError(
         file.where(location.line),
         "cannot tell which Stacked.init of the library makes this loop's modules; give it"

@@ -19,9 +19,6 @@ class Treated:
     """What a plan does at a place, or at several alike.
 
     Attributes:
-      checkpointed: Whether there is a checkpoint.
-      policy: Its policy, as `PlannedPart.policy`.
-      values: The values that the policy saves and offloads, of all these places.
       cuts: In words, which loops there are cut into checkpointed stretches or keep another number
         of carries, which no policy does.
     """
@@ -36,7 +33,6 @@ def treated(plan: Plan, at: str | None = None, call: int | None = None) -> Treat
     """Return the one treatment that a plan gives, to one place or to all alike.
 
     Args:
-      plan: The plan.
       at: The place: `model.py:42`, where the function is called or defined, or the function's
         name. None means all places.
       call: Which call, in program order from 0, where the plan treats a place's calls differently.
@@ -131,9 +127,9 @@ def _listed(sites: Sequence[PlannedSite]) -> str:
 
 
 def _calls_listed(site: PlannedSite) -> str:
-    start, found = 0, []
+    start, texts = 0, []
     for part in merged(site.parts):
-        done = part.policy or "all recomputed" if part.checkpointed else "no checkpoint"
-        found.append(f"{part.calls} from {start}: {done}")
+        what = part.policy or "all recomputed" if part.checkpointed else "no checkpoint"
+        texts.append(f"{part.calls} from {start}: {what}")
         start += part.calls
-    return ", ".join(found)
+    return ", ".join(texts)

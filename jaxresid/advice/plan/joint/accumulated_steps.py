@@ -46,11 +46,7 @@ class AccumulatedStep:
     """A training step over its whole batch, in microbatches: traced once, for all checkpoints.
 
     Args:
-      fun: The step.
-      name: What it is called.
-      whole: Its trace with the whole batch.
       losses: What it differentiates, traced with one microbatch.
-      count: How many microbatches there are.
 
     Raises:
       InputsError: Its gradients cannot be added up over microbatches.
@@ -80,7 +76,7 @@ class AccumulatedStep:
         call, frames = whole.arguments, whole.frames
         with (
             jax_compat.intercept_bind({}),
-            tracing_losses(frames, replacement=in_microbatches) as found,
+            tracing_losses(frames, replacement=in_microbatches) as replaced,
         ):
             try:
                 primal = step_primal(fun, call)
@@ -90,7 +86,7 @@ class AccumulatedStep:
                 raise self._refused(
                     f"no scan over microbatches can be traced: {summary(e).rstrip('.')}"
                 ) from e
-        if len(found) != len(losses):
+        if len(replaced) != len(losses):
             raise self._refused("it differentiates something else with another batch size")
         self._traced = step_trace(primal, call, frames)
         strip_trace_context(self._traced.jaxpr)
@@ -100,11 +96,7 @@ class AccumulatedStep:
                 raise self._refused("it takes several gradients at once (vmap)")
 
     def trace(self, losses: Sequence[Loss]) -> StepTrace:
-        """Return the step with these losses, of the same inputs and outputs, in its microbatches.
-
-        Args:
-          losses: What is differentiated, traced with one microbatch.
-        """
+        """Return the step with these losses in its microbatches; inputs and outputs stay."""
         marked: dict[int, Callable[[Eqn], Eqn]] = {}
         for number, calls in self._calls().items():
             body = _value_and_gradients(losses[number])
@@ -115,20 +107,14 @@ class AccumulatedStep:
         return replace(self._traced, closed=closed)
 
     def _calls(self) -> dict[int, list[Eqn]]:
-        """Return the calls of the gradients of each loss, by its number."""
-        found: dict[int, list[Eqn]] = {}
+        calls: dict[int, list[Eqn]] = {}
         for eqn in eqns_in(self._traced.jaxpr):
             number = _number(eqn)
             if number is not None:
-                found.setdefault(number, []).append(eqn)
-        return found
+                calls.setdefault(number, []).append(eqn)
+        return calls
 
     def _division(self, whole: Loss, one: Loss) -> _Division:
-        """Return how a loss is divided, by its shapes with the whole batch and one microbatch.
-
-        Raises:
-          InputsError: It cannot be.
-        """
         jaxpr, part = whole.jaxpr, one.jaxpr
         operands, parts = [[*j.constvars, *j.invars] for j in (jaxpr, part)]
         if len(operands) != len(parts) or len(jaxpr.outvars) != len(part.outvars):
@@ -148,17 +134,12 @@ class AccumulatedStep:
             raise self._refused("it pulls back something other than one real scalar")
         if part.outvars[0].aval.shape:
             raise self._refused("its loss is a scalar with one batch size only")
-        made = jax_compat.with_constants_as_inputs(one.closed)
-        return _Division(dims, tuple(self._results(jaxpr, jax_compat.open_jaxpr(made), dims)))
+        closed = jax_compat.with_constants_as_inputs(one.closed)
+        return _Division(dims, tuple(self._results(jaxpr, jax_compat.open_jaxpr(closed), dims)))
 
     def _results(
         self, whole: Jaxpr, part: Jaxpr, dims: Sequence[int | None]
     ) -> Iterator[tuple[str, int]]:
-        """Yield what becomes of each auxiliary result.
-
-        Raises:
-          InputsError: That of the whole batch does not follow from those of the microbatches.
-        """
         changing = _depending(part, [i for i, dim in enumerate(dims) if dim is not None])
         pairs = zip(whole.outvars[1:], part.outvars[1:], strict=True)
         for v, p in pairs:
@@ -180,11 +161,6 @@ class AccumulatedStep:
                 )
 
     def _divided(self, whole: Aval, part: Aval) -> int | None:
-        """Return the dim of an array that microbatches divide; None: none.
-
-        Raises:
-          InputsError: Its shape depends on the batch in some other way.
-        """
         if whole.shape == part.shape:
             return None
         if len(whole.shape) == len(part.shape):
@@ -200,7 +176,6 @@ class AccumulatedStep:
     def _accumulated(
         self, number: int, loss: Loss, one: Loss, division: _Division
     ) -> Callable[..., Sequence[Any]]:
-        """Return a function of the leaves of a loss whose gradients are those of a scan."""
         jax = jax_compat.import_jax()
         consts = list(loss.closed.consts)
         count = self._count
@@ -218,14 +193,14 @@ class AccumulatedStep:
         def backward(totals: list[Any], cotangents: Sequence[Any]) -> tuple[Any, ...]:
             with jax_compat.untagged():
                 scale = cotangents[0] / count
-                found = iter([total * scale.astype(total.dtype) for total in totals])
+                gradients = iter([total * scale.astype(total.dtype) for total in totals])
             leaves = loss.jaxpr.invars
-            return tuple(next(found) if _is_inexact(v.aval) else None for v in leaves)
+            return tuple(next(gradients) if _is_inexact(v.aval) else None for v in leaves)
 
         over_microbatches: Any = jax.custom_vjp(values)
         over_microbatches.defvjp(forward, backward)
-        made: Callable[..., Sequence[Any]] = over_microbatches
-        return made
+        function: Callable[..., Sequence[Any]] = over_microbatches
+        return function
 
     def _refused(self, reason: str) -> InputsError:
         return InputsError(
@@ -237,7 +212,6 @@ class AccumulatedStep:
 def _scanned(
     number: int, one: Loss, division: _Division, count: int, operands: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """Return the results of a loss over microbatches, and the sums of its gradients."""
     jax = jax_compat.import_jax()
     jnp = jax.numpy
     dims, results = division.operands, division.results
@@ -252,28 +226,30 @@ def _scanned(
     stacked = [1 + k for k, (kind, _) in enumerate(results) if kind == "stack"]
 
     def body(totals: tuple[list[Any], list[Any]], parts: list[Any]) -> Any:
-        given = list(operands)
+        inside = list(operands)
         for i, part in zip(divided, parts, strict=True):
-            given[i] = part
-        found = run(*given)
-        sums = [total + found[k] for total, k in zip(totals[0], added, strict=True)]
-        return (sums, [found[k] for k in last]), [found[k] for k in stacked]
+            inside[i] = part
+        outputs = run(*inside)
+        sums = [total + outputs[k] for total, k in zip(totals[0], added, strict=True)]
+        return (sums, [outputs[k] for k in last]), [outputs[k] for k in stacked]
 
     divided = [i for i, dim in enumerate(dims) if dim is not None]
     zeros = [[jnp.zeros(shapes[k].shape, shapes[k].dtype) for k in ks] for ks in (added, last)]
     parts = [_in_parts(operands[i], dims[i], count) for i in divided]
     (totals, ends), stacks = jax.lax.scan(body, (zeros[0], zeros[1]), parts)
-    known: dict[int, Any] = dict(zip(last, ends, strict=True))
-    known.update(zip(added, totals, strict=True))
-    known[0] = known[0] / count
+    outputs_of: dict[int, Any] = dict(zip(last, ends, strict=True))
+    outputs_of.update(zip(added, totals, strict=True))
+    outputs_of[0] = outputs_of[0] / count
     for k, stack in zip(stacked, stacks, strict=True):
-        known[k] = _joined(stack, results[k - 1][1])
+        outputs_of[k] = _joined(stack, results[k - 1][1])
     for k, (kind, of) in enumerate(results, 1):
         if kind == "mean":
-            known[k] = known[k] / count
+            outputs_of[k] = outputs_of[k] / count
         elif kind == "operand":
-            known[k] = operands[of]
-    return [known[k] for k in range(1 + aux)], [known[k] for k in range(1 + aux, len(shapes))]
+            outputs_of[k] = operands[of]
+    return [outputs_of[k] for k in range(1 + aux)], [
+        outputs_of[k] for k in range(1 + aux, len(shapes))
+    ]
 
 
 def _value_and_gradients(loss: Loss) -> ClosedJaxpr:
@@ -284,19 +260,19 @@ def _value_and_gradients(loss: Loss) -> ClosedJaxpr:
     operands = _operands(loss)
     wanted = [i for i in range(lead, len(operands)) if _is_inexact(operands[i].aval)]
 
-    def both(*given: Any) -> list[Any]:
+    def both(*values: Any) -> list[Any]:
         def split(*leaves: Any) -> tuple[Any, list[Any]]:
-            inside = list(given)
+            inside = list(values)
             for i, leaf in zip(wanted, leaves, strict=True):
                 inside[i] = leaf
             value, *others = run(*inside)
             return value, others
 
-        value, pull, others = jax.vjp(split, *(given[i] for i in wanted), has_aux=True)
+        value, pull, others = jax.vjp(split, *(values[i] for i in wanted), has_aux=True)
         return [value, *others, *pull(jax.numpy.ones_like(value))]
 
-    made: ClosedJaxpr = jax.make_jaxpr(both)(*_structs(loss))
-    return made
+    closed_jaxpr: ClosedJaxpr = jax.make_jaxpr(both)(*_structs(loss))
+    return closed_jaxpr
 
 
 def _operands(loss: Loss) -> list[Any]:
@@ -310,7 +286,6 @@ def _structs(loss: Loss) -> list[Any]:
 
 
 def _in_parts(whole: Any, dim: int | None, count: int) -> Any:
-    """Return an array divided along a dim, its parts along a new leading one."""
     jnp = jax_compat.import_jax().numpy
     assert dim is not None
     *before, size = whole.shape[: dim + 1]
@@ -319,7 +294,6 @@ def _in_parts(whole: Any, dim: int | None, count: int) -> Any:
 
 
 def _joined(stack: Any, dim: int) -> Any:
-    """Return what `_in_parts` divided, whole again."""
     jnp = jax_compat.import_jax().numpy
     count, *shape = stack.shape
     shape[dim] *= count
@@ -327,16 +301,14 @@ def _joined(stack: Any, dim: int) -> Any:
 
 
 def _depending(jaxpr: Jaxpr, inputs: Sequence[int]) -> set[Any]:
-    """Return the variables of a jaxpr that some of its inputs may have a part in."""
-    found = {jaxpr.invars[i] for i in inputs}
+    variables = {jaxpr.invars[i] for i in inputs}
     for eqn in jaxpr.eqns:
-        if any(not jax_compat.is_literal(v) and v in found for v in eqn.invars):
-            found.update(eqn.outvars)
-    return found
+        if any(not jax_compat.is_literal(v) and v in variables for v in eqn.invars):
+            variables.update(eqn.outvars)
+    return variables
 
 
 def _number(eqn: Eqn) -> int | None:
-    """Return the number of the loss whose gradients an eqn takes."""
     name = str(jax_compat.params(eqn).get("name", ""))
     return int(name.removeprefix(_MARK)) if name.startswith(_MARK) else None
 

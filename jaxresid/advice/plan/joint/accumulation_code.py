@@ -14,12 +14,7 @@ from jaxresid.inspector.subject.base import Subject
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """What gradients are taken with.
-
-    Attributes:
-      gradients: the transformation that returns a value and gradients.
-      shapes: what returns the shapes of a call.
-    """
+    """What gradients are taken with."""
 
     gradients: str = "jax.value_and_grad"
     shapes: str = "jax.eval_shape"
@@ -44,7 +39,6 @@ def accumulation_code(subject: Subject, rows: int, count: int) -> str:
     argument, and for a step it is what is to be called where it takes its gradients.
 
     Args:
-      subject: the function or the step.
       rows: the items of a microbatch.
       count: how many microbatches there are.
     """
@@ -59,8 +53,8 @@ def _of_function(subject: Subject, rows: int, count: int) -> str:
     terms, modules = _terms(call)
     name = subject.name.rpartition(":")[2].rpartition(".")[2]
     held, others = _held(call, batch.leaves)
-    given = ", ".join(held)
-    parts = f"({given},)" if len(held) == 1 else f"({given})"
+    batch_names = ", ".join(held)
+    parts = f"({batch_names},)" if len(held) == 1 else f"({batch_names})"
     signature = ", ".join(n for n in call.names if n in held or n in others)
     inside = ", ".join("*part" if n == held[0] else n for n in call.names if n not in held[1:])
     split = f"a.reshape({count}, {rows}, *a.shape[1:])"
@@ -69,7 +63,7 @@ def _of_function(subject: Subject, rows: int, count: int) -> str:
     head = f"def value_and_gradients({signature}):  # {count} microbatches of {rows}\n"
     end = _SUM.format(split=split, parts=parts, count=count)
     if modules:
-        return head + _merged(modules, f"{terms.gradients}({name})({inside})", given) + end
+        return head + _merged(modules, f"{terms.gradients}({name})({inside})", batch_names) + end
     return (
         head
         + f"""\

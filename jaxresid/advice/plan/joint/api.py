@@ -113,11 +113,11 @@ def plan(
     def planned_for(*args: Any, **kwargs: Any) -> Plan:
         is_made = batches is not None or meshes is not None
         if is_made and not (len(args) == 1 and callable(args[0])):
-            given = [w for w, g in (("batches", batches), ("meshes", meshes)) if g is not None]
-            takes = ", ".join({"batches": "batch size", "meshes": "mesh"}[w] for w in given)
+            options = [w for w, g in (("batches", batches), ("meshes", meshes)) if g is not None]
+            takes = ", ".join({"batches": "batch size", "meshes": "mesh"}[w] for w in options)
             raise InputsError(
-                f"with {' and '.join(given)}, the second call takes one function, {takes} -> the"
-                f" positional arguments: jaxresid.plan(fun, {given[0]}=...)(make, **kwargs)"
+                f"with {' and '.join(options)}, the second call takes one function, {takes} -> the"
+                f" positional arguments: jaxresid.plan(fun, {options[0]}=...)(make, **kwargs)"
             )
 
         def ask(batch: int | None, mesh: str | None) -> Question:
@@ -132,9 +132,9 @@ def plan(
             settings = cached_settings()
             compiles = compiles_for(place, settings, limit_s=compile_time)
         name = size_name(args[0]) if batches is not None else grid.name
-        found = Configurations(replace(grid, name=name), ask)
+        configurations = Configurations(replace(grid, name=name), ask)
         return jointly_drafted(
-            found,
+            configurations,
             place,
             nbytes,
             aim=aim,
@@ -157,34 +157,29 @@ def aim_of(minimize: Any, maximize: Any) -> Aim | None:
     if maximize is not None and maximize not in get_args(Maximized):
         raise InputsError(f"maximize must be throughput or batch, not {maximize!r}")
     if minimize is not None and minimize not in get_args(Minimized):
-        known = get_args(Minimized)
-        near = did_you_mean(minimize, known) if isinstance(minimize, str) else ""
-        raise InputsError(f"minimize must be one of {', '.join(known)}, not {minimize!r}{near}")
-    found: Aim | None = minimize or maximize
-    return found
+        words = get_args(Minimized)
+        near = did_you_mean(minimize, words) if isinstance(minimize, str) else ""
+        raise InputsError(f"minimize must be one of {', '.join(words)}, not {minimize!r}{near}")
+    aim: Aim | None = minimize or maximize
+    return aim
 
 
 def _named(meshes: Sequence[Any]) -> dict[str, Any]:
-    """Return meshes by their axes, as `--mesh` takes them.
-
-    Raises:
-      InputsError: there is none, one is no mesh, or two have the same axes.
-    """
-    found: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     for mesh in meshes:
         if not hasattr(mesh, "axis_names"):
             raise InputsError(f"meshes must be meshes of JAX, not {mesh!r:.60}")
         axes = ",".join(f"{name}={size}" for name, size in jax_compat.axes_of(mesh).items())
-        if axes in found:
+        if axes in named:
             raise InputsError(f"meshes: two have the axes {axes}; give each once")
-        found[axes] = mesh
-    if not found:
+        named[axes] = mesh
+    if not named:
         raise InputsError("meshes must be at least one mesh")
-    return found
+    return named
 
 
-def _sizes(option: str, given: Sequence[int]) -> tuple[int, ...]:
-    found = tuple(dict.fromkeys(given))
-    if not found or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in found):
-        raise InputsError(f"{option} must be whole numbers from 1 on, not {given!r:.60}")
-    return found
+def _sizes(option: str, numbers: Sequence[int]) -> tuple[int, ...]:
+    sizes = tuple(dict.fromkeys(numbers))
+    if not sizes or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in sizes):
+        raise InputsError(f"{option} must be whole numbers from 1 on, not {numbers!r:.60}")
+    return sizes

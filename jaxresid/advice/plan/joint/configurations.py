@@ -58,10 +58,6 @@ class Configurations:
     """The configurations of a grid, as subjects.
 
     Those with equal microbatches share the trace of one.
-
-    Args:
-      grid: which there are.
-      ask: makes the question about a batch size and a mesh.
     """
 
     def __init__(self, grid: Grid, ask: Ask) -> None:
@@ -80,18 +76,18 @@ class Configurations:
         """
         is_any = False
         for mesh in self.grid.meshes or (None,):
-            found = []
+            configurations = []
             for batch in self.grid.batches or (None,):
                 size = batch
                 if size is None and self.grid.has_microbatches:
                     size = self._size(mesh)
-                found += [
+                configurations += [
                     Configuration(batch, count, mesh, self.grid.name)
                     for count in sorted(set(self.grid.microbatches))
                     if size is None or size % count == 0
                 ]
-            is_any |= bool(found)
-            yield from sorted(found, key=lambda c: (self.rows(c), c.microbatches))
+            is_any |= bool(configurations)
+            yield from sorted(configurations, key=lambda c: (self.rows(c), c.microbatches))
         if not is_any:
             raise InputsError(
                 "microbatches: none of the numbers given divides a batch size; give divisors of it"
@@ -122,8 +118,8 @@ class Configurations:
         """Return the items of the whole batch; None where that is not known."""
         if configuration.batch is not None:
             return configuration.batch
-        found = self._traced.get((None, configuration.mesh))
-        batch = None if found is None else batch_of(found)
+        whole = self._traced.get((None, configuration.mesh))
+        batch = None if whole is None else batch_of(whole)
         return None if batch is None else batch.size
 
     def subject(self, configuration: Configuration) -> Subject:
@@ -162,15 +158,14 @@ class Configurations:
         return self._questions[key]
 
     def _whole(self, batch: int | None, mesh: str | None) -> Subject:
-        """Return the function traced with a batch at once."""
         key = batch, mesh
         if key not in self._traced:
             self._traced[key] = subject(self._question(batch, mesh))
         return self._traced[key]
 
     def _size(self, mesh: str | None) -> int:
-        found = self._whole(None, mesh)
-        over_microbatches(found, 2)
-        batch = batch_of(found)
+        whole = self._whole(None, mesh)
+        over_microbatches(whole, 2)
+        batch = batch_of(whole)
         assert batch is not None
         return batch.size

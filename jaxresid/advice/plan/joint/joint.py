@@ -8,18 +8,17 @@ from dataclasses import replace
 
 from jaxresid.advice.compile.limited import LimitedCompiles
 from jaxresid.advice.plan.joint.configurations import Configurations, Grid
-from jaxresid.advice.plan.joint.largest import Drafted, LargestSearch
+from jaxresid.advice.plan.joint.largest import Checks, Drafted, LargestSearch
 from jaxresid.advice.plan.joint.pareto import front_rows
 from jaxresid.advice.plan.joint.recommendation import rejected, to_set
 from jaxresid.advice.plan.joint.search import AS_GOOD, JointSearch, Solved
 from jaxresid.advice.plan.next_step import next_step
-from jaxresid.advice.plan.plan import Terms, terms
-from jaxresid.advice.plan.verification import Check
+from jaxresid.advice.plan.plan import terms
 from jaxresid.base.errors import InputsError
 from jaxresid.base.option_types import Aim
 from jaxresid.inspector.memory.compilers import check_lifetimes, has_estimate
 from jaxresid.inspector.subject.base import gc_paused
-from jaxresid.results import Configuration, Plan, RejectedAlternative, Selection
+from jaxresid.results import Plan, RejectedAlternative, Selection
 from jaxresid.xla.places import Place
 
 # Of how many configurations plans are drafted whose code cannot be traced.
@@ -34,7 +33,7 @@ def jointly_drafted(
     aim: Aim | None = None,
     offload: bool = False,
     progress: Callable[[str], None] | None = None,
-    checks: Callable[[Check, Configuration], Check | None] | None = None,
+    checks: Checks | None = None,
     compiles: LimitedCompiles | None = None,
     keeps_interrupted: bool = False,
     lifetimes: bool = False,
@@ -43,19 +42,14 @@ def jointly_drafted(
     """Return the best plan of all configurations, and the edits that carry it out.
 
     Args:
-      configurations: What there is to choose from.
-      place: The place to plan for.
       budget_nbytes: The budget in bytes of peak memory; None: the memory of the place.
       aim: What to minimise or maximise; None: the recomputation, with `offload` the time.
-      offload: Whether values may be moved to host memory.
-      progress: Called with a text that says what is being done.
       checks: Makes of what traces edited code in this process what traces it to be sure, or None
         where no code is to be edited.
       compiles: What has the plan confirmed; None: it is an estimate, but on a CPU, where there is
         none.
       keeps_interrupted: Whether Ctrl-C ends the search with the best plan found so far, if there is
         one; else it is raised.
-      lifetimes: Whether the lifetimes of all values are to be in the plan.
       words: The words of the command line that ask for it, as `NextStep` has them.
 
     Raises:
@@ -72,64 +66,51 @@ def jointly_drafted(
         _check_without_gradient(configurations.grid, aim, offload)
         if aim is None and len(configurations.grid.sizes) > 1:
             by = replace(by, aim="batch")
-    plan, edits = _drafted(
-        configurations, place, by, offload, progress, checks, keeps_interrupted, lifetimes
-    )
+    search = JointSearch(configurations, by, progress or (lambda _: None))
+    if by.aim == "batch":
+        plan, edits = _largest(search, place, checks, lifetimes)
+    else:
+        plan, edits = _drafted(search, place, checks, keeps_interrupted, lifetimes)
     return replace(plan, next_step=next_step(plan, place, words)), edits
 
 
 def _drafted(
-    configurations: Configurations,
+    search: JointSearch,
     place: Place,
-    by: Terms,
-    offload: bool,
-    progress: Callable[[str], None] | None,
-    checks: Callable[[Check, Configuration], Check | None] | None,
+    checks: Checks | None,
     keeps_interrupted: bool,
     lifetimes: bool,
 ) -> Drafted:
-    """Return the best plan and its edits, as `jointly_drafted` does, on terms."""
-    if by.aim == "batch":
-        return _largest(configurations, place, by, offload, progress, checks, lifetimes)
-    if not has_estimate(place) and not configurations.grid.is_single:
+    grid, compiles = search.configurations.grid, search.terms.compiles
+    if not has_estimate(place) and not grid.is_single:
         raise InputsError(
             f"peaks are not estimated for {place.text}: give one batch size, number of microbatches"
             " and mesh, or plan for an accelerator, such as --on gpu:h100"
         )
-    search = JointSearch(configurations, by, offload, progress or (lambda _: None))
     try:
         search.run()
     except KeyboardInterrupt:
-        found = _so_far(search, by) if keeps_interrupted else None
-        if found is None:
+        best_so_far = _so_far(search) if keeps_interrupted else None
+        if best_so_far is None:
             raise
-        return found
+        return best_so_far
     drafts: list[tuple[Solved, Drafted]] = []
     for solved in search.ranked() or [search.lowest()]:
-        if drafts and not _may_be_better(solved, drafts, by.compiles):
+        if drafts and not _may_be_better(solved, drafts, compiles):
             break
-        in_process = configurations.check(solved.configuration)
+        in_process = search.configurations.check(solved.configuration)
         check = in_process if checks is None else checks(in_process, solved.configuration)
         with gc_paused(), solved.planning.subject.tracing():
             drafted = solved.planning.planned(
-                check,
-                by.compiles,
-                by.said,
-                keeps_interrupted=keeps_interrupted,
-                lifetimes=lifetimes,
+                check, keeps_interrupted=keeps_interrupted, lifetimes=lifetimes
             )
         if drafted[0].interrupted:
             return _told(search, solved, drafted)
         drafts.append((solved, drafted))
-    return _told(search, *_best(drafts, by.compiles))
+    return _told(search, *_best(drafts, compiles))
 
 
 def _check_without_gradient(grid: Grid, aim: Aim | None, offload: bool) -> None:
-    """Check that nothing is asked of a program that only one with gradients has.
-
-    Raises:
-      InputsError: something is.
-    """
     asked = {
         "minimize recompute": aim == "recompute",
         "offload": offload,
@@ -144,18 +125,8 @@ def _check_without_gradient(grid: Grid, aim: Aim | None, offload: bool) -> None:
         )
 
 
-def _largest(
-    configurations: Configurations,
-    place: Place,
-    by: Terms,
-    offload: bool,
-    progress: Callable[[str], None] | None,
-    checks: Callable[[Check, Configuration], Check | None] | None,
-    lifetimes: bool,
-) -> Drafted:
-    """Return the plan of the largest size that fits, and its edits, as `jointly_drafted` does."""
-    search = JointSearch(configurations, by, offload, progress or (lambda _: None))
-    grid = configurations.grid
+def _largest(search: JointSearch, place: Place, checks: Checks | None, lifetimes: bool) -> Drafted:
+    grid = search.configurations.grid
     others_to_set = replace(grid, batches=(), every=())  # the size is in the verdict
     pairs = itertools.product(grid.meshes or (None,), sorted(set(grid.microbatches)))
     chosen, *others = sorted(
@@ -214,8 +185,8 @@ def _best(
 ) -> tuple[Solved, Drafted]:
     """Return the best plan: one that is not refuted, then one that was traced, then by score."""
 
-    def rank(made: tuple[Solved, Drafted]) -> tuple[bool, bool, float]:
-        solved, (plan, _) = made
+    def rank(draft: tuple[Solved, Drafted]) -> tuple[bool, bool, float]:
+        solved, (plan, _) = draft
         is_refuted = _is_refuted(plan, compiles)
         return is_refuted, plan.is_untraced, 0.0 if is_refuted else solved.shown_score()[0]
 
@@ -226,27 +197,25 @@ def _is_refuted(plan: Plan, compiles: LimitedCompiles | None) -> bool:
     return compiles is not None and not plan.is_within
 
 
-def _so_far(search: JointSearch, by: Terms) -> Drafted | None:
-    """Return the best plan of what was searched before Ctrl-C; None where nothing was."""
+def _so_far(search: JointSearch) -> Drafted | None:
     ranked = search.ranked()
     if ranked:
-        found = ranked[0].planning.so_far(by.compiles, by.said)
-        return None if found is None else _told(search, ranked[0], found)
+        drafted = ranked[0].planning.so_far()
+        return None if drafted is None else _told(search, ranked[0], drafted)
     if search.pending is None:
         return None
     configuration, planning = search.pending
-    found = planning.so_far(by.compiles, by.said)
-    if found is None:
+    drafted = planning.so_far()
+    if drafted is None:
         return None
     rows = search.configurations.rows(configuration)
     items = search.configurations.items(configuration)
     solved = Solved(configuration, planning, None, None, rows, items, False)
     search.solved.append(solved)
-    return _told(search, solved, found)
+    return _told(search, solved, drafted)
 
 
 def _told(search: JointSearch, chosen: Solved, drafted: Drafted) -> Drafted:
-    """Return a plan with what it was chosen from."""
     plan, edits = drafted
     planning, grid = chosen.planning, search.configurations.grid
     searched = [s for s in search.solved if s.is_searched or s is chosen]

@@ -34,6 +34,9 @@ from jaxresid.xla.places import Place
 
 # What was planned, and the edits that carry it out.
 Drafted = tuple[Plan, tuple[FileEdit, ...]]
+# Makes of what traces edited code in this process what traces it to be sure, or None where no code
+# is to be edited.
+Checks = Callable[[Check, Configuration], Check | None]
 
 # So often the line says what to try next; then halves are tried as well, which always end.
 _MOST_BY_LINE = 12
@@ -46,7 +49,6 @@ class Measured:
     """What is known of a size.
 
     Attributes:
-      fits: whether it fits.
       nbytes: the bytes that are held against the budget; None where they do not grow with the size,
         as those of a plan, which recomputes more.
     """
@@ -76,10 +78,6 @@ class SizeSearch:
       coarse: those that are left as long as they can be traced, whichever of the others cannot, as
         where a size has to be a power of two. Of the others those are left that are multiples of
         twice the smallest, of four times, and so on, as where a mesh has to divide a size.
-      budget_nbytes: the bytes that they have to fit into.
-
-    Attributes:
-      failed: the sizes that could not be traced, each with the error.
     """
 
     def __init__(self, sizes: Sequence[int], coarse: Sequence[int], budget_nbytes: int) -> None:
@@ -96,7 +94,7 @@ class SizeSearch:
         """
         low, high = -1, len(self._sizes)
         at = 0 if start is None else self._sizes.index(start)
-        known: dict[int, int] = {}
+        peaks: dict[int, int] = {}
         while high - low > 1:
             size = self._sizes[at]
             try:
@@ -104,7 +102,7 @@ class SizeSearch:
             except JaxresidError as e:
                 self.failed[size] = e
                 low, high = self._without_failed(low, high)
-                at = self._next(known, low, high) if low >= 0 else 0
+                at = self._next(peaks, low, high) if low >= 0 else 0
                 continue
             if measured is None:
                 break
@@ -113,8 +111,8 @@ class SizeSearch:
             else:
                 high = at
             if measured.nbytes is not None:
-                known[size] = measured.nbytes
-            at = self._next(known, low, high)
+                peaks[size] = measured.nbytes
+            at = self._next(peaks, low, high)
         return Bracket(
             self._sizes[low] if low >= 0 else None,
             self._sizes[high] if high < len(self._sizes) else None,
@@ -133,36 +131,34 @@ class SizeSearch:
         self._sizes = [*ends[0], *between, *ends[1]]
         return len(ends[0]) - 1, len(ends[0]) + len(between)
 
-    def _next(self, known: Mapping[int, int], low: int, high: int) -> int:
-        """Return the number of the size to try next, between two others."""
+    def _next(self, peaks: Mapping[int, int], low: int, high: int) -> int:
         is_bounded = low >= 0 and high < len(self._sizes)
-        size = self._expected(known, self._sizes[low], self._sizes[high]) if is_bounded else None
+        size = self._expected(peaks, self._sizes[low], self._sizes[high]) if is_bounded else None
         if not is_bounded:
-            size = self._on_line(known)
-        if size is None or len(known) > _MOST_BY_LINE:
+            size = self._on_line(peaks)
+        if size is None or len(peaks) > _MOST_BY_LINE:
             if is_bounded or low < 0:
                 return (low + high) // 2
             size = 2 * self._sizes[low]
         return max(low + 1, min(high - 1, bisect.bisect_right(self._sizes, size) - 1))
 
-    def _expected(self, known: Mapping[int, int], low: int, high: int) -> float | None:
-        """Return the size between two that is expected to take the budget; None: not known."""
-        if high <= _NEAR * low or low not in known or high not in known:
-            return self._on_line(known)
-        if len(known) % 2:
+    def _expected(self, peaks: Mapping[int, int], low: int, high: int) -> float | None:
+        if high <= _NEAR * low or low not in peaks or high not in peaks:
+            return self._on_line(peaks)
+        if len(peaks) % 2:
             return math.sqrt(low * high)
-        power = math.log(high / low) / math.log(max(known[high] / known[low], 1 + 1e-9))
-        return float(low * (self._budget / known[low]) ** power)
+        power = math.log(high / low) / math.log(max(peaks[high] / peaks[low], 1 + 1e-9))
+        return float(low * (self._budget / peaks[low]) ** power)
 
-    def _on_line(self, known: Mapping[int, int]) -> float | None:
+    def _on_line(self, peaks: Mapping[int, int]) -> float | None:
         """Return where the line through the two peaks next to the budget meets it."""
-        if not known:
+        if not peaks:
             return None
-        nearest = sorted(known, key=lambda size: abs(known[size] - self._budget))
-        size, nbytes = nearest[0], known[nearest[0]]
+        nearest = sorted(peaks, key=lambda size: abs(peaks[size] - self._budget))
+        size, nbytes = nearest[0], peaks[nearest[0]]
         slope = nbytes / size
         if len(nearest) > 1:
-            slope = (nbytes - known[nearest[1]]) / (size - nearest[1])
+            slope = (nbytes - peaks[nearest[1]]) / (size - nearest[1])
         if slope <= 0:
             return math.inf if nbytes <= self._budget else None
         return size + (self._budget - nbytes) / slope
@@ -170,13 +166,7 @@ class SizeSearch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """The largest size that fits, with its plan; where none fits, the smallest with its.
-
-    Attributes:
-      solved: the configuration.
-      drafted: the plan of it, and its edits.
-      largest: what the search has to say.
-    """
+    """The largest size that fits, with its plan; where none fits, the smallest with its."""
 
     solved: Solved
     drafted: Drafted
@@ -190,12 +180,7 @@ class LargestSearch:
     estimate of its plan; where a compiler is asked, both fit by its figures.
 
     Args:
-      search: searches the configurations.
-      place: the place to plan for.
       mesh: the mesh; None: that of the inputs.
-      microbatches: in how many microbatches the size goes through.
-      checks: as of `jointly_drafted`.
-      lifetimes: as of `jointly_drafted`.
     """
 
     def __init__(
@@ -204,7 +189,7 @@ class LargestSearch:
         place: Place,
         mesh: str | None,
         microbatches: int,
-        checks: Callable[[Check, Configuration], Check | None] | None,
+        checks: Checks | None,
         lifetimes: bool,
     ) -> None:
         self._search, self._place = search, place
@@ -253,7 +238,9 @@ class LargestSearch:
         return Outcome(self._solved[chosen], self._drafted(chosen), largest)
 
     def _is_told_by_range(self) -> bool:
-        return not any(each.planning.subject.target.has_gradient for each in self._solved.values())
+        return not any(
+            solved.planning.subject.target.has_gradient for solved in self._solved.values()
+        )
 
     def _at(self, size: int) -> Solved:
         if size not in self._solved:
@@ -263,7 +250,6 @@ class LargestSearch:
         return self._solved[size]
 
     def _estimated(self, size: int) -> Measured:
-        """Return what the estimate says of a size."""
         solved = self._at(size)
         if solved.planning.subject.target.has_gradient:
             return Measured(solved.best is not None, None)
@@ -273,7 +259,6 @@ class LargestSearch:
         return Measured(nbytes <= solved.planning.budget_nbytes, nbytes)
 
     def _lowest(self, size: int) -> Measured:
-        """Return whether a size may fit by the range of its estimate."""
         solved = self._at(size)
         nbytes, around = self._estimate(solved)
         budget = solved.planning.budget_nbytes
@@ -281,7 +266,6 @@ class LargestSearch:
         return Measured(answer(around, budget) != "does not fit", lowest)
 
     def _compiled(self, size: int) -> Measured | None:
-        """Return what the compiler says of a size; None where it is not asked any more."""
         compiles = self._search.terms.compiles
         assert compiles is not None
         if compiles.is_over and size not in self._drafts:
@@ -290,26 +274,22 @@ class LargestSearch:
         return Measured(plan.is_within, plan.peak_nbytes) if plan.confirmed else None
 
     def _estimate(self, solved: Solved) -> tuple[int, Interval | None]:
-        """Return the estimated peak of a program without a gradient, and its range."""
         peak = solved.planning.subject.peak
         assert peak is not None
         return peak.nbytes, peak.interval
 
     def _drafted(self, size: int) -> Drafted:
         if size not in self._drafts:
-            solved, terms = self._at(size), self._search.terms
+            solved = self._at(size)
             check = self._search.configurations.check(solved.configuration)
             with gc_paused(), solved.planning.subject.tracing():
                 self._drafts[size] = solved.planning.planned(
                     check if self._checks is None else self._checks(check, solved.configuration),
-                    terms.compiles,
-                    terms.said,
                     lifetimes=self._has_lifetimes,
                 )
         return self._drafts[size]
 
     def _peak_at(self, size: int) -> SizePeak:
-        """Return the peak of a size that was tried: of its plan, or the lowest."""
         if size in self._drafts:
             plan, _ = self._drafts[size]
             return SizePeak(size, plan.peak_nbytes, plan.low_nbytes, plan.high_nbytes)
@@ -325,7 +305,6 @@ class LargestSearch:
         return SizePeak(size, nbytes, low, high)
 
     def _growth(self, chosen: int) -> Growth | None:
-        """Return how the peak grows from the chosen size to the next that was tried."""
         if not self._is_told_by_range():
             return None
         larger = min((size for size in self._solved if size > chosen), default=None)
@@ -338,24 +317,19 @@ class LargestSearch:
 
 
 def growth(sizes: tuple[int, int], subjects: tuple[Subject, Subject]) -> Growth | None:
-    """Return how the estimated peak grows from one size to a larger; None without estimates.
-
-    Args:
-      sizes: the two sizes.
-      subjects: the program at each.
-    """
-    before, after = (each.peak for each in subjects)
+    """Return how the estimated peak grows from one size to a larger; None without estimates."""
+    before, after = (subject.peak for subject in subjects)
     if before is None or after is None:
         return None
-    known: dict[object, int] = {}
+    smaller: dict[object, int] = {}
     for value in before.live:
-        known[_key(value)] = known.get(_key(value), 0) + value.nbytes
+        smaller[_key(value)] = smaller.get(_key(value), 0) + value.nbytes
     grown, largest = dict[object, int](), dict[object, LiveValue]()
     for value in after.live:
         grown[_key(value)] = grown.get(_key(value), 0) + value.nbytes
         largest.setdefault(_key(value), value)
     values = [
-        GrowingValue(largest[key], nbytes - known.get(key, 0)) for key, nbytes in grown.items()
+        GrowingValue(largest[key], nbytes - smaller.get(key, 0)) for key, nbytes in grown.items()
     ]
     growing = sorted((v for v in values if v.nbytes > 0), key=lambda v: -v.nbytes)
     least = NEGLIGIBLE * sum(v.nbytes for v in growing)
@@ -368,5 +342,4 @@ def growth(sizes: tuple[int, int], subjects: tuple[Subject, Subject]) -> Growth 
 
 
 def _key(value: LiveValue) -> object:
-    """Return what a value is, whatever its size."""
     return value.kind, value.primitive, value.path, value.location, value.phase

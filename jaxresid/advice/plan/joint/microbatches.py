@@ -36,7 +36,6 @@ class Microbatched(Subject):
 
     Attributes:
       base: the variants of one microbatch, which all subjects of equal microbatches share.
-      count: how many microbatches there are.
       leaves: the numbers of the leaves that hold the batch.
       whole: traces a step with the whole batch.
     """
@@ -82,7 +81,6 @@ class Microbatched(Subject):
 
 
 def _with_holes(subject: Subject, holes: Holes[Any]) -> Subject:
-    """Return a subject at once, of some holes."""
     own = subject.fun, subject.name, holes, subject.place, subject.warnings, subject.assumes_gpu
     return Subject(*own)
 
@@ -109,15 +107,12 @@ class _LossVariants(OtherVariants):
         self._base, self._accumulated, self._subject = base, accumulated, subject
 
     def program(self, traced: Any) -> Program:
-        """Return the whole program of a trace over all microbatches."""
         return step_program(traced)
 
     def trace(self, choices: Choices) -> StepTrace:
-        """Return the trace over all microbatches with choices made; see `choices.Variants`."""
         return self._accumulated(self._base.trace(choices))
 
     def variant(self, choices: Choices) -> Variant:
-        """Apply choices, go through all microbatches, and measure; see `choices.Variants`."""
         holes, one = self._base.holes, self._base.details(self._base.trace(choices))
         every = self._accumulated(one.trace)
         lowered = lower(step_program(every), self._subject.profile)
@@ -139,7 +134,6 @@ class _StepVariants(OtherVariants):
 
     @functools.cached_property
     def _step(self) -> AccumulatedStep:
-        """The step with its microbatches, as it is written."""
         subject = self._subject
         whole = None if subject.whole is None else subject.whole().step
         assert whole is not None
@@ -147,11 +141,9 @@ class _StepVariants(OtherVariants):
         return AccumulatedStep(subject.fun, subject.name, whole, losses, subject.count)
 
     def trace(self, choices: Choices) -> StepTrace:
-        """Return the trace over all microbatches with choices made; see `choices.Variants`."""
         return self._step.trace(self._base.losses(choices))
 
     def variant(self, choices: Choices) -> Variant:
-        """Apply choices, go through all microbatches, and measure; see `choices.Variants`."""
         return self._base.measured(self.trace(choices))
 
 
@@ -165,9 +157,6 @@ def over_microbatches(
     """Return a function, or step, traced with one microbatch, as a subject of that many of them.
 
     Args:
-      one: the function or step.
-      count: how many microbatches.
-      size: the items of each, where that is known.
       base: the variants that another subject of these microbatches has.
       whole: traces a step with the whole batch.
 

@@ -14,14 +14,7 @@ from jaxresid.results import ParetoPoint, answer
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Point:
-    """A plan that was traced.
-
-    Attributes:
-      solved: Its configuration.
-      tried: The plan.
-      peak_nbytes: Its peak.
-      cost: What is minimised besides.
-    """
+    """A plan that was traced."""
 
     solved: Solved
     tried: TracedVariant
@@ -35,24 +28,26 @@ def front_rows(solved: Sequence[Solved], shown: TracedVariant | None) -> tuple[P
     Of several configurations they are those within the budget.
 
     Args:
-      solved: The configurations.
       shown: The plan that is chosen, which is among them whether another beats it or not.
     """
-    found = front([point for each in solved for point in _points(each, len(solved) > 1)], shown)
-    return tuple(_row(point, is_chosen=point.tried is shown) for point in found)
+    points = front(
+        [point for configuration in solved for point in _points(configuration, len(solved) > 1)],
+        shown,
+    )
+    return tuple(_row(point, is_chosen=point.tried is shown) for point in points)
 
 
 def front(points: Sequence[Point], shown: TracedVariant | None) -> list[Point]:
     """Return the points that no other beats in both peak and cost, and the one that is shown."""
-    found: list[Point] = []
+    unbeaten: list[Point] = []
     for point in sorted(points, key=lambda p: (p.peak_nbytes, p.cost)):
-        if not found or point.cost < min(p.cost for p in found):
-            found.append(point)
+        if not unbeaten or point.cost < min(p.cost for p in unbeaten):
+            unbeaten.append(point)
     chosen = next((p for p in points if p.tried is shown), None)
-    if chosen is not None and chosen not in found:
-        found = [p for p in found if _key(p) != _key(chosen)]
-        found = sorted([*found, chosen], key=_key)
-    return found
+    if chosen is not None and chosen not in unbeaten:
+        unbeaten = [p for p in unbeaten if _key(p) != _key(chosen)]
+        unbeaten = sorted([*unbeaten, chosen], key=_key)
+    return unbeaten
 
 
 def _words(combination: Combination) -> str:

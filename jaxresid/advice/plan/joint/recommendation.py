@@ -19,28 +19,28 @@ _AS_FAST = 0.001
 
 def rejected(search: JointSearch, chosen: Solved) -> tuple[RejectedAlternative, ...]:
     """Return the configurations that were not chosen, each with the reason, the best first."""
-    found, refuted = [], []
+    rejected, refuted = [], []
     for other in search.ranked():
         if other is chosen:
             continue
         needed = _refuted_nbytes(other)
         if needed is None:
-            found.append(RejectedAlternative(other.configuration, _reason(other, chosen), True))
+            rejected.append(RejectedAlternative(other.configuration, _reason(other, chosen), True))
         else:
             reason = f"does not fit: XLA needs {format_bytes(needed)}"
             refuted.append(RejectedAlternative(other.configuration, reason, False))
-    found += refuted
+    rejected += refuted
     for solved in search.solved:
         if solved.best is None and solved is not chosen and solved.lowest is not None:
             reason = f"does not fit by the estimate: {format_bytes(solved.lowest.peak)} at least"
             if _may_fit(solved, solved.lowest):
                 reason += ", but may by its range; not compiled: plan it alone with --compile"
-            found.append(RejectedAlternative(solved.configuration, reason, False))
-    found += [RejectedAlternative(skipped, reason, False) for skipped, reason in search.skipped]
+            rejected.append(RejectedAlternative(solved.configuration, reason, False))
+    rejected += [RejectedAlternative(skipped, reason, False) for skipped, reason in search.skipped]
     for failed, error in search.failed:
         first = str(error).partition("\n")[0]
-        found.append(RejectedAlternative(failed, f"cannot be traced: {first}", False))
-    return tuple(found)
+        rejected.append(RejectedAlternative(failed, f"cannot be traced: {first}", False))
+    return tuple(rejected)
 
 
 def _may_fit(solved: Solved, lowest: TracedVariant) -> bool:
@@ -55,12 +55,11 @@ def _may_fit(solved: Solved, lowest: TracedVariant) -> bool:
 def _refuted_nbytes(solved: Solved) -> int | None:
     """Return what XLA needs for the plan that was to be shown of a configuration, if too much."""
     planning = solved.planning
-    said = None if planning.decided is None else planning.peaks.figures.get(planning.decided)
-    return said if said is not None and said > planning.budget_nbytes else None
+    nbytes = None if planning.decided is None else planning.peaks.figures.get(planning.decided)
+    return nbytes if nbytes is not None and nbytes > planning.budget_nbytes else None
 
 
 def _reason(other: Solved, chosen: Solved) -> str:
-    """Return why a configuration that fits was not chosen."""
     mine = chosen.planning.decided or chosen.best or chosen.lowest
     theirs = other.planning.decided or other.best
     assert mine is not None
@@ -70,8 +69,8 @@ def _reason(other: Solved, chosen: Solved) -> str:
     if aim == "memory" and theirs.peak > mine.peak:
         return f"peak {format_bytes(theirs.peak - mine.peak)} higher: {format_bytes(theirs.peak)}"
     shares = [
-        each.planning.objective.recompute_fraction(tried.variant)
-        for each, tried in ((chosen, mine), (other, theirs))
+        solved.planning.objective.recompute_fraction(tried.variant)
+        for solved, tried in ((chosen, mine), (other, theirs))
     ]
     if aim == "recompute" and shares[1] - shares[0] > AS_GOOD:
         return f"recomputes {shares[1]:.1%} in place of {shares[0]:.1%}"
@@ -93,14 +92,7 @@ def _reason(other: Solved, chosen: Solved) -> str:
 
 
 def to_set(configuration: Configuration, subject: Subject, rows: int, grid: Grid) -> Iterator[str]:
-    """Yield what to set for a configuration besides its checkpoints, or to write by hand.
-
-    Args:
-      configuration: The configuration.
-      subject: It as a subject.
-      rows: The items of a microbatch.
-      grid: What it was chosen from.
-    """
+    """Yield what to set for a configuration besides its checkpoints, or to write by hand."""
     if len(grid.sizes) > 1 and configuration.batch is not None:
         size = "the batch size" if grid.name == "batch" else grid.name
         yield f"set {size} to {configuration.batch}"

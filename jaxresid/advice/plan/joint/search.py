@@ -28,10 +28,6 @@ class Solved:
     """A configuration with the best that was found for it.
 
     Attributes:
-      configuration: The configuration.
-      planning: The search of it.
-      best: The best that fits; None where nothing does.
-      lowest: What has the lowest peak of all that was tried.
       rows: The items of one microbatch.
       items: The items of the whole batch; None where that is not known.
       is_searched: Whether all was searched that may be best; else it follows from another.
@@ -57,36 +53,28 @@ class Solved:
 
     def score(self, tried: TracedVariant) -> tuple[float, float]:
         """Return what is minimised, and what decides where that is equal."""
-        each = self.seconds_per_item(tried) or 0.0
+        seconds = self.seconds_per_item(tried) or 0.0
         match self.planning.aim:
             case "memory":
-                return float(tried.peak), each
+                return float(tried.peak), seconds
             case "recompute":
-                return self.planning.objective.recompute_fraction(tried.variant), each
-        return each, float(tried.peak)
+                return self.planning.objective.recompute_fraction(tried.variant), seconds
+        return seconds, float(tried.peak)
 
 
 @dataclass(slots=True)
 class JointSearch:
     """The search of all configurations of a grid.
 
-    Args:
-      configurations: The configurations.
-      terms: What the plan has to keep to.
-      offload: Whether values may be moved to host memory.
-      progress: Called with a text that says what is being done.
-
     Attributes:
       solved: What was found, in the order of the search.
       skipped: The configurations that were not traced, as something smaller does not fit, each with
         the reason.
-      failed: The configurations that cannot be traced, each with the error.
       pending: The search that was interrupted.
     """
 
     configurations: Configurations
     terms: Terms
-    offload: bool
     progress: Callable[[str], None]
     solved: list[Solved] = field(default_factory=list)
     skipped: list[tuple[Configuration, str]] = field(default_factory=list)
@@ -121,19 +109,12 @@ class JointSearch:
           JaxresidError: it cannot be traced.
         """
         is_single, say = self.configurations.grid.is_single, self.progress
-        told = "" if is_single else f"{configuration}: "
-        say(f"{told}tracing" if is_single else Stage(f"{told}tracing"))
-        found = self.configurations.subject(configuration)
-        say(Stage(f"{told}looking for a plan"))
-        with gc_paused(), found.tracing():
-            planning = Planning(
-                found,
-                self.terms.budget_nbytes,
-                self.terms.chip,
-                self.offload,
-                lambda text: say(type(text)(told + text)),
-                self.terms.aim,
-            )
+        prefix = "" if is_single else f"{configuration}: "
+        say(f"{prefix}tracing" if is_single else Stage(f"{prefix}tracing"))
+        subject = self.configurations.subject(configuration)
+        say(Stage(f"{prefix}looking for a plan"))
+        with gc_paused(), subject.tracing():
+            planning = Planning(subject, self.terms, lambda text: say(type(text)(prefix + text)))
             self.pending = configuration, planning
             self.solved.append(self._solved(configuration, planning))
             self.pending = None
@@ -186,7 +167,6 @@ class JointSearch:
         return Solved(configuration, planning, best, lowest, rows, items, True)
 
     def _too_big(self, configuration: Configuration) -> str | None:
-        """Return why a configuration need not be traced; None where it has to be."""
         rows = self.configurations.rows(configuration)
         for other in self.solved:
             if (

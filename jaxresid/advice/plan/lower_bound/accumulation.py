@@ -23,7 +23,6 @@ def accumulated(loss: Trace, one: Traced, call: Arguments, batch: Sequence[int])
     Args:
       loss: The function, traced with any batch.
       one: The same with one microbatch, perhaps with other checkpoints.
-      call: The arguments, with the whole batch.
       batch: The numbers of the leaves that hold the batch; the leading dim is divided.
 
     Raises:
@@ -40,8 +39,8 @@ def accumulated(loss: Trace, one: Traced, call: Arguments, batch: Sequence[int])
     if any(value.shape for value in values):
         raise JaxresidError("only a scalar can be added up over microbatches")
     stacked = [len(values) + n for n in divided if n < count]
-    made = [*values, *parts[:count]]
-    added = [k for k in range(len(made)) if k not in stacked]
+    outputs = [*values, *parts[:count]]
+    added = [k for k in range(len(outputs)) if k not in stacked]
 
     is_split = call.mesh is not None
     # Sums of gradients are split as the arguments are.
@@ -57,17 +56,17 @@ def accumulated(loss: Trace, one: Traced, call: Arguments, batch: Sequence[int])
             return total
         return jax.lax.with_sharding_constraint(total, pieces[k])
 
-    def over_microbatches(given: Sequence[Any]) -> list[Any]:
-        def body(totals: list[Any], each: list[Any]) -> tuple[list[Any], list[Any]]:
-            inside = list(given)
-            for n, part in zip(divided, each, strict=True):
+    def over_microbatches(operands: Sequence[Any]) -> list[Any]:
+        def body(totals: list[Any], pieces_of_batch: list[Any]) -> tuple[list[Any], list[Any]]:
+            inside = list(operands)
+            for n, part in zip(divided, pieces_of_batch, strict=True):
                 inside[n] = part
             results = run(inside)
             sums = [as_given(t + results[k], k) for t, k in zip(totals, added, strict=True)]
             return sums, [results[k] for k in stacked]
 
-        zeros = [jnp.zeros(made[k].shape, made[k].dtype, device=pieces[k]) for k in added]
-        split = [in_parts(given[n], parts[n].shape) for n in divided]
+        zeros = [jnp.zeros(outputs[k].shape, outputs[k].dtype, device=pieces[k]) for k in added]
+        split = [in_parts(operands[n], parts[n].shape) for n in divided]
         totals, stacks = jax.lax.scan(body, zeros, split)
         joined = [
             jnp.reshape(
@@ -75,8 +74,11 @@ def accumulated(loss: Trace, one: Traced, call: Arguments, batch: Sequence[int])
             )
             for stack, k in zip(stacks, stacked, strict=True)
         ]
-        found = {**dict(zip(added, totals, strict=True)), **dict(zip(stacked, joined, strict=True))}
-        return [found[k] for k in sorted(found)]
+        by_number = {
+            **dict(zip(added, totals, strict=True)),
+            **dict(zip(stacked, joined, strict=True)),
+        }
+        return [by_number[k] for k in sorted(by_number)]
 
     with jax_compat.in_mesh(call.context):
         traced = jax.jit(over_microbatches).trace(leaves)
@@ -85,6 +87,6 @@ def accumulated(loss: Trace, one: Traced, call: Arguments, batch: Sequence[int])
         frames=one.frames,
         closed=traced.jaxpr,
         donated=(False,) * len(leaves),
-        outputs=tuple(f"[{k}]" for k in range(len(made))),
-        num_returned=len(made),
+        outputs=tuple(f"[{k}]" for k in range(len(outputs))),
+        num_returned=len(outputs),
     )

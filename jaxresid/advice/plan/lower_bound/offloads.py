@@ -20,13 +20,7 @@ _PLACES = 2
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """A value that is offloaded at a place, in place of what the plan does there.
-
-    Attributes:
-      place: The place.
-      option: What is done there.
-      variant: The program.
-    """
+    """A value that is offloaded at a place, in place of what the plan does there."""
 
     place: CheckpointPlace
     option: Option
@@ -46,14 +40,9 @@ def best_offload(variants: Variants, menus: Menus, shown: TracedVariant) -> Offl
     """Return what has the lowest peak of all that offload one value where a plan has a checkpoint.
 
     Nothing else is saved there. None where no such program can be traced.
-
-    Args:
-      variants: The variants of the function.
-      menus: The menus of its places.
-      shown: The plan's variant.
     """
-    found = [*_offloads(variants, menus, shown)]
-    return min(found, key=lambda each: each.variant.peak_nbytes, default=None)
+    offloads = [*_offloads(variants, menus, shown)]
+    return min(offloads, key=lambda offload: offload.variant.peak_nbytes, default=None)
 
 
 def _offloads(variants: Variants, menus: Menus, shown: TracedVariant) -> Iterator[Offload]:
@@ -62,7 +51,6 @@ def _offloads(variants: Variants, menus: Menus, shown: TracedVariant) -> Iterato
     around = {p for nest in variants.nests() if nest.place in active for p in nest.inside}
 
     def is_free(place: CheckpointPlace) -> bool:
-        """Return whether no other place that overlaps with it has a checkpoint."""
         return not any((place, p) in overlaps or (p, place) in overlaps for p in active - {place})
 
     chosen = [p for p in menus.places if p.kind != "whole" and (p in active or p in around)]
@@ -75,7 +63,7 @@ def _offloads(variants: Variants, menus: Menus, shown: TracedVariant) -> Iterato
             # An older JAX has no host memory for a CPU.
             with contextlib.suppress(RetraceError):
                 with retracing(f"an offload at {place}"):
-                    made = variants.variant(
+                    variant = variants.variant(
                         {**choices(others), place: everywhere(place, option.choice)}
                     )
-                yield Offload(place, option, made)
+                yield Offload(place, option, variant)

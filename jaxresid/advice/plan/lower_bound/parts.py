@@ -28,14 +28,14 @@ def floor_parts(subject: Subject, variant: Variant) -> tuple[LowerBoundPart, ...
     """
     program = variant.program
     step = subject.holes.as_step(variant.trace)
-    found = [*_input_parts(subject, program), *_output_parts(step, variant.trace, program)]
-    held = sum(part.nbytes for part in found)
+    parts = [*_input_parts(subject, program), *_output_parts(step, variant.trace, program)]
+    held = sum(part.nbytes for part in parts)
     if step is not None:
-        spare = sum(part.nbytes for part in found if part.kind in ("updated", "output", "gradient"))
+        spare = sum(part.nbytes for part in parts if part.kind in ("updated", "output", "gradient"))
         gradients = min(gradient_nbytes(program) - spare, variant.peak_nbytes - held)
         if gradients > 0:
-            found.append(LowerBoundPart("gradient", gradients, until_update=True))
-    return tuple(sorted((part for part in found if part.nbytes), key=lambda part: -part.nbytes))
+            parts.append(LowerBoundPart("gradient", gradients, until_update=True))
+    return tuple(sorted((part for part in parts if part.nbytes), key=lambda part: -part.nbytes))
 
 
 def argument_name(path: str) -> str:
@@ -53,13 +53,13 @@ def gradient_nbytes(program: Program) -> int:
     it is read last.
     """
     block = program.block
-    made = {v: i for i, op in enumerate(block.ops) for v in op.results}
+    first = {v: i for i, op in enumerate(block.ops) for v in op.results}
     phases = {v: op.phase for op in block.ops for v in op.results}
     last = _last_reads(block)
     changes: Counter[int] = Counter()
     outputs = set(block.outputs)
     for v in _gradients(block, phases) - outputs:
-        changes[made[v]] += v.nbytes
+        changes[first[v]] += v.nbytes
         changes[last[v] + 1] -= v.nbytes
     most = now = 0
     for at in sorted(changes):
@@ -71,17 +71,17 @@ def gradient_nbytes(program: Program) -> int:
 def _gradients(block: Block, phases: Mapping[Value, str]) -> set[Value]:
     """Return what the backward pass makes and the update reads, before it is seen another way."""
     behind = {op.results[0]: op.operands[0] for op in block.ops if op.name in TRANSPARENT}
-    found = set()
+    gradients = set()
     for op in block.ops:
         if op.phase != UPDATE:
             continue
-        for read in op.operands:
-            if phases.get(read) == BACKWARD and read.memory == "device":
-                made = read
-                while made in behind and phases.get(behind[made]) == BACKWARD:
-                    made = behind[made]
-                found.add(made)
-    return found
+        for operand in op.operands:
+            if phases.get(operand) == BACKWARD and operand.memory == "device":
+                source = operand
+                while source in behind and phases.get(behind[source]) == BACKWARD:
+                    source = behind[source]
+                gradients.add(source)
+    return gradients
 
 
 def _last_reads(block: Block) -> dict[Value, int]:
@@ -96,7 +96,6 @@ def _last_reads(block: Block) -> dict[Value, int]:
 
 
 def _input_parts(subject: Subject, program: Program) -> list[LowerBoundPart]:
-    """Return the arguments and constants by kind; without a gradient arguments are of one."""
     target = subject.target
     sums: dict[str, list[tuple[Value, str | None]]] = {}
     for v, role in zip(program.block.inputs, program.inputs, strict=True):
@@ -142,9 +141,9 @@ def _output_parts(step: StepTrace | None, traced: Traced, program: Program) -> l
 
 def _part(kind: str, values: Iterable[tuple[Value, str | None]]) -> LowerBoundPart:
     """Return values as one part; an output has a buffer even where it is a literal."""
-    each = list(values)
+    pairs = list(values)
     return LowerBoundPart(
         kind,  # type: ignore[arg-type]
-        sum(v.size * v.itemsize for v, _ in each),
-        tuple(dict.fromkeys(argument_name(path) for _, path in each if path)),
+        sum(v.size * v.itemsize for v, _ in pairs),
+        tuple(dict.fromkeys(argument_name(path) for _, path in pairs if path)),
     )

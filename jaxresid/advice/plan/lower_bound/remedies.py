@@ -84,10 +84,6 @@ class Remedies:
     """The changes that lower the peak of one plan.
 
     Args:
-      subject: The traced function.
-      variants: The variants of it.
-      shown: The plan's variant.
-      budget_nbytes: The budget.
       menus: The menus of its places, for what offloading does; None: nothing is offloaded besides
         what the plan offloads.
       compiles: What the compiler is asked with about the optimizer's state in host memory; None: it
@@ -95,11 +91,9 @@ class Remedies:
       needed_nbytes: What the plan needs by that compiler, in bytes; None: not known.
       written: The code as it is written, for the changes that findings propose in it; None: they
         are left out.
-      plain_flops: The FLOPs without any checkpoint.
 
     Attributes:
       left_out: As of `LowerBound`, once `found` has been called.
-      crashes: The changes that an error of our own left out, once `found` has been called.
     """
 
     def __init__(
@@ -145,38 +139,37 @@ class Remedies:
           is_short: Whether memory is short. Where it is not, only donation is looked for, which
             costs nothing, neither here nor where the program runs.
         """
-        each: list[Search[Remedy]] = [("donation", self._donated)]
+        searches: list[Search[Remedy]] = [("donation", self._donated)]
         # How many microbatches, and on what mesh, is chosen with the checkpoints otherwise.
         is_open = self._subject.passes == 1
         if is_short:
-            each.append(("what other code saves", self._rewritten))
-            each.append((_SOLVER, self._with_fewer_checkpoints))
+            searches.append(("what other code saves", self._rewritten))
+            searches.append((_SOLVER, self._with_fewer_checkpoints))
             if is_open:
-                each.append(("microbatches", self._in_microbatches))
-            each.append(("what offloading saves", self._offloaded))
+                searches.append(("microbatches", self._in_microbatches))
+            searches.append(("what offloading saves", self._offloaded))
             if self._subject.target.has_gradient:
-                each.append((_HOST_STATE, self._with_host_state))
-            each.append(("what bfloat16 saves", self._narrowed))
+                searches.append((_HOST_STATE, self._with_host_state))
+            searches.append(("what bfloat16 saves", self._narrowed))
             if is_open:
-                each.append(("what more devices save", self._split))
-        return tuple(collected(each, self.crashes))
+                searches.append(("what more devices save", self._split))
+        return tuple(collected(searches, self.crashes))
 
     # -- each change -------------------------------------------------------------------------
 
     def _donated(self) -> Iterator[Remedy]:
-        """Yield the donation of the arguments that a step returns updated."""
         lowered = self._shown.variant.lowered
-        made = None if self._step is None else missing_donation(self._step, lowered.program)
-        if made is None:
+        donation = None if self._step is None else missing_donation(self._step, lowered.program)
+        if donation is None:
             return
-        positions = [a.position for a in made.arguments]
+        positions = [a.position for a in donation.arguments]
         how = ""
         if None not in positions:
             listed = ", ".join(map(str, positions)) + "," * (len(positions) == 1)
             how = f": donate_argnums=({listed})"
-        names = _listed([a.name for a in made.arguments])
+        names = _listed([a.name for a in donation.arguments])
         change = f"donate {names}, returned updated{how}"
-        yield from self._told("donation", change, replace(lowered, program=made.program))
+        yield from self._told("donation", change, replace(lowered, program=donation.program))
 
     def _rewritten(self) -> Iterator[Remedy]:
         """Yield what findings propose for the code as it is written, in place of the plan.
@@ -205,30 +198,28 @@ class Remedies:
             yield Remedy("rewrite", change, nbytes, saved, fits)
 
     def _share(self, flops: int) -> float:
-        """Return what is recomputed where a program has so many FLOPs, as a share of the plain."""
         return (flops - self._plain_flops) / self._plain_flops if self._plain_flops else 0.0
 
     def _with_fewer_checkpoints(self) -> Iterator[Remedy]:
-        """Yield fewer checkpoints in the solver's loop that keeps most."""
         loop = biggest_loop(self._trace)
         if self._chooses_solver:
             return
         if loop is None or loop.checkpoints < 2 or loop.nbytes <= NEGLIGIBLE * self._peak:
             return
-        made: dict[int, tuple[Traced, Program]] = {}
+        programs: dict[int, tuple[Traced, Program]] = {}
 
         def peak_of(count: int) -> int:
             with keeping(loop.checkpoints, count):
                 traced, program_of = self._traced_with(self._call.leaves)
             for top in traced.tops:
                 strip_trace_context(top.jaxpr)
-            made[count] = traced, program_of(traced)
-            return peak_nbytes(self._lowered(made[count][1]))
+            programs[count] = traced, program_of(traced)
+            return peak_nbytes(self._lowered(programs[count][1]))
 
         with _where_traced(_SOLVER):
-            chosen = most_that_fit(loop, self._peak, self._budget, peak_of)
-            traced, program = made[chosen.count]
-            change = change_text(loop, chosen.count)
+            count = most_that_fit(loop, self._peak, self._budget, peak_of)
+            traced, program = programs[count]
+            change = change_text(loop, count)
             row = None
             if self._compiles is not None and self._needed is not None:
                 row = self._compiles.besides(PolicyProgram(_SOLVER, traced, program), self._budget)
@@ -241,7 +232,6 @@ class Remedies:
                 yield Remedy("solver", change, nbytes, saved, answered, confirmed=True)
 
     def _in_microbatches(self) -> Iterator[Remedy]:
-        """Yield the batch in two microbatches; of a step, half the batch."""
         batch = self._batch
         if batch is None or batch.size % 2:
             return
@@ -251,9 +241,9 @@ class Remedies:
             leaves[i] = like(leaves[i], (half, *leaves[i].shape[1:]), leaves[i].dtype)
         names = _names([self._call.paths[i] for i in batch.leaves])
         with _where_traced("half the batch"):
-            made, program_of = self._traced_with(leaves)
+            one, program_of = self._traced_with(leaves)
             if self._loss is not None:
-                every = accumulated(self._loss, made, self._call, batch.leaves)
+                every = accumulated(self._loss, one, self._call, batch.leaves)
                 program = step_program(every)
                 change = (
                     f"two microbatches of {_listed(names)}, {half} each, gradients added up in a"
@@ -262,55 +252,45 @@ class Remedies:
                 yield from self._told("microbatches", change, program)
             else:
                 change = f"half the batch: {half} in place of {batch.size} in {_listed(names)}"
-                yield from self._told("batch", change, program_of(made))
+                yield from self._told("batch", change, program_of(one))
 
     def _offloaded(self) -> Iterator[Remedy]:
-        """Yield the move of one value of a checkpointed body to host memory, and back."""
         if self._menus is None:
             return
-        found = best_offload(self._every_variant, self._menus, self._shown)
-        if found is not None:
-            yield from self._told("offload", found.text, found.variant.lowered)
+        offload = best_offload(self._every_variant, self._menus, self._shown)
+        if offload is not None:
+            yield from self._told("offload", offload.text, offload.variant.lowered)
 
     def _with_host_state(self) -> Iterator[Remedy]:
-        """Yield the optimizer's state in host memory; where a compiler is asked, as that has it."""
         if self._step is None:
             return
-        made: HostState | str = "JAX cannot trace it"
+        state: HostState | str = "JAX cannot trace it"
         with _where_traced(_HOST_STATE):
-            made = with_host_state(self._step)
-        if isinstance(made, str):
-            self._leave_out(made)
+            state = with_host_state(self._step)
+        if isinstance(state, str):
+            self._leave_out(state)
             return
-        program = step_program(made.step, made.roles)
+        program = step_program(state.step, state.roles)
         lowered = self._lowered(program)
         saved = self._peak - peak_nbytes(lowered)
         moved = sum(v.nbytes for v in lowered.program.block.inputs if v.memory == "host")
         # XLA may have what is fetched twice: its new value beside it.
-        is_open = abs(saved) < _NEARLY_ALL * made.part * moved
+        is_open = abs(saved) < _NEARLY_ALL * state.part * moved
         if self._compiles is not None and (is_open or saved > 0):
-            yield from self._confirmed(_moved_text(made), made.step, program, self._compiles)
+            yield from self._confirmed(_moved_text(state), state.step, program, self._compiles)
         elif is_open:
             on = self._subject.place.text
             self._leave_out(f"the estimate is too close to tell; with --compile {on} is asked")
         elif saved < 0:
             self._leave_out("by the estimate that takes more, as all of it is fetched at once")
         else:
-            for remedy in self._told("host-state", _moved_text(made), lowered):
+            for remedy in self._told("host-state", _moved_text(state), lowered):
                 # The range of estimates was made without such programs.
                 yield replace(remedy, answer="too close")
 
     def _confirmed(
         self, change: str, traced: Traced, program: Program, compiles: LimitedCompiles
     ) -> Iterator[Remedy]:
-        """Yield the state in host memory by the compiler's figures if these make it worth saying.
-
-        Args:
-          change: What to do.
-          traced: The step with its state there.
-          program: The program of it.
-          compiles: What asks the compiler.
-        """
         on, row = compiles.place.text, None
         if self._needed is not None:
             row = compiles.besides(PolicyProgram(_HOST_STATE, traced, program), self._budget)
@@ -350,17 +330,16 @@ class Remedies:
                 leaves[i] = like(leaves[i], leaves[i].shape, "bfloat16")
             names = _names([self._call.paths[i] for i in wide])
             with _where_traced("bfloat16"):
-                made, program_of = self._traced_with(leaves)
-                if self._updates_as_before(made):
+                narrow, program_of = self._traced_with(leaves)
+                if self._updates_as_before(narrow):
                     change = f"{_listed(names)} in bfloat16 in place of float32"
-                    yield from self._told("dtype", change, program_of(made))
+                    yield from self._told("dtype", change, program_of(narrow))
                     return
 
     def _is_wide(self, leaf: int) -> bool:
         return str(getattr(self._call.leaves[leaf], "dtype", "")) == "float32"
 
     def _split(self) -> Iterator[Remedy]:
-        """Yield the batch, and all that is updated with it, split over devices."""
         mesh = self._call.mesh
         if mesh is None:
             devices = self._subject.place.devices or 1
@@ -402,7 +381,6 @@ class Remedies:
         return lower(program, self._subject.profile)
 
     def _lowered_as(self, call: Arguments) -> Lowered:
-        """Return the plan's program with arguments that are split otherwise."""
         few = None if self._few is None else self._few.split(call)
         whole = None if few is None else lowered_whole(few, self._subject.profile)
         if whole is not None:
@@ -410,7 +388,6 @@ class Remedies:
         return self._lowered(self._subject.holes.program(replace(self._trace, arguments=call)))
 
     def _told(self, kind: ReliefKind, change: str, program: Program | Lowered) -> Iterator[Remedy]:
-        """Yield the remedy if it is worth saying."""
         lowered = program if isinstance(program, Lowered) else self._lowered(program)
         nbytes = peak_nbytes(lowered)
         saved = self._peak - nbytes
@@ -418,29 +395,22 @@ class Remedies:
             around = self._subject.interval(nbytes, lowered.program)
             yield Remedy(kind, change, nbytes, saved, answer(around, self._budget))
 
-    def _updates_as_before(self, made: Traced) -> bool:
+    def _updates_as_before(self, traced: Traced) -> bool:
         """Return whether a step still returns what it updates in the dtypes that it is given."""
-        step = self._subject.holes.as_step(made)
+        step = self._subject.holes.as_step(traced)
         if step is None or self._step is None:
             return True
         return next_values(step).keys() == next_values(self._step).keys()
 
     def _traced_with(self, leaves: Sequence[Any]) -> tuple[Traced, Callable[[Traced], Program]]:
-        """Return the function traced with other leaves, and what makes the program of a trace.
-
-        It has the plan's checkpoints.
-
-        Raises:
-          Exception: Whatever the function raises.
-        """
         with self._tracing():
             return self._traced_so(leaves)
 
     def _traced_so(self, leaves: Sequence[Any]) -> tuple[Traced, Callable[[Traced], Program]]:
         variants = self._subject.traced_with(leaves).variants()
         same = same_places(self._choices, self._variants, variants)
-        made = variants.trace({same[place]: made for place, made in self._choices.items()})
-        return made, variants.program
+        traced = variants.trace({same[place]: traced for place, traced in self._choices.items()})
+        return traced, variants.program
 
 
 def batch_of(subject: Subject, rows: int | None = None) -> Batch | None:
@@ -451,7 +421,6 @@ def batch_of(subject: Subject, rows: int | None = None) -> Batch | None:
     differentiates. They share their leading dimension.
 
     Args:
-      subject: The traced function.
       rows: That dimension, where it is known.
     """
     call = subject.trace.arguments
@@ -504,7 +473,7 @@ def _split_leaves(
     split already is left.
     """
     jax = jax_compat.import_jax()
-    found = {}
+    divided = {}
     for i in sorted(chosen):
         leaf = call.leaves[i]
         if not is_array(leaf):  # a Python number, such as the step of a new TrainState
@@ -518,8 +487,8 @@ def _split_leaves(
         most = max(dims, key=lambda d: (leaf.shape[d], -d))
         spec = jax.sharding.PartitionSpec(*(axis if d == most else None for d in range(rank)))
         sharding = jax.sharding.NamedSharding(mesh, spec)
-        found[i] = like(leaf, leaf.shape, leaf.dtype, sharding)
-    return found
+        divided[i] = like(leaf, leaf.shape, leaf.dtype, sharding)
+    return divided
 
 
 def _nbytes(leaf: Any) -> int:
@@ -529,12 +498,11 @@ def _nbytes(leaf: Any) -> int:
     return size * int(leaf.dtype.itemsize)
 
 
-def _moved_text(made: HostState) -> str:
-    """Return what to do for a step with its optimizer state in host memory."""
-    each = " array by array" if made.count > 1 else ""
-    names = _listed(_names(made.paths))
+def _moved_text(state: HostState) -> str:
+    by_array = " array by array" if state.count > 1 else ""
+    names = _listed(_names(state.paths))
     return (
-        f"optimizer state ({names}) in host memory, fetched, updated and put back{each} in a"
+        f"optimizer state ({names}) in host memory, fetched, updated and put back{by_array} in a"
         " jax.lax.cond"
     )
 

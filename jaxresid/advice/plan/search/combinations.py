@@ -11,17 +11,13 @@ from jaxresid.inspector.variants.choices import CheckpointPlace, Variant
 # For each place its options in program order, each for so many calls in a row.
 Runs = tuple[tuple[Option, int], ...]
 Combination = Mapping[CheckpointPlace, Runs]
+# What is done at places; those that are not in it have no checkpoint.
+Chosen = Mapping[CheckpointPlace, Option | Runs]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TracedVariant:
-    """A variant that was traced.
-
-    Attributes:
-      combination: The options at each place.
-      variant: The variant.
-      cost: What the plan minimises.
-    """
+    """A variant that was traced."""
 
     combination: Combination
     variant: Variant
@@ -40,11 +36,13 @@ class TracedVariant:
         segments twice, and the checkpoints that save everything, which have to be explained: what
         those win is within what the estimate of the peak can tell.
         """
-        each = self.combination.values()
-        options = [option for runs in each for option, _ in runs]
+        treatments = self.combination.values()
+        options = [option for runs in treatments for option, _ in runs]
         odd = sum(option.policy == "everything_saveable" for option in options)
         levels = sum(2 * len(option.segments) for option in options)
-        return sum(o.names for o in options) + sum(len(runs) - 1 for runs in each) + levels + odd
+        return (
+            sum(o.names for o in options) + sum(len(runs) - 1 for runs in treatments) + levels + odd
+        )
 
     @property
     def changes(self) -> int:

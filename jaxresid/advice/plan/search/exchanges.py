@@ -8,16 +8,19 @@ where nothing is kept, the treatment of one value after the other is exchanged w
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.advice.plan.search.options import Menu, Option
-from jaxresid.advice.plan.search.trials import Trials
+
+if TYPE_CHECKING:
+    from jaxresid.advice.plan.search.search import Search
 
 
-def try_exchanges(search: Trials, most: int) -> None:
+def try_exchanges(search: Search, most: int) -> None:
     """Try at each place whose values may be offloaded other treatments of single values.
 
     Args:
-      search: The search; its fronts were tried.
       most: How many variants to trace for one place, at the most.
     """
     for menu in search.menus:
@@ -28,21 +31,19 @@ def try_exchanges(search: Trials, most: int) -> None:
             _descend(search, menu, option, start, left)
 
 
-def _starts(search: Trials, menu: Menu) -> list[tuple[Option, TracedVariant]]:
-    """Return where to begin: with nothing kept at a place, and with the best or the lowest."""
-    found = search.best() or search.lowest()
-    if found is None:
+def _starts(search: Search, menu: Menu) -> list[tuple[Option, TracedVariant]]:
+    best = search.best() or search.lowest()
+    if best is None:
         return []
-    bare = search.trial({**search.others(menu.place, found), menu.place: menu.front[-1]})
+    bare = search.trial({**search.others(menu.place, best), menu.place: menu.front[-1]})
     starts = [] if bare is None else [(menu.front[-1], bare)]
-    runs = found.combination[menu.place]
+    runs = best.combination[menu.place]
     if len(runs) == 1 and runs[0][0].choosing is not None:
-        starts.append((runs[0][0], found))
+        starts.append((runs[0][0], best))
     return starts
 
 
-def _descend(search: Trials, menu: Menu, option: Option, start: TracedVariant, left: int) -> None:
-    """Exchange one value after the other, from an option on, while the result is better."""
+def _descend(search: Search, menu: Menu, option: Option, start: TracedVariant, left: int) -> None:
     assert menu.exchanged is not None
     others = search.others(menu.place, start)
     is_better = True
@@ -57,6 +58,6 @@ def _descend(search: Trials, menu: Menu, option: Option, start: TracedVariant, l
                 break
 
 
-def _rank(search: Trials, tried: TracedVariant) -> tuple[float, float]:
+def _rank(search: Search, tried: TracedVariant) -> tuple[float, float]:
     """Return what an exchange has to lower: by how much it does not fit, then the cost."""
     return max(search.peak(tried) - search.budget, 0.0), tried.cost

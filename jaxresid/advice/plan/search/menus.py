@@ -21,18 +21,7 @@ _STEP = 0.01
 
 
 class Menus:
-    """The menus of the places of one function.
-
-    Args:
-      subject: The traced function.
-      variants: The variants of it.
-      budget_nbytes: The budget.
-      objective: What is minimised.
-      progress: Called with a text that says what is being done.
-
-    Attributes:
-      places: Where a plan may put checkpoints.
-    """
+    """The menus of the places of one function."""
 
     def __init__(
         self,
@@ -143,11 +132,10 @@ def _is_inside(
 
 
 def _names(variants: Variants, places: Sequence[CheckpointPlace]) -> list[str]:
-    """Return the checkpoint_names inside places, in program order."""
-    found = dict.fromkeys(
+    names = dict.fromkeys(
         str(jax_compat.params(eqn)["name"])
         for place in places
         for eqn in eqns_in(variants.body(place))
         if jax_compat.primitive_name(eqn) == "name"
     )
-    return list(found)
+    return list(names)

@@ -12,11 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from jaxresid.advice.plan.search.combinations import Combination, TracedVariant
 from jaxresid.advice.plan.search.options import Option
-from jaxresid.advice.plan.search.trials import Trials
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Nest
+
+if TYPE_CHECKING:
+    from jaxresid.advice.plan.search.search import Search
 
 # How many levels of segments a loop may have. Of loops of 8 to 128 iterations, at all budgets, a
 # fourth would spare over 1 % of the recompute in 4 of 14,875 cases, a third does in 33; in 608 only
@@ -77,7 +80,6 @@ def _divisors(size: int) -> list[int]:
 
 
 def _sizes(length: int) -> list[int]:
-    """Return the sizes of segments to cut so many iterations into, the smallest first."""
     most = length // 2
     if length <= _EVERY_SIZE:
         return list(range(2, most + 1))
@@ -94,15 +96,11 @@ class _Family:
     Attributes:
       policy: the option whose policy and names the segments have; None: they keep nothing inside.
       others: what is done at all places but the loop.
-      levels: how many levels of segments.
-      has_rest: whether iterations are left over.
-      cost: what the treatment costs in a loop without segments.
       again: what the segments cost, where they cover the whole loop.
       room: the bytes of what does not go with the shape.
       inside: the bytes that an iteration keeps besides what the policy saves.
       more: by how much what was traced of it was higher than predicted: the cost, and the bytes,
         each the least of all shapes, so that no shape is left out that is like one of them.
-      traced: the shapes that were.
       twin: the same with iterations left over, or without, which it is predicted by until a shape
         of its own is traced.
     """
@@ -121,10 +119,13 @@ class _Family:
 
     @property
     def told_by(self) -> _Family | None:
-        """What tells how far predictions are off: it or its twin; None before one is traced."""
-        for each in (self, self.twin):
-            if each is not None and each.traced and (each is self or math.isfinite(each.more[0])):
-                return each
+        for family in (self, self.twin):
+            if (
+                family is not None
+                and family.traced
+                and (family is self or math.isfinite(family.more[0]))
+            ):
+                return family
         return None
 
 
@@ -133,10 +134,9 @@ class NestSearch:
 
     Args:
       search: the search, which has tried what there is without segments.
-      nest: the loop.
     """
 
-    def __init__(self, search: Trials, nest: Nest) -> None:
+    def __init__(self, search: Search, nest: Nest) -> None:
         self._search, self._nest = search, nest
         # In a Python loop each level is a function more, which few would write.
         self._levels = (1,) if nest.place.kind == "groups" else _LEVELS
@@ -155,9 +155,9 @@ class NestSearch:
     def leaves_out(self, cost: float) -> bool:
         """Return whether segments that may cost less than this were not traced."""
         return not self._made or any(
-            each < cost - self._search.slack
+            expected < cost - self._search.slack
             for family in self._made
-            for _, each, _ in self._predicted(family)
+            for _, expected, _ in self._predicted(family)
         )
 
     def run(self) -> None:
@@ -171,15 +171,15 @@ class NestSearch:
             best = search.best()
             limit = math.inf if best is None else best.cost - search.slack
             room = search.budget / self._factor
-            found = [
+            candidates = [
                 (cost, shape.rest > 0, len(shape.sizes), peak, n, shape)
                 for n, family in enumerate(families)
                 for shape, cost, peak in self._predicted(family)
                 if cost < limit and peak <= room * (1 + self._above(family))
             ]
-            if not found:
+            if not candidates:
                 break
-            *_, n, shape = min(found, key=lambda f: f[:5])
+            *_, n, shape = min(candidates, key=lambda f: f[:5])
             self._try(families[n], shape)
         for _ in range(min(_MOST_FOR_THE_LOWEST, self._left)):
             lowest = search.lowest()
@@ -212,9 +212,10 @@ class NestSearch:
         return tried
 
     def _above(self, family: _Family) -> float:
-        """Return how far above the budget a predicted peak may be, as a share of it."""
-        told = family.told_by
-        return _ABOVE[0 if told is None else min(len(told.traced), len(_ABOVE) - 1)]
+        family_traced = family.told_by
+        return _ABOVE[
+            0 if family_traced is None else min(len(family_traced.traced), len(_ABOVE) - 1)
+        ]
 
     def _trial(
         self, policy: Option | None, others: Combination, shape: Shape
@@ -224,18 +225,16 @@ class NestSearch:
         return self._search.trial({**others, self._nest.place: option})
 
     def _predicted(self, family: _Family) -> Iterator[tuple[Shape, float, float]]:
-        """Yield the shapes that were not traced, each with its cost and its peak."""
         for shape in self._shapes[family.levels, family.has_rest]:
             if shape not in family.traced:
                 yield shape, *self._of(family, shape)
 
     def _of(self, family: _Family, shape: Shape) -> tuple[float, float]:
-        """Return the cost and the peak that are expected of a shape."""
         cost, peak = self._as_counted(family, shape)
-        told = family.told_by
-        if told is None:
+        family_traced = family.told_by
+        if family_traced is None:
             return cost, peak
-        return cost + told.more[0], peak + told.more[1]
+        return cost + family_traced.more[0], peak + family_traced.more[1]
 
     def _as_counted(self, family: _Family, shape: Shape) -> tuple[float, float]:
         """Return the cost and the peak of a shape by what it keeps, before any is traced.
@@ -256,7 +255,6 @@ class NestSearch:
         return cost, family.room + max(ends, at_end)
 
     def _families(self) -> list[_Family]:
-        """Return all families, those that cost least first."""
         search, nest = self._search, self._nest
         length, carry = nest.length, nest.carry_nbytes
         plain, bare = search.trial({}), search.trial(self._bare())
@@ -279,11 +277,13 @@ class NestSearch:
         def per_iteration(tried: TracedVariant) -> float:
             return max((tried.variant.kept_nbytes - kept) / length, carry)
 
-        made: list[_Family] = []
+        families: list[_Family] = []
         for tried in _worthwhile(self._without_segments(), per_iteration):
-            each = per_iteration(tried)
+            nbytes = per_iteration(tried)
             base = tried.peak - tried.variant.kept_nbytes + kept
-            made += self._at_every_level(None, tried.combination, tried.cost, again, base, each)
+            families += self._at_every_level(
+                None, tried.combination, tried.cost, again, base, nbytes
+            )
         for option in self._policies():
             flat = search.trial({**bare.combination, nest.inside[0]: option})
             if flat is None:
@@ -291,8 +291,8 @@ class NestSearch:
             saved = per_iteration(flat) - carry
             room = bare.peak - bare.variant.kept_nbytes + kept + saved * length
             cost = _SAVED_ONCE * flat.cost
-            made += self._at_every_level(option, flat.combination, cost, 0.0, room, carry)
-        return made
+            families += self._at_every_level(option, flat.combination, cost, 0.0, room, carry)
+        return families
 
     def _at_every_level(
         self,
@@ -317,7 +317,7 @@ class NestSearch:
         for menu in self._search.menus:
             if menu.place in self._nest.inside:
                 chosen[menu.place] = next(
-                    o for o in menu.known if o.choice is not None and o.choice.policy is None
+                    o for o in menu.by_policy if o.choice is not None and o.choice.policy is None
                 )
         return chosen
 
@@ -342,7 +342,6 @@ class NestSearch:
         )
 
     def _policies(self) -> list[Option]:
-        """Return the options whose policies segments may have: those of the only place inside."""
         if len(self._nest.inside) != 1:
             return []
         (place,) = self._nest.inside
@@ -350,7 +349,7 @@ class NestSearch:
             option
             for menu in self._search.menus
             if menu.place is place
-            for option in (*menu.known, *menu.front)
+            for option in (*menu.by_policy, *menu.front)
             if option.choice is not None
             and option.choice.policy is not None
             and "offload" not in (option.policy or "")
@@ -370,10 +369,10 @@ def _worthwhile(
     tried: Sequence[TracedVariant], kept: Callable[[TracedVariant], float]
 ) -> list[TracedVariant]:
     """Return the variants that no other beats in both cost and what an iteration keeps."""
-    found: list[TracedVariant] = []
+    unbeaten: list[TracedVariant] = []
     least = math.inf
-    for each in sorted(tried, key=lambda t: (t.cost, kept(t), t.effort)):
-        if kept(each) < least:
-            found.append(each)
-            least = kept(each)
-    return found
+    for variant in sorted(tried, key=lambda t: (t.cost, kept(t), t.effort)):
+        if kept(variant) < least:
+            unbeaten.append(variant)
+            least = kept(variant)
+    return unbeaten

@@ -25,10 +25,7 @@ class Objective:
     """The cost of variants of one function.
 
     Args:
-      plain: The variant without any checkpoint.
       chip: The chip whose figures the time is estimated from; None where none are known.
-      offload: Whether values may be moved to the host.
-      by_time: Whether the estimated time is minimised, in place of the FLOPs.
       passes: How often what is traced runs: once for each microbatch.
 
     Attributes:
@@ -94,8 +91,8 @@ class Objective:
         """
         if self._chip is None:
             return None
-        found, plain = (self._told(v, self._chip) for v in (variant, self._plain))
-        return time_interval(found, plain, basis, is_split=is_split)
+        time, plain = (self._told(v, self._chip) for v in (variant, self._plain))
+        return time_interval(time, plain, basis, is_split=is_split)
 
     def exchanges(self, variant: Variant) -> str | None:
         """Return what the time of a program that is split over devices counts, in words.
@@ -104,17 +101,17 @@ class Objective:
         """
         if self._chip is None:
             return None
-        found, chip = self._told(variant, self._chip), self._chip
-        if EXCHANGES & set(found.uncosted):
+        time, chip = self._told(variant, self._chip), self._chip
+        if EXCHANGES & set(time.uncosted):
             between = "hosts" if chip.link_rate else "them"
             return (
                 "the time does not count all that devices exchange: no rate of the links between"
                 f" {between} is known for {chip.title}"
             )
-        if not found.collectives or chip.link_rate is None:
+        if not time.collectives or chip.link_rate is None:
             return None
-        sent, network = format_bytes(int(found.sent_nbytes)), ""
-        if chip.network_rate and found.collectives > _SLOWER * found.sent_nbytes / chip.link_rate:
+        sent, network = format_bytes(int(time.sent_nbytes)), ""
+        if chip.network_rate and time.collectives > _SLOWER * time.sent_nbytes / chip.link_rate:
             network = f", and what goes to other hosts at {_rate(chip.network_rate)}"
         return (
             "the time counts what devices exchange, beside the kernels: each"
@@ -126,11 +123,10 @@ class Objective:
         return self._told(variant, self._chip).total if self._chip else 0.0
 
     def _told(self, variant: Variant, chip: Chip) -> Seconds:
-        """Return the time of a variant, estimated once."""
         if variant not in self._times:
             self._times[variant] = seconds(variant.lowered, chip)
         return self._times[variant]
 
 
-def _rate(each: float) -> str:
-    return f"{each / 1e9:.0f} GB/s"
+def _rate(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e9:.0f} GB/s"

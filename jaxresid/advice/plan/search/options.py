@@ -28,8 +28,6 @@ class Option:
     Attributes:
       choice: The checkpoint to put there; None means no checkpoint.
       policy: The policy as written after `jax.checkpoint_policies.`; None means no policy.
-      values: The values that it saves and offloads by name.
-      changed: Whether the code has to change.
       nbytes: The bytes that are saved on the device besides the body's inputs, all trips together.
         An estimate; None where it is not known before it is tried.
       cost: The cost of what runs again, all trips together. An estimate, or None, as `nbytes`.
@@ -69,9 +67,7 @@ class Menu:
     """The options of a place.
 
     Attributes:
-      place: The place.
-      plain: The option of no checkpoint.
-      known: The checkpoint as it is written, and JAX's policies.
+      by_policy: The checkpoint as it is written, and JAX's policies.
       front: The options by name that no other beats in both bytes and cost, from the most bytes to
         none.
       complete: Whether the front holds all such options.
@@ -84,7 +80,7 @@ class Menu:
 
     place: CheckpointPlace
     plain: Option
-    known: tuple[Option, ...]
+    by_policy: tuple[Option, ...]
     front: tuple[Option, ...]
     complete: bool
     reduced: Callable[[Option, float], Option | None] = lambda option, most: None
@@ -93,7 +89,7 @@ class Menu:
     @property
     def options(self) -> tuple[Option, ...]:
         """All options of the place."""
-        return (self.plain, *self.known, *self.front)
+        return (self.plain, *self.by_policy, *self.front)
 
 
 def menu(
@@ -108,54 +104,52 @@ def menu(
     """Return the options of a place.
 
     Args:
-      place: The place.
       graph: The graph of its body; None where there is none, and then JAX's policies are all that
         is offered.
-      names: The checkpoint_names in its body.
       taken: All names in the program, which a new one must not repeat.
       transfer: The cost of moving bytes to the host and back; None means that nothing is offloaded.
-      cwd: The directory that the files of expressions are relative to.
       step: How finely the front is made, see `solver.Program.front`.
     """
     is_written = place.kind == "checkpoint"
     plain = Option(None, changed=is_written, nbytes=None, cost=0.0)
-    known = []
+    by_policy = []
     left_out = {"nothing_saveable"}  # as no policy
     if is_written:
         written = description(place.policy)
-        known.append(Option(Choice(place.policy), written, changed=False))
+        by_policy.append(Option(Choice(place.policy), written, changed=False))
         left_out.add(written or "")
     if not is_written or place.policy is not None:
-        known.append(Option(Choice(None)))
-    known += [
-        Option(Choice(each.policy), each.text)
-        for each in (() if place.by_framework else candidates(names))
-        if each.text not in left_out and (transfer is not None or "offload" not in each.text)
+        by_policy.append(Option(Choice(None)))
+    by_policy += [
+        Option(Choice(candidate.policy), candidate.text)
+        for candidate in (() if place.by_framework else candidates(names))
+        if candidate.text not in left_out
+        and (transfer is not None or "offload" not in candidate.text)
     ]
     if graph is None:
-        return Menu(place, plain, tuple(known), (), False)
+        return Menu(place, plain, tuple(by_policy), (), False)
     # While the body runs forward the link takes values away; while it runs backward, which takes no
     # less, it brings them back.
     window = 2 * sum(s.cost for s, f in zip(graph.steps, graph.forward, strict=True) if f)
     program = ValueProgram(graph, transfer, window if transfer is not None else 0.0)
-    found, complete = program.front(_MOST, step)
+    choices, complete = program.front(_MOST, step)
     if place.by_framework:
-        found, complete = (program.choosing(frozenset(), frozenset()),), True
-    front_values = set().union(*(f.saved | f.offloaded for f in found))
+        choices, complete = (program.choosing(frozenset(), frozenset()),), True
+    front_values = set().union(*(f.saved | f.offloaded for f in choices))
     largest = _largest(graph) if transfer is not None else ()
     proposals = _proposals(graph, [*sorted(front_values), *largest], taken, cwd)
-    front = tuple(_option(place, graph, choosing, proposals) for choosing in found)
+    front = tuple(_option(place, graph, choosing, proposals) for choosing in choices)
 
     def reduced(option: Option, most: float) -> Option | None:
         fewer = _reduced(program, graph, option.choosing, most / place.trips)
         return None if fewer is None else _option(place, graph, fewer, proposals)
 
     def exchanged(option: Option) -> list[Option]:
-        made = () if option.choosing is None else _exchanged(program, option.choosing, largest)
-        return [_option(place, graph, choosing, proposals) for choosing in made]
+        others = () if option.choosing is None else _exchanged(program, option.choosing, largest)
+        return [_option(place, graph, choosing, proposals) for choosing in others]
 
     exchange = None if transfer is None or place.by_framework else exchanged
-    return Menu(place, plain, tuple(known), front, complete, reduced, exchange)
+    return Menu(place, plain, tuple(by_policy), front, complete, reduced, exchange)
 
 
 def offload_options(
@@ -165,18 +159,12 @@ def offload_options(
 
     They are of the largest values, and of the first ones of at least half their size, of which what
     follows can be made again.
-
-    Args:
-      place: The place.
-      graph: The graph of its body.
-      taken: All names in the program.
-      cwd: The directory that the files of expressions are relative to.
     """
     largest = _largest(graph)
     if not largest:
         return []
     enough = graph.saveables[largest[0]].nbytes / 2
-    first = [c for c, each in enumerate(graph.saveables) if each.nbytes >= enough]
+    first = [c for c, saveable in enumerate(graph.saveables) if saveable.nbytes >= enough]
     numbers = list(dict.fromkeys((*first[:_MOST_ALONE], *largest[:_MOST_ALONE])))
     names = _proposals(graph, numbers, taken, cwd)
     program = ValueProgram(graph)
@@ -186,7 +174,6 @@ def offload_options(
 
 
 def _largest(graph: Graph) -> tuple[int, ...]:
-    """Return the numbers of the largest values, of which single ones are exchanged."""
     numbers = range(len(graph.saveables))
     return tuple(sorted(numbers, key=lambda c: -graph.saveables[c].nbytes)[:_MOST_EXCHANGED])
 
@@ -195,13 +182,13 @@ def _exchanged(
     program: ValueProgram, choosing: ValueChoice, values: Sequence[int]
 ) -> list[ValueChoice]:
     """Return the choices that do something else with one of some values, the cheapest first."""
-    found = []
+    choices = []
     for c in values:
         saved, moved = choosing.saved - {c}, choosing.offloaded - {c}
-        for made in ((saved, moved), (saved | {c}, moved), (saved, moved | {c})):
-            if made != (choosing.saved, choosing.offloaded):
-                found.append(program.choosing(*made))
-    return sorted(found, key=lambda choosing: choosing.cost)
+        for sets in ((saved, moved), (saved | {c}, moved), (saved, moved | {c})):
+            if sets != (choosing.saved, choosing.offloaded):
+                choices.append(program.choosing(*sets))
+    return sorted(choices, key=lambda choosing: choosing.cost)
 
 
 def _reduced(
@@ -214,7 +201,7 @@ def _reduced(
     """
     if choosing is None:
         return None
-    best, found = choosing, None
+    best, reduced = choosing, None
     while True:
         fewer = [
             program.choosing(best.saved - {c}, best.offloaded - {c})
@@ -223,14 +210,13 @@ def _reduced(
         ]
         least = min(fewer, key=lambda f: f.cost, default=None)
         if least is None or least.cost - choosing.cost > most:
-            return found
-        best = found = least
+            return reduced
+        best = reduced = least
 
 
 def _proposals(
     graph: Graph, numbers: Sequence[int], taken: Sequence[str], cwd: str
 ) -> dict[int, str]:
-    """Return a name for each of some values, by its number in the graph."""
     used = list(taken)
     names: dict[int, str] = {}
     for c in dict.fromkeys(numbers):
@@ -247,11 +233,11 @@ def _option(
     place: CheckpointPlace, graph: Graph, choosing: ValueChoice, names: dict[int, str]
 ) -> Option:
     saved, moved = sorted(choosing.saved), sorted(choosing.offloaded)
-    made: PolicyCandidate | None = None
+    candidate: PolicyCandidate | None = None
     if moved:
-        made = offloading([names[c] for c in saved], [names[c] for c in moved])
+        candidate = offloading([names[c] for c in saved], [names[c] for c in moved])
     elif saved:
-        made = saving([names[c] for c in saved])
+        candidate = saving([names[c] for c in saved])
     new = tuple(
         (expression, names[c])
         for c in (*saved, *moved)
@@ -267,8 +253,8 @@ def _option(
         for c in (*saved, *moved)
     )
     return Option(
-        Choice(made.policy if made else None, new),
-        made.text if made else None,
+        Choice(candidate.policy if candidate else None, new),
+        candidate.text if candidate else None,
         values,
         nbytes=choosing.nbytes * place.trips,
         cost=choosing.cost * place.trips,

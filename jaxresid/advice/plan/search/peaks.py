@@ -46,9 +46,6 @@ GUIDE = Spread(0.4, 0.3)
 class Peaks:
     """The peaks of variants: the compiler's figures where it was asked, else what they tell.
 
-    Args:
-      spread: How far estimates are off before anything is known.
-
     Attributes:
       caution: How many standard deviations a peak that is not known is taken to be above what is
         expected.
@@ -90,7 +87,6 @@ class Peaks:
         return 0.5 * (1 + math.erf(above / (deviation * math.sqrt(2))))
 
     def _off(self, tried: TracedVariant) -> tuple[float, float]:
-        """Return the mean and the standard deviation of how far the estimate is off."""
         if tried not in self._told:
             self._told[tried] = self._as_others_tell(tried)
         return self._told[tried]
@@ -102,13 +98,13 @@ class Peaks:
         if not self._figures:
             return 0.0, math.sqrt(variance)
         if self._solved is None:
-            known = list(self._figures)
-            matrix = np.array([[self._shared(a, b) for b in known] for a in known])
-            inverse = np.linalg.inv(matrix + _JITTER * variance * np.eye(len(known)))
-            errors = [math.log(max(self._figures[k], 1) / max(k.peak, 1)) for k in known]
-            self._solved = known, inverse, inverse @ np.array(errors)
-        known, inverse, weighed = self._solved
-        shared = np.array([self._shared(tried, k) for k in known])
+            measured = list(self._figures)
+            matrix = np.array([[self._shared(a, b) for b in measured] for a in measured])
+            inverse = np.linalg.inv(matrix + _JITTER * variance * np.eye(len(measured)))
+            errors = [math.log(max(self._figures[k], 1) / max(k.peak, 1)) for k in measured]
+            self._solved = measured, inverse, inverse @ np.array(errors)
+        measured, inverse, weighed = self._solved
+        shared = np.array([self._shared(tried, k) for k in measured])
         left = variance - shared @ inverse @ shared
         return float(shared @ weighed), math.sqrt(max(float(left), _JITTER * variance))
 
@@ -134,7 +130,6 @@ def _difference(a: Mapping[CheckpointPlace, Runs], b: Mapping[CheckpointPlace, R
 
 
 def _treatments(runs: Runs) -> Sequence[tuple[bool, tuple[str | None, tuple[int, ...]]]]:
-    """Return for each call whether it is checkpointed, and the policy with the segments."""
     return [
         (option.choice is not None, (option.policy, option.segments))
         for option, count in runs

@@ -55,7 +55,7 @@ def _assignments(file: str) -> tuple[tuple[str, _Place, _Place], ...]:
         tree = ast.parse("".join(lines))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
-    found = []
+    assigned = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, value = node.targets[0], node.value
@@ -66,8 +66,8 @@ def _assignments(file: str) -> tuple[tuple[str, _Place, _Place], ...]:
         if isinstance(target, ast.Name) and value.end_lineno and value.end_col_offset is not None:
             start = value.lineno, _characters(lines[value.lineno - 1], value.col_offset)
             end = value.end_lineno, _characters(lines[value.end_lineno - 1], value.end_col_offset)
-            found.append((target.id.strip("_") or target.id, start, end))
-    return tuple(reversed(found))
+            assigned.append((target.id.strip("_") or target.id, start, end))
+    return tuple(reversed(assigned))
 
 
 def _characters(line: str, column: int) -> int:
@@ -84,8 +84,10 @@ def _describing_word(code: str) -> str:
         return _OPERATORS.get(type(node.op), "value")
     if not isinstance(node, ast.Call):
         return "value"
-    found = node.func
-    return _word(found.attr if isinstance(found, ast.Attribute) else getattr(found, "id", ""))
+    function = node.func
+    return _word(
+        function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    )
 
 
 _OPERATORS: dict[type[ast.operator], str] = {

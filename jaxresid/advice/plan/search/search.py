@@ -11,9 +11,9 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 
-from jaxresid.advice.plan.search.combinations import Combination, Runs, TracedVariant
+from jaxresid.advice.plan.search.combinations import Chosen, Combination, Runs, TracedVariant
 from jaxresid.advice.plan.search.exchanges import try_exchanges
 from jaxresid.advice.plan.search.nesting import NestSearch
 from jaxresid.advice.plan.search.options import UNTOUCHED, Menu, Option
@@ -48,23 +48,10 @@ class Search:
     """Finds the cheapest combination of options that fits.
 
     Args:
-      variants: Makes the variants to trace.
-      plain: The variant without any checkpoint.
       menus: The options of each place, but for those by name.
       fronts: Makes all options of each place, for where something has to be recomputed.
-      cost: Returns the cost of a variant.
-      budget: Bytes of peak memory.
-      nests: The loops that may be cut into segments.
-      solver: The solver's loop whose checkpoints may be fewer; None: there is none.
-      peaks: What the peaks of variants are taken to be.
       slack: A difference in cost that does not justify a name in the code.
       may_pay: Whether a checkpoint may cost less than none, as where time is minimised.
-      progress: Called with a text that says what is being done.
-
-    Attributes:
-      nested: The places of the loops that may be cut.
-      solver: The solver's loop.
-      cost: Returns the cost of a variant.
     """
 
     def __init__(
@@ -109,18 +96,16 @@ class Search:
 
         Of those that cost hardly more than the cheapest it is one whose peak is known, and the one
         that takes the least effort to write.
-
-        Args:
-          excluding: The variants that are ruled out.
         """
         fitting = [t for t in self.tried if self.fits(t) and t not in excluding]
         least = min((t.cost for t in fitting), default=0.0)
         near = [t for t in fitting if t.cost <= least + self.slack]
-        return min(near, key=self._effort, default=None)
 
-    def _effort(self, tried: TracedVariant) -> tuple[bool, int, int, float, float]:
-        is_unknown = tried not in self._peaks.figures
-        return is_unknown, tried.effort, tried.changes, tried.cost, self.peak(tried)
+        def rank(tried: TracedVariant) -> tuple[bool, int, int, float, float]:
+            is_unknown = tried not in self._peaks.figures
+            return is_unknown, tried.effort, tried.changes, tried.cost, self.peak(tried)
+
+        return min(near, key=rank, default=None)
 
     def lowest(self, excluding: Container[TracedVariant] = ()) -> TracedVariant | None:
         """Return the variant with the lowest peak; None where all are ruled out by `excluding`."""
@@ -144,9 +129,9 @@ class Search:
         if self._fronts is not None:
             self.menus, self._fronts = tuple(self._fronts()), None
         for menu in self.menus:
-            for option in menu.known:
+            for option in menu.by_policy:
                 self.trial({menu.place: option})
-        self._try_policies(list(dict.fromkeys(o.policy for m in self.menus for o in m.known)))
+        self._try_policies(list(dict.fromkeys(o.policy for m in self.menus for o in m.by_policy)))
         fronts = [menu for menu in self.menus if menu.front]
         if len(fronts) == 1:
             self._try_front(fronts[0], {})
@@ -161,7 +146,6 @@ class Search:
         self._simplify()
 
     def _simplify(self) -> None:
-        """Try the best without the names that save next to no cost."""
         best = self.best()
         if best is None:
             return
@@ -175,7 +159,7 @@ class Search:
 
     # -- trying ------------------------------------------------------------------------------
 
-    def trial(self, chosen: Mapping[CheckpointPlace, Option | Runs]) -> TracedVariant | None:
+    def trial(self, chosen: Chosen) -> TracedVariant | None:
         """Trace a combination and return the result; None if it fails.
 
         Places that it does not mention have no checkpoint.
@@ -196,28 +180,30 @@ class Search:
 
     def as_written(self) -> TracedVariant | None:
         """Return the code as it is written, traced; None if that fails."""
-        return self.trial({m.place: o for m in self.menus for o in m.known if not o.changed})
+        return self.trial({m.place: o for m in self.menus for o in m.by_policy if not o.changed})
 
-    def known(self, chosen: Mapping[CheckpointPlace, Option | Runs]) -> TracedVariant | None:
+    def known(self, chosen: Chosen) -> TracedVariant | None:
         """Return a combination that was traced; None if it was not, or failed."""
         return self._known.get(_key(self._runs(chosen)))
 
-    def may_combine(self, one: CheckpointPlace, other: CheckpointPlace) -> bool:
-        """Return whether two places can both have a checkpoint: neither is inside the other."""
-        return not self.overlap(one, other)
-
-    def _runs(self, chosen: Mapping[CheckpointPlace, Option | Runs]) -> dict[CheckpointPlace, Runs]:
+    def _runs(self, chosen: Chosen) -> dict[CheckpointPlace, Runs]:
         runs: dict[CheckpointPlace, Runs] = {}
         for menu in self.menus:
-            made = chosen.get(menu.place, menu.plain)
-            runs[menu.place] = ((made, menu.place.calls),) if isinstance(made, Option) else made
+            runs_there = chosen.get(menu.place, menu.plain)
+            runs[menu.place] = (
+                ((runs_there, menu.place.calls),) if isinstance(runs_there, Option) else runs_there
+            )
         for place in (*self.nested, *([self.solver.place] if self.solver else [])):
-            made = chosen.get(place, UNTOUCHED)
-            runs[place] = ((made, place.calls),) if isinstance(made, Option) else made
+            runs_there = chosen.get(place, UNTOUCHED)
+            runs[place] = (
+                ((runs_there, place.calls),) if isinstance(runs_there, Option) else runs_there
+            )
         return runs
 
     def _traced(self, runs: Combination) -> TracedVariant | None:
-        active = [p for p, each in runs.items() if any(o.choice is not None for o, _ in each)]
+        active = [
+            p for p, place_runs in runs.items() if any(o.choice is not None for o, _ in place_runs)
+        ]
         if any(self.overlap(a, b) for a, b in itertools.combinations(active, 2)):
             return None
         self._progress(f"tracing variant {len(self.tried) + 1}")
@@ -260,8 +246,7 @@ class Search:
 
     # -- one place ---------------------------------------------------------------------------
 
-    def _try_front(self, menu: Menu, others: Mapping[CheckpointPlace, Option | Runs]) -> None:
-        """Try the options by name at one place, from the most expensive in bytes to none."""
+    def _try_front(self, menu: Menu, others: Chosen) -> None:
         front = menu.front
         self.every_front = self.every_front and menu.complete
 
@@ -284,7 +269,7 @@ class Search:
         if self.best() is None:
             self._try_lowest(menu, others)
 
-    def _try_lowest(self, menu: Menu, others: Mapping[CheckpointPlace, Option | Runs]) -> None:
+    def _try_lowest(self, menu: Menu, others: Chosen) -> None:
         """Try of the last of a front, those of the fewest bytes, what may have the lowest peak.
 
         Each byte that is saved is taken to raise the peak by as much as it does at the least where
@@ -300,21 +285,17 @@ class Search:
             if not rate or (bare and self.peak(bare) + rate * (option.nbytes or 0) <= most):
                 self.trial({**others, menu.place: option})
 
-    def _rate(
-        self, menu: Menu, others: Mapping[CheckpointPlace, Option | Runs], bare: TracedVariant
-    ) -> float:
+    def _rate(self, menu: Menu, others: Chosen, bare: TracedVariant) -> float:
         """Return by how much a byte saved at a place raises the peak, at the least that is known.
 
         It is 0 where nothing tells.
 
         Args:
-          menu: The menu of the place.
-          others: What is done at the other places.
           bare: The variant that saves nothing there.
         """
-        saving = [o for o in (*menu.known, *menu.front) if o.choice is not None]
-        known = [t for o in saving if (t := self.known({**others, menu.place: o})) is not None]
-        more = [(t, t.variant.kept_nbytes - bare.variant.kept_nbytes) for t in known]
+        saving = [o for o in (*menu.by_policy, *menu.front) if o.choice is not None]
+        traced = [t for o in saving if (t := self.known({**others, menu.place: o})) is not None]
+        more = [(t, t.variant.kept_nbytes - bare.variant.kept_nbytes) for t in traced]
         rates = [
             (self.peak(t) - self.peak(bare)) / nbytes
             for t, nbytes in more
@@ -325,12 +306,11 @@ class Search:
     # -- several places ----------------------------------------------------------------------
 
     def _try_policies(self, policies: Sequence[str | None]) -> None:
-        """Try some of JAX's policies, each at all places at once, and the code as it is written."""
         parts = [menu for menu in self.menus if menu.place.kind != "whole"] or self.menus
         for policy in policies:
             chosen: dict[CheckpointPlace, Option] = {}
             for menu in parts:
-                same = [o for o in menu.known if o.policy == policy]
+                same = [o for o in menu.by_policy if o.policy == policy]
                 if same and not any(self.overlap(place, menu.place) for place in chosen):
                     chosen[menu.place] = same[0]
             self.trial(chosen)
@@ -383,12 +363,12 @@ class Search:
         The weight is the bytes that an option keeps more than no checkpoint does.
         """
         table = [(menu.plain, 0.0, 0.0)]
-        nothing = next((o for o in menu.known if o.choice and o.choice.policy is None), None)
+        nothing = next((o for o in menu.by_policy if o.choice and o.choice.policy is None), None)
         bare = None if nothing is None else self.trial({menu.place: nothing})
         if plain is None or bare is None:
             return table
         base = float(bare.variant.kept_nbytes - plain.variant.kept_nbytes)
-        for option in menu.known:
+        for option in menu.by_policy:
             tried = self.trial({menu.place: option})
             if tried is not None:
                 kept = float(tried.variant.kept_nbytes - plain.variant.kept_nbytes)
@@ -398,18 +378,21 @@ class Search:
         return table
 
     def _try_cheaper(self) -> None:
-        """Try at each place, from the best found on, the cheapest option that still fits."""
         for _ in range(2):
             start = self.best()
             if start is None:
                 return
-            by_cost = sorted(self.menus, key=lambda m: -_highest_cost(start.combination[m.place]))
+            highest = {
+                menu.place: max(option.cost or 0.0 for option, _ in start.combination[menu.place])
+                for menu in self.menus
+            }
+            by_cost = sorted(self.menus, key=lambda menu: -highest[menu.place])
             for menu in by_cost:
                 best = self.best()
                 assert best is not None
                 others = self.others(menu.place, best)
                 self.trial({**others, menu.place: menu.plain})
-                for option in menu.known:
+                for option in menu.by_policy:
                     self.trial({**others, menu.place: option})
                 self._try_front(menu, others)
             if self.best() is start:
@@ -418,7 +401,9 @@ class Search:
 
 def _key(runs: Combination) -> Hashable:
     """Return a key for a combination, the same for options that are written alike."""
-    return _effect(runs), tuple(option.changed for each in runs.values() for option, _ in each)
+    return _effect(runs), tuple(
+        option.changed for place_runs in runs.values() for option, _ in place_runs
+    )
 
 
 def _effect(runs: Combination) -> Hashable:
@@ -433,8 +418,8 @@ def _effect(runs: Combination) -> Hashable:
             option.values,
             count,
         )
-        for place, each in runs.items()
-        for option, count in each
+        for place, place_runs in runs.items()
+        for option, count in place_runs
     )
 
 
@@ -452,11 +437,7 @@ def _blocks(block: Block) -> Iterator[Block]:
 def choices(runs: Combination) -> Choices:
     """Return a combination as the choices that `Variants` take."""
     return {
-        place: tuple(option.choice for option, count in each for _ in range(count))
-        for place, each in runs.items()
-        if place.kind == "checkpoint" or any(option.choice is not None for option, _ in each)
+        place: tuple(option.choice for option, count in place_runs for _ in range(count))
+        for place, place_runs in runs.items()
+        if place.kind == "checkpoint" or any(option.choice is not None for option, _ in place_runs)
     }
-
-
-def _highest_cost(runs: Runs) -> float:
-    return max(option.cost or 0.0 for option, _ in runs)

@@ -35,7 +35,6 @@ class ValueChoice:
       saved: The numbers in `Graph.saveables` of the values that are saved.
       offloaded: The numbers in `Graph.saveables` of the values that are offloaded.
       nbytes: The bytes that are saved on the device, once through the body.
-      host_nbytes: The bytes that are offloaded.
       cost: The cost of running again what has to be, and of the transfers that are not hidden.
     """
 
@@ -50,7 +49,6 @@ class ValueProgram:
     """The integer program of one body.
 
     Args:
-      graph: The graph of the body.
       transfer: The cost of moving so many bytes to the host and back; None means that nothing is
         offloaded.
       window: How much of that is hidden: what the link moves while the body computes.
@@ -101,8 +99,8 @@ class ValueProgram:
         scale = max(float(cost.sum()), 1e-30)
         if transfer is not None and values:
             moved = [-transfer(s.nbytes) / scale for s in graph.saveables]
-            each = [(values + c, moved[c]) for c in range(values)]
-            rows.add([(exposed, 1), *each], -window / scale)
+            terms = [(values + c, moved[c]) for c in range(values)]
+            rows.add([(exposed, 1), *terms], -window / scale)
         matrix = coo_array(
             (rows.entries, (rows.rows, rows.columns)), shape=(len(rows.lower), len(low))
         ).tocsr()
@@ -116,7 +114,6 @@ class ValueProgram:
         self._objective = np.concatenate([tie, tie, cost / scale, [1.0]])
 
     def _stored(self, saveable: int) -> list[tuple[int, int]]:
-        """Return the terms of a value that is saved or offloaded."""
         return [(saveable, 1), (self._values + saveable, 1)]
 
     def cheapest(self, budget_nbytes: float) -> ValueChoice | None:
@@ -129,15 +126,15 @@ class ValueProgram:
         limit = budget_nbytes / self._total
         size = np.zeros(len(self._objective))
         size[: self._values] = self._bytes / self._total
-        found = _solved(
+        solution = _solved(
             self._objective,
             constraints=[*self._constraints, LinearConstraint(size[None, :], ub=limit)],
             bounds=self._bounds,
             integrality=self._integral,
         )
-        if found.x is None:
+        if solution.x is None:
             return None
-        chosen = found.x > 0.5
+        chosen = solution.x > 0.5
         saved = frozenset(int(c) for c in np.flatnonzero(chosen[: self._values]))
         moved = frozenset(int(c) for c in np.flatnonzero(chosen[self._values : self._first]))
         return self.choosing(saved, moved)
@@ -164,27 +161,26 @@ class ValueProgram:
         They come in order, from the most bytes to none.
 
         Args:
-          most: How many at most.
           step: How much less each keeps than the one before, at least, as a share of everything
             saveable.
         """
-        found: list[ValueChoice] = []
+        choices: list[ValueChoice] = []
         budget = self._total
-        while len(found) < most:
+        while len(choices) < most:
             choice = self.cheapest(budget)
             if choice is None:
                 break
-            found.append(choice)
+            choices.append(choice)
             if not choice.nbytes:
-                return tuple(found), not step
+                return tuple(choices), not step
             budget = choice.nbytes - max(1.0, max(_SLACK, step) * self._total)
             if budget < 0:
                 break
-        if not found or found[-1].nbytes:
+        if not choices or choices[-1].nbytes:
             nothing = self.cheapest(0)
             if nothing is not None:
-                found.append(nothing)
-        return tuple(found), False
+                choices.append(nothing)
+        return tuple(choices), False
 
 
 class _Rows:
@@ -214,7 +210,6 @@ def combine_options(
 
     Args:
       costs: The costs by place and option; option 0 is to do without.
-      weights: The weights by place and option, in the same order.
       limit: The most that the weights of the chosen options may add up to.
       conflicts: Pairs of places of which at most one may have another option than 0.
 
@@ -243,15 +238,15 @@ def combine_options(
         for place in (a, b):
             row[starts[place] + 1 : starts[place + 1]] = 1
         constraints.append(LinearConstraint(row[None, :], ub=1))
-    found = _solved(
+    solution = _solved(
         c / scale,
         constraints=constraints,
         bounds=Bounds(0, 1),
         integrality=np.ones(count),
     )
-    if found.x is None:
+    if solution.x is None:
         return None
-    return tuple(int(found.x[starts[i] : starts[i + 1]].argmax()) for i in range(len(costs)))
+    return tuple(int(solution.x[starts[i] : starts[i + 1]].argmax()) for i in range(len(costs)))
 
 
 def _solved(objective: Any, **problem: Any) -> Any:

@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.advice.plan.search.options import Option
-from jaxresid.advice.plan.search.trials import Trials
 from jaxresid.base.errors import JaxresidError
 from jaxresid.inspector.variants.choices import Choice
 from jaxresid.inspector.variants.solver_checkpoints import CheckpointedLoop
 from jaxresid.inspector.variants.solver_variants import Solver
 
+if TYPE_CHECKING:
+    from jaxresid.advice.plan.search.search import Search
+
 # Each is a trace of the whole function.
 _MOST_TRACES = 5
 _MOST_STARTS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoints:
-    """A number of checkpoints, with the peak that it was traced to have.
-
-    Attributes:
-      count: the number.
-      peak_nbytes: the estimated peak.
-    """
-
-    count: int
-    peak_nbytes: float
 
 
 def most_that_fit(
@@ -36,50 +25,34 @@ def most_that_fit(
     peak_nbytes: float,
     budget_nbytes: int,
     peak_of: Callable[[int], float],
-) -> Checkpoints:
+) -> int:
     """Return the most checkpoints with which a program fits, as these recompute least.
 
     The peak of each that is tried is traced; between two of them it is taken to be a line. Where
     nothing fits, it is as many as the logarithm of the steps, below which recomputation grows much
     faster than memory falls.
-
-    Args:
-      loop: the loop.
-      peak_nbytes: the peak with the checkpoints that it keeps.
-      budget_nbytes: the budget.
-      peak_of: traces the program with a number of checkpoints, and returns its peak.
     """
     least = max(1, min((loop.steps or 1).bit_length(), loop.checkpoints - 1))
-    below = Checkpoints(least, peak_of(least))
-    if below.peak_nbytes > budget_nbytes:
+    below, below_nbytes = least, peak_of(least)
+    above, above_nbytes = loop.checkpoints, peak_nbytes
+    if below_nbytes > budget_nbytes:
         return below
-    above = Checkpoints(loop.checkpoints, peak_nbytes)
     for _ in range(_MOST_TRACES - 1):
-        if above.count - below.count < 2:
+        if above - below < 2:
             break
-        slope = (above.peak_nbytes - below.peak_nbytes) / (above.count - below.count)
-        room = (budget_nbytes - below.peak_nbytes) / slope if slope > 0 else 0
-        count = min(max(below.count + int(room), below.count + 1), above.count - 1)
-        tried = Checkpoints(count, peak_of(count))
-        if tried.peak_nbytes <= budget_nbytes:
-            below = tried
+        slope = (above_nbytes - below_nbytes) / (above - below)
+        room = (budget_nbytes - below_nbytes) / slope if slope > 0 else 0
+        count = min(max(below + int(room), below + 1), above - 1)
+        nbytes = peak_of(count)
+        if nbytes <= budget_nbytes:
+            below, below_nbytes = count, nbytes
         else:
-            above = tried
+            above, above_nbytes = count, nbytes
     return below
 
 
-def keeping_option(count: int) -> Option:
-    """Return the option of another number of carries than the code says."""
-    return Option(Choice(checkpoints=count))
-
-
-def try_counts(search: Trials, solver: Solver) -> None:
-    """Try the most carries with which it fits, beside what was tried at the other places.
-
-    Args:
-      search: The search, which has tried what can be done there.
-      solver: The loop.
-    """
+def try_counts(search: Search, solver: Solver) -> None:
+    """Try the most carries with which it fits, beside what was tried at the other places."""
     for start in _starts(search):
         best = search.best()
         if best is not None and best.cost <= start.cost:  # fewer carries cost more
@@ -87,7 +60,7 @@ def try_counts(search: Trials, solver: Solver) -> None:
 
         def peak_of(count: int, start: TracedVariant = start) -> float:
             others = search.others(solver.place, start)
-            tried = search.trial({**others, solver.place: keeping_option(count)})
+            tried = search.trial({**others, solver.place: Option(Choice(checkpoints=count))})
             if tried is None:
                 raise JaxresidError(f"it cannot be traced with checkpoints={count}")
             return search.peak(tried)
@@ -98,14 +71,14 @@ def try_counts(search: Trials, solver: Solver) -> None:
             continue
 
 
-def _starts(search: Trials) -> list[TracedVariant]:
+def _starts(search: Search) -> list[TracedVariant]:
     """Return what does not fit and is beaten by nothing in both peak and cost, cheapest first.
 
     Of many it is the cheapest ones and the one of the lowest peak.
     """
-    found: list[TracedVariant] = []
+    unbeaten: list[TracedVariant] = []
     for tried in sorted(search.tried, key=lambda t: (t.cost, search.peak(t))):
-        is_lower = not found or search.peak(tried) < search.peak(found[-1])
+        is_lower = not unbeaten or search.peak(tried) < search.peak(unbeaten[-1])
         if is_lower and not search.fits(tried):
-            found.append(tried)
-    return [*found[: _MOST_STARTS - 1], *found[_MOST_STARTS - 1 :][-1:]]
+            unbeaten.append(tried)
+    return [*unbeaten[: _MOST_STARTS - 1], *unbeaten[_MOST_STARTS - 1 :][-1:]]

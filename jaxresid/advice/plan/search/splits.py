@@ -8,17 +8,20 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from jaxresid.advice.plan.search.combinations import TracedVariant
+from jaxresid.advice.plan.search.combinations import Chosen, TracedVariant
 from jaxresid.advice.plan.search.options import Option
-from jaxresid.advice.plan.search.trials import Chosen, Trials
 from jaxresid.inspector.variants.choices import CheckpointPlace
+
+if TYPE_CHECKING:
+    from jaxresid.advice.plan.search.search import Search
 
 # How often the number of calls is looked for where the peaks tell, before it is bisected.
 _INTERPOLATIONS = 3
 
 
-def try_splits(search: Trials) -> None:
+def try_splits(search: Search) -> None:
     """Try of options that fit at all calls and options that do not as many calls as needed."""
     for menu in search.menus:
         place = menu.place
@@ -29,9 +32,9 @@ def try_splits(search: Trials) -> None:
             return
         others = search.others(place, best)
         alone = [(o, search.known({**others, place: o})) for o in menu.options]
-        known = [_Alone(o, t) for o, t in alone if t is not None]
-        fitting = [each for each in known if search.fits(each.tried)]
-        not_fitting = [each for each in known if not search.fits(each.tried)]
+        tried_alone = [_Alone(o, t) for o, t in alone if t is not None]
+        fitting = [option for option in tried_alone if search.fits(option.tried)]
+        not_fitting = [option for option in tried_alone if not search.fits(option.tried)]
         pairs = [
             (_guess(search, heavy, light), heavy, light)
             for heavy in fitting
@@ -54,7 +57,7 @@ class _Alone:
 
 
 def _divide(
-    search: Trials, place: CheckpointPlace, heavy: _Alone, light: _Alone, others: Chosen
+    search: Search, place: CheckpointPlace, heavy: _Alone, light: _Alone, others: Chosen
 ) -> None:
     """Find the fewest first calls that have to be under `heavy`, unless that is no cheaper.
 
@@ -86,7 +89,7 @@ def _cost(place: CheckpointPlace, heavy: _Alone, light: _Alone, count: int) -> f
     return light.tried.cost + count / place.calls * (heavy.tried.cost - light.tried.cost)
 
 
-def _guess(search: Trials, heavy: _Alone, light: _Alone) -> float:
+def _guess(search: Search, heavy: _Alone, light: _Alone) -> float:
     """Return the cost of a mixture, if peak and cost go evenly with the number of calls."""
     most, least = search.peak(light.tried), search.peak(heavy.tried)
     share = (most - search.budget) / max(most - least, 1)

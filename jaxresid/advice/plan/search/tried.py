@@ -15,32 +15,32 @@ NO_POLICY = "no policy"
 
 def tried_places(search: Search) -> tuple[TriedPlace, ...]:
     """Return what was tried at each place where a checkpoint was, and of the loops changed."""
-    found = []
+    places = []
     for menu in search.menus:
         written = _written_at(menu, search.tried)
         if not written:
             continue
         by_name = {(o.policy, o.values) for o in menu.front}
         policies = tuple(p or NO_POLICY for p, values in written if not values)
-        found.append(
+        places.append(
             TriedPlace(
                 str(menu.place),
                 policies,
-                sum(each in by_name for each in written),
+                sum(policy in by_name for policy in written),
                 len(by_name) if menu.front and menu.complete else None,
             )
         )
     for place in search.nested:
         ways = {o for t in search.tried for o, _ in t.combination.get(place, ()) if o.segments}
         if ways:
-            found.append(TriedPlace(str(place), (), segments=len(ways)))
+            places.append(TriedPlace(str(place), (), segments=len(ways)))
     if search.solver is not None:
         place = search.solver.place
         options = (o for t in search.tried for o, _ in t.combination[place])
         kept = {o.checkpoints for o in options if o.checkpoints is not None}
         if kept:
-            found.append(TriedPlace(str(place), (), checkpoints=tuple(sorted(kept))))
-    return tuple(found)
+            places.append(TriedPlace(str(place), (), checkpoints=tuple(sorted(kept))))
+    return tuple(places)
 
 
 def is_proven(search: Search, shown: TracedVariant, figures: Container[TracedVariant]) -> bool:
@@ -50,11 +50,6 @@ def is_proven(search: Search, shown: TracedVariant, figures: Container[TracedVar
     front tried, where no other place could have a checkpoint beside it. What the compiler says of a
     choice is only known where it was asked; and where time is minimised, a sum over values does not
     tell what their kernels take together.
-
-    Args:
-      search: The search, which ran to its end.
-      shown: The variant that is shown.
-      figures: The variants that the compiler said figures of.
     """
     if search.may_pay:
         return False
@@ -69,7 +64,7 @@ def is_proven(search: Search, shown: TracedVariant, figures: Container[TracedVar
     (only,) = searched
     if only.place.calls > 1 and only.place.can_split:
         return False
-    if any(search.may_combine(only.place, m.place) for m in search.menus if m is not only):
+    if any(not search.overlap(only.place, m.place) for m in search.menus if m is not only):
         return False
     if search.leaves_out_segments(math.inf if best is None else best.cost):
         return False
@@ -83,11 +78,10 @@ def is_proven(search: Search, shown: TracedVariant, figures: Container[TracedVar
 def _written_at(
     menu: Menu, tried: Iterable[TracedVariant]
 ) -> tuple[tuple[str | None, tuple[PlannedValue, ...]], ...]:
-    """Return the policies, with the values that they save, of what was tried at a place."""
-    found = dict.fromkeys(
+    policies = dict.fromkeys(
         (option.policy, option.values)
-        for each in tried
-        for option, _ in each.combination.get(menu.place, ())
+        for variant in tried
+        for option, _ in variant.combination.get(menu.place, ())
         if option.choice is not None
     )
-    return tuple(found)
+    return tuple(policies)

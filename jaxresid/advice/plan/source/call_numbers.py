@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from jaxresid.advice.plan.source.file_edits import FileRewrite, UnwritableError
+from jaxresid.advice.plan.source.new_names import names_used
 
 _WIDTH = 100  # of a line
 _NAMES = ("i", "n", "number", "index", "call_number")
@@ -27,9 +28,6 @@ def chosen(file: FileRewrite, call: ast.Call, texts: Sequence[str], parts: Seque
 
     For example `(jax.checkpoint(block) if i < 20 else block)`; on several lines where the line of
     the call would be long.
-
-    Raises:
-      UnwritableError: No loop can be seen around the call.
     """
     number = _numbered(file, call)
     lines = [texts[0]]
@@ -48,9 +46,6 @@ def _numbered(file: FileRewrite, call: ast.expr) -> str:
     """Return the name of the number, from 0, of the round of the loop around a call.
 
     The loop is given such a number where it has none.
-
-    Raises:
-      UnwritableError: No loop can be seen around the call.
     """
     loop = _loop(file, call)
     if loop is None:
@@ -66,9 +61,7 @@ def _numbered(file: FileRewrite, call: ast.expr) -> str:
             ast.Tuple(elts=[ast.Name(id=name), _]),
         ):
             return name
-    around = file.facts.names.function(call) or file.facts.names.tree
-    used = {n.id for n in ast.walk(around) if isinstance(n, ast.Name)}
-    used |= {a.arg for a in ast.walk(around) if isinstance(a, ast.arg)}
+    used = names_used(file, call)
     free = next((name for name in _NAMES if name not in used), None)
     if free is None:
         raise UnwritableError(file.where(call.lineno), "no unused name is left to number the calls")

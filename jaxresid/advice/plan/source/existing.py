@@ -32,17 +32,7 @@ def written_checkpoint(
     location: Location | None,
     defined: Location | None = None,
 ) -> tuple[FileRewrite, Site]:
-    """Return the checkpoint in source that a traced checkpoint came from, with its file.
-
-    Args:
-      files: The user's files.
-      function: The name of what is checkpointed.
-      location: Where it is called.
-      defined: Where it is defined.
-
-    Raises:
-      UnwritableError: No such checkpoint can be seen, or it may be one of several.
-    """
+    """Return the checkpoint in source that a traced checkpoint came from, with its file."""
     if location is None:
         raise UnwritableError(
             function, "the line of this checkpoint is not known; change it by hand"
@@ -50,14 +40,24 @@ def written_checkpoint(
     where = f"{location.file}:{location.line}"
     file = files.at(location.file, location.line)
     at = defined and (os.path.realpath(files.path(defined.file)), defined.line)
-    gone_through = _checkpoints_called(files, file, location)
-    reached = gone_through or _checkpoints_in_arguments(files, file, location)
-    for found in (reached, _sites(file), _in_related_files(files, file)):
-        same = [(f, s) for f, s in found if at is not None and _defined_at(f, s) == at]
-        named = [(f, s) for f, s in found if checkpointed_name(f.facts, s) == last_name(function)]
+    calls = calls_at(file, location)
+    gone_through = [site for call in calls for site in sites_reached(files, file, call.func)]
+    reached = gone_through or [
+        site
+        for call in calls
+        for argument in (*call.args, *(k.value for k in call.keywords))
+        for site in sites_reached(files, file, argument)
+    ]
+    for candidates in (reached, _sites(file), _in_related_files(files, file)):
+        same = [(f, s) for f, s in candidates if at is not None and _defined_at(f, s) == at]
+        named = [
+            (f, s) for f, s in candidates if checkpointed_name(f.facts, s) == last_name(function)
+        ]
         # What wraps a function before it is checkpointed, and an instance that is called, have
         # names that say nothing: it is the one that the call goes through, or one of a library.
-        others = [(f, s) for f, s in found if found is gone_through or s.api.library != "jax"]
+        others = [
+            (f, s) for f, s in candidates if candidates is gone_through or s.api.library != "jax"
+        ]
         chosen = list({id(s.node): (f, s) for f, s in same or named or others}.values())
         if len(chosen) == 1:
             return chosen[0]
@@ -71,29 +71,8 @@ def written_checkpoint(
 
 
 def _defined_at(file: FileRewrite, site: Site) -> tuple[str, int] | None:
-    """Return the file and line of the function that a checkpoint in source wraps, where known."""
     node = site.definition or file.facts.target(site)
     return None if node is None else (os.path.realpath(file.path), node.lineno)
-
-
-def _checkpoints_called(
-    files: FileRewrites, file: FileRewrite, location: Location
-) -> list[tuple[FileRewrite, Site]]:
-    """Return the checkpoints that what is called at a location went through."""
-    calls = calls_at(file, location)
-    return [site for call in calls for site in sites_reached(files, file, call.func)]
-
-
-def _checkpoints_in_arguments(
-    files: FileRewrites, file: FileRewrite, location: Location
-) -> list[tuple[FileRewrite, Site]]:
-    """Return the checkpoints that the arguments of a call at a location went through."""
-    return [
-        site
-        for call in calls_at(file, location)
-        for given in (*call.args, *(k.value for k in call.keywords))
-        for site in sites_reached(files, file, given)
-    ]
 
 
 def _sites(file: FileRewrite) -> list[tuple[FileRewrite, Site]]:
@@ -101,24 +80,19 @@ def _sites(file: FileRewrite) -> list[tuple[FileRewrite, Site]]:
 
 
 def _in_related_files(files: FileRewrites, file: FileRewrite) -> list[tuple[FileRewrite, Site]]:
-    """Return the checkpoints of the files that are related to this one."""
-    found: list[tuple[FileRewrite, Site]] = []
+    sites: list[tuple[FileRewrite, Site]] = []
     for path in related(files, file):
         try:
             other = files.at(path, 1)
         except UnwritableError:
             continue
         if any(mark in other.old for mark in _MARKS):
-            found += _sites(other)
-    return found
+            sites += _sites(other)
+    return sites
 
 
 def remove_checkpoint(file: FileRewrite, site: Site) -> None:
-    """Remove a checkpoint from the source.
-
-    Raises:
-      UnwritableError: What it leaves would be something else than before.
-    """
+    """Remove a checkpoint from the source."""
     is_class = isinstance(site.definition, ast.ClassDef)
     is_method = site.definition is not None and not is_class
     if site.api.loop or not (site.api.library in _UNWRAPPED or is_method):
@@ -138,11 +112,7 @@ def remove_checkpoint(file: FileRewrite, site: Site) -> None:
 
 
 def set_policy(file: FileRewrite, site: Site, policy: str | None) -> None:
-    """Give a checkpoint a policy; None takes its policy away.
-
-    Raises:
-      UnwritableError: The arguments that it is given cannot be seen, or are shared with others.
-    """
+    """Give a checkpoint a policy; None takes its policy away."""
     where = file.where(site.node.lineno)
     if "policy" not in site.api.keywords:
         raise UnwritableError(where, f"{site.qualname} takes no policy; use jax.checkpoint")
@@ -151,9 +121,9 @@ def set_policy(file: FileRewrite, site: Site, policy: str | None) -> None:
             where, f"not all arguments of this checkpoint are visible; {_by_hand(policy)}"
         )
     text = file.policy(policy, site.node)
-    given = site.arguments.keywords.get("policy")
-    owner = next((c for c in site.calls if given in c.keywords), None)
-    if given is not None and owner is None:
+    keyword = site.arguments.keywords.get("policy")
+    owner = next((c for c in site.calls if keyword in c.keywords), None)
+    if keyword is not None and owner is None:
         raise UnwritableError(where, f"its policy comes from a dictionary; {_by_hand(policy)}")
     own = site.node if isinstance(site.node, ast.Call) else None
     if owner is not None and owner is not own and _is_shared(file.facts, owner, site):
@@ -162,13 +132,13 @@ def set_policy(file: FileRewrite, site: Site, policy: str | None) -> None:
                 file.where(owner.lineno),
                 f"other checkpoints share this policy; {_by_hand(policy)}",
             )
-        owner, given, text = own, None, text or "None"
+        owner, keyword, text = own, None, text or "None"
     if text is None:
-        edit = None if given is None or owner is None else _without_policy(file, owner, given)
-        if given is not None and edit is None:
+        edit = None if keyword is None or owner is None else _without_policy(file, owner, keyword)
+        if keyword is not None and edit is None:
             raise UnwritableError(where, _by_hand(policy))
-    elif given is not None:
-        edit = edits.replace(file.source, given.value, text)
+    elif keyword is not None:
+        edit = edits.replace(file.source, keyword.value, text)
     elif own is not None:
         edit = edits.set_keyword(file.source, own, "policy", text)
         if edit is None:
@@ -183,28 +153,22 @@ def set_policy(file: FileRewrite, site: Site, policy: str | None) -> None:
 def split_checkpoint(
     files: FileRewrites, file: FileRewrite, site: Site, location: Location, parts: Sequence[Part]
 ) -> None:
-    """Treat some calls of a checkpointed function differently from others.
-
-    Args:
-      files: The user's files.
-      file: The file of the checkpoint.
-      site: The checkpoint in source.
-      location: Where the function is called.
-      parts: How many of the calls are treated how, in program order.
-
-    Raises:
-      UnwritableError: The function is not called there as it is, or not in a loop.
-    """
+    """Treat some calls of a checkpointed function differently from others."""
     there = files.at(location.file, location.line)
     where = there.where(location.line)
-    made = site.node
+    checkpoint = site.node
     plain = site.target
     calls = [
         c
         for c in calls_at(there, location)
-        if c.func is made or made in there.facts.names.origins(c.func)
+        if c.func is checkpoint or checkpoint in there.facts.names.origins(c.func)
     ]
-    if there is not file or len(calls) != 1 or not isinstance(made, ast.Call) or plain is None:
+    if (
+        there is not file
+        or len(calls) != 1
+        or not isinstance(checkpoint, ast.Call)
+        or plain is None
+    ):
         raise UnwritableError(where, "cannot treat only some of the calls differently here")
     if site.api.library != "jax" or site.arguments.dynamic or len(site.arguments.positional) > 1:
         raise UnwritableError(where, "cannot treat only some of the calls differently here")
@@ -212,27 +176,26 @@ def split_checkpoint(
     texts = []
     for part in parts:
         if part.checkpointed:
-            texts.append(_with_policy(file, site, made, part.policy))
+            texts.append(_with_policy(file, site, checkpoint, part.policy))
         else:
             texts.append(file.text(plain))
     file.edit(edits.replace(file.source, call.func, chosen(file, call, texts, parts)))
 
 
-def _with_policy(file: FileRewrite, site: Site, made: ast.Call, policy: str | None) -> str:
-    """Return a call of `jax.checkpoint` as text, as it would be with another policy."""
-    given = site.arguments.keywords.get("policy")
-    if given is not None and given not in made.keywords:
-        raise UnwritableError(file.where(made.lineno), _by_hand(policy))
-    text = file.policy(policy, made)
-    kept = [file.text(a) for a in made.args]
+def _with_policy(file: FileRewrite, site: Site, checkpoint: ast.Call, policy: str | None) -> str:
+    keyword = site.arguments.keywords.get("policy")
+    if keyword is not None and keyword not in checkpoint.keywords:
+        raise UnwritableError(file.where(checkpoint.lineno), _by_hand(policy))
+    text = file.policy(policy, checkpoint)
+    kept = [file.text(a) for a in checkpoint.args]
     kept += [
         f"{k.arg}={file.text(k.value)}" if k.arg else f"**{file.text(k.value)}"
-        for k in made.keywords
-        if k is not given
+        for k in checkpoint.keywords
+        if k is not keyword
     ]
     if text is not None:
         kept.append(f"policy={text}")
-    return f"{file.text(made.func)}({', '.join(kept)})"
+    return f"{file.text(checkpoint.func)}({', '.join(kept)})"
 
 
 def _by_hand(policy: str | None) -> str:
@@ -243,7 +206,7 @@ def _is_shared(facts: Facts, owner: ast.Call, site: Site) -> bool:
     return any(owner in other.calls for other in facts.sites if other is not site)
 
 
-def _without_policy(file: FileRewrite, owner: ast.Call, given: ast.keyword) -> Edit | None:
+def _without_policy(file: FileRewrite, owner: ast.Call, keyword: ast.keyword) -> Edit | None:
     """Return the edit that removes the keyword, and a partial that would bind nothing more."""
     if (
         len(owner.args) + len(owner.keywords) == 2
@@ -251,11 +214,10 @@ def _without_policy(file: FileRewrite, owner: ast.Call, given: ast.keyword) -> E
         and file.facts.callees.is_partial(owner)
     ):
         return edits.replace(file.source, owner, file.text(owner.args[0]))
-    return edits.remove_argument(file.source, owner, given.value)
+    return edits.remove_argument(file.source, owner, keyword.value)
 
 
 def _configure(file: FileRewrite, site: Site, policy: str) -> None:
-    """Give a policy to a decorator that has no arguments yet."""
     if site.api.factory:
         file.wrap(site.node, "", f"(policy={policy})")
         return

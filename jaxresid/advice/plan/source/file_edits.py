@@ -26,7 +26,10 @@ _CELL = re.compile(r"\.ipynb$|ipykernel|ipython|\bIn\[\d+\]$")
 
 
 class UnwritableError(Exception):
-    """A part of a plan that is left to the user: the place, and what to do there by hand."""
+    """A part of a plan that is left to the user: the place, and what to do there by hand.
+
+    All that finds or changes source here may raise it.
+    """
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"{where}: {reason}")
@@ -44,14 +47,7 @@ class Wrap:
 
 @dataclass(frozen=True, slots=True)
 class FileEdit:
-    """A file before and after its edits.
-
-    Attributes:
-      path: The path of the file.
-      shown: The path relative to the working directory if it lies below it.
-      old: The content before.
-      new: The content after.
-    """
+    """A file before and after its edits."""
 
     path: Path
     display_path: str
@@ -64,15 +60,8 @@ class FileRewrite:
     """One file and what changes in it.
 
     Attributes:
-      path: The path of the file.
-      shown: The path relative to the working directory if it lies below it.
-      old: The content before.
-      document: The content as a document.
-      facts: The facts of its syntax tree.
-      imports: The imports of the file, and those to add.
       wraps: The texts to put around stretches of source; of those of one stretch the outer one
         first.
-      edits: The other edits.
     """
 
     path: Path
@@ -135,9 +124,6 @@ class FileRewrite:
         """Return how to write something of another module at a place, importing it where needed.
 
         See `Imports.spelling`.
-
-        Raises:
-          UnwritableError: Its name is taken.
         """
         name = self.imports.spelling(qualname, imported, at, also)
         if name is None:
@@ -147,11 +133,7 @@ class FileRewrite:
         return name
 
     def policy(self, policy: str | None, at: ast.expr | ast.stmt) -> str | None:
-        """Return a policy as code; None for no policy.
-
-        Raises:
-          UnwritableError: The policy is none of JAX's own.
-        """
+        """Return a policy as code; None for no policy."""
         if policy is None:
             return None
         also = ("jax.ad_checkpoint.checkpoint_policies",)
@@ -169,11 +151,7 @@ class FileRewrite:
         return string_text(value, self.quote)
 
     def new(self) -> bytes:
-        """Return the content of the file with its edits made.
-
-        Raises:
-          UnwritableError: The edits overlap, or the file's encoding cannot hold them.
-        """
+        """Return the content of the file with its edits made."""
         if not (self.wraps or self.edits):
             return self.old
         source = self.source
@@ -192,9 +170,9 @@ class FileRewrite:
         inserts: dict[int, str] = {}
         for at, _, _, text in sorted(pieces):
             inserts[at] = inserts.get(at, "") + text
-        made = [Edit(source.between(at, at), text) for at, text in inserts.items()]
+        inserted = [Edit(source.between(at, at), text) for at, text in inserts.items()]
         try:
-            new = self.document.edited([*made, *replaced])
+            new = self.document.edited([*inserted, *replaced])
             after = read(new, self.display_path)
             if isinstance(after, Violation):
                 raise ValueError(after.message)
@@ -214,18 +192,14 @@ class FileRewrites:
         self._files: dict[str, FileRewrite] = {}
 
     def at(self, file: str, row: int) -> FileRewrite:
-        """Return the file of a traced location.
-
-        Raises:
-          UnwritableError: It is no source file of the user's, or cannot be read or parsed.
-        """
+        """Return the file of a traced location."""
         path = self.path(file)
         # One file, whatever links lead to it.
         key = os.path.realpath(path)
-        found = self._files.get(key)
-        if found is None:
-            found = self._files[key] = self._read(path, f"{file}:{row}")
-        return found
+        rewrite = self._files.get(key)
+        if rewrite is None:
+            rewrite = self._files[key] = self._read(path, f"{file}:{row}")
+        return rewrite
 
     def path(self, file: str) -> str:
         """Return the absolute path of a traced location's file."""
@@ -274,11 +248,7 @@ class FileRewrites:
         return self._parsed(path, shown, raw, where)
 
     def again(self, file: FileRewrite, content: bytes) -> FileRewrite:
-        """Return a file as it is with other content, to be edited further.
-
-        Raises:
-          UnwritableError: That cannot be parsed.
-        """
+        """Return a file as it is with other content, to be edited further."""
         return self._parsed(str(file.path), file.display_path, content, file.display_path)
 
     def _parsed(self, path: str, shown: str, raw: bytes, where: str) -> FileRewrite:

@@ -32,13 +32,7 @@ _CHECKPOINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """How a loop is to be written.
-
-    Attributes:
-      length: how many iterations it has.
-      size: how many a group has.
-      policy: the policy of the groups' checkpoints.
-    """
+    """How a loop is to be written."""
 
     length: int
     size: int
@@ -51,26 +45,22 @@ class Groups:
 
 
 def loop_number(file: FileRewrite, location: Location, groups: Groups) -> int:
-    """Return which of a file's `for` statements is at a location, by their order.
-
-    Raises:
-      UnwritableError: None can be seen there; it says what to write by hand.
-    """
-    found = [
+    """Return which of a file's `for` statements is at a location, by their order."""
+    numbers = [
         n
         for n, loop in enumerate(_loops(file))
         if loop.lineno <= location.line <= (loop.iter.end_lineno or loop.lineno)
     ]
-    if len(found) != 1:
+    if len(numbers) != 1:
         raise UnwritableError(
             file.where(location.line), f"no for statement; by hand: {_by_hand(groups)}"
         )
-    return found[0]
+    return numbers[0]
 
 
 def _loops(file: FileRewrite) -> list[ast.For]:
-    found = [node for node in ast.walk(file.facts.names.tree) if isinstance(node, ast.For)]
-    return sorted(found, key=lambda loop: (loop.lineno, loop.col_offset))
+    loops = [node for node in ast.walk(file.facts.names.tree) if isinstance(node, ast.For)]
+    return sorted(loops, key=lambda loop: (loop.lineno, loop.col_offset))
 
 
 def _by_hand(groups: Groups, checkpoint: str = "jax.checkpoint") -> str:
@@ -95,15 +85,10 @@ def group_loops(
     """Return the content of a file with some of its loops in groups.
 
     Args:
-      files: The user's files.
-      file: The file.
       content: What it holds so far; it has the `for` statements that it had.
       loops: The number of each loop, see `loop_number`, and how it is grouped.
-
-    Raises:
-      UnwritableError: The body of one cannot be made a function; it says what to write by hand.
     """
-    for number, groups in sorted(loops, key=lambda each: -each[0]):
+    for number, groups in sorted(loops, key=lambda numbered: -numbered[0]):
         now = files.again(file, content)
         _Writer(files, now, _loops(now)[number], groups).write()
         content = now.new()
@@ -143,7 +128,6 @@ class _Writer:
         self._indent = line[: len(line) - len(line.lstrip())]
 
     def write(self) -> None:
-        """Add the edit."""
         file, loop = self._file, self._loop
         source = file.source
         first, last = source.span(loop), source.span(loop.body[-1])
@@ -152,19 +136,18 @@ class _Writer:
         is_alone = not source.lines[last.end_row - 1][last.end_column :].lstrip().startswith(";")
         if source.lines[loop.lineno - 1][: first.column].strip() or not is_alone:
             raise self._unwritable("other code shares a line with it")
-        found = loop_variables(loop, self._function)
-        if isinstance(found, str):
-            raise self._unwritable(found)
+        variables = loop_variables(loop, self._function)
+        if isinstance(variables, str):
+            raise self._unwritable(variables)
         self._start, self._run = self._new("start"), self._new("run_group")
-        lines = self._lines(found)
+        lines = self._lines(variables)
         start = source.start(first) - first.column
         text = file.newline.join(self._indent + line if line else "" for line in lines)
         file.edit(Edit(source.between(start, self._end()), text))
 
     # -- the parts of it ---------------------------------------------------------------------
 
-    def _lines(self, found: LoopVariables) -> list[str]:
-        """Return the lines that stand for the loop, without its indent."""
+    def _lines(self, variables: LoopVariables) -> list[str]:
         groups, start, run = self._groups, self._start, self._run
         before: list[str] = []
         sliced = self._sliced(self._loop.iter)
@@ -174,57 +157,57 @@ class _Writer:
             items = self._new("items")
             before = [f"{items} = list({self._file.text(self._loop.iter)})"]
             sliced = self._of_sequence(items)
-        own, given, group = [start], [start], sliced.group
+        own, arguments_of_group, group = [start], [start], sliced.group
         if self._library == "nnx" and sliced.sequence is not None:
             # Given all of the model, each group would have all of it as its state.
             group = self._new("layers")
-            own, given = [group], [sliced.group]
+            own, arguments_of_group = [group], [sliced.group]
         elif self._library in ("linen", "nnx"):
             own.insert(0, self._self_name())
-            given.insert(0, self._self_name())
+            arguments_of_group.insert(0, self._self_name())
         step = 4 * " " if "\t" not in self._indent else "\t"
-        results = ", ".join(found.results)
+        results = ", ".join(variables.results)
         head, *body = self._moved(group, step)
         if not self._follows_a_blank_line():
             before.insert(0, "")
-        made = [
+        lines = [
             *before,
             *([""] if before and before[-1] else []),
-            f"def {run}({', '.join([*own, *found.carried])}):",
+            f"def {run}({', '.join([*own, *variables.carried])}):",
             f"{step}{head}",
             *(f"{step}{line}" if line else "" for line in body),
             f"{step}return {results}",
             "",
         ]
         call = self._checkpointed(own.index(start) if start in own else None)
-        arguments = ", ".join([*given, *found.carried])
+        arguments = ", ".join([*arguments_of_group, *variables.carried])
         if len(f"{self._indent}{step}{results} = {call}({arguments})") > _WIDE:
             name = self._new("checkpointed")
-            made.append(f"{name} = {call}")
+            lines.append(f"{name} = {call}")
             call = name
         end = sliced.count
         if groups.has_rest:
             end = self._new("covered")
             count = sliced.count if _is_simple(sliced.count) else f"({sliced.count})"
-            made.append(f"{end} = {count} // {groups.size} * {groups.size}")
-        made += [
+            lines.append(f"{end} = {count} // {groups.size} * {groups.size}")
+        lines += [
             f"for {start} in range(0, {end}, {groups.size}):",
             f"{step}{results} = {call}({arguments})",
         ]
         if groups.has_rest:
-            left = [self._rest(each, sliced, end) for each in given]
-            call = f"{results} = {run}({', '.join([*left, *found.carried])})"
-            if {*found.results} <= {*found.carried}:
-                made.append(call)
+            left = [self._rest(argument, sliced, end) for argument in arguments_of_group]
+            call = f"{results} = {run}({', '.join([*left, *variables.carried])})"
+            if {*variables.results} <= {*variables.carried}:
+                lines.append(call)
             else:  # Of another number of iterations none may be left, which would make no result.
-                made += [f"if {end} < {sliced.count}:", f"{step}{call}"]
-        return made
+                lines += [f"if {end} < {sliced.count}:", f"{step}{call}"]
+        return lines
 
-    def _rest(self, given: str, sliced: _Sliced, end: str) -> str:
+    def _rest(self, argument: str, sliced: _Sliced, end: str) -> str:
         """Return what a group is given, of what is left over."""
-        if given == self._start:
+        if argument == self._start:
             return end
-        return f"{sliced.sequence}[{end}:]" if given == sliced.group else given
+        return f"{sliced.sequence}[{end}:]" if argument == sliced.group else argument
 
     def _checkpointed(self, static: int | None) -> str:
         """Return the function of a group as a checkpoint; argument number `static` is no array."""
@@ -239,7 +222,6 @@ class _Writer:
         return f"{name}({self._run}{keywords})"
 
     def _moved(self, group: str, step: str) -> list[str]:
-        """Return the lines of the loop, going through a group."""
         source, loop = self._file.source, self._loop
         span, iterated = source.span(loop), source.span(loop.iter)
         head = source.text[source.start(span) : source.start(iterated)] + group
@@ -248,14 +230,12 @@ class _Writer:
         return [line.removeprefix(self._indent) for line in lines]
 
     def _end(self) -> int:
-        """Return where the loop ends, with the comment on its last line."""
         source = self._file.source
         last = source.span(self._loop.body[-1])
         after = source.lines[last.end_row - 1][last.end_column :]
         return source.end(last) + len(after.rstrip())
 
     def _sliced(self, node: ast.expr) -> _Sliced | None:
-        """Return what is gone through in groups; None where it cannot be sliced as it is."""
         text = self._file.text(node)
         match node:
             case ast.Name() | ast.Attribute() | ast.Subscript():
@@ -263,9 +243,9 @@ class _Writer:
                     return self._of_sequence(text)
             case ast.Call(func=ast.Name(id="range"), args=args, keywords=[]):
                 if all(isinstance(n, (*_PLAIN, *_SUMS)) for a in args for n in ast.walk(a)):
-                    found = self._of_sequence(text)
-                    count = self._file.text(args[0]) if len(args) == 1 else found.count
-                    return _Sliced(found.group, count)
+                    whole = self._of_sequence(text)
+                    count = self._file.text(args[0]) if len(args) == 1 else whole.count
+                    return _Sliced(whole.group, count)
                 if len(args) == 1 and _is_length(args[0]):
                     return _Sliced(self._of_sequence(text).group, self._file.text(args[0]))
             case ast.Call(func=ast.Name(id="enumerate"), args=[inner], keywords=[]):
@@ -273,13 +253,13 @@ class _Writer:
                 if within is not None:
                     return _Sliced(f"enumerate({within.group}, {self._start})", within.count)
             case ast.Call(func=ast.Name(id="zip"), args=args, keywords=keywords) if args:
-                each = [self._sliced(arg) for arg in args]
-                known = [s for s in each if s is not None]
-                if len(known) == len(args) and not any(isinstance(a, ast.Starred) for a in args):
+                parts = [self._sliced(arg) for arg in args]
+                sliced = [s for s in parts if s is not None]
+                if len(sliced) == len(args) and not any(isinstance(a, ast.Starred) for a in args):
                     more = [f"{k.arg}={self._file.text(k.value)}" for k in keywords]
                     if all(k.arg == "strict" for k in keywords):
-                        group = ", ".join([*(s.group for s in known), *more])
-                        return _Sliced(f"zip({group})", known[0].count)
+                        group = ", ".join([*(s.group for s in sliced), *more])
+                        return _Sliced(f"zip({group})", sliced[0].count)
         return None
 
     def _of_sequence(self, text: str) -> _Sliced:
@@ -294,12 +274,11 @@ class _Writer:
         return positional[0].arg
 
     def _library_of(self, files: FileRewrites, function: FunctionNode) -> str:
-        """Return the library of the module that the loop is in a method of; else `jax`."""
         cls = self._file.facts.names.class_of(function)
         if cls is None or isinstance(function, ast.Lambda):
             return "jax"
-        found = module_library(files, self._file, f"{cls.name}.{function.name}")
-        return found if found in _CHECKPOINTS else "jax"
+        library = module_library(files, self._file, f"{cls.name}.{function.name}")
+        return library if library in _CHECKPOINTS else "jax"
 
     # -- text --------------------------------------------------------------------------------
 
@@ -307,7 +286,6 @@ class _Writer:
         return unused(name, self._used)
 
     def _follows_a_blank_line(self) -> bool:
-        """Return whether a blank line, or the head of the block, is before the loop."""
         row = self._loop.lineno - 1
         before = self._file.source.lines[row - 1].strip() if row else ""
         return not before or before.endswith(":")
@@ -326,7 +304,6 @@ _SUMS = (ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
 
 
 def _is_length(node: ast.expr) -> bool:
-    """Return whether an expression is `len` of something that is plain."""
     match node:
         case ast.Call(func=ast.Name(id="len"), args=[inner], keywords=[]):
             return all(isinstance(n, _PLAIN) for n in ast.walk(inner))
@@ -334,7 +311,6 @@ def _is_length(node: ast.expr) -> bool:
 
 
 def _is_simple(text: str) -> bool:
-    """Return whether an expression needs no brackets before an operator."""
     return isinstance(
         ast.parse(text, mode="eval").body,
         ast.Name | ast.Attribute | ast.Subscript | ast.Call | ast.Constant,

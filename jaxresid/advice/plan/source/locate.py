@@ -120,16 +120,16 @@ def sites_reached(
                 yield from sites_reached(files, file, origin.func, depth + 1)
                 inner = facts.inside(origin)
                 if inner is not origin and isinstance(inner, ast.AST):
-                    found = facts.site_of(inner)
-                    if found is not None:
-                        yield file, found
+                    site_there = facts.site_of(inner)
+                    if site_there is not None:
+                        yield file, site_there
             case External(qualname):
                 other = definition_of(files, qualname)
                 if other is not None:
                     there, definition = other
-                    found = there.facts.site_of(definition)
-                    if found is not None:
-                        yield there, found
+                    site_there = there.facts.site_of(definition)
+                    if site_there is not None:
+                        yield there, site_there
 
 
 def definition_of(files: FileRewrites, qualname: str) -> tuple[FileRewrite, ast.AST] | None:
@@ -157,14 +157,14 @@ def related(files: FileRewrites, file: FileRewrite) -> tuple[str, ...]:
     }
     paths = set(files.modules())
     here = str(file.path)
-    found: set[str] = set()
+    paths_related: set[str] = set()
     wanted = _imported(file.facts) & paths
     while wanted:
         path = wanted.pop()
-        found.add(path)
-        wanted |= (_files_of(loaded[path]) & paths) - found
-    found |= {path for path in paths if here in _files_of(loaded[path])}
-    return tuple(sorted(found - {here}))
+        paths_related.add(path)
+        wanted |= (_files_of(loaded[path]) & paths) - paths_related
+    paths_related |= {path for path in paths if here in _files_of(loaded[path])}
+    return tuple(sorted(paths_related - {here}))
 
 
 def _files_of(module: Any) -> set[str]:
@@ -179,14 +179,14 @@ def _files_of(module: Any) -> set[str]:
 
 def _imported(facts: Facts) -> set[str]:
     """Return the files of the loaded modules that a file imports, whole or names of."""
-    found = set()
+    paths = set()
     for bindings in facts.names.root.bindings.values():
         for name in (b.qualname for b in bindings if b.kind == "import"):
             for module in (name, name.rpartition(".")[0]):
                 path = getattr(sys.modules.get(module), "__file__", None)
                 if isinstance(path, str):
-                    found.add(path)
-    return found
+                    paths.add(path)
+    return paths
 
 
 def checkpointed_name(facts: Facts, site: Site) -> str:
@@ -211,15 +211,15 @@ def module_library(files: FileRewrites, file: FileRewrite, function: str) -> str
     facts = file.facts
     for cls in facts.names.classes:
         if cls.name == owner:
-            known = modules.library(facts, cls)
-            if known is not None:
-                return known
+            library = modules.library(facts, cls)
+            if library is not None:
+                return library
     if any(f.name == owner for f in facts.names.functions if not isinstance(f, ast.Lambda)):
         return "jax"  # a function inside a function
-    found = {_library(cls) for cls in loaded_classes(files, file, owner)}
-    if not found and any(cls.name == owner and not cls.bases for cls in facts.names.classes):
+    libraries = {_library(cls) for cls in loaded_classes(files, file, owner)}
+    if not libraries and any(cls.name == owner and not cls.bases for cls in facts.names.classes):
         return "jax"
-    return found.pop() if len(found) == 1 else None
+    return libraries.pop() if len(libraries) == 1 else None
 
 
 def loaded_classes(files: FileRewrites, file: FileRewrite, name: str) -> list[type]:
@@ -228,15 +228,15 @@ def loaded_classes(files: FileRewrites, file: FileRewrite, name: str) -> list[ty
     Those in files that are related to this one come before all others: if there are any, only those
     are returned.
     """
-    found: dict[str, list[type]] = {}
+    classes: dict[str, list[type]] = {}
     for module in list(sys.modules.values()):
         value: Any = getattr(module, "__dict__", {}).get(name)
         path = getattr(module, "__file__", None)
         is_defined = isinstance(value, type) and value.__module__ == module.__name__
         if is_defined and path is not None and files.is_writable(path):
-            found.setdefault(path, []).append(value)
-    near = {str(file.path), *related(files, file)} & found.keys() if len(found) > 1 else set()
-    return [cls for path in near or found for cls in found[path]]
+            classes.setdefault(path, []).append(value)
+    near = {str(file.path), *related(files, file)} & classes.keys() if len(classes) > 1 else set()
+    return [cls for path in near or classes for cls in classes[path]]
 
 
 def defining_library(path: str) -> str | None:

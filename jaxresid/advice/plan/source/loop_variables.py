@@ -36,12 +36,7 @@ class LoopVariables:
 
 
 def loop_variables(loop: ast.For, function: FunctionNode) -> LoopVariables | str:
-    """Return what a loop hands on, or the reason why its body cannot be a function.
-
-    Args:
-      loop: the loop.
-      function: the function that it is in.
-    """
+    """Return what a loop hands on, or the reason why its body cannot be a function."""
     reason = _unmovable(loop)
     if reason is not None:
         return reason
@@ -63,7 +58,6 @@ def loop_variables(loop: ast.For, function: FunctionNode) -> LoopVariables | str
 
 
 def _unmovable(loop: ast.For) -> str | None:
-    """Return what is in a loop's body that a function's body cannot do in its place."""
     if loop.orelse:
         return "it has an else"
     for node in _own(loop.body):
@@ -117,9 +111,9 @@ def _holds(outer: ast.AST, inner: ast.AST) -> bool:
 
 
 def _names(node: ast.AST, ctx: type[ast.expr_context]) -> Iterator[ast.Name]:
-    for each in ast.walk(node):
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ctx):
-            yield each
+    for child in ast.walk(node):
+        if isinstance(child, ast.Name) and isinstance(child.ctx, ctx):
+            yield child
 
 
 def _name(node: ast.expr) -> str:
@@ -146,112 +140,114 @@ class _Body:
       changed: the names of objects that they change in place.
     """
 
-    def __init__(self, body: Sequence[ast.stmt], known: set[str]) -> None:
+    def __init__(self, body: Sequence[ast.stmt], assigned: set[str]) -> None:
         self.bound: dict[str, None] = {}
         self.exposed: set[str] = set()
         self.changed: dict[str, None] = {}
-        self._block(body, known)
+        self._block(body, assigned)
 
-    def _block(self, body: Iterable[ast.stmt], known: set[str]) -> set[str]:
+    def _block(self, body: Iterable[ast.stmt], assigned: set[str]) -> set[str]:
         """Go through statements; return the names that are sure to have a value after them."""
         for statement in body:
-            known = self._statement(statement, known)
-        return known
+            assigned = self._statement(statement, assigned)
+        return assigned
 
-    def _statement(self, node: ast.stmt, known: set[str]) -> set[str]:
+    def _statement(self, node: ast.stmt, assigned: set[str]) -> set[str]:
         match node:
             case ast.AugAssign(target=target, value=value):
-                self._read(value, known)
+                self._read(value, assigned)
                 if isinstance(target, ast.Name):
-                    self._read_name(target.id, known)
-                return self._bind(target, known)
+                    self._read_name(target.id, assigned)
+                return self._bind(target, assigned)
             case ast.Assign(targets=targets, value=value):
-                known = self._read(value, known)
-                for each in targets:
-                    known = self._bind(each, known)
-                return known
+                assigned = self._read(value, assigned)
+                for one_target in targets:
+                    assigned = self._bind(one_target, assigned)
+                return assigned
             case ast.AnnAssign(target=target, value=value):
-                return known if value is None else self._bind(target, self._read(value, known))
+                return (
+                    assigned if value is None else self._bind(target, self._read(value, assigned))
+                )
             case ast.If(test=test, body=body, orelse=orelse):
-                known = self._read(test, known)
-                return self._block(body, known) & self._block(orelse, known)
+                assigned = self._read(test, assigned)
+                return self._block(body, assigned) & self._block(orelse, assigned)
             case ast.For(target=target, iter=iterated, body=body, orelse=orelse):
-                known = self._read(iterated, known)
-                self._block(body, self._bind(target, known))
-                self._block(orelse, known)
-                return known
+                assigned = self._read(iterated, assigned)
+                self._block(body, self._bind(target, assigned))
+                self._block(orelse, assigned)
+                return assigned
             case ast.While(test=test, body=body, orelse=orelse):
-                known = self._read(test, known)
-                self._block(body, known)
-                self._block(orelse, known)
-                return known
+                assigned = self._read(test, assigned)
+                self._block(body, assigned)
+                self._block(orelse, assigned)
+                return assigned
             case ast.With(items=items, body=body):
                 for item in items:
-                    known = self._read(item.context_expr, known)
+                    assigned = self._read(item.context_expr, assigned)
                     if item.optional_vars is not None:
-                        known = self._bind(item.optional_vars, known)
-                return self._block(body, known)
+                        assigned = self._bind(item.optional_vars, assigned)
+                return self._block(body, assigned)
             case ast.FunctionDef(name=name):
-                self._read(node, known)
+                self._read(node, assigned)
                 self.bound.setdefault(name)
-                return known | {name}
+                return assigned | {name}
             case ast.Import(names=names) | ast.ImportFrom(names=names):
-                made = {(a.asname or a.name).partition(".")[0] for a in names}
-                self.bound.update(dict.fromkeys(made))
-                return known | made
+                imported = {(a.asname or a.name).partition(".")[0] for a in names}
+                self.bound.update(dict.fromkeys(imported))
+                return assigned | imported
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr=attr)) as call):
                 if attr in _CHANGING and _root(owner):
                     self.changed.setdefault(_root(owner))
-                return self._read(call, known)
+                return self._read(call, assigned)
         # What else there is may run in part: what it binds is not sure to have a value.
-        self._read(node, known)
-        self.bound.update({each.id: None for each in _names(node, ast.Store)})
-        return known
+        self._read(node, assigned)
+        self.bound.update({one_target.id: None for one_target in _names(node, ast.Store)})
+        return assigned
 
-    def _bind(self, target: ast.expr, known: set[str]) -> set[str]:
+    def _bind(self, target: ast.expr, assigned: set[str]) -> set[str]:
         if isinstance(target, ast.Name):
             self.bound.setdefault(target.id)
-            return known | {target.id}
+            return assigned | {target.id}
         if isinstance(target, ast.Tuple | ast.List):
-            for each in target.elts:
-                known = self._bind(each, known)
-            return known
+            for element in target.elts:
+                assigned = self._bind(element, assigned)
+            return assigned
         if isinstance(target, ast.Starred):
-            return self._bind(target.value, known)
+            return self._bind(target.value, assigned)
         if _root(target):
             self.changed.setdefault(_root(target))
-        return self._read(target, known)
+        return self._read(target, assigned)
 
-    def _read(self, node: ast.AST, known: set[str]) -> set[str]:
+    def _read(self, node: ast.AST, assigned: set[str]) -> set[str]:
         """Take in what is read, in order; return what is known after it."""
         match node:
             case ast.Name(id=name, ctx=ast.Load()):
-                self._read_name(name, known)
+                self._read_name(name, assigned)
             case ast.NamedExpr(target=target, value=value):
-                return self._bind(target, self._read(value, known))
+                return self._bind(target, self._read(value, assigned))
             case ast.Lambda() | ast.FunctionDef():
                 arguments = node.args
                 for default in (*arguments.defaults, *arguments.kw_defaults):
                     if default is not None:
-                        known = self._read(default, known)
+                        assigned = self._read(default, assigned)
                 own = {a.arg for a in ast.walk(arguments) if isinstance(a, ast.arg)}
                 body = [node.body] if isinstance(node, ast.Lambda) else node.body
                 own |= {n.id for inner in body for n in _names(inner, ast.Store)}
                 for inner in body:
-                    self._read(inner, known | own)
+                    self._read(inner, assigned | own)
             case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-                known = self._read(node.generators[0].iter, known)
+                assigned = self._read(node.generators[0].iter, assigned)
                 own = {n.id for g in node.generators for n in _names(g.target, ast.Store)}
                 first, *others = node.generators
                 rest = [*first.ifs, *others]
                 rest += [c for c in ast.iter_child_nodes(node) if isinstance(c, ast.expr)]
-                for each in rest:
-                    self._read(each, known | own)
+                for inner_node in rest:
+                    self._read(inner_node, assigned | own)
             case _:
                 for part in ast.iter_child_nodes(node):
-                    known = self._read(part, known)
-        return known
+                    assigned = self._read(part, assigned)
+        return assigned
 
-    def _read_name(self, name: str, known: set[str]) -> None:
-        if name not in known:
+    def _read_name(self, name: str, assigned: set[str]) -> None:
+        if name not in assigned:
             self.exposed.add(name)

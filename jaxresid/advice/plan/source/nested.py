@@ -32,9 +32,7 @@ class Segments:
     """How a loop is to be written.
 
     Attributes:
-      length: how many iterations it has.
       sizes: how many a segment has, by level, the outermost first.
-      policy: the policy of the segments' checkpoints.
     """
 
     length: int
@@ -53,16 +51,12 @@ class Segments:
 
 
 def scan_number(file: FileRewrite, location: Location, segments: Segments) -> int:
-    """Return which of a file's calls of `jax.lax.scan` or `fori_loop` is at a location, by order.
-
-    Raises:
-      UnwritableError: None can be seen there, or several; it says what to write by hand.
-    """
+    """Return which of a file's scans and fori_loops, in order, is at a location."""
     calls = calls_at(file, location)
-    found = [n for n, loop in enumerate(_scans(file)) if loop.node in calls]
-    if len(found) == 1:
-        return found[0]
-    what = "cannot tell the loops on this line apart" if found else "no jax.lax.scan"
+    numbers = [n for n, loop in enumerate(_scans(file)) if loop.node in calls]
+    if len(numbers) == 1:
+        return numbers[0]
+    what = "cannot tell the loops on this line apart" if numbers else "no jax.lax.scan"
     around = {id(part) for call in calls for part in ast.walk(call)}
     others = [loop.qualname for loop in file.facts.loops if id(loop.node) in around]
     others += [name for call in calls for name in file.facts.names.qualnames(call.func)]
@@ -77,7 +71,6 @@ def cut_by_hand(qualname: str, segments: Segments) -> str | None:
 
     Args:
       qualname: what makes the loop, or the library that does.
-      segments: how it is cut.
     """
     size, count = segments.sizes[0], segments.counts[0]
     if qualname.endswith("fori_loop"):
@@ -111,8 +104,8 @@ def cut_by_hand(qualname: str, segments: Segments) -> str | None:
 
 
 def _scans(file: FileRewrite) -> list[Loop]:
-    found = [loop for loop in file.facts.loops if loop.qualname in ("jax.lax.scan", QUALNAME)]
-    return sorted(found, key=lambda loop: (loop.node.lineno, loop.node.col_offset))
+    loops = [loop for loop in file.facts.loops if loop.qualname in ("jax.lax.scan", QUALNAME)]
+    return sorted(loops, key=lambda loop: (loop.node.lineno, loop.node.col_offset))
 
 
 def cut_scans(
@@ -124,15 +117,10 @@ def cut_scans(
     """Return the content of a file with some of its loops in segments.
 
     Args:
-      files: The user's files.
-      file: The file.
       content: What it holds so far; it has the scans that it had.
       loops: The number of each loop, see `scan_number`, and how it is cut.
-
-    Raises:
-      UnwritableError: One is no statement of its own that can be seen to be a plain call.
     """
-    for number, segments in sorted(loops, key=lambda each: -each[0]):
+    for number, segments in sorted(loops, key=lambda numbered: -numbered[0]):
         now = files.again(file, content)
         if _scans(now)[number].qualname == QUALNAME:
             _check_place(now, _scans(now)[number], segments)
@@ -146,13 +134,12 @@ def cut_scans(
 def _cut_scan(file: FileRewrite, loop: Loop, segments: Segments) -> None:
     call = loop.node
     assert isinstance(call, ast.Call)
-    given = _arguments(file, loop)
+    arguments = _arguments(file, loop)
     statement = _check_place(file, loop, segments)
-    _Writer(file, call, statement, given, segments).write()
+    _Writer(file, call, statement, arguments, segments).write()
 
 
 def _check_place(file: FileRewrite, loop: Loop, segments: Segments) -> ast.stmt:
-    """Return the statement of a loop, which others can be put before."""
     call = loop.node
     assert isinstance(call, ast.Call)
     statement = file.facts.names.statement(call)
@@ -182,13 +169,13 @@ def _arguments(file: FileRewrite, loop: Loop) -> dict[str, ast.expr]:
         raise UnwritableError(
             file.where(call.lineno), "not all arguments of this loop are visible; cut it by hand"
         )
-    given = dict(zip(_SCAN, call.args, strict=False))
-    given |= {k.arg: k.value for k in call.keywords if k.arg}
-    if not {"f", "init"} <= given.keys():
+    arguments = dict(zip(_SCAN, call.args, strict=False))
+    arguments |= {k.arg: k.value for k in call.keywords if k.arg}
+    if not {"f", "init"} <= arguments.keys():
         raise UnwritableError(
             file.where(call.lineno), "not all arguments of this loop are visible; cut it by hand"
         )
-    return given
+    return arguments
 
 
 def _can_precede(file: FileRewrite, statement: ast.stmt, call: ast.Call) -> bool:
@@ -226,26 +213,25 @@ class _Writer:
         file: FileRewrite,
         call: ast.Call,
         statement: ast.stmt,
-        given: dict[str, ast.expr],
+        arguments: dict[str, ast.expr],
         segments: Segments,
     ) -> None:
         self._file, self._call, self._statement = file, call, statement
-        self._given, self._segments = given, segments
+        self._arguments, self._segments = arguments, segments
         self._used = names_used(file, call)
         self._scan = file.text(call.func)
         self._tree = self._spelled("jax.tree", "jax") + ".map"
         self._lines: list[str] = []
 
     def write(self) -> None:
-        """Add the edits."""
         file, segments = self._file, self._segments
-        init = file.text(self._given["init"])
+        init = file.text(self._arguments["init"])
         xs = self._xs()
         body = self._body(is_twice=segments.covered < segments.length)
         names = self._results()
         needs_ys = self._needs_ys()
         is_cut = segments.covered < segments.length
-        is_reverse = "reverse" in self._given
+        is_reverse = "reverse" in self._arguments
         if is_reverse and is_cut:
             self._constant_reverse()
         outer = self._checkpointed(self._functions(body))
@@ -260,9 +246,9 @@ class _Writer:
             self._replace_call(run)
             return
         carry, ys = names or (self._new("carry"), self._new("ys"))
-        if names and set(names) & _names_in(self._given.values()) - {carry}:
+        if names and set(names) & _names_in(self._arguments.values()) - {carry}:
             names, carry, ys = None, self._new("carry"), self._new("ys")
-        if names and is_cut and xs is not None and carry in _names_in([self._given["xs"]]):
+        if names and is_cut and xs is not None and carry in _names_in([self._arguments["xs"]]):
             names, carry, ys = None, self._new("carry"), self._new("ys")
         left = ys if needs_ys else "_"
         self._lines.append(f"{carry}, {left} = {run}")
@@ -285,7 +271,7 @@ class _Writer:
     # -- the parts of it ---------------------------------------------------------------------
 
     def _xs(self) -> str | None:
-        node = self._given.get("xs")
+        node = self._arguments.get("xs")
         if node is None or (isinstance(node, ast.Constant) and node.value is None):
             return None
         text = self._file.text(node)
@@ -296,7 +282,7 @@ class _Writer:
         return text
 
     def _body(self, *, is_twice: bool) -> str:
-        node = self._given["f"]
+        node = self._arguments["f"]
         text = self._file.text(node)
         if is_twice and not isinstance(node, (ast.Name, ast.Attribute)):
             name = self._new("body")
@@ -305,7 +291,6 @@ class _Writer:
         return text
 
     def _functions(self, body: str) -> str:
-        """Define a function for each level of segments; return the outermost one's name."""
         xs_name = "_" if self._is_without_xs() else "xs"
         inner = body
         for level in range(len(self._segments.sizes), 0, -1):
@@ -336,27 +321,25 @@ class _Writer:
         return f"{checkpoint}({function}, prevent_cse=False{more})"
 
     def _is_without_xs(self) -> bool:
-        node = self._given.get("xs")
+        node = self._arguments.get("xs")
         return node is None or (isinstance(node, ast.Constant) and node.value is None)
 
     def _keywords(self, length: int, xs: str | None) -> str:
-        """Return the keywords of an outer scan of so many iterations."""
-        found = f", length={length}" if xs is None or "length" in self._given else ""
-        if "reverse" in self._given:
-            found += f", reverse={self._file.text(self._given['reverse'])}"
-        return found
+        keywords = f", length={length}" if xs is None or "length" in self._arguments else ""
+        if "reverse" in self._arguments:
+            keywords += f", reverse={self._file.text(self._arguments['reverse'])}"
+        return keywords
 
     def _inner(self, xs: str | None, *, rest: bool = False) -> str:
-        """Return the keywords of a scan of the iterations themselves."""
         length = self._segments.sizes[-1]
         if rest:
             length = self._segments.length - self._segments.covered
-        found = self._keywords(length, xs)
-        known = {"f", "init", "xs", "length", "reverse"}
-        for name, node in self._given.items():
-            if name not in known:
-                found += f", {name}={self._file.text(node)}"
-        return found
+        keywords = self._keywords(length, xs)
+        written = {"f", "init", "xs", "length", "reverse"}
+        for name, node in self._arguments.items():
+            if name not in written:
+                keywords += f", {name}={self._file.text(node)}"
+        return keywords
 
     def _reshaped(self, xs: str | None) -> str:
         if xs is None:
@@ -387,11 +370,11 @@ class _Writer:
         return f"{self._tree}(lambda a, b: {concatenate}({both}), {ys}, {rest})"
 
     def _is_reverse(self) -> bool:
-        node = self._given.get("reverse")
+        node = self._arguments.get("reverse")
         return isinstance(node, ast.Constant) and node.value is True
 
     def _constant_reverse(self) -> None:
-        if not isinstance(self._given["reverse"], ast.Constant):
+        if not isinstance(self._arguments["reverse"], ast.Constant):
             raise UnwritableError(
                 self._file.where(self._call.lineno),
                 "cannot tell in which direction this loop runs; by hand:"
@@ -428,8 +411,7 @@ class _Writer:
         return not self._puts_nothing_out()
 
     def _puts_nothing_out(self) -> bool:
-        """Return whether the body is seen to return None beside the carry."""
-        origin = self._file.facts.names.single_origin(self._given["f"])
+        origin = self._file.facts.names.single_origin(self._arguments["f"])
         match origin:
             case ast.FunctionDef():
                 returned = [
@@ -494,11 +476,11 @@ class _Writer:
         before = self._statement.lineno > 1 and source.lines[self._statement.lineno - 2].strip()
         if lines and not lines[0] and not before:
             lines = lines[1:]
-        made: list[str] = []
+        lines_below: list[str] = []
         for text in lines:
-            if text or (made and made[-1]):
-                made.append(indent + text if text else "")
-        return "".join(f"{text}{self._file.newline}" for text in made)
+            if text or (lines_below and lines_below[-1]):
+                lines_below.append(indent + text if text else "")
+        return "".join(f"{text}{self._file.newline}" for text in lines_below)
 
 
 def _names_in(nodes: Iterable[ast.expr]) -> set[str]:

@@ -18,29 +18,21 @@ def as_scan(file: FileRewrite, loop: Loop, length: int) -> None:
     """Put a scan of a function of the number and the state in the place of a `fori_loop`.
 
     Its statement has to be one that others can be put before.
-
-    Args:
-      file: The file.
-      loop: The loop.
-      length: How many iterations it has.
-
-    Raises:
-      UnwritableError: Not all of its arguments are visible.
     """
     call = loop.node
     assert isinstance(call, ast.Call)
-    given = dict(zip(_ARGUMENTS, call.args, strict=False))
-    given |= {k.arg: k.value for k in call.keywords if k.arg}
+    arguments = dict(zip(_ARGUMENTS, call.args, strict=False))
+    arguments |= {k.arg: k.value for k in call.keywords if k.arg}
     is_spread = any(isinstance(a, ast.Starred) for a in call.args)
-    if is_spread or not given.keys() >= set(_ARGUMENTS):
+    if is_spread or not arguments.keys() >= set(_ARGUMENTS):
         raise UnwritableError(
             file.where(call.lineno), "not all arguments of this loop are visible; cut it by hand"
         )
     source, statement = file.source, file.facts.names.statement(call)
     used = names_used(file, call)
     lines = []
-    body = file.text(given["body_fun"])
-    if not isinstance(given["body_fun"], ast.Name | ast.Attribute):
+    body = file.text(arguments["body_fun"])
+    if not isinstance(arguments["body_fun"], ast.Name | ast.Attribute):
         name = unused("body", used)
         lines += [f"{name} = {body}", ""]
         body = name
@@ -59,9 +51,9 @@ def as_scan(file: FileRewrite, loop: Loop, length: int) -> None:
     text = "".join(f"{indent}{line}{newline}" if line else newline for line in lines)
     scan = file.spelling("jax.lax.scan", "jax", call)
     more = "".join(
-        f", {name}={file.text(node)}" for name, node in given.items() if name not in _ARGUMENTS
+        f", {name}={file.text(node)}" for name, node in arguments.items() if name not in _ARGUMENTS
     )
-    start, init = file.text(given["lower"]), file.text(given["init_val"])
+    start, init = file.text(arguments["lower"]), file.text(arguments["init_val"])
     run = f"{scan}({iteration}, ({start}, {init}), None, length={length}{more})[0][1]"
     file.edit(edits.replace(source, call, run))
     row = statement.lineno

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Sequence
 
 from jaxresid.advice.plan.source.call_numbers import Part, chosen
@@ -14,6 +15,7 @@ from jaxresid.advice.plan.source.locate import (
     last_name,
     module_library,
 )
+from jaxresid.advice.plan.source.new_names import names_used
 from jaxresid.advice.plan.source.observed_calls import ArgumentKinds, Kind
 from jaxresid.base.violations import Edit, Span
 from jaxresid.linter.fixes import edits
@@ -31,11 +33,7 @@ _STATIC = frozenset({"bool", "int", "str", "Callable"})
 def checkpoint_body(
     files: FileRewrites, function: str, location: Location, policy: str | None
 ) -> None:
-    """Checkpoint the body of the loop at a location.
-
-    Raises:
-      UnwritableError: No such loop of jax.lax can be seen.
-    """
+    """Checkpoint the body of the loop at a location."""
     file = files.at(location.file, location.line)
     calls = calls_at(file, location)
     loops = [loop for loop in file.facts.loops if loop.node in calls]
@@ -64,15 +62,9 @@ def checkpoint_call(
     """Checkpoint the function called at a location.
 
     Args:
-      files: The user's files.
-      function: The qualified name of the function.
-      location: Where it is called.
       parts: How many of its calls are treated how, in program order.
       given_kinds: What it is called with; None means what the source tells.
       defined: Where it is defined, if it is a module of a library.
-
-    Raises:
-      UnwritableError: Which call is meant cannot be told, or how its library checkpoints cannot.
     """
     policy = parts[0].policy
     file = files.at(location.file, location.line)
@@ -117,10 +109,10 @@ def _outermost(calls: tuple[ast.Call, ...]) -> ast.Call:
     Of `Block()(x).sum()` this is `Block()(x)`.
     """
     around = {id(call.func): call for call in calls}
-    found = calls[0]
-    while id(found) in around:
-        found = around[id(found)]
-    return found
+    outermost = calls[0]
+    while id(outermost) in around:
+        outermost = around[id(outermost)]
+    return outermost
 
 
 def checkpoint_whole(
@@ -132,13 +124,7 @@ def checkpoint_whole(
     """Checkpoint a function where it is defined.
 
     Args:
-      file: The file of the definition.
-      definition: The definition; None where it was not found.
-      policy: The policy; None means no policy.
       given_kinds: What it is called with; None means what the source tells.
-
-    Raises:
-      UnwritableError: It is no plain function.
     """
     if not isinstance(definition, ast.FunctionDef):
         raise UnwritableError(
@@ -153,10 +139,15 @@ def checkpoint_whole(
     name = file.spelling("jax.checkpoint", "jax", definition, ("jax.remat",))
     keywords = _policy_keyword(file, definition, policy)
     if given_kinds is None:
-        static = _annotated(facts, definition)
+        required = [*definition.args.posonlyargs, *definition.args.args]
+        required = required[: len(required) - len(definition.args.defaults)]
+        static = tuple(i for i, arg in enumerate(required) if _is_static(arg.annotation))
     else:
         static = tuple(i for i, kind in enumerate(given_kinds.positional) if kind == "static")
-    if given_kinds is not None and _is_closed(given_kinds):
+    if given_kinds is not None and (
+        "closed" in given_kinds.positional
+        or any(kind != "traced" for kind in given_kinds.named.values())
+    ):
         name = _closing_over(file, definition, given_kinds, name, keywords)
     else:
         if static:
@@ -166,12 +157,6 @@ def checkpoint_whole(
             name = f"{partial}({name}{keywords})"
     row = definition.lineno
     file.edit(Edit(Span(row, 0, row, 0), f"{file.indent(row)}@{name}{file.newline}"))
-
-
-def _is_closed(given_kinds: ArgumentKinds) -> bool:
-    """Return whether some of what is given cannot be arguments of a checkpoint."""
-    by_name = any(kind != "traced" for kind in given_kinds.named.values())
-    return by_name or "closed" in given_kinds.positional
 
 
 def _closing_over(
@@ -203,33 +188,13 @@ def _closing_over(
     call = ", ".join([*(a.arg for a in positional), *named])
     traced = ", ".join(name for name, kind in kinds.items() if kind == "traced")
     fun = next(n for n in ("fun", "function", "wrapped", "checkpointed") if n not in kinds)
-    outer = _parameters(file, args)
+    outer = copy.deepcopy(args)
+    for arg in (*outer.posonlyargs, *outer.args, *outer.kwonlyargs):
+        arg.annotation = None  # which a lambda cannot have
     return (
-        f"(lambda {fun}: lambda {outer}:"
+        f"(lambda {fun}: lambda {ast.unparse(outer)}:"
         f" {checkpoint}(lambda {traced}: {fun}({call}){keywords})({traced}))"
     )
-
-
-def _parameters(file: FileRewrite, args: ast.arguments) -> str:
-    """Return the parameters of a function as a lambda has them, without annotations."""
-    positional = [*args.posonlyargs, *args.args]
-    missing: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults))
-    texts = []
-    for i, (arg, default) in enumerate(
-        zip(positional, [*missing, *args.defaults], strict=True), start=1
-    ):
-        texts.append(_parameter(file, arg, default))
-        if i == len(args.posonlyargs):
-            texts.append("/")
-    if args.kwonlyargs:
-        texts.append("*")
-        pairs = zip(args.kwonlyargs, args.kw_defaults, strict=True)
-        texts += [_parameter(file, arg, default) for arg, default in pairs]
-    return ", ".join(texts)
-
-
-def _parameter(file: FileRewrite, arg: ast.arg, default: ast.expr | None) -> str:
-    return arg.arg if default is None else f"{arg.arg}={file.text(default)}"
 
 
 # -- functions -------------------------------------------------------------------------------------
@@ -243,7 +208,6 @@ def _around(
     prevent_cse: bool = True,
     static: tuple[int, ...] = (),
 ) -> tuple[str, str]:
-    """Return the text before and after a function that makes it a checkpoint."""
     name = file.spelling("jax.checkpoint", "jax", node, ("jax.remat",))
     after = "" if prevent_cse else ", prevent_cse=False"
     if static:
@@ -311,10 +275,6 @@ def _wrap_each(
     """Write around the function of a call what each part has around it.
 
     Args:
-      file: The file.
-      call: The call.
-      parts: How many of the calls are treated how.
-      around: The text before and after the function, for each part.
       plain: The function, as all parts of several have it.
     """
     if len(parts) == 1:
@@ -325,7 +285,6 @@ def _wrap_each(
 
 
 def _texts(parts: Sequence[Part], around: Sequence[tuple[str, str]], plain: str) -> list[str]:
-    """Return a function as each part has it."""
     return [
         f"{before}{plain}{after}" if part.checkpointed else plain
         for part, (before, after) in zip(parts, around, strict=True)
@@ -343,10 +302,10 @@ def is_through_class(facts: Facts, func: ast.expr) -> bool:
 
 
 def _needs_closing(call: ast.Call, given_kinds: ArgumentKinds, implicit: int) -> bool:
-    """Return whether a checkpoint cannot be given all arguments of a call."""
     if "closed" in given_kinds.positional[implicit:]:
         return True
-    if any(kind == "closed" for name, kind in given_kinds.named.items() if _names(call, name)):
+    named = {k.arg for k in call.keywords}
+    if any(kind == "closed" for name, kind in given_kinds.named.items() if name in named):
         return True
     is_spread = any(isinstance(a, ast.Starred) for a in call.args)
     is_spread = is_spread or any(k.arg is None for k in call.keywords)
@@ -354,10 +313,6 @@ def _needs_closing(call: ast.Call, given_kinds: ArgumentKinds, implicit: int) ->
         kind != "traced"
         for kind in [*given_kinds.positional[implicit:], *given_kinds.named.values()]
     )
-
-
-def _names(call: ast.Call, name: str) -> bool:
-    return any(k.arg == name for k in call.keywords)
 
 
 def _close_over(
@@ -369,7 +324,7 @@ def _close_over(
     is evaluated before the checkpoint, as it is without one:
     `lambda x, arg0={"w": w @ w}: f(x, arg0)`.
     """
-    used = _names_used(file)
+    used = names_used(file, call)
     parameters: dict[str, str] = {}
     closed: dict[str, str] = {}
 
@@ -395,16 +350,10 @@ def _close_over(
     file.wrap(call, f"{name}(lambda {taken}: ", f"{closing}({', '.join(parameters.values())})")
 
 
-def _names_used(file: FileRewrite) -> set[str]:
-    return {n.id for n in ast.walk(file.facts.names.tree) if isinstance(n, ast.Name)}
-
-
 def _hand_on(file: FileRewrite, arg: ast.expr, parameters: dict[str, str], used: set[str]) -> None:
     """Make an argument a parameter of a lambda around its call, under a name of its own.
 
     Args:
-      file: The file.
-      arg: The argument.
       parameters: What each parameter so far is given; the new one is added.
       used: The names of the file, to which a new one is added.
     """
@@ -418,7 +367,6 @@ def _hand_on(file: FileRewrite, arg: ast.expr, parameters: dict[str, str], used:
 
 
 def _bind(file: FileRewrite, call: ast.Call, keywords: Sequence[ast.keyword]) -> list[str]:
-    """Remove keywords from a call and return their text."""
     bound = [f"{k.arg}={file.text(k.value)}" for k in keywords]
     edit = edits.remove_arguments(file.source, call, [k.value for k in keywords])
     if edit is None:
@@ -440,9 +388,6 @@ def static_arguments(
     """Return the arguments that are no arrays: positions, and keywords.
 
     Args:
-      facts: The facts of the file.
-      call: The call.
-      definition: What is called, where it is known.
       implicit: How many parameters it has before those of the call.
       given_kinds: What it is called with; None means what the source tells.
     """
@@ -485,7 +430,6 @@ def static_arguments(
 
 
 def _is_constant(facts: Facts, node: ast.expr) -> bool:
-    """Return whether an argument is a number, a string and the like, or a parameter that is."""
     if isinstance(facts.names.constant(node), (bool, int, float, str, tuple)):
         return True
     bindings = facts.names.bindings(node) if isinstance(node, ast.Name) else ()
@@ -493,7 +437,6 @@ def _is_constant(facts: Facts, node: ast.expr) -> bool:
 
 
 def _is_flag(default: ast.expr | None) -> bool:
-    """Return whether a parameter's default shows that it is no array."""
     return isinstance(default, ast.Constant) and isinstance(default.value, (bool, int, str))
 
 
@@ -506,13 +449,6 @@ def _is_static(annotation: ast.expr | None) -> bool:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name in _STATIC
     return False
-
-
-def _annotated(facts: Facts, definition: ast.FunctionDef) -> tuple[int, ...]:
-    """Return the positions of the parameters without a default that are annotated as no arrays."""
-    args = [*definition.args.posonlyargs, *definition.args.args]
-    required = args[: len(args) - len(definition.args.defaults)]
-    return tuple(i for i, a in enumerate(required) if _is_static(a.annotation))
 
 
 def _wrap_argument(
@@ -546,13 +482,12 @@ def _wrap_argument(
 
 
 def _library(files: FileRewrites, file: FileRewrite, call: ast.Call, function: str) -> str | None:
-    """Return the library of what is called: by its class where that is visible, else by name."""
     facts = file.facts
     instance: ast.expr = call.func
     if isinstance(instance, ast.Attribute) and instance.attr == last_name(function):
         instance = instance.value
-    made = modules.instance_class(facts, instance)
-    return modules.library(facts, made) or module_library(files, file, function)
+    cls = modules.instance_class(facts, instance)
+    return modules.library(facts, cls) or module_library(files, file, function)
 
 
 def _wrap_module(
@@ -579,9 +514,10 @@ def _wrap_module(
     if owner is None or source.text[end:opening].strip():
         raise UnwritableError(where, f"write {remat} of {function} by hand")
     called = f"{owner}.{method}"
-    positions, keywords = static_arguments(
-        file.facts, call, _method(file.facts, function), 1, given_kinds
-    )
+    names, class_name = file.facts.names, last_name(function.rpartition(".")[0])
+    classes = [c for c in names.classes if c.name == class_name]
+    definition = names.method(classes[0], method) if len(classes) == 1 else None
+    positions, keywords = static_arguments(file.facts, call, definition, 1, given_kinds)
     if keywords and remat == "flax.nnx.remat":
         if len(parts) > 1 or any(isinstance(arg, ast.Starred) for arg in call.args):
             raise UnwritableError(
@@ -619,26 +555,18 @@ def _close_module_over(
     `nnx.remat(lambda block, arg0: block(arg0, train=True))(block, x + 1)`. Constants are no
     defaults of it, which `nnx.remat` would trace.
     """
-    used = _names_used(file)
+    used = names_used(file, call)
     parameters: dict[str, str] = {}
     for arg in (instance, *call.args, *(k.value for k in call.keywords)):
         if arg not in constants:
             _hand_on(file, arg, parameters, used)
     name = file.spelling("flax.nnx.remat", "flax.nnx", call)
     closing = _closing(file, call, policy)
-    taken, given = ", ".join(parameters), ", ".join(parameters.values())
-    file.wrap(call, f"{name}(lambda {taken}: ", f"{closing}({given})")
-
-
-def _method(facts: Facts, function: str) -> ast.FunctionDef | None:
-    """Return a method such as `Block.__call__` of a class of this file."""
-    owner, _, method = function.rpartition(".")
-    classes = [c for c in facts.names.classes if c.name == last_name(owner)]
-    return facts.names.method(classes[0], method) if len(classes) == 1 else None
+    taken, arguments = ", ".join(parameters), ", ".join(parameters.values())
+    file.wrap(call, f"{name}(lambda {taken}: ", f"{closing}({arguments})")
 
 
 def _class_text(file: FileRewrite, instance: ast.expr, function: str) -> str | None:
-    """Return how to write the class of a module."""
     owner = function.rpartition(".")[0].rpartition(".")[2]
     match instance:
         case ast.Call(func=ast.Name() | ast.Attribute() as made):

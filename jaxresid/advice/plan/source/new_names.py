@@ -19,6 +19,6 @@ def names_used(file: FileRewrite, at: ast.AST) -> set[str]:
 
 def unused(name: str, used: set[str]) -> str:
     """Return a name that is not used, numbered where it must be; it is used from now on."""
-    found = next(n for n in (name, *(f"{name}_{i}" for i in range(2, 99))) if n not in used)
-    used.add(found)
-    return found
+    free = next(n for n in (name, *(f"{name}_{i}" for i in range(2, 99))) if n not in used)
+    used.add(free)
+    return free

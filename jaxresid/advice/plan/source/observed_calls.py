@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Literal
@@ -122,29 +122,40 @@ def calls_of(sites: Iterable[PlannedSite], cwd: str) -> frozenset[tuple[str, int
 
 
 @contextlib.contextmanager
-def watching_calls(
-    wanted: Iterable[tuple[str, int, str]], seen: dict[tuple[str, int, str], ArgumentKinds]
-) -> Iterator[None]:
-    """Record in `seen` what functions are called with in this thread, during the context."""
-    places: dict[str, list[tuple[str, int, str]]] = {}
-    for key in wanted:
-        places.setdefault(key[2].rpartition(".")[2], []).append(key)
+def profiling(called: Callable[[FrameType], None]) -> Iterator[None]:
+    """Have this thread's calls of Python functions told during the context, and no other event."""
 
-    def called(frame: FrameType, event: str, _: Any) -> None:
-        if event != "call" or frame.f_code.co_name not in places:
-            return
-        function = frame.f_code.co_qualname.rpartition("<locals>.")[2]
-        for key in places[frame.f_code.co_name]:
-            if key[2] == function and _is_called_from(frame, key[0], key[1]):
-                given = _kinds_in_frame(frame)
-                seen[key] = seen[key] | given if key in seen else given
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            called(frame)
 
     before = sys.getprofile()
-    sys.setprofile(called)
+    sys.setprofile(profile)
     try:
         yield
     finally:
         sys.setprofile(before)
+
+
+def observe_calls(
+    wanted: Iterable[tuple[str, int, str]], rerun: Callable[[], Any]
+) -> Mapping[tuple[str, int, str], ArgumentKinds]:
+    """Call `rerun` and return what the wanted functions are called with meanwhile."""
+    seen: dict[tuple[str, int, str], ArgumentKinds] = {}
+    places: dict[str, list[tuple[str, int, str]]] = {}
+    for key in wanted:
+        places.setdefault(key[2].rpartition(".")[2], []).append(key)
+
+    def called(frame: FrameType) -> None:
+        function = frame.f_code.co_qualname.rpartition("<locals>.")[2]
+        for key in places.get(frame.f_code.co_name, ()):
+            if key[2] == function and _is_called_from(frame, key[0], key[1]):
+                kinds = _kinds_in_frame(frame)
+                seen[key] = seen[key] | kinds if key in seen else kinds
+
+    with profiling(called):
+        rerun()
+    return seen
 
 
 def _is_called_from(frame: FrameType, file: str, line: int) -> bool:
@@ -170,14 +181,3 @@ def _kinds_in_frame(frame: FrameType) -> ArgumentKinds:
     if code.co_flags & 0x08:
         named |= {name: kind_of(value) for name, value in values.get(names[end], {}).items()}
     return ArgumentKinds(tuple(positional), named)
-
-
-def observe_calls(
-    wanted: Sequence[tuple[str, int, str]] | frozenset[tuple[str, int, str]],
-    rerun: Callable[[], Any],
-) -> Mapping[tuple[str, int, str], ArgumentKinds]:
-    """Call `rerun` and return what the wanted functions are called with meanwhile."""
-    seen: dict[tuple[str, int, str], ArgumentKinds] = {}
-    with watching_calls(wanted, seen):
-        rerun()
-    return seen

@@ -13,9 +13,7 @@ def policy_text(policy: str, prefix: str, quote: str = '"') -> str | None:
     `save_only_these_names('qkv')` becomes `jax.checkpoint_policies.save_only_these_names("qkv")`.
 
     Args:
-      policy: The policy as a plan has it.
       prefix: How `jax.checkpoint_policies` is spelled.
-      quote: The quotes to put strings in.
 
     Returns:
       The code; None for what is not made of members of `jax.checkpoint_policies` alone.

@@ -58,15 +58,15 @@ def _block(lines: Sequence[str], where: str) -> str:
 
 def merged(parts: Sequence[PlannedPart]) -> tuple[PlannedPart, ...]:
     """Return the parts, with neighbours that are treated alike merged into one."""
-    found: list[PlannedPart] = []
+    joined: list[PlannedPart] = []
     for part in parts:
-        last = found[-1] if found else None
+        last = joined[-1] if joined else None
         if last is not None and treatment(last) == treatment(part):
             calls = last.calls + part.calls
-            found[-1] = PlannedPart(calls, part.checkpointed, part.policy, last.values)
+            joined[-1] = PlannedPart(calls, part.checkpointed, part.policy, last.values)
         else:
-            found.append(part)
-    return tuple(found)
+            joined.append(part)
+    return tuple(joined)
 
 
 def treatment(part: PlannedPart) -> tuple[bool, str | None]:

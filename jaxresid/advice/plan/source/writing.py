@@ -61,10 +61,6 @@ class PlanEdits:
 def edits(plan: Plan, subject: Subject) -> tuple[FileEdit, ...]:
     """Return what a plan changes in the user's source.
 
-    Args:
-      plan: The plan.
-      subject: The traced function that it was made for.
-
     Returns:
       The files that change, by name; empty where the code is as planned already.
 
@@ -72,10 +68,10 @@ def edits(plan: Plan, subject: Subject) -> tuple[FileEdit, ...]:
       InputsError: Something cannot be written; the message has a line for each, with what to do by
         hand.
     """
-    found = plan_edits(plan.sites, subject)
-    if found.problems:
-        raise InputsError("\n  ".join(["the plan cannot be written:", *found.problems]))
-    return found.edits
+    plan_changes = plan_edits(plan.sites, subject)
+    if plan_changes.problems:
+        raise InputsError("\n  ".join(["the plan cannot be written:", *plan_changes.problems]))
+    return plan_changes.edits
 
 
 def plan_edits(
@@ -87,8 +83,6 @@ def plan_edits(
     """Return what a plan changes in the user's source, as far as it can be written.
 
     Args:
-      sites: What the plan does at each place.
-      subject: The traced function that it was made for.
       seen: What the functions to be checkpointed are called with; None means what the source tells.
       write_new: Writes a checkpoint that is not there yet; None: at its place, as `write_at_place`.
     """
@@ -118,15 +112,15 @@ def plan_edits(
             problems.append(str(e))
     loops = _loops(files, sites, problems)
     grouped = _grouped(files, sites, problems)
-    made = []
+    file_edits = []
     for file in dict.fromkeys([*files.changed(), *loops, *grouped]):
         try:
             new = cut_scans(files, file, file.new(), loops.get(file, ()))
             new = group_loops(files, file, new, grouped.get(file, ()))
-            made.append(FileEdit(file.path, file.display_path, file.old, new))
+            file_edits.append(FileEdit(file.path, file.display_path, file.old, new))
         except UnwritableError as e:
             problems.append(str(e))
-    changed = sorted((e for e in made if e.new != e.old), key=lambda e: e.display_path)
+    changed = sorted((e for e in file_edits if e.new != e.old), key=lambda e: e.display_path)
     return PlanEdits(tuple(changed), tuple(dict.fromkeys(problems)))
 
 
@@ -147,7 +141,7 @@ def write(edits: Sequence[FileEdit]) -> None:
     Raises:
       JaxresidError: A file cannot be written, or has changed since it was read.
     """
-    done: list[FileEdit] = []
+    written: list[FileEdit] = []
     try:
         for edit in edits:
             try:
@@ -160,9 +154,9 @@ def write(edits: Sequence[FileEdit]) -> None:
                 raise JaxresidError(
                     f"cannot write {edit.display_path}: {e.strerror or e}; nothing was written"
                 ) from e
-            done.append(edit)
+            written.append(edit)
     except BaseException:
-        for edit in reversed(done):
+        for edit in reversed(written):
             with contextlib.suppress(OSError):
                 replace_content(edit.path, edit.new, edit.old)
         raise
@@ -216,7 +210,6 @@ def _change(
 
 
 def _problem(site: PlannedSite, error: UnwritableError) -> str:
-    """Return the message for a place that cannot be written."""
     if site.library is None or site.kind == "segments" or "library" in str(error):
         return str(error)
     what = "loop" if site.kind == "scan" else "function"
@@ -229,11 +222,7 @@ def _problem(site: PlannedSite, error: UnwritableError) -> str:
 def write_at_place(
     files: FileRewrites, site: PlannedSite, subject: Subject, calls: ObservedCalls
 ) -> None:
-    """Write a checkpoint that is not there yet: around a loop's body, a call or the target.
-
-    Raises:
-      UnwritableError: It cannot be written there.
-    """
+    """Write a checkpoint that is not there yet: around a loop's body, a call or the target."""
     parts = _parts(site)
     if not any(part.checkpointed for part in parts):
         return
@@ -242,10 +231,10 @@ def write_at_place(
         if location is None:
             raise UnwritableError(site.function, "the target is not a Python function")
         file = files.at(location.file, location.line)
-        found = defined_at(file.facts, location)
-        whole = found if isinstance(found, ast.stmt) else None
-        given = calls.target if site.defined is None else None
-        checkpoint_whole(file, whole, parts[0].policy, given)
+        function = defined_at(file.facts, location)
+        whole = function if isinstance(function, ast.stmt) else None
+        kinds = calls.target if site.defined is None else None
+        checkpoint_whole(file, whole, parts[0].policy, kinds)
         return
     if site.location is None:
         raise UnwritableError(site.function, "the line where it is called is not known")
@@ -259,35 +248,29 @@ def write_at_place(
         checkpoint_body(files, site.function, site.location, parts[0].policy)
         return
     path = files.path(site.location.file)
-    given = calls.seen.get((path, site.location.line, site.function))
-    checkpoint_call(files, site.function, site.location, parts, given, site.defined)
+    kinds = calls.seen.get((path, site.location.line, site.function))
+    checkpoint_call(files, site.function, site.location, parts, kinds, site.defined)
 
 
 def _block_by_hand(parts: Sequence[Part]) -> str:
-    """Return what to write for the iterations of a Python loop."""
-    done = []
+    texts = []
     for part in parts:
         which = "" if len(parts) == 1 else f" for {part.calls} iterations"
         policy = f", policy=jax.checkpoint_policies.{part.policy}" if part.policy else ""
         wrapped = f"jax.checkpoint(body{policy})" if part.checkpointed else "body"
-        done.append(f"{wrapped}(...){which}")
+        texts.append(f"{wrapped}(...){which}")
     return (
         "by hand: make what this loop does in one iteration a function, body, of the arrays that it"
-        f" reads, which returns those that it makes, and call {', then '.join(done)} in the loop"
+        f" reads, which returns those that it makes, and call {', then '.join(texts)} in the loop"
     )
 
 
 def _parts(site: PlannedSite) -> list[Part]:
-    """Return how a place's calls are treated, as it is written."""
     return [Part(part.calls, *treatment(part)) for part in merged(site.parts)]
 
 
 def _alike(site: PlannedSite) -> list[Part]:
-    """Return how a place's calls are treated where all are treated alike, as one part.
-
-    Raises:
-      UnwritableError: They are not all treated alike.
-    """
+    """Return how a place's calls are treated where all are treated alike, as one part."""
     parts = _parts(site)
     if len(parts) > 1:
         raise UnwritableError(_where(site), f"the plan differs between calls of {site.function}")
@@ -308,7 +291,7 @@ def _loops(
 
     What cannot be found is added to the problems.
     """
-    found: dict[FileRewrite, list[tuple[int, Segments]]] = {}
+    loops: dict[FileRewrite, list[tuple[int, Segments]]] = {}
     for site in sites:
         if site.kind != "segments" or not site.changed:
             continue
@@ -325,17 +308,16 @@ def _loops(
                 )
             file = files.at(site.location.file, site.location.line)
             number = scan_number(file, site.location, segments)
-            found.setdefault(file, []).append((number, segments))
+            loops.setdefault(file, []).append((number, segments))
         except UnwritableError as e:
             problems.append(_problem(site, e))
-    return found
+    return loops
 
 
 def _grouped(
     files: FileRewrites, sites: Sequence[PlannedSite], problems: list[str]
 ) -> Mapping[FileRewrite, Sequence[tuple[int, Groups]]]:
-    """Return the Python loops to group, as `_loops` does those to cut."""
-    found: dict[FileRewrite, list[tuple[int, Groups]]] = {}
+    loops: dict[FileRewrite, list[tuple[int, Groups]]] = {}
     for site in sites:
         if site.kind != "groups" or not site.changed:
             continue
@@ -346,10 +328,10 @@ def _grouped(
             groups = Groups(site.trips // site.calls, part.segments[0], part.policy)
             file = files.at(site.location.file, site.location.line)
             number = loop_number(file, site.location, groups)
-            found.setdefault(file, []).append((number, groups))
+            loops.setdefault(file, []).append((number, groups))
         except UnwritableError as e:
             problems.append(_problem(site, e))
-    return found
+    return loops
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -360,18 +342,18 @@ def _names(sites: Sequence[PlannedSite], problems: list[str]) -> tuple[tuple[Exp
 
     An expression that would get two names is added to the problems.
     """
-    found: dict[Expression, str] = {}
+    names: dict[Expression, str] = {}
     for value in _values(sites):
         if value.expression is None:
             continue
-        known = found.setdefault(value.expression, value.name)
-        if known != value.name:
+        first = names.setdefault(value.expression, value.name)
+        if first != value.name:
             where = f"{value.expression.file}:{value.expression.line}"
             problems.append(
-                f"{where}: {value.expression.code} would need two names, {known} and {value.name};"
+                f"{where}: {value.expression.code} would need two names, {first} and {value.name};"
                 " name it by hand"
             )
-    return tuple(found.items())
+    return tuple(names.items())
 
 
 def _values(sites: Sequence[PlannedSite]) -> list[PlannedValue]:
@@ -379,7 +361,6 @@ def _values(sites: Sequence[PlannedSite]) -> list[PlannedValue]:
 
 
 def _name(files: FileRewrites, expression: Expression, name: str) -> None:
-    """Wrap an expression in `checkpoint_name`."""
     file = files.at(expression.file, expression.line)
     node = _expression(file, expression)
     if isinstance(node, ast.NamedExpr):

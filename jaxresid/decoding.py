@@ -82,7 +82,6 @@ class Format:
     """How values are written in JSON.
 
     Attributes:
-      layouts: the layouts of those dataclasses that have one.
       is_strict: whether an object has exactly the keys of its dataclass. Otherwise unknown keys,
         which a later version may have added, are left out, and what an earlier one did not write
         has its default.
@@ -98,11 +97,6 @@ _AS_FIELDS = Layout()
 
 def decoded(kind: Any, value: Any, form: Format = PLAIN) -> Any:
     """Return a JSON value as a value of a type, or raise if it does not fit.
-
-    Args:
-      kind: a dataclass, an enum, a tuple, a mapping, a union, a Literal, or a plain type.
-      value: what `json` has parsed.
-      form: how values are written.
 
     Raises:
       DecodeError: The JSON is not a value of this type.
@@ -130,13 +124,11 @@ def keys_of_field(kind: Any, name: str, form: Format) -> tuple[str, ...]:
 
 @functools.cache
 def _hints(kind: type) -> dict[str, Any]:
-    """Return the types of the fields of a dataclass, resolved."""
     return typing.get_type_hints(kind)
 
 
 @functools.cache
 def _reader(kind: Any, form: Format) -> _Reader:
-    """Return the function that reads values of a type."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any or kind is object:
         return lambda value: value
@@ -267,7 +259,6 @@ def _mapping_reader(keys: Any, values: Any, form: Format) -> _Reader:
 
 
 def _pairs_reader(kind: Any, form: Format) -> _Reader:
-    """Return the function that reads an object as pairs, given the type of these pairs."""
     names, values = typing.get_args(typing.get_args(kind)[0])
     as_mapping = _mapping_reader(names, values, form)
     return lambda value: tuple(as_mapping(value).items())
@@ -284,7 +275,6 @@ def _from_one_reader(read: _Reader) -> _Reader:
 
 
 def _object_reader(kind: Any, form: Format) -> _Reader:
-    """Return the function that reads the object of a dataclass."""
     layout = layout_of(kind, form)
     # Each at its first use, as a class may hold itself.
     takers = functools.cache(lambda: {each.name: _taker(kind, each, form) for each in fields(kind)})
@@ -346,7 +336,6 @@ def _unshared(value: dict[str, Any], key: str, holders: tuple[str, ...]) -> dict
 
 
 def _taker(kind: Any, each: dataclasses.Field[Any], form: Format) -> _Reader:
-    """Return the function that takes the value of a field out of the object of its dataclass."""
     layout, hint = layout_of(kind, form), _hints(kind)[each.name]
     if each.name in layout.spread:
         return _spread_taker(hint, form)

@@ -67,10 +67,6 @@ PROGRAM = Loss(lambda model, *args, **kwargs: model(*args, **kwargs), True, is_p
 def loss_of(text: str, folder: str | None = None) -> Loss:
     """Return the loss of a name, or of a reference `module:function`.
 
-    Args:
-      text: the name or the reference.
-      folder: a folder whose modules may be named too.
-
     Raises:
       InputsError: it is neither.
       TargetError: the function cannot be loaded.

@@ -19,7 +19,6 @@ def optimizer_of(text: str, folder: str | None = None) -> Any:
 
     Args:
       text: `adamw(1e-3)`, an expression with the names of optax, or `module:function`.
-      folder: a folder whose modules may be named too.
 
     Raises:
       TargetError: optax is not installed, or it has no such optimizer, or making it fails.

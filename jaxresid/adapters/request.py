@@ -22,7 +22,6 @@ class Adapted:
     """A model as a function: what an adapter returns.
 
     Attributes:
-      fun: a function that JAX can differentiate, or a training step.
       inputs: its arguments, with `jax.ShapeDtypeStruct`s for arrays.
       argnums: the arguments to differentiate where the user names none; None: all that can be, or
         of a training step those that it differentiates itself.
@@ -38,16 +37,11 @@ class ModelRequest:
     """A model of a framework, and what is asked about it.
 
     Attributes:
-      framework: the name that the adapter goes by.
       name: the target as the user wrote it.
-      model: what makes the model: a class, a function or the model itself.
       inputs: the arguments that the model, or a loss of the user's own, is called with.
-      loss: the loss.
       optimizer: an optimizer with `init` and `update`, as of optax; None: no training step is asked
         for, only the loss.
-      has_aux: whether the loss returns `(loss, auxiliary data)`.
       has_loss: whether the user chose the loss; else a model that brings one may use its own.
-      mesh: the mesh of `--mesh`, over which the parameters may be split; None: there is none.
       init_args: what a Linen module is initialised with, where it is called with other shapes.
       platform, devices: the kind and the number of the devices that the answer is for, where the
         model is a configuration, which may depend on them.
@@ -74,8 +68,6 @@ class ModelRequest:
         """Return the model, made as the user wrote it.
 
         Args:
-          kind: the class of the framework's models.
-          name: what the class is called.
           **defaults: what makes arguments that the user leaves out, by their names.
 
         Raises:

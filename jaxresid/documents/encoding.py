@@ -124,7 +124,6 @@ def _with_shared(found: dict[str, Any], key: str, holders: Sequence[str]) -> dic
 
 @functools.cache
 def _fields(kind: Any) -> tuple[_Put, ...]:
-    """Return for each field of a dataclass the function that puts it into the object of a value."""
     names = (each.name for each in dataclasses.fields(kind))
     return tuple(_field(name, kind, layout_of(kind, DOCUMENTS)) for name in names)
 

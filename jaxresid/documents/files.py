@@ -64,7 +64,6 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
 
 
 def _parsed(name: str) -> dict[str, Any]:
-    """Return the JSON object of a document of this version, of a known kind."""
     try:
         if stat.S_ISCHR(os.stat(name).st_mode):  # it may never end
             raise DocumentError(f"cannot read {name}: it is a device")

@@ -45,7 +45,6 @@ class KeptEdit:
     """What a plan makes of a file.
 
     Attributes:
-      path: the absolute path.
       digest: the digest of its content before.
       text: its text afterwards.
     """
@@ -60,14 +59,11 @@ class Head:
     """What a kept result is of.
 
     Attributes:
-      command: the command that made it.
-      target: the name of the target.
       size: the batch size, where `check` had several; else None.
       folder: the folder of the configuration file that names it.
       directory: the working directory, which paths in the result are relative to.
       words: the words of the command line behind the command, the target's name first.
       made: when it was made, in seconds since 1970.
-      sources: the files that it depends on.
     """
 
     command: Command
@@ -87,14 +83,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Kept:
-    """A kept result.
-
-    Attributes:
-      head: what it is of.
-      result: the report, of `report` and `check`, or the plan.
-      findings: the findings of `check`.
-      edits: what the plan changes.
-    """
+    """A kept result."""
 
     head: Head
     result: Report | Plan
@@ -140,17 +129,8 @@ def keep(
     """Keep a result of a named target in place of the last one; or nothing, if it cannot be.
 
     Args:
-      command: the command that made it.
-      target: the name of the target.
-      folder: the folder of the configuration file that names it.
-      words: the words of the command line behind the command.
-      result: the result.
-      size: the batch size, where it is one of several.
       since: when the program began to be loaded, in seconds since 1970.
-      now: the time.
       loaded: further files that it depends on.
-      findings: what `check` found.
-      edits: what the plan changes.
     """
     document = json.loads(json_document(result))
     named = {*map(os.path.abspath, files_in(document)), *map(os.path.abspath, loaded)}

@@ -62,17 +62,14 @@ def _holding(value: Any) -> Callable[[Any], Any]:
 
 
 def _properties(*names: str) -> _Derived:
-    """Return derived keys that hold the properties of these names."""
     return {name: operator.attrgetter(name) for name in names}
 
 
 def _constants(values: Mapping[str, Any]) -> _Derived:
-    """Return derived keys that always hold the same."""
     return {key: _holding(value) for key, value in values.items()}
 
 
 def _of_total(*names: str) -> _Derived:
-    """Return derived keys that hold figures of all phases together."""
     return {name: operator.attrgetter(f"total.{name}") for name in names}
 
 

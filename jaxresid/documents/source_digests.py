@@ -16,7 +16,6 @@ class SourceDigest:
     """A source file as it was.
 
     Attributes:
-      path: the absolute path.
       digest: the digest of its content; '' where it was written while it was being traced, so that
         what was traced is not known.
       lines: the digests of its lines; empty for files of installed packages.
@@ -36,7 +35,6 @@ def line_digests(content: bytes, known: dict[bytes, str] | None = None) -> tuple
     """Return the digests of the lines of a file, without white space at their ends.
 
     Args:
-      content: the content of the file.
       known: the digests of some lines, for files of which few lines are new; it gets the others.
     """
     found = {} if known is None else known

@@ -31,8 +31,6 @@ def grouped(report: Report, by: Sequence[ResidualKey], *, all: bool = False) -> 
     """Return the residuals of a report, summed by what they have in common.
 
     Args:
-      report: the report.
-      by: what they are summed by, one or more of `KEYS`.
       all: whether arguments, constants and literals count as well, which are in memory anyway.
 
     Raises:

@@ -30,10 +30,7 @@ class LineFigures:
     """What a line of code keeps, and what else it makes that is there at the peak.
 
     Attributes:
-      kept: the residuals that it computes.
       live: the other values that it makes and that are live at the peak.
-      all_kept_nbytes: the bytes of all residuals that are computed.
-      peak_nbytes: the peak; None where none is estimated.
       is_at_peak: whether what is kept is live at the peak, so that it is a share of it.
     """
 
@@ -146,12 +143,7 @@ def plan_text(plan: Plan) -> str:
 
 
 def hover_page(title: str, figures: LineFigures) -> str:
-    """Return what a line keeps in Markdown: its bytes, then a table of the values.
-
-    Args:
-      title: what was traced.
-      figures: the figures of the line.
-    """
+    """Return what a line keeps in Markdown: its bytes, then a table of the values."""
     return "\n".join((f"**{title}**", "", *_sums(figures), *_table(figures), ""))
 
 

@@ -48,8 +48,6 @@ def not_kept_problem(report: Report, code: str, file: str) -> str | None:
     """Return what the lines with some code keep, or that there is no such line.
 
     Args:
-      report: The report.
-      code: A part of the lines.
       file: The file that the function is defined in; '' where it is not known.
     """
     lines = list(_by_line(report, code))
@@ -111,7 +109,6 @@ def _rows(lines: Iterable[tuple[Location, int]]) -> list[tuple[str, str]]:
 
 
 def _files(report: Report) -> set[str]:
-    """Return the files of the user that the report names, as absolute paths."""
     places = [origin.location for _, origin in _computed(report)]
     places += [each.location for each in report.checkpoints]
     places += [each.defined for each in report.checkpoints]

@@ -24,7 +24,6 @@ class Residuals:
 
     `residuals(loss)(*args)` returns a `jaxresid.Report`, and fails the test where a mark's limit is
     exceeded.
-
     """
 
     def __init__(
@@ -55,14 +54,9 @@ class Residuals:
         """Return a function of the arguments of `fun` that returns a report and applies the marks.
 
         Args:
-          fun: The function, as for `jaxresid.inspect`.
-          argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
-          has_aux: Whether `fun` returns `(output, auxiliary data)`.
-          mode: Whether `fun` is a loss or a program as it is.
           on: The place of the report, and of the limits whose mark names none; None for the place
             of the first mark, else `on` of `[tool.jaxresid]` of the test's project, else as for
             `jaxresid.inspect`.
-          mesh: The mesh that the program is split over.
           compile: Whether XLA's peaks and verdicts count instead of the estimate's.
           compile_time: Seconds that compiling may take.
         """
@@ -111,12 +105,7 @@ class Residuals:
             pytest.fail("\n\n".join(failures), pytrace=False)
 
     def assert_names(self, report: Report, names: Sequence[str] | set[str]) -> None:
-        """Fail unless exactly these names of `checkpoint_name` are kept.
-
-        Args:
-          report: The report.
-          names: The names.
-        """
+        """Fail unless exactly these names of `checkpoint_name` are kept."""
         __tracebackhide__ = True
         _fail(assertions.names_problem(report, _names(names)))
 
@@ -124,7 +113,6 @@ class Residuals:
         """Fail unless a line of source keeps something, and no more than a size.
 
         Args:
-          report: The report.
           code: A part of the line, such as `jnp.sin(x @ w)`.
           at_most: The most that all lines with it may keep, such as `2GiB`; None for any.
         """
@@ -146,7 +134,6 @@ class Residuals:
         """Fail unless the checkpoints have these verdicts.
 
         Args:
-          report: The report.
           verdicts: The one that all have, such as `earns-its-keep`, or the one of each checkpointed
             function or module by its name.
 
@@ -166,7 +153,6 @@ class Residuals:
         `pytest --update-residuals` writes snapshots that are missing or differ.
 
         Args:
-          report: The report.
           name: What tells several snapshots of one test apart.
         """
         __tracebackhide__ = True

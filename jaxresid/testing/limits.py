@@ -22,7 +22,6 @@ class MarkedLimit:
     """A limit that a mark sets.
 
     Attributes:
-      limits: the limit.
       on: the place that it is for; None for the place of the call.
     """
 
@@ -48,7 +47,6 @@ def limits_of(marks: Iterable[pytest.Mark]) -> tuple[MarkedLimit, ...]:
 
 
 def _arguments(mark: pytest.Mark) -> tuple[int, str | None]:
-    """Return the bytes and the place of a mark."""
     example = f'write @pytest.mark.{mark.name}("12GiB", on="gpu:h100")'
     on = mark.kwargs.get("on")
     if len(mark.args) != 1 or set(mark.kwargs) - {"on"} or not isinstance(on, str | None):
@@ -67,10 +65,6 @@ def _refuse(message: str) -> NoReturn:
 
 def over(report: Report, limits: Limits) -> Iterator[tuple[Held, str]]:
     """Yield the figures of a report that are, or may be, above a limit, and the text for people.
-
-    Args:
-      report: The report, of the place that the limits are for.
-      limits: The limits.
 
     Raises:
       InputsError: The peak has a limit and is not known.

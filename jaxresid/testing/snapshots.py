@@ -26,10 +26,7 @@ def assert_snapshot(report: Report, node: pytest.Item, name: str, *, updates: bo
     """Compare a report with its snapshot, or write it; return how they differ.
 
     Args:
-      report: The report.
-      node: The test.
       name: What tells several snapshots of one test apart.
-      updates: Whether to write a snapshot that is missing or differs.
 
     Raises:
       JaxresidError: It cannot be written.
@@ -56,12 +53,7 @@ def assert_snapshot(report: Report, node: pytest.Item, name: str, *, updates: bo
 
 
 def snapshot(report: Report, root: Path) -> str:
-    """Return the text of a snapshot, without line numbers and without estimates.
-
-    Args:
-      report: The report.
-      root: What paths are relative to.
-    """
+    """Return the text of a snapshot, without line numbers and without estimates."""
     what = "What the backward pass keeps" if report.target.has_gradient else "What goes in and out"
     head = [
         f"{_COMMENT} {what}; `{_UPDATE}` writes this file.",
@@ -95,7 +87,6 @@ def _row(residual: Residual, origin: Computed, root: Path) -> str:
 
 
 def _summed(rows: list[tuple[str, int]]) -> list[tuple[str, tuple[int, int]]]:
-    """Return each row once with its bytes and how often it is there, most bytes first."""
     totals: dict[str, tuple[int, int]] = {}
     for row, nbytes in rows:
         total, count = totals.get(row, (0, 0))
@@ -118,7 +109,6 @@ def _place(where: Location | None, root: Path) -> str:
 
 
 def _in_and_out(report: Report) -> Iterator[str]:
-    """Yield the arguments and the outputs of a program that takes no gradient."""
     for name, arrays in (("arguments", report.arguments), ("outputs", report.outputs)):
         yield f"{format_bytes(sum(a.nbytes for a in arrays)):>10}  {name}"
         for a in arrays:

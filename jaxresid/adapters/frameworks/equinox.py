@@ -104,7 +104,6 @@ def _with_state(request: ModelRequest, equinox: Any, made: Any) -> Adapted:
 
 
 def _axis_name(equinox: Any, model: Any) -> Any:
-    """Return the axis over which the module's batch normalisations take their means."""
     norm = equinox.nn.BatchNorm
     leaves = jax_compat.import_jax().tree.leaves(model, is_leaf=lambda x: isinstance(x, norm))
     names = [leaf.axis_name for leaf in leaves if isinstance(leaf, norm)]
@@ -112,7 +111,6 @@ def _axis_name(equinox: Any, model: Any) -> Any:
 
 
 def _without(fun: Any, name: str) -> Any:
-    """Return a function that has the parameters of another but one."""
     signature = inspect.signature(fun)
     kept = [each for each in signature.parameters.values() if each.name != name]
 

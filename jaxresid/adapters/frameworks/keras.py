@@ -81,7 +81,6 @@ def _model(request: ModelRequest, kind: type) -> Any:
 
 
 def _as_compiled(request: ModelRequest, model: Any) -> Adapted:
-    """Return the model's own training step, as `fit` jits it."""
     jax = jax_compat.import_jax()
     data = _batch(request)
     # What `fit` builds before its first step: the model, its metrics, loss and optimizer.
@@ -125,7 +124,6 @@ def _batch(request: ModelRequest) -> tuple[Any, ...]:
 
 
 def _with_loss(request: ModelRequest, keras: Any, model: Any) -> Adapted:
-    """Return the request's loss of the model, or the training step with it."""
     loss = request.loss
     called = loss.called(model)
     is_training = loss.is_named and not loss.is_program and loss.method is None
@@ -158,18 +156,14 @@ class _Variables:
 
     @property
     def shapes(self) -> dict[str, Any]:
-        """Their abstract values by name."""
         jax = jax_compat.import_jax()
         return self.named([jax.ShapeDtypeStruct(v.shape, v.dtype) for v in self.variables])
 
     def named(self, values: Sequence[Any]) -> dict[str, Any]:
-        """Return values, in the order of the variables, by name."""
         return dict(zip(self._names, values, strict=True))
 
     def listed(self, values: Mapping[str, Any]) -> list[Any]:
-        """Return values by name in the order of the variables."""
         return [values[name] for name in self._names]
 
     def paired(self, values: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-        """Return each variable with its value."""
         return list(zip(self.variables, self.listed(values), strict=True))

@@ -42,12 +42,6 @@ def adapt(request: ModelRequest) -> Adapted:
 
 
 def _settings(request: ModelRequest) -> tuple[int, Any]:
-    """Return the size of the vocabulary and the precision, a policy of jmp.
-
-    Raises:
-      InputsError: the arguments are not tokens and these settings.
-      TargetError: there is no such precision.
-    """
     arrays = only_arrays(request.inputs)
     _, settings = with_settings(request.inputs, arrays.args, arrays.kwargs)
     shapes = [getattr(each, "shape", ()) for each in arrays.args]

@@ -44,11 +44,6 @@ def adapt(request: ModelRequest) -> Adapted:
 
 
 def _check_options(request: ModelRequest) -> None:
-    """Refuse what is for the configuration to say.
-
-    Raises:
-      InputsError: it is asked for beside the configuration.
-    """
     beside = (
         (request.has_loss, "--loss", "the loss is MaxText's own"),
         (request.optimizer is not None, "--optimizer", "write opt_type= among the settings"),
@@ -70,11 +65,6 @@ def _check_options(request: ModelRequest) -> None:
 
 
 def _config(request: ModelRequest) -> Any:
-    """Return the configuration as MaxText completes it, for the devices of the request.
-
-    Raises:
-      TargetError: there is no such file or setting, or MaxText refuses a value.
-    """
     given: Configuration = request.model.value
     for name in _DEVICES:
         if name in given.settings:
@@ -121,11 +111,6 @@ def _config(request: ModelRequest) -> Any:
 
 
 def _file(name: str, folder: str) -> str:
-    """Return the path of a configuration, here or among those that come with MaxText.
-
-    Raises:
-      TargetError: there is none.
-    """
     for path in (name, os.path.join(folder, name)):
         if os.path.isfile(path):
             return os.path.abspath(path)
@@ -134,7 +119,6 @@ def _file(name: str, folder: str) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out what MaxText prints and logs when it is imported and configured."""
     before = logging.root.manager.disable
     logging.disable()
     try:
@@ -189,11 +173,6 @@ def _training_step(request: ModelRequest, trainer: Any, config: Any, mesh: Any) 
 
 
 def _mesh(request: ModelRequest, config: Any, devices: Any) -> Any:
-    """Return the mesh of a configuration, over an array of devices.
-
-    Raises:
-      TargetError: its axes do not fit the number of devices.
-    """
     jax = jax_compat.import_jax()
     inside = _filled(config.ici_parallelism, devices.size // config.num_slices)
     between = _filled(config.dcn_parallelism, config.num_slices)
@@ -220,7 +199,6 @@ def _filled(sizes: Sequence[int], count: int) -> list[int]:
 
 
 def _maker(request: ModelRequest, config: Any, mesh: Any) -> Callable[[], Any]:
-    """Return what makes the model with its optimizer, to be called abstractly."""
     nnx = request.library("flax.nnx", "flax")
     utils = request.library("maxtext.utils.maxtext_utils", "maxtext")
     creation = request.library("maxtext.utils.model_creation_utils", "maxtext")

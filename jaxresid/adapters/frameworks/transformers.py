@@ -41,11 +41,6 @@ def adapt(request: ModelRequest) -> Adapted:
 
 
 def _of_fields(cls: Any, *args: Any, **fields: Any) -> Any:
-    """Return a model of a class without weights, by a configuration or by fields of one.
-
-    Raises:
-      TargetError: the configuration has no such field.
-    """
     own = set(inspect.signature(cls.__init__).parameters) - {"self", "config", "kwargs"}
     options = {name: fields.pop(name) for name in own & set(fields)}
     options["_do_init"] = False

@@ -213,7 +213,6 @@ def line_notes(line: LineDifference, most: int | None) -> tuple[str, ...]:
     """Return what differs at a line besides the bytes that it keeps, its values first.
 
     Args:
-      line: the line.
       most: how many of its values to name; None: all.
     """
     notes = [value_text(value) for value in line.values[:most]]

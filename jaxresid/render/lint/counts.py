@@ -15,9 +15,6 @@ class Count:
     """The findings of a rule, counted. The fields are JSON keys.
 
     Attributes:
-      code: the code of the rule.
-      name: the name of the rule.
-      count: how many findings there are.
       fixable: whether `--fix` fixes all of them.
       fixable_count: how many of them `--fix` fixes.
     """
@@ -64,5 +61,4 @@ def counts_text(counted: Sequence[Count]) -> str:
 
 
 def _mark(counted: Count) -> str:
-    """Return `*` where `--fix` fixes all findings, `-` where some, else a space."""
     return "*" if counted.fixable else "-" if counted.fixable_count else " "

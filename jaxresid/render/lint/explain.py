@@ -18,12 +18,6 @@ _INDENT = 4
 def explain(rule: RuleInfo, format: str, *, color: bool = False, width: int = 80) -> str:
     """Return what one rule finds, why, what to write instead, and an example of each.
 
-    Args:
-      rule: the rule.
-      format: `text` or `json`.
-      color: whether the text is coloured.
-      width: the width of the terminal, in columns.
-
     Raises:
       ValueError: there is no such format.
     """
@@ -65,11 +59,6 @@ def rule_table(rules: Sequence[RuleInfo], format: str, *, width: int = 80) -> st
     """Return all rules in the order given, as a table or as a JSON array.
 
     The table has a row for each rule; the array has the objects that `explain` returns as JSON.
-
-    Args:
-      rules: the rules.
-      format: `text` or `json`.
-      width: the width of the terminal, in columns.
 
     Raises:
       ValueError: there is no such format.

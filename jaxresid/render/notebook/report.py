@@ -71,7 +71,6 @@ def report_html(report: Report) -> str:
 
 
 def _kept_or_passed(report: Report) -> Iterable[str]:
-    """Yield what is kept and the checkpoints, or without a gradient what goes in and out."""
     if report.target.has_gradient:
         yield _kept(report)
         yield folded(_count(report.checkpoints, "checkpoint"), _checkpoints(report))
@@ -149,7 +148,6 @@ def _peak(report: Report) -> Iterable[str]:
 
 
 def _compiled(report: Report) -> Iterable[str]:
-    """Yield what XLA says of a program whose peak is not estimated."""
     for compiled in report.compiled:
         names = ("bytes", "buffer", "where", "code")
         yield folded(
@@ -190,14 +188,12 @@ def _residual(row: ResidualRow) -> Sequence[str]:
 
 
 def _place(source: Source) -> tuple[str, ...]:
-    """Return a source in parts: the place and its code, then the library's line and the module."""
     location = source.location
     place = (line_text(location), location.code) if location else ()
     return (*place, *source_notes(source))
 
 
 def _cells(source: Source) -> tuple[str, str]:
-    """Return two cells: the place with the library's line and the module, and the code."""
     location = source.location
     place = (line_text(location),) if location else ()
     return " · ".join((*place, *source_notes(source))), location.code if location else ""

@@ -40,12 +40,7 @@ _NAMES = (
 
 
 def render_oom(report: OomReport, *, verbose: bool = False) -> RenderableType:
-    """Return the whole text of `jaxresid oom`.
-
-    Args:
-      report: what to show.
-      verbose: whether to show every buffer and line whole, and what the log says.
-    """
+    """Return the whole text of `jaxresid oom`."""
     report = safe_value(report)
     parts: list[RenderableType] = [
         Text(verdict_text(report), style=_STYLES.get(report.cause, "bold red"))
@@ -102,7 +97,6 @@ def _buffers(report: OomReport, verbose: bool) -> Iterator[RenderableType]:
 
 
 def _trace(report: OomReport, trace: OomTrace, verbose: bool) -> Iterator[RenderableType]:
-    """Yield what the trace of the target says, beside the log, and its lines."""
     assert report.target is not None
     yield Text(f"by the trace of {report.target.name}, for {trace.place}: {trace.origin}")
     yield Padding(FlowingParts(tuple(trace_texts(report, trace))), (0, 0, 0, 2))
@@ -134,7 +128,6 @@ def _title(report: OomReport) -> str:
 
 
 def _where(source: Source, verbose: bool) -> RenderableType | None:
-    """Return the line and the module of a buffer, in one line unless it is to be verbose."""
     if verbose:
         return SourceLines(source) if source.location or source.scope else None
     text = Text(no_wrap=True, overflow="ellipsis")
@@ -161,7 +154,6 @@ def _way(number: int, way: WayOut) -> RenderableType:
 
 
 def _command(command: str) -> RenderableType:
-    """Return a command: ours broken where it is too wide, another as it is."""
     if command.startswith("jaxresid "):
         return ShellCommand(shlex.split(command), indent=5)
     return Text(f"     {command}", style="bold", no_wrap=True, overflow="ignore")

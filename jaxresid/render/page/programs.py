@@ -39,13 +39,7 @@ def share_of_others(count: int) -> Most:
 
 
 def program(lifetimes: Lifetimes, tables: Tables, most: Most) -> dict[str, Any]:
-    """Return a program's points and values, a list for each property.
-
-    Args:
-      lifetimes: the program.
-      tables: what the numbers of texts, places and shapes refer to.
-      most: how much of it is wanted.
-    """
+    """Return a program's points and values, a list for each property."""
     chosen = _chosen(lifetimes, most.points)
     points = [lifetimes.points[i] for i in chosen]
     values = sorted(lifetimes.values, key=lambda value: -value.live.nbytes)[: most.values]

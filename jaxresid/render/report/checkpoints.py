@@ -37,7 +37,6 @@ def site_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
 
 
 def _places(checkpoint: Checkpoint) -> Iterator[str]:
-    """Yield where a checkpointed function is defined, and where it is called."""
     defined, called = checkpoint.defined, checkpoint.location
     if defined is not None:
         yield place_text(defined)
@@ -89,7 +88,6 @@ def confirmation_text(checkpoint: Checkpoint) -> str:
 
 
 def _change(nbytes: int, without: int | None) -> str:
-    """Return a figure with a checkpoint and without it."""
     shown = format_bytes(nbytes)
     other = "unknown" if without is None else format_bytes(without)
     return f"{shown} either way" if shown == other else f"{shown} → {other}"

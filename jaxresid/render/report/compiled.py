@@ -167,9 +167,6 @@ def warned_texts(programs: Sequence[tuple[str, Compiled]]) -> tuple[str, ...]:
     """Return a short text for each kind of warning, with the programs that have it.
 
     An example is `XLA stays above its own memory limit (none, dots)`.
-
-    Args:
-      programs: the programs, each with what a reader calls it.
     """
     named: dict[str, list[str]] = {}
     for name, compiled in programs:
@@ -224,10 +221,6 @@ def buffer_text(buffer: CompiledBuffer) -> str:
 
 
 def _matched_text(buffer: CompiledBuffer) -> str:
-    """Return what a buffer was matched to.
-
-    It is the path of an argument, or a residual in the words of its own row.
-    """
     if buffer.kind == "argument" or buffer.residual is None:
         return buffer.residual or ""
     origin = buffer.origin
@@ -300,7 +293,6 @@ def _buffers(compiled: Compiled) -> Table:
 
 
 def _warned(warnings: Sequence[CompilerWarning], target: Target) -> Iterator[RenderableType]:
-    """Yield what XLA says of a program's memory, each kind with its advice."""
     advice = _ADVICE if target.has_gradient else _ADVICE_WITHOUT_GRADIENT
     for kind in dict.fromkeys(warning.kind for warning in warnings):
         found = [warning for warning in warnings if warning.kind == kind]

@@ -86,7 +86,6 @@ def render_cost(report: Report) -> list[RenderableType]:
 
 
 def _kinds(part: Cost) -> str:
-    """Return the shares of the kinds of work in the FLOPs of a phase, without empty ones."""
     kinds = (
         ("matmul", part.matmul_flops),
         ("convolution", part.conv_flops),

@@ -13,12 +13,7 @@ from jaxresid.text.units import format_bytes
 
 
 def render_gradients(report: Report, most: int | None = None) -> Iterator[RenderableType]:
-    """Yield the gradients of a program, if several, each with those inside of it below.
-
-    Args:
-      report: the report.
-      most: how many are shown, at most; None: all.
-    """
+    """Yield the gradients of a program, if several, each with those inside of it below."""
     rows = list(_rows(report.gradients))
     if len(rows) < 2:
         return

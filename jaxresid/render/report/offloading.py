@@ -87,7 +87,6 @@ def _lines(offloading: Offloading) -> Iterator[tuple[int, str]]:
 
 
 def _moved(offloading: Offloading, when: str) -> Iterator[tuple[int, str]]:
-    """Yield what lives in host memory, and what is moved there and back."""
     for kind, nbytes in offloading.host_arguments:
         yield nbytes, f"{_INPUTS.get(kind, kind)} in host memory"
     yield offloading.transfers.to_host_nbytes, f"moved to the host {when}"

@@ -59,13 +59,7 @@ def breakdown_parts(peak: Peak) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LargestValues:
-    """The biggest of the values live at the peak, and how many are not among them.
-
-    Attributes:
-      shown: the biggest values, the biggest first.
-      hidden: how many others there are.
-      hidden_nbytes: the bytes of the others.
-    """
+    """The biggest of the values live at the peak, and how many are not among them."""
 
     shown: tuple[LiveValue, ...]
     hidden: int
@@ -146,12 +140,7 @@ def left_out(peak: Peak) -> tuple[str, ...]:
 
 
 def render_live(report: Report, most: int | None = _TOP) -> Iterator[RenderableType]:
-    """Yield where the estimated peak is and what is live there; nothing without an estimate.
-
-    Args:
-      report: the report.
-      most: show at most so many of the values; None: all.
-    """
+    """Yield where the estimated peak is and what is live there; nothing without an estimate."""
     peak = report.peak
     if peak is None:
         return

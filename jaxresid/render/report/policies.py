@@ -23,9 +23,7 @@ class BrokenNames:
     """Text with long names in it, broken as by `lines`.
 
     Attributes:
-      text: the text.
       style: its style; that of a `Text` is its own.
-      indent: how many spaces the further lines start with.
     """
 
     text: str | Text

@@ -39,12 +39,7 @@ def arrays_text(report: Report) -> str:
 
 
 def render_arrays(report: Report, most: int | None = _TOP) -> Iterator[RenderableType]:
-    """Yield a table of the arguments and one of the outputs, the biggest first.
-
-    Args:
-      report: the report.
-      most: show at most so many rows of each; None: all.
-    """
+    """Yield a table of the arguments and one of the outputs, the biggest first."""
     for title, arrays, note in (
         ("arguments", report.arguments, _of_argument),
         ("outputs", report.outputs, _of_output),
@@ -96,7 +91,6 @@ def _total(arrays: Sequence[ProgramArray]) -> str:
 
 
 def _names(arrays: Sequence[ProgramArray]) -> str:
-    """Return the names of the arguments that arrays are in."""
     names = list(dict.fromkeys(pattern(_root(a.path)) or "constants" for a in arrays))
     more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
     return ", ".join(names[:_NAMES]) + more

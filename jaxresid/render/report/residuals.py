@@ -19,12 +19,7 @@ from jaxresid.text.units import format_bytes
 
 
 def render_residuals(report: Report, view: View) -> Iterator[RenderableType]:
-    """Yield the table of residuals, the biggest first, and how many rows are left out.
-
-    Args:
-      report: the report.
-      view: which rows to show.
-    """
+    """Yield the table of residuals, the biggest first, and how many rows are left out."""
     found = rows(report, view)
     if found.shown:
         yield Text("residuals", style="bold")

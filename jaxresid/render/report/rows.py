@@ -21,11 +21,7 @@ class View:
 
     Attributes:
       show: one of `VIEWS`, to show that in full; None: the overview.
-      verbose: show everything.
       group_by: one of `GROUPS`; None folds identical residuals only.
-      top: the greatest number of rows; None shows all.
-      min_bytes: leave out rows of fewer bytes.
-      all: show arguments and literals too.
     """
 
     show: ReportView | None = None
@@ -41,7 +37,6 @@ class ResidualRow:
     """One or more residuals that are shown as one.
 
     Attributes:
-      residuals: the residuals of the row.
       title: what the residuals of a group have in common; None for a row of identical residuals,
         which is described by its `first`.
     """

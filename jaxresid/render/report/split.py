@@ -71,7 +71,6 @@ class _Line:
 
 
 def _hanging(line: _Line, console: Console, width: int) -> Iterator[Text]:
-    """Yield a line, wrapped under itself."""
     pad = " " * (line.indent + 4)
     first, *rest = line.text.wrap(console, width) or [Text()]
     yield first

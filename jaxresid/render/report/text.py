@@ -36,13 +36,7 @@ _NOT_PEAK = "Residual bytes are what autodiff keeps; the program's peak memory i
 
 
 def render_report(report: Report, view: View, encoding: str = "utf-8") -> RenderableType:
-    """Return the text report.
-
-    Args:
-      report: the report to show.
-      view: what to show.
-      encoding: the encoding of the stream that the text is for.
-    """
+    """Return the text report."""
     report = safe_value(report)
     if view.verbose:
         return Group(*_everything(report, view, encoding))
@@ -63,12 +57,7 @@ def print_report(
     """Print a report to stdout, or into the notebook's cell.
 
     Args:
-      report: the report to print.
-      view: the one thing to show in full, one of `VIEWS`; None: the overview.
-      verbose: show everything.
-      group_by: what to group residuals by, one of `GROUPS`; None folds identical residuals only.
       top: the greatest number of rows of residuals; None: 20, or with `all` all.
-      all: show arguments and literals too.
 
     Raises:
       ValueError: there is no such view or grouping, or rows of residuals are chosen and none shown.
@@ -119,7 +108,6 @@ def _everything(report: Report, view: View, encoding: str) -> Iterator[Renderabl
 
 
 def _one(report: Report, view: View, encoding: str) -> Iterator[RenderableType]:
-    """Yield the one thing that is to be shown."""
     if view.show == "peak":
         yield from made_of(report, encoding, _ROWS)
         yield from render_live(report, None)
@@ -148,7 +136,6 @@ def _one(report: Report, view: View, encoding: str) -> Iterator[RenderableType]:
 
 
 def _phases(peak: Peak) -> Table:
-    """Return a table of the passes: how much of the program each is, and the most that it takes."""
     table = Table.grid(padding=(0, 2))
     for justify in ("left", "right", "right"):
         table.add_column(justify=justify, no_wrap=True)
@@ -174,7 +161,6 @@ def _findings(report: Report) -> Iterator[RenderableType]:
 
 
 def _spaced(block: Iterator[RenderableType]) -> Iterator[RenderableType]:
-    """Yield a block and an empty line after it, if there is anything in it."""
     lines = list(block)
     yield from lines
     yield from [Text()] * bool(lines)

@@ -19,13 +19,7 @@ _DECIMAL = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP")
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The unit of a column of figures.
-
-    Attributes:
-      name: what it is called, `MiB`.
-      scale: how many bytes or FLOPs one of it is.
-      decimals: how many decimals tell the figures of the column apart.
-    """
+    """The unit of a column of figures."""
 
     name: str
     scale: int
@@ -76,9 +70,6 @@ class Column:
     """A column: two lines of heading, and one text per policy, aligned to the right.
 
     Attributes:
-      heading: the two lines above the texts.
-      texts: one for each row of the table.
-      style: the style of every cell that has none of its own.
       styles: the style of each cell; empty where none has one of its own.
     """
 

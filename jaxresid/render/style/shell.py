@@ -17,10 +17,7 @@ class ShellCommand:
     """A command, broken between its words where it is wider than the terminal.
 
     Attributes:
-      words: its words, quoted where a shell would take them for something else.
       before: the text before it, in the same line where both fit; None: there is none.
-      indent: how many spaces its lines start with where it has lines of its own.
-      style: the style of the command.
     """
 
     words: Sequence[str]

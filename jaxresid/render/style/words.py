@@ -125,7 +125,6 @@ def computed_text(origin: Computed, path: str) -> str:
     Examples are `named 'qkv': dot_general` and `mul of params['scale'] → convert_element_type`.
 
     Args:
-      origin: where the residual is computed.
       path: the only argument that the residual is made of; '' where there is no such argument.
     """
     what = origin.primitive

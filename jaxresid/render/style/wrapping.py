@@ -15,14 +15,7 @@ from jaxresid.render.style.words import line_text, source_notes
 
 @dataclass(frozen=True, slots=True)
 class FlowingParts:
-    """Parts side by side, as many as fit in each line.
-
-    Attributes:
-      parts: the texts; none of them is split as long as it fits in a line.
-      separator: what is printed between two parts of a line.
-      style: the style of the lines.
-      indent: how many spaces the further lines start with.
-    """
+    """Parts side by side, as many as fit in each line."""
 
     parts: Sequence[str | Text]
     separator: str = " · "
@@ -79,7 +72,6 @@ class SourceLines:
     """The source of something: the user's line, and under it the library's line and the module.
 
     Attributes:
-      source: where it is in the user's code and in a library's.
       before, after: further notes for the line under it, before and after those of the source.
     """
 

@@ -14,14 +14,7 @@ _MOST = 6
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Numbers along a stretch of pixels.
-
-    Attributes:
-      low: the number at `start`.
-      high: the number at `stop`.
-      start: the pixel of the lowest number.
-      stop: the pixel of the highest.
-    """
+    """Numbers from `low` to `high`, along the pixels from `start` to `stop`."""
 
     low: float
     high: float

@@ -28,7 +28,6 @@ class Key:
     """What the values of a band have in common.
 
     Attributes:
-      kind: as in `LiveValue`.
       place: the line that makes them, `gpt.py:26 attention`; '' for all other lines.
     """
 
@@ -41,11 +40,9 @@ class Band:
     """Values that are drawn as one.
 
     Attributes:
-      key: what they have in common.
       nbytes: the bytes of them that are live at the peak.
       is_rest: whether lines of its kind have bands of their own, and it is that of the others.
       heights: the bytes of them that are live at each column; empty where only the peak is known.
-      opacity: how strongly it is coloured, so that bands of a kind differ.
     """
 
     key: Key

@@ -29,14 +29,8 @@ class _Dot:
 
     Attributes:
       letter: what the chart calls it; '' for one of many that it does not list.
-      name: what it is.
-      nbytes: its peak.
       share: what it recomputes, as a share of the FLOPs without checkpoints.
-      is_best: whether no other has both less bytes and less to recompute.
       mark: what else is to be said of it: `knee` or `chosen`; '' for nothing.
-      low_nbytes: the lower end of the interval around its peak; None where none is known.
-      high_nbytes: the upper end.
-      host_nbytes: the bytes that it keeps in host memory.
     """
 
     letter: str
@@ -51,7 +45,6 @@ class _Dot:
 
     @property
     def words(self) -> str:
-        """What it has, in words."""
         host = f" + {format_bytes(self.host_nbytes)} host" * bool(self.host_nbytes)
         mark = f" · {self.mark}" * bool(self.mark)
         return f"{format_bytes(self.nbytes)}{host} · {100 * self.share:.1f}% recomputed{mark}"
@@ -187,7 +180,6 @@ def _scales(dots: Sequence[_Dot], room: int | None) -> tuple[Scale, Scale]:
 
 
 def _front(dots: Sequence[_Dot], down: Scale, across: Scale) -> str:
-    """Return the steps between the best: what lies below them cannot be had."""
     best = sorted((across(dot.share), down(dot.nbytes)) for dot in dots if dot.is_best)
     if len(best) < 2:
         return ""

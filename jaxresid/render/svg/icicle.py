@@ -32,9 +32,6 @@ class Node:
 
     Attributes:
       kind: `module`, `function`, `line`, `value` or `rest`.
-      label: what they have in common.
-      note: what else there is to say of it: the code of a line.
-      nbytes: their bytes.
       children: these in parts, the biggest first; what a part has no name for is not among them.
     """
 
@@ -98,7 +95,6 @@ class _Cells:
     Attributes:
       edges: the left edges of the columns, and the right edge of the last.
       modules: how many columns are those of modules.
-      total: the bytes of all.
     """
 
     edges: tuple[float, ...]
@@ -106,7 +102,6 @@ class _Cells:
     total: int
 
     def drawn(self, nodes: Sequence[Node], column: int, top: float) -> Iterator[str]:
-        """Yield cells from a place downwards, each with what is in it at its right."""
         small = [node for node in nodes if self._height(node.nbytes) < _LEAST]
         if len(small) > 1:
             nbytes = sum(node.nbytes for node in small)
@@ -124,7 +119,6 @@ class _Cells:
         return first.get(node.kind, column)
 
     def _right(self, node: Node, left: int) -> int:
-        """Return the column that a cell ends at: that of what is in it."""
         if not node.children:
             return len(self.edges) - 1
         if any(child.kind == "module" for child in node.children) and left + 1 < self.modules:
@@ -183,7 +177,6 @@ def _modules(found: Sequence[tuple[tuple[str, ...], Residual]], level: int = 0) 
 
 
 def _split(residuals: Sequence[Residual], levels: Sequence[_Level]) -> tuple[Node, ...]:
-    """Return nodes for residuals by the first of some levels, and in these by the others."""
     if not levels:
         return ()
     level, *others = levels
@@ -210,13 +203,7 @@ def _sorted(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """One column: its kind, and what residuals in it have in common.
-
-    Attributes:
-      kind: as in `Node`.
-      label: what it calls that of a residual.
-      note: what it says of residuals with the same label.
-    """
+    """One column: its kind, and what residuals in it have in common."""
 
     kind: str
     label: Callable[[Residual], str]

@@ -27,14 +27,7 @@ _HEADROOM = 1.6  # a limit or an interval is shown up to so many peaks
 
 @dataclass(frozen=True, slots=True)
 class _Chart:
-    """What is drawn.
-
-    Attributes:
-      bands: the bands, from the bottom to the top.
-      totals: the bytes of each column.
-      at: the column of the peak.
-      count: the number of columns of the passes.
-    """
+    """What is drawn."""
 
     bands: tuple[Band, ...]
     totals: tuple[int, ...]
@@ -94,14 +87,12 @@ def _thin(peak: Peak) -> _Chart:
 
 
 def _highest(report: Report, peak: Peak) -> float:
-    """Return the bytes at the top of the chart."""
     most = _HEADROOM * peak.nbytes
     others = (report.place.memory_nbytes, peak.high_nbytes)
     return 1.04 * max(peak.nbytes, *(each for each in others if each and each <= most), 1)
 
 
 def _stacked(chart: _Chart, scale: Scale) -> Iterator[str]:
-    """Yield the bands over the program, each with its letter where it is highest."""
     count = len(chart.totals)
     below = [0] * count
     letters = _letters(chart.bands)
@@ -127,7 +118,6 @@ def _stacked(chart: _Chart, scale: Scale) -> Iterator[str]:
 
 
 def _plain(chart: _Chart, scale: Scale) -> Iterator[str]:
-    """Yield the bytes over the program, and a bar of those at the peak."""
     zeros = [0] * len(chart.totals)
     yield element("path", class_="band all", d=_outline(zeros, chart.totals, scale))
     left = _RIGHT + 14
@@ -148,7 +138,6 @@ def _plain(chart: _Chart, scale: Scale) -> Iterator[str]:
 
 
 def _outline(below: Sequence[int], above: Sequence[int], scale: Scale) -> str:
-    """Return the path around what is between two lines of steps."""
     return f"M{_LEFT},{_steps(above, scale)}V{_steps(below, scale, is_back=True)}Z"
 
 
@@ -167,7 +156,6 @@ def _steps(values: Sequence[int], scale: Scale, *, is_back: bool = False) -> str
 
 
 def _passes(peak: Peak) -> Iterator[str]:
-    """Yield the names of the passes under the chart, and lines between them."""
     if is_one_pass(peak.phases):
         return
     for span in peak.phases:
@@ -187,7 +175,6 @@ def _limits(report: Report, scale: Scale) -> Iterator[str]:
 
 
 def _mark(peak: Peak, chart: _Chart, scale: Scale) -> Iterator[str]:
-    """Yield a mark at the peak with its place under the chart, and the interval around it."""
     x = _LEFT + (chart.at + 0.5) * (_RIGHT - _LEFT) / len(chart.totals)
     y = scale(peak.nbytes)
     if peak.low_nbytes is not None and peak.high_nbytes is not None:
@@ -215,7 +202,6 @@ def _mark(peak: Peak, chart: _Chart, scale: Scale) -> Iterator[str]:
 
 
 def _listed(bands: Sequence[Band], nbytes: int) -> Iterator[str]:
-    """Yield the list of bands at the right, in the order in which they lie."""
     yield written(_KEYS, _TOP - 4, "live at the peak", kind="small bold")
     pairs = list(zip(bands, _letters(bands), strict=True))
     for row, (band, letter) in enumerate(reversed(pairs)):

@@ -53,13 +53,7 @@ _MARKS: dict[Answer | None, str] = {"does not fit": "x", "too close": "?"}
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """Rows with the same figures, which are one line of the table.
-
-    Attributes:
-      letter: what the plot calls the entry.
-      row: the row that is shown.
-      same: the other rows.
-    """
+    """Rows with the same figures, which are one line of the table."""
 
     letter: str
     row: ComparisonRow
@@ -155,7 +149,6 @@ def _fitting(
     place: PlaceInfo,
     plain: ComparisonRow | None,
 ) -> str:
-    """Return what fits by the estimates, or that nothing does for sure, with the row to take."""
     budget = format_bytes(place.memory_nbytes or 0)
     if first.row.answer == "fits":
         least = _least(first.row, [e.row for e in found if e.row.answer == "fits"])
@@ -167,7 +160,6 @@ def _fitting(
 
 
 def _compiled_takeaways(found: Sequence[TableEntry]) -> tuple[str, ...]:
-    """Return a sentence for each place: what fits there, and which of that recomputes least."""
     rows = [e.row for e in found]
     return tuple(
         sentence for on in compiled_places(rows) if (sentence := _fitting_at(on, found)) is not None
@@ -290,12 +282,7 @@ def gradients_text(comparison: Comparison) -> str:
 
 
 def render_comparison(comparison: Comparison, encoding: str = "utf-8") -> RenderableType:
-    """Return the whole text of a comparison.
-
-    Args:
-      comparison: the comparison to show.
-      encoding: the encoding of the stream that the text is for.
-    """
+    """Return the whole text of a comparison."""
     comparison = safe_value(comparison)
     found = entries(comparison)
     parts: list[RenderableType] = [
@@ -432,7 +419,6 @@ def _estimated_answer(row: ComparisonRow) -> Answer | None:
 
 
 def _failed(failed: Sequence[ComparisonRow]) -> Iterator[RenderableType]:
-    """Yield one line for each error, after the policies that have it."""
     groups: dict[str, list[str]] = {}
     for row in failed:
         groups.setdefault(" ".join((row.error or "").split()), []).append(policy_text(row.policy))
@@ -442,7 +428,6 @@ def _failed(failed: Sequence[ComparisonRow]) -> Iterator[RenderableType]:
 
 
 def _not_compiled(rows: Sequence[ComparisonRow]) -> Iterator[RenderableType]:
-    """Yield one line for each reason not to be compiled, after the policies that have it."""
     groups: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for c in row.compiled:
@@ -523,7 +508,6 @@ class _Table:
 
 
 def _hanging(start: Text, texts: Sequence[Text], width: int) -> Text:
-    """Return texts under each other to the right of a start."""
     left = start.cell_len
     first, *rest = (line for text in texts for line in lines(text, width - left))
     return Text("\n").join([start + first, *(Text(" " * left) + line for line in rest)])
@@ -557,7 +541,6 @@ def _columns(found: Sequence[TableEntry], place: PlaceInfo, encoding: str) -> li
 
 
 def _intervals(rows: Sequence[ComparisonRow], place: PlaceInfo, unit: Unit) -> Column:
-    """Return the column of the intervals around the peaks, each marked where it may not fit."""
     marks = [_MARKS.get(_estimated_answer(row), "") for row in rows]
     width = 2 * any(marks)
     texts = []
@@ -569,12 +552,10 @@ def _intervals(rows: Sequence[ComparisonRow], place: PlaceInfo, unit: Unit) -> C
 
 
 def _has_figures(on: str, rows: Sequence[ComparisonRow]) -> bool:
-    """Return whether XLA gave figures of any of the rows for a place."""
     return any(c.on == on and c.error is None for row in rows for c in row.compiled)
 
 
 def _place(on: str, rows: Sequence[ComparisonRow]) -> Column:
-    """Return the column of XLA's peak for a place, and whether it fits."""
     told = [compiled_for(on, row) for row in rows]
     unit = bytes_unit(c.peak_nbytes for c in told if c is not None and c.peak_nbytes is not None)
     unit_name = unit.name + " " * len(_FITS)
@@ -600,7 +581,6 @@ def _mark(entry: TableEntry) -> str:
 
 
 def _recompute(rows: Sequence[ComparisonRow], unit: Unit) -> Column:
-    """Return one column with the FLOPs and their share."""
     flops = [at_least(r.uncosted) + unit.text(r.recompute_flops or 0) for r in rows]
     shares = [percent(r.recompute_fraction, 1) if r.recompute_fraction else "" for r in rows]
     wide, narrow = max(map(len, (*flops, unit.name))), max(map(len, (*shares, "%")))
@@ -613,7 +593,6 @@ def _recompute(rows: Sequence[ComparisonRow], unit: Unit) -> Column:
 
 
 def _times(rows: Sequence[ComparisonRow], times: str) -> Column:
-    """Return the column of the estimated times, marked where some were checked and one was not."""
     is_checked = any(row.time_interval for row in rows)
     texts = []
     for row in rows:
@@ -634,7 +613,6 @@ def _ratio(timing: Timing, times: str) -> str:
 
 
 def _names(entry: TableEntry, at: str) -> Iterator[Text]:
-    """Yield the policy of an entry, and those with the same figures."""
     for i, row in enumerate(entry.rows):
         text = Text("" if i == 0 else "= ", style="dim" if i else "")
         text.append(policy_text(row.policy), style="bold" if i == 0 and entry.pareto else "")
@@ -646,7 +624,6 @@ def _names(entry: TableEntry, at: str) -> Iterator[Text]:
 
 
 def _notes(row: ComparisonRow) -> Iterator[Text]:
-    """Yield what went wrong when a row was measured."""
     if row.measure_error is not None:
         error = " ".join(row.measure_error.split())
         yield Text(f"not measured: {error}", style="yellow")

@@ -22,10 +22,6 @@ class PlotPoint:
 
     Attributes:
       recompute: recomputed FLOPs as a fraction of the FLOPs without checkpoints.
-      peak: in bytes.
-      letter: what the table calls the entry.
-      pareto: whether it is on the Pareto front.
-      knee: whether it is the knee of the front.
     """
 
     recompute: float
@@ -75,8 +71,6 @@ def plot(
       points: not all of one peak, nor all of one recompute (see `plotted`).
       peaks: the lowest and the highest peak as text.
       recomputes: the lowest and the highest recompute as text.
-      width: the width of the terminal, in columns.
-      encoding: the encoding of the stream; lines are ASCII where it has no box characters.
     """
     strokes = _LINES if can_encode("─│┐┤└", encoding) else _ASCII
     margin = max(map(len, peaks))

@@ -117,12 +117,7 @@ def peak_rows(plan: Plan) -> tuple[tuple[int, str], ...]:
 
 
 def figure_parts(plan: Plan, times: str = "×") -> tuple[str, ...]:
-    """Return what the function keeps and recomputes with the plan, and its estimated time.
-
-    Args:
-      plan: the plan.
-      times: the sign for "times" in the encoding of the stream.
-    """
+    """Return what the function keeps and recomputes with the plan, and its estimated time."""
     bound = at_least(plan.uncosted)
     about = "about " if bound else ""
     share = f" ({about}{percent(plan.recompute_fraction, 1)})" if plan.recompute_flops else ""
@@ -241,12 +236,7 @@ def helps(plan: Plan) -> str:
 
 
 def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
-    """Return the whole text of a plan.
-
-    Args:
-      plan: the plan to show.
-      encoding: the encoding of the stream that the text is for.
-    """
+    """Return the whole text of a plan."""
     plan = safe_value(plan)
     times = "×" if can_encode("×", encoding) else "x"
     verdict = BrokenNames(verdict_text(plan), style=STYLES[plan.answer])
@@ -302,13 +292,6 @@ def _peaks(plan: Plan) -> Table:
 
 
 def _treatment(part: PlannedPart, length: int, cut: str) -> str:
-    """Return what to do with calls of a function, or with loops of so many iterations.
-
-    Args:
-      part: the calls.
-      length: how many iterations.
-      cut: what a loop is cut into.
-    """
     if not part.checkpointed:
         return "no checkpoint"
     if part.checkpoints is not None:

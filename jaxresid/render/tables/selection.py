@@ -125,7 +125,6 @@ def largest_texts(plan: Plan, largest: Largest) -> Iterator[str]:
 
 
 def _next_text(plan: Plan, name: str, beyond: SizePeak) -> str:
-    """Return what is known of the next larger size."""
     if beyond.interval is None:
         by = " by XLA" if plan.confirmed else ""
         return f"{name} {beyond.size} does not: {format_bytes(beyond.peak_nbytes)}{by}"
@@ -145,7 +144,6 @@ def growth_text(name: str, growth: Growth) -> str:
 
 
 def _value_text(value: LiveValue) -> str:
-    """Return a value: its shape, and the argument that it is or the primitive that makes it."""
     shape = f"{aval_text(value.aval)}  " if value.aval else ""
     return f"{shape}{value.primitive or value.path or value.kind}"
 
@@ -192,7 +190,6 @@ def _beaten(beaten: Sequence[Beaten]) -> Iterator[RenderableType]:
 
 
 def _front(plan: Plan) -> Iterator[RenderableType]:
-    """Yield the plans that no other beats, the lowest peak first."""
     made = plan.selection
     rows = shown_rows(made.front)
     more = len(made.front) - len(rows)
@@ -223,7 +220,6 @@ def _figure(number: float) -> str:
 def _columns(
     rows: Sequence[FrontRow],
 ) -> list[tuple[str, Callable[[FrontRow], str]]]:
-    """Return the columns of the table by their names: those in which there is something to tell."""
     found: list[tuple[str, Callable[[FrontRow], str]]] = [
         ("peak", lambda row: about_text(row.peak_nbytes, row.interval).removeprefix("about ")),
         ("recompute", lambda row: percent(row.recompute_fraction, 1)),

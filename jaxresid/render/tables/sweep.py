@@ -96,7 +96,6 @@ def _remarks(table: Table) -> Iterator[RenderableType]:
 
 
 def _failed(failed: Sequence[SweepRow], sweep: Sweep) -> Iterator[RenderableType]:
-    """Yield one line for each error, after the places, policies and batch sizes that have it."""
     groups: dict[str, list[SweepRow]] = {}
     for row in failed:
         groups.setdefault(" ".join((row.error or "").split()), []).append(row)
@@ -167,7 +166,6 @@ class _Table:
 
 
 def _blocks(columns: Sequence[Column], max_width: int) -> list[list[Column]]:
-    """Return the columns in as many tables as they need, one under the other."""
     blocks: list[list[Column]] = [[]]
     room = max_width if width_of(columns) <= max_width else room_for(max_width)
     for column in columns:
@@ -209,7 +207,6 @@ def _figure(row: SweepRow | None, unit: Unit, is_marked: bool) -> str:
 
 
 def _mark(row: SweepRow | None) -> str:
-    """Return the mark of a figure that does not fit, or may not; '' for others."""
     if row is None or row.compiled is None:
         return ""
     if row.compiled.may_fit:

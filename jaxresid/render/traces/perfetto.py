@@ -59,9 +59,7 @@ class _Trace:
     """The packets of a trace.
 
     Attributes:
-      tracks: the descriptors of tracks.
       events: each with its time and its order among those of the same time.
-      numbers: makes the numbers of tracks.
     """
 
     tracks: list[bytes] = field(default_factory=list)
@@ -71,15 +69,6 @@ class _Trace:
     def track(
         self, name: str, *, parent: int = 0, rank: int = 0, says: str = "", more: bytes = b""
     ) -> int:
-        """Add a track and return its number.
-
-        Args:
-          name: its name.
-          parent: the number of the track that it is below; 0: none.
-          rank: where it is among those below the same.
-          says: its description.
-          more: further fields of its descriptor.
-        """
         number = next(self.numbers)
         fields = [integer(1, number), data(2, visible(name)), integer(11, _BY_RANK), more]
         if parent:
@@ -97,12 +86,10 @@ class _Trace:
         self._event(stop, 1, _END, track, b"")
 
     def instant(self, track: int, at: int, name: str, details: _Details) -> None:
-        """Add a mark at an op."""
         said = data(23, visible(name)) + b"".join(_annotation(*each) for each in details)
         self._event(at, 3, _INSTANT, track, said)
 
     def count(self, track: int, at: int, value: int) -> None:
-        """Add the value of a counter from an op on."""
         self._event(at, 0, _COUNTER, track, integer(30, value))
 
     def _event(self, at: int, order: int, kind: int, track: int, more: bytes) -> None:
@@ -110,7 +97,6 @@ class _Trace:
         self.events.append((at, order, integer(8, at * _OP) + data(11, event)))
 
     def written(self) -> bytes:
-        """Return the whole trace."""
         self.events.sort(key=lambda event: event[:2])
         packets = itertools.chain(self.tracks, (packet for *_, packet in self.events))
         return b"".join(data(1, packet + integer(10, _SEQUENCE)) for packet in packets)
@@ -128,12 +114,7 @@ def trace(result: Report | Comparison | Plan) -> bytes:
 
 
 def trace_of(title: str, programs: Sequence[Lifetimes]) -> bytes:
-    """Return programs over their runs as a trace, compressed.
-
-    Args:
-      title: what they are programs of.
-      programs: the programs, each of which becomes a group of tracks.
-    """
+    """Return programs over their runs as a trace, compressed."""
     trace = _Trace()
     for rank, program in enumerate(programs):
         _add(trace, title, program, rank)
@@ -244,7 +225,6 @@ def _added_up(values: Sequence[Lifetime]) -> Iterator[_Slice]:
 
 
 def _largest(program: Lifetimes) -> _Details:
-    """Return the bytes that are live at the peak by kind, and the largest values."""
     live = [each.live for each in program.live_at(program.at)]
     by_kind: dict[str, int] = {}
     for value in live:
@@ -278,7 +258,6 @@ def _op_name(point: ProgramPoint) -> str:
 
 
 def _place(name: str, source: Source | None) -> _Details:
-    """Return where something is, as far as that is known."""
     if source is None:
         return []
     found: _Details = []

@@ -48,7 +48,6 @@ class Sample:
     Attributes:
       stack: the frames, outermost first.
       values: the figures by the name of their type; what is not there is 0.
-      labels: what else is known, by name.
     """
 
     stack: tuple[Frame, ...]
@@ -75,9 +74,6 @@ def profile_of_report(report: Report) -> bytes:
     XLA's, if it was asked) and the FLOPs that each checkpoint adds; without a gradient it has the
     bytes at the peak alone.
 
-    Args:
-      report: the report; the estimate's bytes at the peak are those of its lifetimes.
-
     Raises:
       ValueError: it has an estimate and no lifetimes.
     """
@@ -103,9 +99,6 @@ def profile_of_report(report: Report) -> bytes:
 @profile.register
 def profile_of_compiled(result: CompiledReport) -> bytes:
     """Return what XLA has live at the peak of a program as a profile, compressed.
-
-    Args:
-      result: the result, for one place, of which XLA's buffers are known.
 
     Raises:
       ValueError: it is of several places, or the buffers are not known.
@@ -254,17 +247,14 @@ class _Table:
         self._locations: dict[Frame, int] = {}
 
     def put(self, name: str, value: bytes | int) -> None:
-        """Add a field of the profile."""
         number = _PROFILE[name]
         made = integer(number, value) if isinstance(value, int) else data(number, value)
         self._fields.append(made)
 
     def text(self, text: str) -> int:
-        """Return the number of a text."""
         return self._texts.setdefault(visible(text), len(self._texts))
 
     def location(self, frame: Frame) -> int:
-        """Return the number of a frame's location."""
         found = self._locations.get(frame)
         if found is None:
             found = self._locations[frame] = len(self._locations) + 1
@@ -283,6 +273,5 @@ class _Table:
         return found
 
     def message(self) -> bytes:
-        """Return the whole profile."""
         texts = (data(_PROFILE["string_table"], text) for text in self._texts)
         return b"".join([*self._fields, *texts])

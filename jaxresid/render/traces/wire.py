@@ -11,30 +11,19 @@ def integer(number: int, value: int) -> bytes:
     """Return a field that is an integer, a bool or an enum.
 
     Args:
-      number: the number of the field.
       value: an integer of 64 bits at most.
     """
     return _varint(number << 3 | _VARINT) + _varint(value)
 
 
 def data(number: int, value: bytes | str) -> bytes:
-    """Return a field that is text, bytes or a message.
-
-    Args:
-      number: the number of the field.
-      value: the text, or the fields of the message.
-    """
+    """Return a field that is text, bytes or a message."""
     given = value.encode() if isinstance(value, str) else value
     return _varint(number << 3 | _DATA) + _varint(len(given)) + given
 
 
 def packed(number: int, values: Iterable[int]) -> bytes:
-    """Return a field that is a list of integers.
-
-    Args:
-      number: the number of the field.
-      values: integers of 64 bits at most.
-    """
+    """Return a field that is a list of integers."""
     return data(number, b"".join(map(_varint, values)))
 
 

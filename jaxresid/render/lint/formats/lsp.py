@@ -58,12 +58,7 @@ class _OfRun:
 
 
 def diagnostic(v: Violation, place: Place) -> dict[str, Any]:
-    """Return a violation as a diagnostic of the protocol.
-
-    Args:
-      v: the violation.
-      place: says where its positions are.
-    """
+    """Return a violation as a diagnostic of the protocol."""
     diagnostic: dict[str, Any] = {
         "range": range_at(place, v.path, v.cell, v.span),
         "severity": _SEVERITIES[v.severity],

@@ -83,12 +83,7 @@ def saved_text(group: CheckpointGroup) -> str:
 
 
 def render_groups(groups: Sequence[CheckpointGroup], most: int) -> Iterator[RenderableType]:
-    """Yield a line for each of the first groups, and one for the others.
-
-    Args:
-      groups: the groups.
-      most: show at most so many.
-    """
+    """Yield a line for each of the first groups, and one for the others."""
     count = sum(len(group.checkpoints) for group in groups)
     yield Text(f"{count} checkpoint{'s' * (count != 1)}", style="bold")
     for group in groups[:most]:

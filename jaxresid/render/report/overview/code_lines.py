@@ -22,13 +22,7 @@ _CUT = "..."
 
 @dataclass(frozen=True, slots=True)
 class KeepingLines:
-    """The lines that keep most, the biggest first, and the rest as one.
-
-    Attributes:
-      shown: the lines, each with its residuals.
-      hidden: how many others there are.
-      hidden_nbytes: the bytes that the others keep.
-    """
+    """The lines that keep most, the biggest first, and the rest as one."""
 
     shown: tuple[ResidualRow, ...]
     hidden: int
@@ -53,7 +47,6 @@ def render_code_lines(report: Report, *, is_compact: bool) -> Iterator[Renderabl
     """Yield what is kept, and the lines that keep most of it.
 
     Args:
-      report: the report.
       is_compact: whether each line of code has one row, however narrow the terminal is.
     """
     totals = report.totals
@@ -116,8 +109,6 @@ class CodeLine:
     """A line of code with its place: beside each other where both fit, else under it.
 
     Attributes:
-      location: the line; None where it is not known.
-      module: the module whose code it is; '' where there is none.
       title: what stands there where the line is not known.
       is_compact: whether the code is cut to what is left beside its place instead.
     """
@@ -151,7 +142,6 @@ class CodeLine:
 
 
 def _place(file: str, rest: str, width: int) -> str:
-    """Return a place, without as many of the first folders of its path as there is no room for."""
     parts = file.split("/")
     while len(parts) > 1 and len("/".join(parts)) + len(rest) > width:
         parts = [_CUT, *parts[2:]] if parts[0] == _CUT else [_CUT, *parts[1:]]

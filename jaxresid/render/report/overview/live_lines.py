@@ -24,7 +24,6 @@ def render_live_lines(report: Report, *, is_compact: bool) -> Iterator[Renderabl
     """Yield what is live at the peak, and in a sentence what goes in and comes out.
 
     Args:
-      report: the report of a program that takes no gradient.
       is_compact: whether each line of code has one row, however narrow the terminal is.
     """
     peak = report.peak

@@ -71,12 +71,7 @@ def _of_compiled(compiled: Compiled) -> tuple[tuple[str, int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class PartsBar:
-    """A bar as wide as the terminal, and the legend under it.
-
-    Attributes:
-      parts: the parts, the biggest first.
-      encoding: the encoding of the stream that the text is for.
-    """
+    """A bar as wide as the terminal, and the legend under it."""
 
     parts: Sequence[Part]
     encoding: str

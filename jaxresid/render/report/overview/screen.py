@@ -54,7 +54,6 @@ class Overview:
 
     Attributes:
       report: the report, with safe texts.
-      encoding: the encoding of the stream that the text is for.
     """
 
     report: Report
@@ -87,13 +86,7 @@ def _above(report: Report, encoding: str, size: _Size) -> Iterator[RenderableTyp
 
 
 def made_of(report: Report, encoding: str, rows: int) -> Iterator[RenderableType]:
-    """Yield what makes up the peak, and the chart, followed by an empty line; nothing if unknown.
-
-    Args:
-      report: the report.
-      encoding: the encoding of the stream that the text is for.
-      rows: how many lines high the chart is.
-    """
+    """Yield what makes up the peak, and the chart, and an empty line; nothing if unknown."""
     parts = parts_of(report)
     if parts:
         yield PartsBar(parts, encoding)

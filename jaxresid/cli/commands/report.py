@@ -189,7 +189,7 @@ def report(
     else:
         from jaxresid.render.report.text import render_report
 
-        text = output.rendered(render_report(result, view, output.encoding))
+        text = output.rendered(render_report(result, output.encoding, view))
     output.write(text, verbatim=output.format == "html")
     return EXIT_FAILED if print_errors(result.compiled) else 0
 

@@ -22,11 +22,6 @@ _INDENT = 13
 _LEAST_CODE = 20  # columns
 
 
-def print_difference(difference: Difference, *, all: bool = False) -> None:
-    """Print a difference to stdout."""
-    Console(highlight=False).print(render_difference(difference, all=all))
-
-
 def render_differences(differences: Sequence[Difference], *, all: bool = False) -> RenderableType:
     """Return differences one below the other, an empty line between them."""
     parts: list[RenderableType] = []

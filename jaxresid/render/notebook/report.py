@@ -34,7 +34,6 @@ from jaxresid.render.report.overview.findings import finding_lines, render_findi
 from jaxresid.render.report.overview.lead import lead
 from jaxresid.render.report.peak import (
     breakdown_parts,
-    hidden_text,
     live_text,
     op_text,
     peak_remarks,
@@ -43,6 +42,7 @@ from jaxresid.render.report.peak import (
 from jaxresid.render.report.program_arrays import arrays_text, render_arrays
 from jaxresid.render.report.residuals import row_text
 from jaxresid.render.report.rows import ResidualRow, View, rows, shapes_text
+from jaxresid.render.style.grids import smaller_text
 from jaxresid.render.style.words import line_text, percent, source_notes, verdict_text
 from jaxresid.render.svg.icicle import icicle
 from jaxresid.render.svg.timeline import timeline
@@ -92,8 +92,7 @@ def _kept(report: Report) -> str:
     totals = report.totals
     parts = [table(("bytes", "value", "where", "code"), map(_residual, found.shown))]
     if found.hidden:
-        nbytes = format_bytes(found.hidden_nbytes)
-        parts.append(paragraph(f"{len(found.hidden)} smaller rows, {nbytes}"))
+        parts.append(paragraph(smaller_text([row.nbytes for row in found.hidden])))
     if totals.computed_nbytes + totals.host_nbytes:
         parts.insert(0, pictured(icicle(report)))
     others = (
@@ -143,7 +142,7 @@ def _peak(report: Report) -> Iterable[str]:
         f"live at the peak: {', '.join(breakdown_parts(peak))}",
         paragraph(f"the peak is {' '.join(filter(None, beside))}"),
         table(names, (_live(live, peak.nbytes) for live in top.shown)),
-        paragraph(hidden_text(top)) if top.hidden else "",
+        paragraph(smaller_text(top.hidden_nbytes, "value")) if top.hidden_nbytes else "",
     )
 
 

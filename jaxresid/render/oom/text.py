@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -21,6 +21,7 @@ from jaxresid.render.oom.words import (
     verdict_text,
     way_text,
 )
+from jaxresid.render.style.grids import shares_grid, smaller_text, times_text
 from jaxresid.render.style.shell import ShellCommand
 from jaxresid.render.style.words import percent, place_text
 from jaxresid.render.style.wrapping import FlowingParts, SourceLines
@@ -65,35 +66,19 @@ def render_oom(report: OomReport, *, verbose: bool = False) -> RenderableType:
     return Group(*parts)
 
 
-def print_oom(report: OomReport, *, verbose: bool = False) -> None:
-    """Print the text of `jaxresid oom` to stdout, or into the notebook's cell."""
-    Console(highlight=False).print(render_oom(report, verbose=verbose), crop=False)
-
-
 def _buffers(report: OomReport, verbose: bool) -> Iterator[RenderableType]:
     shown = report.buffers if verbose else report.buffers[:_TOP]
     yield Text(_title(report))
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
+    rows: list[tuple[int, str, RenderableType]] = []
     for buffer in shown:
-        line = Text()
-        if buffer.count > 1:
-            line.append(f"×{buffer.count} ", style="bold magenta")
-        line.append(buffer_text(buffer))
+        line = times_text(buffer.count).append(buffer_text(buffer))
         where = _where(buffer.source, verbose)
-        table.add_row(
-            Text(format_bytes(buffer.nbytes), style="cyan"),
-            Text(percent(buffer.nbytes, report.required_nbytes or 0), style="dim"),
-            line if where is None else Group(line, where),
-        )
-    yield Padding(table, (0, 0, 0, 2))
-    left = report.buffers[len(shown) :]
-    if left:
-        rows = "row" if len(left) == 1 else "rows"
-        nbytes = format_bytes(sum(buffer.nbytes for buffer in left))
-        yield Text(f"  {len(left)} smaller {rows}, {nbytes} (-v lists them)", style="dim")
+        share = percent(buffer.nbytes, report.required_nbytes or 0)
+        rows.append((buffer.nbytes, share, line if where is None else Group(line, where)))
+    yield Padding(shares_grid(rows), (0, 0, 0, 2))
+    if hidden := report.buffers[len(shown) :]:
+        text = smaller_text([buffer.nbytes for buffer in hidden])
+        yield Text(f"  {text} (-v lists them)", style="dim")
 
 
 def _trace(report: OomReport, trace: OomTrace, verbose: bool) -> Iterator[RenderableType]:
@@ -101,18 +86,12 @@ def _trace(report: OomReport, trace: OomTrace, verbose: bool) -> Iterator[Render
     yield Text(f"by the trace of {report.target.name}, for {trace.place}: {trace.origin}")
     yield Padding(FlowingParts(tuple(trace_texts(report, trace))), (0, 0, 0, 2))
     whole = trace.kept_nbytes if trace.peak_nbytes is None else trace.peak_nbytes
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
-    for line in trace.lines if verbose else trace.lines[:_TOP]:
-        where = _where(line.source, verbose) or Text("in a library")
-        share = percent(line.nbytes, whole)
-        table.add_row(
-            Text(format_bytes(line.nbytes), style="cyan"), Text(share, style="dim"), where
-        )
+    rows = (
+        (line.nbytes, percent(line.nbytes, whole), _where(line.source, verbose) or "in a library")
+        for line in (trace.lines if verbose else trace.lines[:_TOP])
+    )
     if trace.lines:
-        yield Padding(table, (0, 0, 0, 2))
+        yield Padding(shares_grid(rows), (0, 0, 0, 2))
 
 
 def _title(report: OomReport) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -13,6 +13,7 @@ from jaxresid.base.text.safe_text import safe_value
 from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.estimates import about_text, interval_remarks
 from jaxresid.render.report.heading import about, target_line
+from jaxresid.render.style.grids import figure_grid, shares_grid, smaller_text, times_text
 from jaxresid.render.style.words import computed_text, percent
 from jaxresid.render.style.wrapping import FlowingParts, SourceLines
 from jaxresid.results import (
@@ -144,11 +145,6 @@ def render_compiled(report: CompiledReport) -> RenderableType:
     return Group(*parts)
 
 
-def print_compiled(report: CompiledReport) -> None:
-    """Print the text of `jaxresid compile` to stdout, or into the notebook's cell."""
-    Console(highlight=False).print(render_compiled(report))
-
-
 def remarks(compiled: Sequence[Compiled]) -> tuple[str, ...]:
     """Return remarks on what the figures are, given what XLA says for each place."""
     told = [c for c in compiled if c.error is None]
@@ -262,11 +258,8 @@ def _figures(compiled: Compiled, target: Target) -> Iterator[RenderableType]:
     if compiled.buffers:
         yield Text(buffers_title(compiled, target))
         yield Padding(_buffers(compiled), (0, 0, 0, 2))
-        hidden = len(compiled.buffers) - _TOP
-        if hidden > 0:
-            nbytes = sum(b.nbytes for b in compiled.buffers[_TOP:])
-            plural = "row" if hidden == 1 else "rows"
-            yield Text(f"{hidden} smaller {plural}, {format_bytes(nbytes)}", style="dim")
+        if hidden := compiled.buffers[_TOP:]:
+            yield Text(smaller_text([buffer.nbytes for buffer in hidden]), style="dim")
 
 
 def _parts(compiled: Compiled, figures: Sequence[tuple[str, str]]) -> list[str]:
@@ -275,21 +268,14 @@ def _parts(compiled: Compiled, figures: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _buffers(compiled: Compiled) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
-    for buffer in compiled.buffers[:_TOP]:
-        line = Text()
-        if buffer.count > 1:
-            line.append(f"×{buffer.count} ", style="bold magenta")
-        line.append(buffer_text(buffer))
-        table.add_row(
-            Text(format_bytes(buffer.nbytes), style="cyan"),
-            Text("" if buffer.memory == "host" else _share(buffer, compiled), style="dim"),
-            Group(line, SourceLines(buffer.source)),
+    return shares_grid(
+        (
+            buffer.nbytes,
+            "" if buffer.memory == "host" else percent(buffer.nbytes, compiled.live_nbytes or 0),
+            Group(times_text(buffer.count).append(buffer_text(buffer)), SourceLines(buffer.source)),
         )
-    return table
+        for buffer in compiled.buffers[:_TOP]
+    )
 
 
 def _warned(warnings: Sequence[CompilerWarning], target: Target) -> Iterator[RenderableType]:
@@ -297,18 +283,13 @@ def _warned(warnings: Sequence[CompilerWarning], target: Target) -> Iterator[Ren
     for kind in dict.fromkeys(warning.kind for warning in warnings):
         found = [warning for warning in warnings if warning.kind == kind]
         yield Text(f"XLA {_SHORT[kind]}", style="yellow")
-        table = Table.grid(padding=(0, 2))
-        table.add_column(justify="right", no_wrap=True)
-        table.add_column(overflow="fold")
+        table = figure_grid()
         for warning in found[:_TOP]:
             where: RenderableType = SourceLines(warning.source)
             if warning.source.location is None:
                 where = Text(warning.op_name or "XLA names no line", style="dim")
             nbytes = "" if warning.nbytes is None else format_bytes(warning.nbytes)
-            line = Text()
-            if warning.count > 1:
-                line.append(f"×{warning.count} ", style="bold magenta")
-            line.append(_warning_text(warning))
+            line = times_text(warning.count).append(_warning_text(warning))
             lines = [line] if warning.kind == "memory-limit" else [line, where]
             table.add_row(Text(nbytes, style="cyan"), Group(*lines))
         yield Padding(table, (0, 0, 0, 2))
@@ -322,10 +303,6 @@ def _warning_text(warning: CompilerWarning) -> str:
     if warning.kind == "memory-limit" and warning.limit_nbytes is not None:
         return f"is what it got down to; its limit is {format_bytes(warning.limit_nbytes)}"
     return f"{warning.shape}  {warning.said}" if warning.shape else warning.said
-
-
-def _share(buffer: CompiledBuffer, compiled: Compiled) -> str:
-    return percent(buffer.nbytes, compiled.live_nbytes or 0)
 
 
 def _how(compiled: Compiled) -> str:

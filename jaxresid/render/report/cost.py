@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from jaxresid.base.text.units import format_bytes, format_flops
+from jaxresid.render.style.grids import figure_grid
 from jaxresid.render.style.words import percent
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.results import Cost, Report
@@ -75,9 +75,7 @@ def added_text(flops: int, fraction: float, uncosted: tuple[str, ...]) -> str:
 
 def render_cost(report: Report) -> list[RenderableType]:
     """Return the block of the text report on costs."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = figure_grid()
     for row in cost_rows(report):
         parts = [Text(row.phase), *([Text(row.detail, style="dim")] if row.detail else [])]
         table.add_row(Text(row.figure), FlowingParts(parts, separator="  "))

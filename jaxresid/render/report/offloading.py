@@ -10,6 +10,7 @@ from rich.text import Text
 
 from jaxresid.base.text.units import format_bytes
 from jaxresid.render.style.columns import bytes_unit
+from jaxresid.render.style.grids import figure_grid
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.results import ComparisonRow, Offloading, Report, Transfers
 
@@ -32,9 +33,7 @@ def render_offloading(report: Report) -> list[RenderableType]:
     found = report.offloading
     if found is None:
         return []
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = figure_grid()
     lines = _lines(found) if report.target.has_gradient else _moved(found, "in each run")
     for nbytes, what in lines:
         table.add_row(Text(format_bytes(nbytes), style="" if nbytes else "dim"), Text(what))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from jaxresid.base.text.layer_paths import folded, pattern
 from jaxresid.base.text.units import format_bytes
+from jaxresid.render.style.grids import bytes_grid, smaller_text, times_text
 from jaxresid.render.style.words import aval_text
 from jaxresid.results import ProgramArray, Report
 
@@ -48,17 +48,10 @@ def render_arrays(report: Report, most: int | None = _TOP) -> Iterator[Renderabl
             continue
         rows = _rows(arrays)
         yield Text.assemble((title, "bold"), f" {_total(arrays)}")
-        table = Table.grid(padding=(0, 2))
-        table.add_column(justify="right", no_wrap=True)
-        table.add_column(overflow="fold")
-        for row in rows[:most]:
-            figures = Text(format_bytes(sum(a.nbytes for a in row)), style="cyan")
-            table.add_row(figures, _row_text(row, note))
-        yield table
+        yield bytes_grid((sum(a.nbytes for a in row), _row_text(row, note)) for row in rows[:most])
         if rest := rows[len(rows[:most]) :]:
-            nbytes = sum(a.nbytes for row in rest for a in row)
-            plural = "row" if len(rest) == 1 else "rows"
-            yield Text(f"{len(rest)} smaller {plural}, {format_bytes(nbytes)}", style="dim")
+            hidden = [sum(a.nbytes for a in row) for row in rest]
+            yield Text(smaller_text(hidden), style="dim")
 
 
 def _is_written(array: ProgramArray) -> bool:
@@ -113,9 +106,7 @@ def _rows(arrays: Sequence[ProgramArray]) -> list[list[ProgramArray]]:
 def _row_text(row: Sequence[ProgramArray], note: Callable[[Sequence[ProgramArray]], str]) -> Text:
     first = row[0]
     path = folded(a.path for a in row) or ("constant" if first.kind == "constant" else "")
-    text = Text()
-    if len(row) > 1:
-        text.append(f"×{len(row)} ", style="bold magenta")
+    text = times_text(len(row))
     text.append("  ".join(filter(None, (aval_text(first.aval), path))))
     text.append(f"  {noted}" if (noted := note(row)) else "", style="dim")
     return text

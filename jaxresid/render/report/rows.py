@@ -32,6 +32,9 @@ class View:
     all: bool = False
 
 
+OVERVIEW = View()
+
+
 @dataclass(frozen=True, slots=True)
 class ResidualRow:
     """One or more residuals that are shown as one.
@@ -72,11 +75,6 @@ class ResidualRows:
 
     shown: tuple[ResidualRow, ...]
     hidden: tuple[ResidualRow, ...]
-
-    @property
-    def hidden_nbytes(self) -> int:
-        """The bytes of the rows that were left out."""
-        return sum(row.nbytes for row in self.hidden)
 
 
 def rows(report: Report, view: View) -> ResidualRows:

@@ -25,7 +25,7 @@ from jaxresid.render.report.overview.screen import Overview, made_of, notes
 from jaxresid.render.report.peak import render_live
 from jaxresid.render.report.program_arrays import render_arrays
 from jaxresid.render.report.residuals import render_residuals, render_totals
-from jaxresid.render.report.rows import GROUPS, VIEWS, View
+from jaxresid.render.report.rows import GROUPS, OVERVIEW, VIEWS, View
 from jaxresid.render.style.words import percent
 from jaxresid.results import Peak, Report
 
@@ -35,7 +35,7 @@ _TALL = 16
 _NOT_PEAK = "Residual bytes are what autodiff keeps; the program's peak memory is above."
 
 
-def render_report(report: Report, view: View, encoding: str = "utf-8") -> RenderableType:
+def render_report(report: Report, encoding: str = "utf-8", view: View = OVERVIEW) -> RenderableType:
     """Return the text report."""
     report = safe_value(report)
     if view.verbose:
@@ -48,11 +48,11 @@ def render_report(report: Report, view: View, encoding: str = "utf-8") -> Render
 def print_report(
     report: Report,
     *,
-    view: ReportView | None,
-    verbose: bool,
-    group_by: GroupBy | None,
-    top: int | None,
-    all: bool,
+    view: ReportView | None = None,
+    verbose: bool = False,
+    group_by: GroupBy | None = None,
+    top: int | None = None,
+    all: bool = False,
 ) -> None:
     """Print a report to stdout, or into the notebook's cell.
 
@@ -74,7 +74,7 @@ def print_report(
     most = _TOP if top is None and not all else top
     chosen = View(show=view, verbose=verbose, group_by=group_by, top=most, all=all)
     console = Console(highlight=False)
-    console.print(render_report(report, chosen, console.encoding))
+    console.print(render_report(report, console.encoding, chosen))
 
 
 def _everything(report: Report, view: View, encoding: str) -> Iterator[RenderableType]:

@@ -18,7 +18,6 @@ from jaxresid.render.report.heading import about, target_line
 from jaxresid.render.report.next_step import next_step_lines
 from jaxresid.render.report.offloading import render_rows
 from jaxresid.render.report.policies import BrokenNames, lines, policy_text
-from jaxresid.render.report.sparkline import can_encode
 from jaxresid.render.report.times import NOT_CHECKED, time_remark, time_text
 from jaxresid.render.style.columns import (
     Column,
@@ -29,6 +28,7 @@ from jaxresid.render.style.columns import (
     room_for,
     width_of,
 )
+from jaxresid.render.style.encodings import can_encode
 from jaxresid.render.style.words import percent
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.render.tables.frontier import PlotPoint, plot, plotted
@@ -314,12 +314,6 @@ def render_comparison(comparison: Comparison, encoding: str = "utf-8") -> Render
     parts += about(comparison.target, comparison.jax, [comparison.place], comparison.mesh)
     parts += [Text(remark, style="dim") for remark in remarks(comparison) if found]
     return Group(*parts)
-
-
-def print_comparison(comparison: Comparison) -> None:
-    """Print a comparison to stdout, or into the notebook's cell."""
-    console = Console(highlight=False)
-    console.print(render_comparison(comparison, console.encoding))
 
 
 def _order(row: ComparisonRow) -> tuple[int, int, int]:

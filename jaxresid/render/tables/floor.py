@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from jaxresid.base.text.units import format_bytes
+from jaxresid.render.style.grids import bytes_grid
 from jaxresid.results import FloorPart, Plan, Relief, TriedPlace
 
 _KINDS = {
@@ -82,11 +82,9 @@ def render_floor(plan: Plan) -> Iterator[RenderableType]:
         return
     yield Text()
     yield Text(floor_text(plan), style="bold")
-    yield _table(
-        [
-            (part.nbytes, part_text(part, has_gradient=plan.target.has_gradient))
-            for part in plan.floor.parts
-        ]
+    yield bytes_grid(
+        (part.nbytes, Text(part_text(part, has_gradient=plan.target.has_gradient)))
+        for part in plan.floor.parts
     )
     without = without_text(plan)
     if without is not None:
@@ -100,7 +98,8 @@ def render_floor(plan: Plan) -> Iterator[RenderableType]:
         yield Text.assemble(
             ("what else lowers it, cheapest first", "bold"), (f"  {heading}", "dim")
         )
-        yield _table([(each.peak_nbytes, relief_text(each)) for each in plan.floor.reliefs])
+        reliefs = plan.floor.reliefs
+        yield bytes_grid((relief.peak_nbytes, Text(relief_text(relief))) for relief in reliefs)
     for text in plan.floor.left_out:
         yield Text(text, style="dim")
 
@@ -120,12 +119,3 @@ def _tried_text(tried: TriedPlace) -> str:
     if tried.checkpoints:
         parts.append(f"checkpoints={' '.join(map(str, tried.checkpoints))}")
     return ", ".join(parts)
-
-
-def _table(rows: list[tuple[int, str]]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column()
-    for nbytes, what in rows:
-        table.add_row(Text(format_bytes(nbytes), style="cyan"), Text(what))
-    return table

@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from rich.text import Text
 
-from jaxresid.render.report.sparkline import can_encode
+from jaxresid.render.style.encodings import can_encode
 
 HEIGHT = 12
 _WIDTH = 60

@@ -70,11 +70,6 @@ class _Table:
             yield text
 
 
-def print_groups(groups: ResidualGroups) -> None:
-    """Print the table to stdout, or into the notebook's cell."""
-    Console(highlight=False).print(render_groups(groups))
-
-
 def _keys(groups: ResidualGroups, row: ResidualGroup) -> list[str]:
     found = []
     for key, held in zip(groups.by, row.keys, strict=True):

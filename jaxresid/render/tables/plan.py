@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -19,9 +19,10 @@ from jaxresid.render.report.estimates import STYLES, about_text, interval_remark
 from jaxresid.render.report.heading import about, target_line
 from jaxresid.render.report.next_step import next_step_lines
 from jaxresid.render.report.policies import BrokenNames
-from jaxresid.render.report.sparkline import can_encode
 from jaxresid.render.report.times import NOT_CHECKED, time_remark, time_text
 from jaxresid.render.style.columns import bytes_unit
+from jaxresid.render.style.encodings import can_encode
+from jaxresid.render.style.grids import bytes_grid
 from jaxresid.render.style.words import percent, place_text, short_path
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.render.tables.floor import choices_text, render_floor
@@ -270,25 +271,16 @@ def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
     return Group(*parts)
 
 
-def print_plan(plan: Plan) -> None:
-    """Print a plan to stdout, or into the notebook's cell."""
-    console = Console(highlight=False)
-    console.print(render_plan(plan, console.encoding), crop=False)
-
-
 def _room(nbytes: int, plan: Plan) -> str:
     over = nbytes - plan.budget_nbytes
     return f"{format_bytes(over)} too much" if over > 0 else f"{format_bytes(-over)} to spare"
 
 
 def _peaks(plan: Plan) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column()
-    for nbytes, what in peak_rows(plan):
-        style = "bold" if nbytes <= plan.budget_nbytes else ""
-        table.add_row(Text(format_bytes(nbytes), style="cyan"), Text(what, style=style))
-    return table
+    return bytes_grid(
+        (nbytes, Text(what, style="bold" * (nbytes <= plan.budget_nbytes)))
+        for nbytes, what in peak_rows(plan)
+    )
 
 
 def _treatment(part: PlannedPart, length: int, cut: str) -> str:

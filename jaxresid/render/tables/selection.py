@@ -13,6 +13,7 @@ from rich.text import Text
 from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.estimates import about_text
 from jaxresid.render.report.policies import BrokenNames
+from jaxresid.render.style.grids import bytes_grid
 from jaxresid.render.style.words import aval_text, percent, place_text
 from jaxresid.results import Beaten, FrontRow, Growth, Largest, LiveValue, Plan, SizePeak
 
@@ -144,8 +145,9 @@ def growth_text(name: str, growth: Growth) -> str:
 
 
 def _value_text(value: LiveValue) -> str:
+    line = f"{place_text(value.location)}  " if value.location else ""
     shape = f"{aval_text(value.aval)}  " if value.aval else ""
-    return f"{shape}{value.primitive or value.path or value.kind}"
+    return f"{line}{shape}{value.primitive or value.path or value.kind}"
 
 
 def _largest(plan: Plan, largest: Largest) -> Iterator[RenderableType]:
@@ -162,20 +164,13 @@ def _largest(plan: Plan, largest: Largest) -> Iterator[RenderableType]:
     yield Text()
     between = f"between {growth.low_size} and {growth.high_size}"
     yield Text.assemble((growth_text(largest.name, growth), "bold"), (f"  {between}", "dim"))
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column()
     if growth.nbytes <= 0:
         return
     step = growth.high_size - growth.low_size
-    for each in growth.values[:_MOST_GROWING]:
-        where = each.value.location
-        line = "" if where is None else f"{place_text(where)}  "
-        table.add_row(
-            Text(format_bytes(round(each.nbytes / step)), style="cyan"),
-            Text(f"{line}{_value_text(each.value)}"),
-        )
-    yield table
+    yield bytes_grid(
+        (round(growing.nbytes / step), Text(_value_text(growing.value)))
+        for growing in growth.values[:_MOST_GROWING]
+    )
 
 
 def _beaten(beaten: Sequence[Beaten]) -> Iterator[RenderableType]:

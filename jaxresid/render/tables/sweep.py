@@ -46,11 +46,6 @@ def render_sweep(sweep: Sweep) -> RenderableType:
     return Group(*parts)
 
 
-def print_sweep(sweep: Sweep) -> None:
-    """Print a sweep to stdout, or into the notebook's cell."""
-    Console(highlight=False).print(render_sweep(sweep))
-
-
 def largest(policy: str, batches: Sequence[int], table: Table) -> int | None:
     """Return the largest batch size that fits with a policy; None where none fits."""
     return max((b for b in batches if _fits(table.get((policy, b)))), default=None)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.peak import op_text
-from jaxresid.render.report.sparkline import can_encode, column
+from jaxresid.render.style.encodings import can_encode
 from jaxresid.render.style.words import line_text, place_text
 from jaxresid.results import Peak, PhaseSpan
 
@@ -57,6 +57,13 @@ class Chart:
         at = column(peak.curve_at, len(peak.curve), width)
         for line in mark_lines(peak, at, width, mark):
             yield Text(f"{indent}{line}")
+
+
+def column(at: int, count: int, width: int) -> int:
+    """Return the column that shows value `at` of `count`; the middle one where several do."""
+    last = ((at + 1) * width - 1) // count
+    first = min(-(-at * width // count), last)
+    return (first + last) // 2
 
 
 def bottom_of(values: Sequence[int]) -> int:

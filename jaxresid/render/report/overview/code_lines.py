@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.rows import ResidualRow, View, rows
+from jaxresid.render.style.grids import figure_grid
 from jaxresid.render.style.words import percent, place_text
 from jaxresid.results import Computed, KeptBeyondPeak, Location, Report
 
@@ -57,10 +57,7 @@ def render_code_lines(report: Report, *, is_compact: bool) -> Iterator[Renderabl
     found = keeping_lines(report)
     if not kept:
         return
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = figure_grid(2)
     for row in found.shown:
         figures = Text(format_bytes(row.nbytes), style="cyan")
         share = Text(percent(row.nbytes, kept), style="dim")

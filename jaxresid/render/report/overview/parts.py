@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from jaxresid.base.text.units import format_bytes
-from jaxresid.render.report.sparkline import can_encode
+from jaxresid.render.style.encodings import can_encode
 from jaxresid.render.style.words import kinds_text, percent
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.results import Compiled, Report

@@ -81,13 +81,19 @@ class ModelRequest:
                 f"{self.name} is no {name} but a value of type {type(model.value).__name__}"
             )
         if isinstance(model.value, type) and not issubclass(model.value, kind):
-            raise TargetError(f"{self.name} is no {name}: {_bases(model.value)}")
+            base = model.value.__mro__[1]
+            raise TargetError(
+                f"{self.name} is no {name}: its class derives from"
+                f" {base.__module__}.{base.__qualname__}"
+            )
         more = {name: make() for name, make in defaults.items() if model.takes(name)}
-        found = model.made(**more)
-        if not isinstance(found, kind):
-            what = "an array" if is_array(found) else f"a value of type {type(found).__name__}"
+        instance = model.made(**more)
+        if not isinstance(instance, kind):
+            what = (
+                "an array" if is_array(instance) else f"a value of type {type(instance).__name__}"
+            )
             raise TargetError(f"{self.name} makes {what}, which is no {name}")
-        return found
+        return instance
 
     def shapes(self, fun: Callable[..., Any]) -> Any:
         """Return what a function of the request's inputs returns, abstractly.
@@ -112,8 +118,3 @@ def _shapes(fun: Callable[..., Any], inputs: Inputs) -> Any:
         return fun(*args, **kwargs)
 
     return jax.eval_shape(called, arrays.args, arrays.kwargs)
-
-
-def _bases(kind: type) -> str:
-    base = kind.__mro__[1]
-    return f"its class derives from {base.__module__}.{base.__qualname__}"

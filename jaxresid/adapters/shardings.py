@@ -19,7 +19,7 @@ def split(leaf: Any, names: Any, mesh: Any) -> Any:
     jax = jax_compat.import_jax()
     if mesh is None or getattr(leaf, "sharding", None) is not None:
         return leaf
-    spec = jax.sharding.PartitionSpec(*(_of_mesh(each, mesh) for each in names or ()))
+    spec = jax.sharding.PartitionSpec(*(_of_mesh(name, mesh) for name in names or ()))
     sharding = jax.sharding.NamedSharding(mesh, spec)
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 

@@ -101,12 +101,12 @@ def _program(
         return held if isinstance(state, Mapping) else held[""]
 
     def run(params: Any, kept: Any, changed: Any, rng: Any, args: Any, kwargs: Any) -> Any:
-        given = {**kept, **changed}
+        before_call = {**kept, **changed}
         args, kwargs = with_settings(request.inputs, args, kwargs)
-        output, new = objective(params, together(given), rng, *args, **kwargs)
+        output, new = objective(params, together(before_call), rng, *args, **kwargs)
         after = dict(new) if isinstance(state, Mapping) else {"": new}
         for name, part in after.items():
-            before = {id(leaf) for leaf in jax.tree.leaves(given.get(name))}
+            before = {id(leaf) for leaf in jax.tree.leaves(before_call.get(name))}
             is_changed[name] = any(id(leaf) not in before for leaf in jax.tree.leaves(part))
         return output, {name: part for name, part in after.items() if is_changed[name]}
 

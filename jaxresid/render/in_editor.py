@@ -88,16 +88,16 @@ def checkpoint_text(checkpoint: Checkpoint) -> str:
     An example is `earns its keep: peak 14.10 GiB → 2.90 GiB for 4.9% more FLOPs`.
     """
     c = checkpoint
-    said = verdict_text(c.verdict)
+    verdict = verdict_text(c.verdict)
     if c.peak_nbytes is None or c.peak_without_nbytes is None:
-        return f"{said}: {c.reason}"
+        return f"{verdict}: {c.reason}"
     whose = "XLA's peak" if c.by == "xla" else "peak"
     before, after = map(format_bytes, (c.peak_without_nbytes, c.peak_nbytes))
     change = f"{before} → {after}" if before != after else f"stays {after}"
-    known = c.recompute_fraction and c.recompute_flops
-    about = "at least " if known and c.uncosted else ""
-    cost = f" for {about}{percent(c.recompute_fraction or 0.0, 1)} more FLOPs" if known else ""
-    return f"{said}: {whose} {change}{cost}"
+    has_cost = c.recompute_fraction and c.recompute_flops
+    about = "at least " if has_cost and c.uncosted else ""
+    cost = f" for {about}{percent(c.recompute_fraction or 0.0, 1)} more FLOPs" if has_cost else ""
+    return f"{verdict}: {whose} {change}{cost}"
 
 
 def function_text(lines: Sequence[LineFigures]) -> str:

@@ -110,10 +110,6 @@ def _group_columns(groups: ResidualGroups) -> Iterator[_Column]:
         yield _Column("code", "object", attrgetter("code"))
 
 
-def _key(i: int, row: ResidualGroup) -> str | None:
-    return row.keys[i]
-
-
 @functools.cache
 def columns_of(kind: Any) -> tuple[_Column, ...]:
     """Return the columns of rows of a type: its fields, and those of the values in them.
@@ -132,17 +128,17 @@ def _series(pd: Any, values: list[Any], dtype: str) -> Any:
 
 def _columns(kind: Any) -> Iterator[_Column]:
     hints = typing.get_type_hints(kind)
-    for each in dataclasses.fields(kind):
-        held, hint = attrgetter(each.name), _without_none(hints[each.name])
+    for field in dataclasses.fields(kind):
+        held, hint = attrgetter(field.name), _without_none(hints[field.name])
         arguments = typing.get_args(hint)
         if dataclasses.is_dataclass(hint):
-            yield from _inner(hint, held, _PREFIXES.get(hint, f"{each.name}_"))
+            yield from _inner(hint, held, _PREFIXES.get(hint, f"{field.name}_"))
         elif hint == tuple[str, ...]:
-            yield _Column(each.name, "object", functools.partial(_joined, held))
+            yield _Column(field.name, "object", functools.partial(_joined, held))
         elif arguments and arguments[0] is Compiled:
             yield from _inner(Compiled, functools.partial(_first, held), _PREFIXES[Compiled])
         elif typing.get_origin(hint) is not tuple or hint == tuple[int, ...]:
-            yield _Column(each.name, _DTYPES.get(hint, "object"), held)
+            yield _Column(field.name, _DTYPES.get(hint, "object"), held)
 
 
 def _inner(kind: Any, held: Callable[[Any], Any], prefix: str) -> Iterator[_Column]:
@@ -154,6 +150,10 @@ def _inner(kind: Any, held: Callable[[Any], Any], prefix: str) -> Iterator[_Colu
 def _of_held(get: Callable[[Any], Any], held: Callable[[Any], Any], row: Any) -> Any:
     inner = held(row)
     return None if inner is None else get(inner)
+
+
+def _key(i: int, row: ResidualGroup) -> str | None:
+    return row.keys[i]
 
 
 def _joined(held: Callable[[Any], tuple[str, ...]], row: Any) -> str | None:
@@ -168,5 +168,5 @@ def _without_none(hint: Any) -> Any:
     """Return a type without None; a type of several kinds of values is returned as it is."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return hint
-    kinds = [each for each in typing.get_args(hint) if each is not type(None)]
+    kinds = [member for member in typing.get_args(hint) if member is not type(None)]
     return kinds[0] if len(kinds) == 1 else hint

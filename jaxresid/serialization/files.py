@@ -98,8 +98,8 @@ def _parsed(name: str) -> dict[str, Any]:
     if type(version) is not int or version != SCHEMA_VERSION:
         raise DocumentError(f"{name} has schema {json.dumps(version)}, not {SCHEMA_VERSION}")
     if not isinstance(kind, str) or kind not in KINDS:
-        known = ", ".join(KINDS)
-        raise DocumentError(f"{name} is not a result of jaxresid: its kind is none of {known}")
+        kinds = ", ".join(KINDS)
+        raise DocumentError(f"{name} is not a result of jaxresid: its kind is none of {kinds}")
     return data
 
 

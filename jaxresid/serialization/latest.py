@@ -138,8 +138,8 @@ def keep(
     head = Head(command, target, size, folder, os.getcwd(), tuple(words), now, sources)
     body = {
         "result": document,
-        "findings": [asdict(each) for each in findings],
-        "edits": [asdict(each) for each in edits],
+        "findings": [asdict(value) for value in findings],
+        "edits": [asdict(value) for value in edits],
     }
     data = _line(body)
     first = {"jaxresid-result": _FORMAT, "digest": digest_of(data), **asdict(head)}
@@ -156,10 +156,10 @@ def read(file: Path) -> Kept | None:
         if file.stat().st_size > _MOST_NBYTES:
             return None
         first, _, data = regular_files.read(file).partition(b"\n")
-        found = json.loads(first)
-        if found.pop("jaxresid-result") != _FORMAT or found.pop("digest") != digest_of(data):
+        fields = json.loads(first)
+        if fields.pop("jaxresid-result") != _FORMAT or fields.pop("digest") != digest_of(data):
             return None
-        head = decoded(Head, found)
+        head = decoded(Head, fields)
         if file.name != _name(head):
             return None
         body = json.loads(data)

@@ -57,28 +57,20 @@ from jaxresid.serialization.decoding import Format, Layout
 _Derived = Mapping[str, Callable[[Any], Any]]
 
 
-def _holding(value: Any) -> Callable[[Any], Any]:
-    return lambda _: value
-
-
 def _properties(*names: str) -> _Derived:
     return {name: operator.attrgetter(name) for name in names}
 
 
 def _constants(values: Mapping[str, Any]) -> _Derived:
-    return {key: _holding(value) for key, value in values.items()}
+
+    def always(value: Any) -> Callable[[Any], Any]:
+        return lambda _: value
+
+    return {key: always(value) for key, value in values.items()}
 
 
 def _of_total(*names: str) -> _Derived:
     return {name: operator.attrgetter(f"total.{name}") for name in names}
-
-
-def _wrong_in_peak(peak: Peak) -> str:
-    return _outside("curve_at", peak.curve_at, "phases", peak.phases, len(peak.curve))
-
-
-def _wrong_in_lifetimes(lifetimes: Lifetimes) -> str:
-    return _outside("at", lifetimes.at, "values", lifetimes.values, len(lifetimes.points))
 
 
 def _wrong_in_basis(basis: IntervalBasis | TimeBasis) -> str:
@@ -112,9 +104,16 @@ _LAYOUTS = {
     ProgramPoint: Layout(spread=("source",)),
     Lifetime: Layout(spread=("live",)),
     Lifetimes: Layout(
-        shared={"locations": ("location", "library", "caller", "stack")}, wrong=_wrong_in_lifetimes
+        shared={"locations": ("location", "library", "caller", "stack")},
+        wrong=lambda value: _outside("at", value.at, "values", value.values, len(value.points)),
     ),
-    Peak: Layout(spread=("source",), objects=("breakdown",), wrong=_wrong_in_peak),
+    Peak: Layout(
+        spread=("source",),
+        objects=("breakdown",),
+        wrong=lambda peak: _outside(
+            "curve_at", peak.curve_at, "phases", peak.phases, len(peak.curve)
+        ),
+    ),
     Cost: Layout(objects=("collectives",), derived=_properties("flops")),
     Phases: Layout(
         below="phases",

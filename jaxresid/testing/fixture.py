@@ -63,10 +63,10 @@ class Residuals:
 
         def reported(*args: Any, **kwargs: Any) -> Report:
             __tracebackhide__ = True
-            made: dict[Any, Report] = {}
+            reports: dict[Any, Report] = {}
 
             def at(place: str | Place | None) -> Report:
-                if place not in made:
+                if place not in reports:
                     called = inspect(
                         fun,
                         argnums=argnums,
@@ -77,26 +77,26 @@ class Residuals:
                         compile=compile,
                         compile_time=compile_time,
                     )
-                    made[place] = called(*args, **kwargs)
-                return made[place]
+                    reports[place] = called(*args, **kwargs)
+                return reports[place]
 
             chosen = on if on is not None else self._place()
             report = at(chosen)
             self._made.append((report, _source_file(fun)))
-            self._hold([(at(each.on or chosen), each) for each in self._limits])
+            self._hold([(at(limit.on or chosen), limit) for limit in self._limits])
             return report
 
         return reported
 
     def _place(self) -> str | None:
-        marked = next((each.on for each in self._limits if each.on is not None), None)
+        marked = next((limit.on for limit in self._limits if limit.on is not None), None)
         return marked or project(self._node.path.parent).on
 
     def _hold(self, limited: Sequence[tuple[Report, MarkedLimit]]) -> None:
         __tracebackhide__ = True
         failures = []
-        for report, each in limited:
-            for figure, text in over(report, each.limits):
+        for report, limit in limited:
+            for figure, text in over(report, limit.limits):
                 if figure.fails:
                     failures.append(text)
                 else:
@@ -127,7 +127,7 @@ class Residuals:
           code: A part of the line, such as `jnp.exp(`.
         """
         __tracebackhide__ = True
-        file = next((file for made, file in self._made if made is report), "")
+        file = next((file for inspected, file in self._made if inspected is report), "")
         _fail(assertions.not_kept_problem(report, code, file))
 
     def assert_verdicts(self, report: Report, verdicts: str | Mapping[str, str]) -> None:
@@ -142,9 +142,9 @@ class Residuals:
         """
         __tracebackhide__ = True
         words = [verdicts] if isinstance(verdicts, str) else list(verdicts.values())
-        known = [str(each) for each in Verdict]
-        if unknown := [word for word in words if word not in known]:
-            raise ValueError(f"{unknown[0]!r} is no verdict; one of {', '.join(known)}")
+        words_of_verdicts = [str(verdict) for verdict in Verdict]
+        if unknown := [word for word in words if word not in words_of_verdicts]:
+            raise ValueError(f"{unknown[0]!r} is no verdict; one of {', '.join(words_of_verdicts)}")
         _fail(assertions.verdicts_problem(report, verdicts))
 
     def assert_snapshot(self, report: Report, name: str = "") -> None:

@@ -38,12 +38,12 @@ def limits_of(marks: Iterable[pytest.Mark]) -> tuple[MarkedLimit, ...]:
     Raises:
       pytest.fail.Exception: A mark is not understood; the message says what to write.
     """
-    found: dict[tuple[str, str | None], MarkedLimit] = {}
+    by_mark: dict[tuple[str, str | None], MarkedLimit] = {}
     for mark in marks:
         nbytes, on = _arguments(mark)
         limits = Limits(nbytes) if mark.name == "limit_peak" else Limits(kept_nbytes=nbytes)
-        found.setdefault((mark.name, on), MarkedLimit(limits, on))
-    return tuple(found.values())
+        by_mark.setdefault((mark.name, on), MarkedLimit(limits, on))
+    return tuple(by_mark.values())
 
 
 def _arguments(mark: pytest.Mark) -> tuple[int, str | None]:

@@ -33,21 +33,21 @@ def assert_snapshot(report: Report, node: pytest.Item, name: str, *, updates: bo
     """
     file = _file(node, name)
     shown = os.path.relpath(file)
-    found = snapshot(report, node.config.rootpath)
+    current = snapshot(report, node.config.rootpath)
     text = file.read_text(encoding="utf-8") if file.exists() else None
-    if text is not None and _compared(text) == _compared(found):
+    if text is not None and _compared(text) == _compared(current):
         return None
     if updates:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(str(file), found)
+        write_text(str(file), current)
         return None
     if text is None:
         return f"there is no snapshot {shown}; `{_UPDATE}` writes it"
-    before, now = _compared(text), _compared(found)
+    before, now = _compared(text), _compared(current)
     changed = list(difflib.unified_diff(before, now, "snapshot", "now", lineterm="", n=0))
-    made = next((line for line in text.splitlines() if line.startswith(f"{_COMMENT} jax ")), "")
+    recorded = next((line for line in text.splitlines() if line.startswith(f"{_COMMENT} jax ")), "")
     here = f"jax {report.jax.version}"
-    versions = f"; it was made with{made[1:]}, this is {here}" if made[2:] != here else ""
+    versions = f"; it was made with{recorded[1:]}, this is {here}" if recorded[2:] != here else ""
     head = f"what is kept is not as in {shown}{versions}; `{_UPDATE}` writes it anew"
     return lines("\n".join([head, *changed[2:]]))
 
@@ -91,7 +91,7 @@ def _summed(rows: list[tuple[str, int]]) -> list[tuple[str, tuple[int, int]]]:
     for row, nbytes in rows:
         total, count = totals.get(row, (0, 0))
         totals[row] = total + nbytes, count + 1
-    return sorted(totals.items(), key=lambda each: (-each[1][0], each[0]))
+    return sorted(totals.items(), key=lambda item: (-item[1][0], item[0]))
 
 
 def _aval(aval: Aval) -> str:
@@ -112,8 +112,8 @@ def _in_and_out(report: Report) -> Iterator[str]:
     for name, arrays in (("arguments", report.arguments), ("outputs", report.outputs)):
         yield f"{format_bytes(sum(a.nbytes for a in arrays)):>10}  {name}"
         for a in arrays:
-            given = ", donated" * a.is_donated
-            back = f", returned updated{given}" if a.counterpart is not None else given
+            donated = ", donated" * a.is_donated
+            back = f", returned updated{donated}" if a.counterpart is not None else donated
             what = f"{_aval(a.aval)} {a.path}".rstrip()
             yield one_line(f"{format_bytes(a.nbytes):>10}  {what}{back * (name == 'arguments')}")
 

@@ -60,8 +60,8 @@ def _names(request: ModelRequest) -> list[tuple[str, ...]]:
     """
     arrays = only_arrays(request.inputs)
     _, kwargs = with_settings(request.inputs, arrays.args, arrays.kwargs)
-    given = arrays.args[:-1] if request.loss.is_named and request.loss.target else arrays.args
-    ranks = [len(getattr(each, "shape", ())) for each in given]
+    inputs = arrays.args[:-1] if request.loss.is_named and request.loss.target else arrays.args
+    ranks = [len(getattr(each, "shape", ())) for each in inputs]
     text = kwargs.get(_AXES)
     names = [tuple(each.split()) for each in text.split(";")] if isinstance(text, str) else []
     if [len(each) for each in names] != ranks:

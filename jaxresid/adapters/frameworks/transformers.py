@@ -47,9 +47,9 @@ def _of_fields(cls: Any, *args: Any, **fields: Any) -> Any:
     if args:
         return cls(*args, **options, **fields)
     kind = cls.config_class
-    known = {*kind().to_dict(), *kind.attribute_map}
+    names = {*kind().to_dict(), *kind.attribute_map}
     for name in fields:
         # A configuration keeps whatever it is given.
-        if name not in known:
-            raise TargetError(f"{kind.__name__} has no field {name!r}{did_you_mean(name, known)}")
+        if name not in names:
+            raise TargetError(f"{kind.__name__} has no field {name!r}{did_you_mean(name, names)}")
     return cls(kind(**fields), **options)

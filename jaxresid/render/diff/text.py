@@ -136,8 +136,8 @@ def _checkpoints(difference: Difference, most: int | None) -> Iterator[Renderabl
     if not difference.checkpoints:
         return
     yield Text("checkpoints", style="dim")
-    for each in difference.checkpoints[:most]:
-        parts = [words.checkpoint_heading(each), *words.checkpoint_notes(each)]
+    for changed in difference.checkpoints[:most]:
+        parts = [words.checkpoint_heading(changed), *words.checkpoint_notes(changed)]
         yield FlowingParts(parts, indent=2)
     rest = len(difference.checkpoints) - len(difference.checkpoints[:most])
     if rest:

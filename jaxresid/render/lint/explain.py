@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxresid.base.text.safe_text import json_text
 from jaxresid.base.violations import RuleInfo
-from jaxresid.render.lint.layout import Paint, painter, wrap
+from jaxresid.render.lint.layout import painter, wrap
 
 _MARK = re.compile(r"(?<![ \t])[ \t]*+# !$", re.MULTILINE)
 _VERBATIM = re.compile(r"^(\s|```|[-*>|] |\d+\. )", re.MULTILINE)
@@ -24,12 +24,13 @@ def explain(rule: RuleInfo, format: str, *, color: bool = False, width: int = 80
     if _checked(format) == "json":
         return _dump(_rule(rule))
     paint = painter(color)
+    facts = _fact_table(rule) | {"severity": paint(rule.severity, rule.severity)}
     lines = [
         f"{paint('bold', rule.code)} {paint('bold', rule.name)}",
         "",
         *_paragraphs(rule.summary, width),
         "",
-        *_facts(rule, paint, width),
+        *(f"{paint('dim', f'{key}:'.ljust(10))}{fact}" for key, fact in facts.items()),
     ]
     for heading, body in rule.sections.items():
         lines += ["", paint("label", heading), *_paragraphs(body, width)]
@@ -67,7 +68,10 @@ def rule_table(rules: Sequence[RuleInfo], format: str, *, width: int = 80) -> st
         return _dump([_rule(rule) for rule in rules])
     if not rules:
         return ""
-    cells = [("code", "name", "severity", "fix", "default"), *map(_cells, rules)]
+    cells = [
+        ("code", "name", "severity", "fix", "default"),
+        *((r.code, r.name, r.severity, r.fix or "", "on" if r.default else "off") for r in rules),
+    ]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     rows = ["  ".join(f"{c:{w}}" for c, w in zip(row, widths, strict=True)) for row in cells]
     room = width - len(rows[0]) - 2
@@ -88,31 +92,19 @@ def _checked(format: str) -> str:
     return format
 
 
-def _cells(rule: RuleInfo) -> tuple[str, ...]:
-    return rule.code, rule.name, rule.severity, rule.fix or "", "on" if rule.default else "off"
-
-
-def _facts(rule: RuleInfo, paint: Paint, width: int) -> list[str]:
-    facts = _fact_table(rule) | {"severity": paint(rule.severity, rule.severity)}
-    return [f"{paint('dim', f'{key}:'.ljust(10))}{fact}" for key, fact in facts.items()]
-
-
 def _fact_table(rule: RuleInfo) -> dict[str, str]:
     fix = f"sometimes, {rule.fix}" if rule.fix else "none"
+    needs = "the whole project" if rule.project else "one file"
+    if rule.traced:
+        needs = "a trace, which check makes"
     return {
         "severity": rule.severity,
         "default": "on" if rule.default else f"off; --extend-select {rule.code} turns it on",
         "fix": fix,
         "since": f"jaxresid {rule.since}",
         "jax": rule.jax or "every version",
-        "needs": _needs(rule),
+        "needs": needs,
     }
-
-
-def _needs(rule: RuleInfo) -> str:
-    if rule.traced:
-        return "a trace, which check makes"
-    return "the whole project" if rule.project else "one file"
 
 
 def _paragraphs(text: str, width: int) -> list[str]:

@@ -36,8 +36,8 @@ class Run:
     @cached_property
     def violations(self) -> tuple[Violation, ...]:
         """All violations, sorted across files."""
-        found = (v for linted in self.results for v in linted.violations)
-        return tuple(sorted(found, key=lambda v: v.sort_key))
+        violations = (v for linted in self.results for v in linted.violations)
+        return tuple(sorted(violations, key=lambda v: v.sort_key))
 
     @cached_property
     def _lines(self) -> dict[tuple[str, int | None], tuple[str, ...]]:

@@ -19,8 +19,8 @@ def summary_lines(run: Run, paint: Paint) -> list[str]:
     lines = [f"Fixed {_counted(run.fixed, 'finding')}."] if run.fixed else []
     if not run.violations:
         return [*lines, paint("good", "All checks passed!")]
-    found = _counted(len(run.violations), "finding")
-    lines.append(f"Found {found} ({_severities(run.violations)}).")
+    total = _counted(len(run.violations), "finding")
+    lines.append(f"Found {total} ({_severities(run.violations)}).")
     fixable = sum(map(run.fixable, run.violations))
     more = sum(v.fix is not None for v in run.violations) - fixable
     if fixable:

@@ -56,15 +56,19 @@ def report_html(report: Report) -> str:
 
     Everything that comes from the user's code is escaped.
     """
-    lifetimes = report.lifetimes
+    has_curve = report.peak is not None and report.peak.curve
+    picture = pictured(timeline(report)) if has_curve else ""
     report = safe_value(replace(report, lifetimes=()))
+    findings = finding_lines(report)
     return view(
         answered(plain_lines(lead(report), _WIDE)),
         *map(paragraph, (f"warning: {warning}" for warning in report.warnings)),
-        _timeline(replace(report, lifetimes=lifetimes)),
+        picture,
         *_peak(report),
         *_kept_or_passed(report),
-        folded(_count(finding_lines(report), "finding"), _findings(report)),
+        folded(_count(findings, "finding"), printed(Group(*render_findings(findings))))
+        if findings
+        else "",
         folded("work", *_cost(report)),
         folded("about the figures", *_about(report)),
     )
@@ -73,26 +77,23 @@ def report_html(report: Report) -> str:
 def _kept_or_passed(report: Report) -> Iterable[str]:
     if report.target.has_gradient:
         yield _kept(report)
-        yield folded(_count(report.checkpoints, "checkpoint"), _checkpoints(report))
+        names = ("checkpoint", "verdict", LEGEND, "findings")
+        checkpoints = table(names, map(_checkpoint, report.checkpoints))
+        yield folded(_count(report.checkpoints, "checkpoint"), checkpoints)
     elif text := arrays_text(report):
         yield folded(text, printed(Group(*render_arrays(report))))
 
 
-def _timeline(report: Report) -> str:
-    has_curve = report.peak is not None and report.peak.curve
-    return pictured(timeline(report)) if has_curve else ""
-
-
-def _count(found: Sequence[object], one: str) -> str:
-    return f"{len(found)} {one}" if len(found) == 1 else f"{len(found)} {one}s"
+def _count(items: Sequence[object], one: str) -> str:
+    return f"{len(items)} {one}" if len(items) == 1 else f"{len(items)} {one}s"
 
 
 def _kept(report: Report) -> str:
-    found = rows(report, View())
+    residual_rows = rows(report, View())
     totals = report.totals
-    parts = [table(("bytes", "value", "where", "code"), map(_residual, found.shown))]
-    if found.hidden:
-        parts.append(paragraph(smaller_text([row.nbytes for row in found.hidden])))
+    parts = [table(("bytes", "value", "where", "code"), map(_residual, residual_rows.shown))]
+    if residual_rows.hidden:
+        parts.append(paragraph(smaller_text([row.nbytes for row in residual_rows.hidden])))
     if totals.computed_nbytes + totals.host_nbytes:
         parts.insert(0, pictured(icicle(report)))
     others = (
@@ -105,19 +106,9 @@ def _kept(report: Report) -> str:
     return folded(f"{kept}{', and ' * bool(more)}{', '.join(more)}", *parts)
 
 
-def _checkpoints(report: Report) -> str:
-    names = ("checkpoint", "verdict", LEGEND, "findings")
-    return table(names, map(_checkpoint, report.checkpoints))
-
-
-def _findings(report: Report) -> str:
-    found = finding_lines(report)
-    return printed(Group(*render_findings(found))) if found else ""
-
-
 def _about(report: Report) -> Iterable[str]:
-    each = about(report.target, report.jax, [report.place], report.mesh)
-    yield from map(paragraph, plain_lines(each, _WIDE))
+    renderables = about(report.target, report.jax, [report.place], report.mesh)
+    yield from map(paragraph, plain_lines(renderables, _WIDE))
     if report.peak is not None:
         yield from map(paragraph, peak_remarks(report.peak, report.place))
 
@@ -137,7 +128,8 @@ def _peak(report: Report) -> Iterable[str]:
         return
     top = top_live(peak)
     names = ("bytes", "share", "live at the peak", "where", "code")
-    beside = (op_text(peak), *_place(peak.source))
+    place = (line_text(peak.location), peak.location.code) if peak.location else ()
+    beside = (op_text(peak), *place, *source_notes(peak.source))
     yield folded(
         f"live at the peak: {', '.join(breakdown_parts(peak))}",
         paragraph(f"the peak is {' '.join(filter(None, beside))}"),
@@ -184,12 +176,6 @@ def _checkpoint(checkpoint: Checkpoint) -> Sequence[str]:
 def _residual(row: ResidualRow) -> Sequence[str]:
     value = row_text(row) if row.title is None else f"{row.title} {shapes_text(row)}"
     return format_bytes(row.nbytes), value, *_cells(row.source)
-
-
-def _place(source: Source) -> tuple[str, ...]:
-    location = source.location
-    place = (line_text(location), location.code) if location else ()
-    return (*place, *source_notes(source))
 
 
 def _cells(source: Source) -> tuple[str, str]:

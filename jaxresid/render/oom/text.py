@@ -47,8 +47,8 @@ def render_oom(report: OomReport, *, verbose: bool = False) -> RenderableType:
         Text(verdict_text(report), style=_STYLES.get(report.cause, "bold red"))
     ]
     lines: list[RenderableType] = []
-    if known := facts(report):
-        lines.append(FlowingParts(known))
+    if phrases := facts(report):
+        lines.append(FlowingParts(phrases))
     if made_of := part_texts(report):
         lines.append(FlowingParts(made_of, style="cyan"))
     parts.append(Padding(Group(*lines), (0, 0, 0, 2)))
@@ -129,13 +129,13 @@ def _way(number: int, way: WayOut) -> RenderableType:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row(Text(f"  {number}."), Text(f"{way_text(way)}{nbytes}"))
-    return Group(table, *map(_command, way.command.split("; ")))
-
-
-def _command(command: str) -> RenderableType:
-    if command.startswith("jaxresid "):
-        return ShellCommand(shlex.split(command), indent=5)
-    return Text(f"     {command}", style="bold", no_wrap=True, overflow="ignore")
+    commands = (
+        ShellCommand(shlex.split(command), indent=5)
+        if command.startswith("jaxresid ")
+        else Text(f"     {command}", style="bold", no_wrap=True, overflow="ignore")
+        for command in way.command.split("; ")
+    )
+    return Group(table, *commands)
 
 
 def _remarks(report: OomReport, verbose: bool) -> Iterator[Text]:
@@ -158,9 +158,9 @@ def _remarks(report: OomReport, verbose: bool) -> Iterator[Text]:
     if verbose and report.said:
         yield Text(f"the log says: {report.said}", style="dim")
     if report.function and report.target is None:
-        told = f"{report.function} is what the traceback ends in; its inputs, where no"
+        text = f"{report.function} is what the traceback ends in; its inputs, where no"
         yield Text(
-            f"{told} {report.function.rpartition(':')[2]}_inputs() beside it returns them, are"
+            f"{text} {report.function.rpartition(':')[2]}_inputs() beside it returns them, are"
             " yours to add: --arg SPEC.",
             style="dim",
         )

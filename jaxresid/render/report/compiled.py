@@ -84,8 +84,8 @@ def verdict_text(compiled: Compiled) -> str:
     if peak is None:
         return "does not fit" if compiled.fits is False else "XLA reports no peak"
     if capacity is None:
-        known = "the available memory is not known"
-        return f"{'does not fit: ' * (compiled.fits is False)}needs {format_bytes(peak)}; {known}"
+        unknown = "the available memory is not known"
+        return f"{'does not fit: ' * (compiled.fits is False)}needs {format_bytes(peak)}; {unknown}"
     of = f"{format_bytes(peak)} of {format_bytes(capacity)}"
     needed = compiled.needed_for(capacity)
     if compiled.may_fit and needed is None:
@@ -139,22 +139,22 @@ def render_compiled(report: CompiledReport) -> RenderableType:
     parts.append(Text())
     parts += [Text(f"warning: {warning}", style="yellow") for warning in report.warnings]
     parts += about(report.target, report.jax, report.places, report.mesh)
-    told = remarks(report.compiled)
-    told += interval_remarks(report.places) if told else ()
-    parts += [Text(remark, style="dim") for remark in told]
+    notes = remarks(report.compiled)
+    notes += interval_remarks(report.places) if notes else ()
+    parts += [Text(remark, style="dim") for remark in notes]
     return Group(*parts)
 
 
 def remarks(compiled: Sequence[Compiled]) -> tuple[str, ...]:
     """Return remarks on what the figures are, given what XLA says for each place."""
-    told = [c for c in compiled if c.error is None]
-    if not told:
+    programs = [c for c in compiled if c.error is None]
+    if not programs:
         return ()
-    each = "each device" if any(c.devices > 1 for c in told) else "one device"
-    is_estimated = any(c.estimate_nbytes is not None for c in told)
+    device = "each device" if any(c.devices > 1 for c in programs) else "one device"
+    is_estimated = any(c.estimate_nbytes is not None for c in programs)
     estimate = "; the estimate is from the trace" if is_estimated else ""
     return (
-        f"Compiled, not run: figures are XLA's, for {each}{estimate}.",
+        f"Compiled, not run: figures are XLA's, for {device}{estimate}.",
         "The peak is argument + output + temp - alias.",
     )
 
@@ -185,8 +185,8 @@ def place_lines(rows: Sequence[tuple[str, int, int]]) -> Iterator[str]:
     width = max((len(text) for text, _, _ in rows), default=0)
     for text, devices, nbytes in rows:
         plural = "device" if devices == 1 else "devices"
-        each = f"{format_bytes(nbytes)} each" if devices > 1 else format_bytes(nbytes)
-        yield f"{text:<{width}}  {devices:>5} {plural:<7}  {each}"
+        memory = f"{format_bytes(nbytes)} each" if devices > 1 else format_bytes(nbytes)
+        yield f"{text:<{width}}  {devices:>5} {plural:<7}  {memory}"
 
 
 def buffers_title(compiled: Compiled, target: Target) -> str:
@@ -209,8 +209,8 @@ def buffer_text(buffer: CompiledBuffer) -> str:
     An example is `bf16[32,2048]  temporary, fusion: residual exp`.
     """
     host = "host " * (buffer.memory == "host")
-    made = f", {buffer.opcode}" if buffer.opcode not in ("", "parameter", buffer.kind) else ""
-    what = f"{host}{buffer.kind}{made}"
+    opcode = f", {buffer.opcode}" if buffer.opcode not in ("", "parameter", buffer.kind) else ""
+    what = f"{host}{buffer.kind}{opcode}"
     if buffer.residual is not None:
         what += f": {_matched_text(buffer)}"
     return f"{buffer.shape}  {what}" if buffer.shape else what
@@ -234,8 +234,8 @@ def collective_text(collective: Collective) -> str:
 def _figures(compiled: Compiled, target: Target) -> Iterator[RenderableType]:
     peak = []
     if compiled.peak_nbytes is not None:
-        each = f" on each of {compiled.devices} devices" if compiled.devices > 1 else ""
-        peak.append(Text(f"peak {format_bytes(compiled.peak_nbytes)}{each}", style="cyan"))
+        where = f" on each of {compiled.devices} devices" if compiled.devices > 1 else ""
+        peak.append(Text(f"peak {format_bytes(compiled.peak_nbytes)}{where}", style="cyan"))
         other = compiled.cublas_peak_nbytes
         if other is not None and differs(compiled.peak_nbytes, other):
             peak.append(Text(f"{format_bytes(other)} with cuBLAS's matmuls"))
@@ -263,8 +263,8 @@ def _figures(compiled: Compiled, target: Target) -> Iterator[RenderableType]:
 
 
 def _parts(compiled: Compiled, figures: Sequence[tuple[str, str]]) -> list[str]:
-    found = ((word, getattr(compiled, name)) for name, word in figures)
-    return [f"{word} {format_bytes(n)}" for word, n in found if n]
+    parts = ((word, getattr(compiled, name)) for name, word in figures)
+    return [f"{word} {format_bytes(n)}" for word, n in parts if n]
 
 
 def _buffers(compiled: Compiled) -> Table:
@@ -281,10 +281,10 @@ def _buffers(compiled: Compiled) -> Table:
 def _warned(warnings: Sequence[CompilerWarning], target: Target) -> Iterator[RenderableType]:
     advice = _ADVICE if target.has_gradient else _ADVICE_WITHOUT_GRADIENT
     for kind in dict.fromkeys(warning.kind for warning in warnings):
-        found = [warning for warning in warnings if warning.kind == kind]
+        of_kind = [warning for warning in warnings if warning.kind == kind]
         yield Text(f"XLA {_SHORT[kind]}", style="yellow")
         table = figure_grid()
-        for warning in found[:_TOP]:
+        for warning in of_kind[:_TOP]:
             where: RenderableType = SourceLines(warning.source)
             if warning.source.location is None:
                 where = Text(warning.op_name or "XLA names no line", style="dim")
@@ -293,8 +293,8 @@ def _warned(warnings: Sequence[CompilerWarning], target: Target) -> Iterator[Ren
             lines = [line] if warning.kind == "memory-limit" else [line, where]
             table.add_row(Text(nbytes, style="cyan"), Group(*lines))
         yield Padding(table, (0, 0, 0, 2))
-        if len(found) > _TOP:
-            yield Text(f"{len(found) - _TOP} smaller of these", style="dim")
+        if len(of_kind) > _TOP:
+            yield Text(f"{len(of_kind) - _TOP} smaller of these", style="dim")
         yield Text(advice[kind], style="dim")
 
 

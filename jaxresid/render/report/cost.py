@@ -34,7 +34,7 @@ def cost_rows(report: Report) -> tuple[CostRow, ...]:
     passes = [("forward", cost.forward), ("backward", cost.backward)]
     if not report.target.has_gradient:
         passes = [("program", cost.program)]
-    found = [
+    rows = [
         CostRow(f"{bound}{format_flops(part.flops)}", phase, _kinds(part)) for phase, part in passes
     ]
     added = cost.recompute.flops
@@ -43,14 +43,14 @@ def cost_rows(report: Report) -> tuple[CostRow, ...]:
         # A ratio of two lower bounds bounds nothing.
         about = "about " if bound else ""
         detail = f"{about}{share} of forward + backward" if share else ""
-        found.append(CostRow(f"{bound}{format_flops(added)}", "recompute", detail))
+        rows.append(CostRow(f"{bound}{format_flops(added)}", "recompute", detail))
     exchanged = cost.total.collectives
     if exchanged:
         largest = sorted(exchanged, key=lambda kind: -kind[1])
-        each = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in largest)
+        listed = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in largest)
         total = sum(nbytes for _, nbytes in exchanged)
-        found.append(CostRow(format_bytes(total), "collectives", f"results on one device: {each}"))
-    return tuple(found)
+        rows.append(CostRow(format_bytes(total), "collectives", f"results on one device: {listed}"))
+    return tuple(rows)
 
 
 def cost_remarks(report: Report) -> tuple[str, ...]:

@@ -65,8 +65,8 @@ def about(
         yield Text(f"differentiated: {_differentiated(target.differentiated)}", style="dim")
     if mesh is not None:
         text = f"mesh: {_axes(mesh)} ({mesh.mode})  {_SOURCES[mesh.source]}"
-        each = f"; FLOPs are those of all {mesh.size} devices" if mesh.size > 1 else ""
-        yield Text(f"{text}{each}", style="dim")
+        flops = f"; FLOPs are those of all {mesh.size} devices" if mesh.size > 1 else ""
+        yield Text(f"{text}{flops}", style="dim")
 
 
 def _axes(mesh: Mesh) -> str:
@@ -84,8 +84,8 @@ def jax_text(jax: JaxInfo) -> str:
 
 def place_remark(place: PlaceInfo) -> str:
     """Return the memory of one device of a place and who chose the place, as text."""
-    each = f"{format_bytes(place.memory_nbytes)} per device" if place.memory_nbytes else ""
-    return "; ".join(part for part in (each, place.origin) if part)
+    memory = f"{format_bytes(place.memory_nbytes)} per device" if place.memory_nbytes else ""
+    return "; ".join(part for part in (memory, place.origin) if part)
 
 
 def _differentiated(paths: Iterable[str]) -> str:

@@ -41,15 +41,15 @@ def lines(text: Text, width: int, indent: int = 2) -> list[Text]:
     It is broken at spaces, within a word after `_`, `(`, `,`, `.`, `:`, and anywhere in what is
     longer still.
     """
-    found, rest, before = [], text, ""
+    broken, rest, before = [], text, ""
     while len(rest) > (room := max(width - len(before), 1)):
         end = _break(rest.plain, room, width - indent)
         line, rest = rest[:end], rest[end:]
         line.rstrip()
-        found.append(Text(before) + line)
+        broken.append(Text(before) + line)
         rest = rest[len(rest.plain) - len(rest.plain.lstrip()) :]
         before = " " * indent
-    return [*found, Text(before) + rest]
+    return [*broken, Text(before) + rest]
 
 
 def _break(text: str, room: int, whole: int) -> int:

@@ -25,12 +25,12 @@ def arrays_text(report: Report) -> str:
     """
     parts = []
     if report.arguments:
-        each = [f"arguments {_total(report.arguments)}"]
+        phrases = [f"arguments {_total(report.arguments)}"]
         for what, is_it in _SHARES:
             those = [a for a in report.arguments if is_it(a) and a.nbytes]
             if those:
-                each.append(f"of them {_total(those)} ({_names(those)}) {what}")
-        parts.append(", ".join(each))
+                phrases.append(f"of them {_total(those)} ({_names(those)}) {what}")
+        parts.append(", ".join(phrases))
     if report.outputs:
         host = [a for a in report.outputs if a.aval.memory == "host"]
         more = f", of them {_total(host)} in host memory" if host else ""
@@ -59,23 +59,17 @@ def _is_written(array: ProgramArray) -> bool:
     return array.is_donated and array.counterpart == array.path
 
 
-def _is_given(array: ProgramArray) -> bool:
-    return array.is_donated and array.counterpart not in (None, array.path)
-
-
-def _is_kept(array: ProgramArray) -> bool:
-    return not array.is_donated and array.counterpart is not None
-
-
-def _is_on_host(array: ProgramArray) -> bool:
-    return array.aval.memory == "host"
-
-
 _SHARES: tuple[tuple[str, Callable[[ProgramArray], bool]], ...] = (
     ("changed in place", _is_written),
-    ("donated and returned updated", _is_given),
-    ("returned updated and not donated", _is_kept),
-    ("in host memory", _is_on_host),
+    (
+        "donated and returned updated",
+        lambda array: array.is_donated and array.counterpart not in (None, array.path),
+    ),
+    (
+        "returned updated and not donated",
+        lambda array: not array.is_donated and array.counterpart is not None,
+    ),
+    ("in host memory", lambda array: array.aval.memory == "host"),
 )
 
 
@@ -84,13 +78,10 @@ def _total(arrays: Sequence[ProgramArray]) -> str:
 
 
 def _names(arrays: Sequence[ProgramArray]) -> str:
-    names = list(dict.fromkeys(pattern(_root(a.path)) or "constants" for a in arrays))
+    roots = (a.path.partition("[")[0].partition(".")[0] for a in arrays)
+    names = list(dict.fromkeys(pattern(root) or "constants" for root in roots))
     more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
     return ", ".join(names[:_NAMES]) + more
-
-
-def _root(path: str) -> str:
-    return path.partition("[")[0].partition(".")[0]
 
 
 def _rows(arrays: Sequence[ProgramArray]) -> list[list[ProgramArray]]:
@@ -115,11 +106,11 @@ def _row_text(row: Sequence[ProgramArray], note: Callable[[Sequence[ProgramArray
 def _of_argument(row: Sequence[ProgramArray]) -> str:
     if _is_written(row[0]):
         return "changed in place"
-    given = "donated" if row[0].is_donated else "not donated"
+    donated = "donated" if row[0].is_donated else "not donated"
     if row[0].counterpart is None:
-        return given if row[0].is_donated else ""
+        return donated if row[0].is_donated else ""
     where = folded(a.counterpart or "" for a in row)
-    return f"returned updated{f' as {where}' if where else ''}, {given}"
+    return f"returned updated{f' as {where}' if where else ''}, {donated}"
 
 
 def _of_output(row: Sequence[ProgramArray]) -> str:

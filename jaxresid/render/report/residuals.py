@@ -119,9 +119,9 @@ def _notes(row: ResidualRow, origin: Computed) -> Iterable[str]:
     if origin.named_at is not None and origin.named_at.line != getattr(origin.location, "line", 0):
         yield f"named at {place_text(origin.named_at)}"
     for phase, words in (("backward", "needed by"), ("recompute", "needed to recompute")):
-        read = _readers(residual, origin, phase)
-        if read:
-            yield f"{words} {read}"
+        readers = _readers(residual, origin, phase)
+        if readers:
+            yield f"{words} {readers}"
 
 
 def _readers(residual: Residual, origin: Computed, phase: str, at_most: int = 2) -> str:

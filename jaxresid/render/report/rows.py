@@ -65,8 +65,12 @@ class ResidualRow:
     @property
     def source(self) -> Source:
         """The source of the first residual that is computed, with the modules of all of them."""
-        each = [r.origin.source for r in self.residuals if isinstance(r.origin, Computed)]
-        return replace(each[0], scope=folded_scopes(s.scope for s in each)) if each else NOWHERE
+        sources = [r.origin.source for r in self.residuals if isinstance(r.origin, Computed)]
+        return (
+            replace(sources[0], scope=folded_scopes(s.scope for s in sources))
+            if sources
+            else NOWHERE
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +88,10 @@ def rows(report: Report, view: View) -> ResidualRows:
     for i, residual in enumerate(report.residuals):
         if view.all or _is_shown(residual, view.group_by):
             groups.setdefault(key(residual, i), []).append(residual)
-    found = [ResidualRow(tuple(g), title(g[0]) if title else None) for g in groups.values()]
-    found.sort(key=lambda row: -row.nbytes)  # stable: equal ones stay in the vjp's order
-    big = [row for row in found if row.nbytes >= view.min_bytes]
-    small = [row for row in found if row.nbytes < view.min_bytes]
+    by_size = [ResidualRow(tuple(g), title(g[0]) if title else None) for g in groups.values()]
+    by_size.sort(key=lambda row: -row.nbytes)  # stable: equal ones stay in the vjp's order
+    big = [row for row in by_size if row.nbytes >= view.min_bytes]
+    small = [row for row in by_size if row.nbytes < view.min_bytes]
     top = len(big) if view.top is None else view.top
     return ResidualRows(tuple(big[:top]), tuple(big[top:] + small))
 

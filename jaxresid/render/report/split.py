@@ -45,7 +45,7 @@ class _Sides:
         texts = [
             Text("\n").join(
                 piece
-                for line in _lines(title, listing, self.source)
+                for line in (_title(title, listing), *_body(listing, 0, self.source))
                 for piece in _hanging(line, console, width)
             )
             for title, listing in sides
@@ -80,10 +80,9 @@ def _hanging(line: _Line, console: Console, width: int) -> Iterator[Text]:
             yield Text(pad).append_text(piece)
 
 
-def _lines(title: str, listing: Listing, source: bool) -> Iterator[_Line]:
+def _title(name: str, listing: Listing) -> _Line:
     count = len(listing.equations) + listing.hidden
-    yield _Line(Text(f"{title} pass: {count} eqns", style="bold underline"))
-    yield from _body(listing, 0, source)
+    return _Line(Text(f"{name} pass: {count} eqns", style="bold underline"))
 
 
 def _body(listing: Listing, depth: int, source: bool) -> Iterator[_Line]:

@@ -101,7 +101,8 @@ def _everything(report: Report, view: View, encoding: str) -> Iterator[Renderabl
     yield from _spaced(render_gradients(report))
     yield from _spaced(render_residuals(report, view))
     yield from _spaced(_compiled(report))
-    yield from _spaced(_findings(report))
+    if findings := finding_lines(report):
+        yield from _spaced(render_findings(findings))
     yield from _last(report, is_short=False)
     if report.target.has_gradient:
         yield Text(_NOT_PEAK, style="dim")
@@ -152,12 +153,6 @@ def _compiled(report: Report) -> Iterator[RenderableType]:
         yield from compiled_lines(compiled, report.target)
     if not report.compiled and report.peak is None:
         yield Text(f"not known, as {report.place.name}'s compiler was not asked")
-
-
-def _findings(report: Report) -> Iterator[RenderableType]:
-    found = finding_lines(report)
-    if found:
-        yield from render_findings(found)
 
 
 def _spaced(block: Iterator[RenderableType]) -> Iterator[RenderableType]:

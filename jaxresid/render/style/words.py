@@ -83,8 +83,8 @@ def line_text(location: Location) -> str:
 def short_path(file: str) -> str:
     """Return the path of a file, from the package on for installed libraries."""
     for marker in (f"site-packages{os.sep}", f"dist-packages{os.sep}"):
-        before, found, after = file.rpartition(marker)
-        if found and before is not None:
+        before, marked, after = file.rpartition(marker)
+        if marked and before is not None:
             return after
     return file
 

@@ -47,8 +47,8 @@ def unit_of(nbytes: float) -> tuple[float, str]:
 def bytes_axis(scale: Scale, left: float, right: float) -> str:
     """Return the lines and numbers of an axis of bytes, at the left of a chart."""
     unit, name = unit_of(scale.high)
-    found = ticks(scale.low, scale.high, unit)
-    return _lines(scale, [(value, f"{value / unit:.6g} {name}") for value in found], left, right)
+    values = ticks(scale.low, scale.high, unit)
+    return _lines(scale, [(value, f"{value / unit:.6g} {name}") for value in values], left, right)
 
 
 def _lines(scale: Scale, marks: Sequence[tuple[float, str]], left: float, right: float) -> str:

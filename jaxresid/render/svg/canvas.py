@@ -56,13 +56,13 @@ def element(name: str, *children: str, **attributes: str | float | None) -> str:
       attributes: its attributes, `_` for `-`, and `class_` for `class`; None leaves one out.
         Numbers have at most two decimals.
     """
-    given = (
+    pairs = (
         f' {key.rstrip("_").replace("_", "-")}="{_attribute(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
     inside = "".join(children)
-    return f"<{name}{''.join(given)}>{inside}</{name}>" if inside else f"<{name}{''.join(given)}/>"
+    return f"<{name}{''.join(pairs)}>{inside}</{name}>" if inside else f"<{name}{''.join(pairs)}/>"
 
 
 def escaped(words: str) -> str:

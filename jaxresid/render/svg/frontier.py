@@ -12,8 +12,9 @@ from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.policies import policy_text
 from jaxresid.render.svg.axes import Scale, bytes_axis, limit, share_axis, ticks, unit_of
 from jaxresid.render.svg.canvas import WIDTH, document, element, hint, written
-from jaxresid.render.tables.compare import entries, takeaways
+from jaxresid.render.tables.entries import entries
 from jaxresid.render.tables.plan import verdict_text
+from jaxresid.render.tables.takeaways import takeaways
 from jaxresid.results import Comparison, FrontRow, Plan
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 92, 600, 92, 392
@@ -57,7 +58,7 @@ def comparison_frontier(comparison: Comparison) -> str:
       ValueError: no row has figures; the message is for the user.
     """
     comparison = safe_value(comparison)
-    found = entries(comparison)
+    table = entries(comparison)
     dots = [
         _Dot(
             e.letter,
@@ -69,17 +70,17 @@ def comparison_frontier(comparison: Comparison) -> str:
             *((e.row.low_nbytes, e.row.high_nbytes) if e.row.by == "estimate" else (None, None)),
             e.row.host_nbytes or 0,
         )
-        for e in found
+        for e in table
         if e.row.compared_nbytes is not None and e.row.recompute_fraction is not None
     ]
     if not dots:
         raise ValueError("no frontier: no policy gave figures")
-    by = "XLA's peak" if all(e.row.by == "xla" for e in found) else "peak, estimated"
-    said = (*takeaways(comparison), "")[0]
+    by = "XLA's peak" if all(e.row.by == "xla" for e in table) else "peak, estimated"
+    takeaway = (*takeaways(comparison), "")[0]
     room = comparison.place.memory_nbytes
     words = f"{format_bytes(room)} of {comparison.place.name}" if room else ""
     title = f"{comparison.target.name} on {comparison.place.name}: memory against compute"
-    return _drawn(dots, title, said, by, (room, words))
+    return _drawn(dots, title, takeaway, by, (room, words))
 
 
 def plan_frontier(plan: Plan) -> str:
@@ -91,18 +92,9 @@ def plan_frontier(plan: Plan) -> str:
     rows = plan.selection.front
     dots = [_of_plan(row) for row in rows]
     if not any(row.chosen for row in rows):
-        dots.append(
-            _Dot(
-                "",
-                "this plan",
-                plan.peak_nbytes,
-                plan.recompute_fraction,
-                plan.is_within,
-                "chosen",
-                plan.low_nbytes,
-                plan.high_nbytes,
-            )
-        )
+        costs = plan.peak_nbytes, plan.recompute_fraction
+        ends = plan.low_nbytes, plan.high_nbytes
+        dots.append(_Dot("", "this plan", *costs, plan.is_within, "chosen", *ends))
     if plan.plain_nbytes is not None and all(
         d.share or d.nbytes != plan.plain_nbytes for d in dots
     ):
@@ -135,18 +127,18 @@ def _lettered(dots: Sequence[_Dot]) -> list[_Dot]:
 
 
 def _drawn(
-    dots: Sequence[_Dot], title: str, said: str, by: str, room: tuple[int | None, str]
+    dots: Sequence[_Dot], title: str, takeaway: str, by: str, room: tuple[int | None, str]
 ) -> str:
     down, across = _scales(dots, room[0])
     is_shown = room[0] is not None and down.low <= room[0] <= down.high
-    told = [f"{dot.letter} {dot.name}: {dot.words}" for dot in dots if dot.letter]
-    height = max(_BOTTOM + 52, _TOP + 16 + _ROW * len(told) + 24)
+    listed = [f"{dot.letter} {dot.name}: {dot.words}" for dot in dots if dot.letter]
+    height = max(_BOTTOM + 52, _TOP + 16 + _ROW * len(listed) + 24)
     return document(
         height,
         title,
-        f"{said}. {'; '.join(told)}.",
+        f"{takeaway}. {'; '.join(listed)}.",
         written(24, 32, title, kind="title", room=WIDTH * 0.7),
-        written(24, 54, said, room=WIDTH * 0.88),
+        written(24, 54, takeaway, room=WIDTH * 0.88),
         written(_LEFT, _TOP - 12, by, kind="muted"),
         bytes_axis(down, _LEFT, _RIGHT),
         share_axis(across, _BOTTOM),
@@ -172,8 +164,8 @@ def _scales(dots: Sequence[_Dot], room: int | None) -> tuple[Scale, Scale]:
     unit, _ = unit_of(high)
     pad = 0.08 * max(high - low, high / 10)
     low = max(int(low - pad), 0)
-    found = ticks(low, high + pad, unit)
-    low = min(low, int(found[0]))
+    marks = ticks(low, high + pad, unit)
+    low = min(low, int(marks[0]))
     most = max(dot.share for dot in dots) or 0.01
     down = Scale(low, high + pad, _BOTTOM, _TOP)
     return down, Scale(-0.04 * most, 1.08 * most, _LEFT, _RIGHT)

@@ -51,8 +51,12 @@ def timeline(report: Report) -> str:
             f"no timeline: the peak on {report.place.name} is not estimated, XLA gives it; another"
             ' place has one, as "gpu:h100"'
         )
-    chart = _charted(lifetimes[0]) if lifetimes else _thin(peak)
-    scale = Scale(0, _highest(report, peak), _BOTTOM, _TOP)
+    chart = _Chart(bands_at_peak(peak.live), peak.curve, peak.curve_at)
+    if lifetimes:
+        chart = _charted(lifetimes[0])
+    limits = (report.place.memory_nbytes, peak.high_nbytes)
+    shown = [nbytes for nbytes in limits if nbytes and nbytes <= _HEADROOM * peak.nbytes]
+    scale = Scale(0, 1.04 * max(peak.nbytes, *shown, 1), _BOTTOM, _TOP)
     bars = (*_stacked(chart, scale),) if lifetimes else (*_plain(chart, scale),)
     height = max(_BOTTOM + 44, _TOP + 14 + _ROW * len(chart.bands) + 16)
     title = f"{report.target.name}: bytes live over the program"
@@ -60,10 +64,11 @@ def timeline(report: Report) -> str:
     answer = " · ".join(
         part for part in (f"{peak_text(peak)} on {report.place.name}", room) if part
     )
+    live = [f"{band.label} {format_bytes(band.nbytes)}" for band in reversed(chart.bands)]
     return document(
         height,
         title,
-        _description(answer, peak, chart.bands),
+        f"{answer}. Live at the peak, {op_text(peak)}: {', '.join(live)}.",
         written(24, 32, title, kind="title", room=WIDTH * 0.7),
         written(24, 54, answer, room=WIDTH * 0.88),
         bytes_axis(scale, _LEFT, _RIGHT),
@@ -80,16 +85,6 @@ def _charted(lifetimes: Lifetimes) -> _Chart:
     bands, columns = bands_over(lifetimes)
     totals = tuple(lifetimes.points[i].nbytes for i in columns)
     return _Chart(bands, totals, columns.index(lifetimes.at))
-
-
-def _thin(peak: Peak) -> _Chart:
-    return _Chart(bands_at_peak(peak.live), peak.curve, peak.curve_at)
-
-
-def _highest(report: Report, peak: Peak) -> float:
-    most = _HEADROOM * peak.nbytes
-    others = (report.place.memory_nbytes, peak.high_nbytes)
-    return 1.04 * max(peak.nbytes, *(each for each in others if each and each <= most), 1)
 
 
 def _stacked(chart: _Chart, scale: Scale) -> Iterator[str]:
@@ -160,7 +155,7 @@ def _passes(peak: Peak) -> Iterator[str]:
         return
     for span in peak.phases:
         left, right = (
-            _LEFT + each * (_RIGHT - _LEFT) / len(peak.curve) for each in (span.start, span.stop)
+            _LEFT + at * (_RIGHT - _LEFT) / len(peak.curve) for at in (span.start, span.stop)
         )
         if span.start:
             yield element("line", class_="pass", x1=left, x2=left, y1=_TOP, y2=_BOTTOM + 22)
@@ -224,8 +219,3 @@ def _listed(bands: Sequence[Band], nbytes: int) -> Iterator[str]:
 def _letters(bands: Sequence[Band]) -> tuple[str, ...]:
     """Return a letter for each band; the topmost, which is first in the list, has A."""
     return tuple(string.ascii_uppercase[: len(bands)][::-1])
-
-
-def _description(answer: str, peak: Peak, bands: Sequence[Band]) -> str:
-    parts = [f"{band.label} {format_bytes(band.nbytes)}" for band in reversed(bands)]
-    return f"{answer}. Live at the peak, {op_text(peak)}: {', '.join(parts)}."

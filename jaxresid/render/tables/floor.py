@@ -58,18 +58,11 @@ def relief_text(relief: Relief) -> str:
     return f"{relief.change}: {less}{by}{fits}"
 
 
-def without_text(plan: Plan) -> str | None:
-    """Return what training takes besides what the function shows; None where that is nothing."""
-    if not plan.floor.without:
-        return None
-    return f"not in this function, and on top of it in training: {', '.join(plan.floor.without)}"
-
-
 def choices_text(plan: Plan) -> str:
     """Return what was tried where: `Tried at model.py:49 (layer): 5 policies, 3 selections ...`."""
     if not plan.choices:
         return "No place for a checkpoint was found, so none was tried."
-    shown = [f"at {each.place}: {_tried_text(each)}" for each in plan.choices[:_MOST_PLACES]]
+    shown = [f"at {tried.place}: {_tried_text(tried)}" for tried in plan.choices[:_MOST_PLACES]]
     more = len(plan.choices) - len(shown)
     if more:
         shown.append(f"and at {more} more place{'s' * (more > 1)}")
@@ -86,13 +79,13 @@ def render_floor(plan: Plan) -> Iterator[RenderableType]:
         (part.nbytes, Text(part_text(part, has_gradient=plan.target.has_gradient)))
         for part in plan.floor.parts
     )
-    without = without_text(plan)
-    if without is not None:
-        yield Text(without, style="dim")
+    if without := ", ".join(plan.floor.without):
+        text = f"not in this function, and on top of it in training: {without}"
+        yield Text(text, style="dim")
     if plan.floor.reliefs:
         yield Text()
-        found = "lowest peak" if not plan.is_within else "peak of this plan"
-        heading = f"the {found if plan.target.has_gradient else 'peak'} with each"
+        which = "lowest peak" if not plan.is_within else "peak of this plan"
+        heading = f"the {which if plan.target.has_gradient else 'peak'} with each"
         if plan.confirmed and plan.estimate_nbytes is not None:
             heading += f", estimated: {format_bytes(plan.estimate_nbytes)} without"
         yield Text.assemble(

@@ -27,7 +27,7 @@ from jaxresid.render.style.words import percent, place_text, short_path
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.render.tables.floor import choices_text, render_floor
 from jaxresid.render.tables.selection import render_selection
-from jaxresid.results import Expression, Plan, PlannedPart, PlannedSite, PlannedValue
+from jaxresid.results import Plan, PlannedPart, PlannedSite, PlannedValue
 
 _KINDS = {
     "checkpoint": "already checkpointed",
@@ -111,10 +111,12 @@ def peak_rows(plan: Plan) -> tuple[tuple[int, str], ...]:
         nbytes = getattr(plan, figure)
         if nbytes is not None and (plan.is_within or figure != "peak_nbytes"):
             names.setdefault((nbytes, figure in plan.by_xla), []).append(name)
-    return tuple(
-        (nbytes, f"{' and '.join(same)}, {_room(nbytes, plan)}{by_xla if is_by_xla else ''}")
-        for (nbytes, is_by_xla), same in names.items()
-    )
+    rows = []
+    for (nbytes, is_by_xla), same in names.items():
+        over = nbytes - plan.budget_nbytes
+        room = f"{format_bytes(abs(over))} {'too much' if over > 0 else 'to spare'}"
+        rows.append((nbytes, f"{' and '.join(same)}, {room}{by_xla * is_by_xla}"))
+    return tuple(rows)
 
 
 def figure_parts(plan: Plan, times: str = "×") -> tuple[str, ...]:
@@ -151,8 +153,8 @@ def part_texts(site: PlannedSite) -> tuple[tuple[str, PlannedPart], ...]:
         last = first + part.calls - 1
         which = f"call{'s' * (last > first)} {first}{f'-{last}' * (last > first)}: "
         length = site.trips // site.calls
-        done = _treatment(part, length, "groups" if site.kind == "groups" else "segments")
-        texts.append((which * (len(site.parts) > 1) + done, part))
+        treatment = _treatment(part, length, "groups" if site.kind == "groups" else "segments")
+        texts.append((which * (len(site.parts) > 1) + treatment, part))
         first = last + 1
     return tuple(texts)
 
@@ -166,7 +168,10 @@ def value_text(value: PlannedValue) -> str:
     if where is None:
         return f"{value.name!r}, named in the code"
     code = " ".join(where.code.split())
-    return f"{value.name!r}: name the output of {_place(where)} {where.function}  {code}".rstrip()
+    place = f"{short_path(where.file)}:{where.line}"
+    if where.end_line > where.line:
+        place += f"-{where.end_line}"
+    return f"{value.name!r}: name the output of {place} {where.function}  {code}".rstrip()
 
 
 def search_text(plan: Plan) -> str:
@@ -263,17 +268,12 @@ def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
         parts += [Text(b, "green", no_wrap=True, overflow="ignore") for b in plan.code]
     if plan.unwritten:
         parts += [Text(), Text("not written", style="bold")]
-        parts += [Text(each) for each in plan.unwritten]
+        parts += [Text(reason) for reason in plan.unwritten]
     parts.append(Text())
     parts += [Text(f"warning: {warning}", style="yellow") for warning in plan.warnings]
     parts += about(plan.target, plan.jax, [plan.place])
     parts += [Text(remark, style="dim") for remark in _remarks(plan)]
     return Group(*parts)
-
-
-def _room(nbytes: int, plan: Plan) -> str:
-    over = nbytes - plan.budget_nbytes
-    return f"{format_bytes(over)} too much" if over > 0 else f"{format_bytes(-over)} to spare"
 
 
 def _peaks(plan: Plan) -> Table:
@@ -301,16 +301,10 @@ def _segments(part: PlannedPart, length: int, cut: str) -> str:
     text = f"{count} {cut} of {part.segments[0]} iterations"
     for outer, inner in itertools.pairwise(part.segments):
         text += f", each in {outer // inner} segments of {inner}"
-    each = "each" if len(part.segments) == 1 else "all"
+    which = "each" if len(part.segments) == 1 else "all"
     policy = f", policy {part.policy}" if part.policy else ""
     more = f"; the {rest} left over follow{'s' * (rest == 1)}" if rest else ""
-    return f"{text}, {each} in a checkpoint{policy}{more}"
-
-
-def _place(expression: Expression) -> str:
-    place = f"{short_path(expression.file)}:{expression.line}"
-    last = expression.end_line
-    return f"{place}-{last}" if last > expression.line else place
+    return f"{text}, {which} in a checkpoint{policy}{more}"
 
 
 def _sites(plan: Plan) -> Iterator[RenderableType]:

@@ -43,17 +43,17 @@ def recommendation_text(plan: Plan) -> str | None:
     It says how many were searched: `batch 64 in 4 microbatches: most items per second of 12
     configurations (5 searched, ...)`.
     """
-    made = plan.selection
-    if not made.beaten:
+    selection = plan.selection
+    if not selection.beaten:
         return None
-    count = 1 + len(made.beaten)
-    parts = [f"{made.searched} searched"]
-    if made.followed:
-        parts.append(f"{made.followed} followed from those with equal microbatches")
-    if made.skipped:
-        parts.append(f"{made.skipped} not traced, as smaller ones do not fit")
+    count = 1 + len(selection.beaten)
+    parts = [f"{selection.searched} searched"]
+    if selection.followed:
+        parts.append(f"{selection.followed} followed from those with equal microbatches")
+    if selection.skipped:
+        parts.append(f"{selection.skipped} not traced, as smaller ones do not fit")
     what = _AIMS[plan.aim] if plan.is_within else "lowest peak"
-    return f"{made.configuration}: {what} of {count} configurations ({', '.join(parts)})"
+    return f"{selection.configuration}: {what} of {count} configurations ({', '.join(parts)})"
 
 
 def shown_rows(rows: Sequence[FrontRow], most: int = _MOST_ROWS) -> list[FrontRow]:
@@ -64,11 +64,6 @@ def shown_rows(rows: Sequence[FrontRow], most: int = _MOST_ROWS) -> list[FrontRo
     picked = {round(i * step) for i in range(most - 1)}
     picked |= {i for i, row in enumerate(rows) if row.chosen}
     return [rows[i] for i in sorted(picked)]
-
-
-def beaten_text(beaten: Beaten) -> str:
-    """Return a configuration with why it was not chosen: `batch 64 ...: 3.1% slower per item`."""
-    return f"{beaten.configuration}: {beaten.reason}"
 
 
 def checkpoints_text(checkpoints: str) -> str:
@@ -83,24 +78,24 @@ def checkpoints_text(checkpoints: str) -> str:
 
 def render_selection(plan: Plan) -> Iterator[RenderableType]:
     """Yield what a plan was chosen from; nothing where there was nothing to choose."""
-    made = plan.selection
-    if made.largest is not None:
-        yield from _largest(plan, made.largest)
-    told = None if made.largest is not None else recommendation_text(plan)
-    if told is not None:
+    selection = plan.selection
+    if selection.largest is not None:
+        yield from _largest(plan, selection.largest)
+    recommendation = None if selection.largest is not None else recommendation_text(plan)
+    if recommendation is not None:
         yield Text()
-        yield Text(told, style="bold")
-    for text in made.to_set:
+        yield Text(recommendation, style="bold")
+    for text in selection.to_set:
         if "\n" in text:
             # Not wrapped: it is there to be copied.
             yield Text(text, "green", no_wrap=True, overflow="ignore")
         else:
             yield Text(f"  {text}")
-    if made.beaten:
+    if selection.beaten:
         yield Text()
-        yield Text("it beats" if made.largest is None else "beside it", style="bold")
-        yield from _beaten(made.beaten)
-    if len(made.front) > 1:
+        yield Text("it beats" if selection.largest is None else "beside it", style="bold")
+        yield from _beaten(selection.beaten)
+    if len(selection.front) > 1:
         yield Text()
         yield from _front(plan)
 
@@ -174,20 +169,20 @@ def _largest(plan: Plan, largest: Largest) -> Iterator[RenderableType]:
 
 
 def _beaten(beaten: Sequence[Beaten]) -> Iterator[RenderableType]:
-    fitting = [each for each in beaten if each.fits]
-    others = [each for each in beaten if not each.fits]
+    fitting = [rejected for rejected in beaten if rejected.fits]
+    others = [rejected for rejected in beaten if not rejected.fits]
     shown = [*fitting[:_MOST_BEATEN], *others[:_MOST_REFUSED]]
-    for each in shown:
-        yield Padding(Text(beaten_text(each)), (0, 0, 0, 2))
+    for rejected in shown:
+        yield Padding(Text(f"{rejected.configuration}: {rejected.reason}"), (0, 0, 0, 2))
     more = len(beaten) - len(shown)
     if more:
         yield Text(f"  and {more} more (--format json lists them)", style="dim")
 
 
 def _front(plan: Plan) -> Iterator[RenderableType]:
-    made = plan.selection
-    rows = shown_rows(made.front)
-    more = len(made.front) - len(rows)
+    selection = plan.selection
+    rows = shown_rows(selection.front)
+    more = len(selection.front) - len(rows)
     heading = "no other plan tried has a lower peak and costs less"
     if more:
         heading += f"; {more} more in --format json"
@@ -215,18 +210,18 @@ def _figure(number: float) -> str:
 def _columns(
     rows: Sequence[FrontRow],
 ) -> list[tuple[str, Callable[[FrontRow], str]]]:
-    found: list[tuple[str, Callable[[FrontRow], str]]] = [
+    columns: list[tuple[str, Callable[[FrontRow], str]]] = [
         ("peak", lambda row: about_text(row.peak_nbytes, row.interval).removeprefix("about ")),
         ("recompute", lambda row: percent(row.recompute_fraction, 1)),
     ]
     if all(row.items_per_s is not None for row in rows):
-        found.append(("items/s", lambda row: _figure(row.items_per_s or 0)))
+        columns.append(("items/s", lambda row: _figure(row.items_per_s or 0)))
     elif all(row.seconds is not None for row in rows):
-        found.append(("ms", lambda row: _figure((row.seconds or 0) * 1e3)))
+        columns.append(("ms", lambda row: _figure((row.seconds or 0) * 1e3)))
     if len({row.configuration.batch for row in rows}) > 1:
-        found.append(("batch", lambda row: str(row.configuration.batch)))
+        columns.append(("batch", lambda row: str(row.configuration.batch)))
     if len({row.configuration.microbatches for row in rows}) > 1:
-        found.append(("micro", lambda row: str(row.configuration.microbatches)))
+        columns.append(("micro", lambda row: str(row.configuration.microbatches)))
     if len({row.configuration.mesh for row in rows}) > 1:
-        found.append(("mesh", lambda row: row.configuration.mesh or ""))
-    return [*found, ("checkpoints", lambda row: checkpoints_text(row.checkpoints))]
+        columns.append(("mesh", lambda row: row.configuration.mesh or ""))
+    return [*columns, ("checkpoints", lambda row: checkpoints_text(row.checkpoints))]

@@ -13,7 +13,7 @@ from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.compiled import MAY_FIT_TEXT, warned_texts
 from jaxresid.render.report.heading import about, target_line
 from jaxresid.render.report.policies import BrokenNames, lines, policy_text
-from jaxresid.render.style.columns import Column, Unit, bytes_unit, headings, room_for, width_of
+from jaxresid.render.style.columns import Column, bytes_unit, headings, room_for, width_of
 from jaxresid.render.style.words import percent
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.results import Compiled, Sweep, SweepRow
@@ -185,7 +185,11 @@ def _columns(sweep: Sweep, table: Table) -> list[Column]:
             else f"{batch}"
         )
         pad = f" {' ' * len(_TOO_MUCH)}" * is_marked
-        texts = tuple(_figure(row, unit, is_marked) for row in rows)
+        texts = tuple(
+            (_ERROR if (peak := _peak(row)) is None else unit.text(peak))
+            + f" {_mark(row).ljust(len(_TOO_MUCH))}" * is_marked
+            for row in rows
+        )
         styles = tuple("red" if _fits(row) is False else "" for row in rows)
         columns.append(Column((name + pad, unit.name + pad), texts, styles=styles))
     if any(_fits(row) is not None for row in table.values()):
@@ -193,12 +197,6 @@ def _columns(sweep: Sweep, table: Table) -> list[Column]:
     if sweep.at:
         columns.append(_recompute(sweep, table))
     return columns
-
-
-def _figure(row: SweepRow | None, unit: Unit, is_marked: bool) -> str:
-    peak = _peak(row)
-    text = _ERROR if peak is None else unit.text(peak)
-    return f"{text} {_mark(row).ljust(len(_TOO_MUCH))}" if is_marked else text
 
 
 def _mark(row: SweepRow | None) -> str:

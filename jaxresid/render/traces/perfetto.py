@@ -81,13 +81,13 @@ class _Trace:
 
     def slice(self, track: int, start: int, stop: int, name: str, details: _Details) -> None:
         """Add a slice from one op to the beginning of another."""
-        said = data(23, visible(name)) + b"".join(_annotation(*each) for each in details)
-        self._event(start, 2, _BEGIN, track, said)
+        fields = data(23, visible(name)) + b"".join(_annotation(*detail) for detail in details)
+        self._event(start, 2, _BEGIN, track, fields)
         self._event(stop, 1, _END, track, b"")
 
     def instant(self, track: int, at: int, name: str, details: _Details) -> None:
-        said = data(23, visible(name)) + b"".join(_annotation(*each) for each in details)
-        self._event(at, 3, _INSTANT, track, said)
+        fields = data(23, visible(name)) + b"".join(_annotation(*detail) for detail in details)
+        self._event(at, 3, _INSTANT, track, fields)
 
     def count(self, track: int, at: int, value: int) -> None:
         self._event(at, 0, _COUNTER, track, integer(30, value))
@@ -139,8 +139,8 @@ def _add(trace: _Trace, title: str, program: Lifetimes, rank: int) -> None:
     trace.count(counter, end, before or 0)
     passes = trace.track("passes", parent=root, rank=1)
     start = 0
-    for phase, each in itertools.groupby(program.points, key=lambda point: point.phase):
-        stop = start + len(list(each))
+    for phase, points in itertools.groupby(program.points, key=lambda point: point.phase):
+        stop = start + len(list(points))
         trace.slice(passes, start, stop, phase, [])
         start = stop
     ops = trace.track("ops", parent=root, rank=2)
@@ -179,15 +179,15 @@ def _add_lanes(trace: _Trace, parent: int, rank: int, name: str, slices: Sequenc
     lanes: list[int] = []
     free: list[int] = []
     busy: list[tuple[int, int]] = []
-    for each in sorted(slices, key=lambda each: each.start):
-        while busy and busy[0][0] <= each.start:
+    for piece in sorted(slices, key=lambda piece: piece.start):
+        while busy and busy[0][0] <= piece.start:
             heapq.heappush(free, heapq.heappop(busy)[1])
         if not free:
             heapq.heappush(free, len(lanes))
             lanes.append(trace.track(name, parent=parent, rank=rank))
         lane = heapq.heappop(free)
-        heapq.heappush(busy, (each.stop, lane))
-        trace.slice(lanes[lane], each.start, each.stop, each.name, each.details)
+        heapq.heappush(busy, (piece.stop, lane))
+        trace.slice(lanes[lane], piece.start, piece.stop, piece.name, piece.details)
 
 
 def _slice(value: Lifetime) -> _Slice:
@@ -214,22 +214,22 @@ def _added_up(values: Sequence[Lifetime]) -> Iterator[_Slice]:
     groups: dict[tuple[str, int, int], list[LiveValue]] = {}
     for value in values:
         groups.setdefault((value.live.kind, value.start, value.stop), []).append(value.live)
-    for (kind, start, stop), each in groups.items():
-        nbytes, count = sum(v.nbytes for v in each), sum(v.count for v in each)
-        each.sort(key=lambda v: -v.nbytes)
+    for (kind, start, stop), values_of_kind in groups.items():
+        nbytes, count = sum(v.nbytes for v in values_of_kind), sum(v.count for v in values_of_kind)
+        values_of_kind.sort(key=lambda v: -v.nbytes)
         details: _Details = [("bytes", nbytes), ("count", count)]
-        details += [(v.path or _value_name(v), v.nbytes) for v in each[:_NAMED]]
-        if left := each[_NAMED:]:
+        details += [(v.path or _value_name(v), v.nbytes) for v in values_of_kind[:_NAMED]]
+        if left := values_of_kind[_NAMED:]:
             details.append((f"{len(left)} more", sum(v.nbytes for v in left)))
         yield _Slice(start, stop, f"{kind} ×{count} {format_bytes(nbytes)}", details)
 
 
 def _largest(program: Lifetimes) -> _Details:
-    live = [each.live for each in program.live_at(program.at)]
+    live = [item.live for item in program.live_at(program.at)]
     by_kind: dict[str, int] = {}
     for value in live:
         by_kind[value.kind] = by_kind.get(value.kind, 0) + value.nbytes
-    kinds = sorted(by_kind.items(), key=lambda each: -each[1])
+    kinds = sorted(by_kind.items(), key=lambda item: -item[1])
     return [
         *((f"{kind} bytes", nbytes) for kind, nbytes in kinds),
         *((f"largest {i}", f"{_value_name(v)} {format_bytes(v.nbytes)}") for i, v in _first(live)),
@@ -243,10 +243,10 @@ def _first(live: Sequence[LiveValue]) -> Iterator[tuple[int, LiveValue]]:
 def _value_name(live: LiveValue) -> str:
     if live.aval is None:
         return f"{live.kind} ×{live.count}" if live.count > 1 else live.kind
-    made = live.path or live.primitive or live.kind
+    origin = live.path or live.primitive or live.kind
     place = live.source.location
     where = f" {place.file.rpartition('/')[2]}:{place.line}" if place and not live.path else ""
-    return f"{made}{where} {_array(live.aval)}"
+    return f"{origin}{where} {_array(live.aval)}"
 
 
 def _array(aval: Aval) -> str:
@@ -260,14 +260,14 @@ def _op_name(point: ProgramPoint) -> str:
 def _place(name: str, source: Source | None) -> _Details:
     if source is None:
         return []
-    found: _Details = []
+    details: _Details = []
     if (line := source.location) is not None:
-        found.append((name, f"{line.file}:{line.line} in {line.function}: {line.code}"))
+        details.append((name, f"{line.file}:{line.line} in {line.function}: {line.code}"))
     if (line := source.library) is not None:
-        found.append((f"{name}, in the library", f"{line.file}:{line.line} in {line.function}"))
+        details.append((f"{name}, in the library", f"{line.file}:{line.line} in {line.function}"))
     if source.scope:
-        found.append((f"{name}, module", source.scope))
-    return found
+        details.append((f"{name}, module", source.scope))
+    return details
 
 
 def _annotation(name: str, value: str | int) -> bytes:

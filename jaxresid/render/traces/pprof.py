@@ -81,17 +81,17 @@ def profile_of_report(report: Report) -> bytes:
         raise ValueError(
             "the stacks of what is live at the peak are not known; inspect with lifetimes=True"
         )
-    samples = [_kept(each) for each in report.residuals if _is_kept(each)]
-    said = "nothing is known of the peak"
+    samples = [_kept(item) for item in report.residuals if _is_kept(item)]
+    whose = "nothing is known of the peak"
     if report.lifetimes:
         first = report.lifetimes[0]
-        samples += [_live(each) for each in first.live_at(first.at)]
-        said = "peak: an estimate"
+        samples += [_live(item) for item in first.live_at(first.at)]
+        whose = "peak: an estimate"
     elif report.compiled and report.compiled[0].buffers:
         samples += _buffers(report.compiled[0])
-        said = "peak: XLA's"
-    samples += [_recompute(each) for each in report.checkpoints if each.recompute_flops]
-    comments = [f"{report.target.name} on {report.place.name}, JAX {report.jax.version}", said]
+        whose = "peak: XLA's"
+    samples += [_recompute(item) for item in report.checkpoints if item.recompute_flops]
+    comments = [f"{report.target.name} on {report.place.name}, JAX {report.jax.version}", whose]
     types = (_KEPT, _PEAK, _RECOMPUTE) if report.target.has_gradient else (_PEAK,)
     return _profile(report.target.name, types, _PEAK, samples, comments)
 
@@ -151,9 +151,9 @@ def _live(value: Lifetime) -> Sample:
 
 def _buffers(compiled: Compiled) -> Iterator[Sample]:
     """Yield XLA's buffers that are live at the peak; those that are not listed as one."""
-    listed = [each for each in compiled.buffers if each.memory == "device"]
+    listed = [buffer for buffer in compiled.buffers if buffer.memory == "device"]
     yield from map(_buffer, listed)
-    left = (compiled.live_nbytes or 0) - sum(each.nbytes for each in listed)
+    left = (compiled.live_nbytes or 0) - sum(buffer.nbytes for buffer in listed)
     if left > 0:
         yield Sample((Frame("<buffers that are not listed>"),), {"peak": left}, {})
 
@@ -162,8 +162,8 @@ def _buffer(buffer: CompiledBuffer) -> Sample:
     source = buffer.source
     frames = buffer.origin.stack if buffer.origin is not None else ()
     if not frames:
-        each = (source.location, source.caller, source.library)
-        frames = tuple(place for place in each if place is not None)
+        places = (source.location, source.caller, source.library)
+        frames = tuple(place for place in places if place is not None)
     stack = tuple(map(_frame, frames))
     if not stack:
         outer = Frame(f"<{buffer.kind}>")
@@ -248,29 +248,29 @@ class _Table:
 
     def put(self, name: str, value: bytes | int) -> None:
         number = _PROFILE[name]
-        made = integer(number, value) if isinstance(value, int) else data(number, value)
-        self._fields.append(made)
+        message_field = integer(number, value) if isinstance(value, int) else data(number, value)
+        self._fields.append(message_field)
 
     def text(self, text: str) -> int:
         return self._texts.setdefault(visible(text), len(self._texts))
 
     def location(self, frame: Frame) -> int:
-        found = self._locations.get(frame)
-        if found is None:
-            found = self._locations[frame] = len(self._locations) + 1
+        number = self._locations.get(frame)
+        if number is None:
+            number = self._locations[frame] = len(self._locations) + 1
             line = integer(1, self._function(frame)) + integer(2, frame.line)
-            self.put("location", integer(1, found) + integer(2, 1) + data(4, line))
-        return found
+            self.put("location", integer(1, number) + integer(2, 1) + data(4, line))
+        return number
 
     def _function(self, frame: Frame) -> int:
         key = frame.function, frame.file
-        found = self._functions.get(key)
-        if found is None:
-            found = self._functions[key] = len(self._functions) + 1
+        number = self._functions.get(key)
+        if number is None:
+            number = self._functions[key] = len(self._functions) + 1
             name = self.text(frame.function)
-            fields = integer(1, found), integer(2, name), integer(4, self.text(frame.file))
+            fields = integer(1, number), integer(2, name), integer(4, self.text(frame.file))
             self.put("function", b"".join(fields))
-        return found
+        return number
 
     def message(self) -> bytes:
         texts = (data(_PROFILE["string_table"], text) for text in self._texts)

@@ -18,8 +18,8 @@ def integer(number: int, value: int) -> bytes:
 
 def data(number: int, value: bytes | str) -> bytes:
     """Return a field that is text, bytes or a message."""
-    given = value.encode() if isinstance(value, str) else value
-    return _varint(number << 3 | _DATA) + _varint(len(given)) + given
+    payload = value.encode() if isinstance(value, str) else value
+    return _varint(number << 3 | _DATA) + _varint(len(payload)) + payload
 
 
 def packed(number: int, values: Iterable[int]) -> bytes:
@@ -29,9 +29,9 @@ def packed(number: int, values: Iterable[int]) -> bytes:
 
 def _varint(value: int) -> bytes:
     left = value & 0xFFFF_FFFF_FFFF_FFFF  # negative ones as their two's complement
-    found = bytearray()
+    encoded = bytearray()
     while left > 0x7F:
-        found.append(left & 0x7F | 0x80)
+        encoded.append(left & 0x7F | 0x80)
         left >>= 7
-    found.append(left)
-    return bytes(found)
+    encoded.append(left)
+    return bytes(encoded)

@@ -38,9 +38,9 @@ def grouped(checkpoints: Sequence[Checkpoint]) -> tuple[CheckpointGroup, ...]:
     for c in checkpoints:
         key = (c.verdict, c.function, c.policy, c.prevent_cse, c.shape, c.by)
         groups.setdefault(key, []).append(c)
-    found = [CheckpointGroup(tuple(group)) for group in groups.values()]
+    rows = [CheckpointGroup(tuple(group)) for group in groups.values()]
     return tuple(
-        sorted(found, key=lambda g: (g.first.verdict in GOOD, -(g.first.saved_nbytes or 0)))
+        sorted(rows, key=lambda g: (g.first.verdict in GOOD, -(g.first.saved_nbytes or 0)))
     )
 
 
@@ -49,14 +49,14 @@ def places_text(group: CheckpointGroup, at_most: int = 4) -> str:
     lines: dict[str, list[str]] = {}
     for c in group.checkpoints:
         if c.location is not None:
-            found = lines.setdefault(short_path(c.location.file), [])
-            if str(c.location.line) not in found:
-                found.append(str(c.location.line))
-    each = []
+            numbers_in_file = lines.setdefault(short_path(c.location.file), [])
+            if str(c.location.line) not in numbers_in_file:
+                numbers_in_file.append(str(c.location.line))
+    places = []
     for file, numbers in lines.items():
         more = f" and {len(numbers) - at_most} more" if len(numbers) > at_most else ""
-        each.append(f"{file}:{', '.join(numbers[:at_most])}{more}")
-    return "; ".join(each)
+        places.append(f"{file}:{', '.join(numbers[:at_most])}{more}")
+    return "; ".join(places)
 
 
 def saved_text(group: CheckpointGroup) -> str:
@@ -64,11 +64,11 @@ def saved_text(group: CheckpointGroup) -> str:
 
     An example is `saves 1.45 GiB for 20.1% more FLOPs`; of several it begins with `each`.
     """
-    known = [c.saved_nbytes for c in group.checkpoints if c.saved_nbytes is not None]
-    if not known:
+    savings = [c.saved_nbytes for c in group.checkpoints if c.saved_nbytes is not None]
+    if not savings:
         return ""
-    low, high = min(known), max(known)
-    each = "each " if len(group.checkpoints) > 1 else ""
+    low, high = min(savings), max(savings)
+    prefix = "each " if len(group.checkpoints) > 1 else ""
     word = "saves" if high >= 0 else "adds"
     sizes = sorted(map(abs, (low, high)))
     figures = " to ".join(dict.fromkeys(map(format_bytes, sizes)))
@@ -79,7 +79,7 @@ def saved_text(group: CheckpointGroup) -> str:
     if fractions:
         shares = [percent(share, 1) for share in (min(fractions), max(fractions))]
         cost = f" for {' to '.join(dict.fromkeys(shares))} more FLOPs"
-    return f"{each}{word} {figures}{cost}" if low or high else f"the peak stays{cost}"
+    return f"{prefix}{word} {figures}{cost}" if low or high else f"the peak stays{cost}"
 
 
 def render_groups(groups: Sequence[CheckpointGroup], most: int) -> Iterator[RenderableType]:
@@ -89,7 +89,10 @@ def render_groups(groups: Sequence[CheckpointGroup], most: int) -> Iterator[Rend
     for group in groups[:most]:
         c = group.first
         style = STYLES.get(c.verdict, "bold yellow")
-        parts = [Text(verdict_text(c.verdict), style=style), Text(_name(group), style="bold")]
+        same = len(group.checkpoints)
+        times = c.calls * same if c.calls > 1 or same > 1 else c.trips
+        name = f"{c.function} ×{times}" if times > 1 else c.function
+        parts = [Text(verdict_text(c.verdict), style=style), Text(name, style="bold")]
         for text in (places_text(group), c.policy or "", saved_text(group)):
             parts += [Text(text)] * bool(text)
         yield FlowingParts(parts, separator="  ", indent=2)
@@ -98,9 +101,3 @@ def render_groups(groups: Sequence[CheckpointGroup], most: int) -> Iterator[Rend
         bad = sum(c.verdict not in GOOD for c in hidden)
         more = f", {bad} of them below" if bad else ""
         yield Text(f"{len(hidden)} more{more}: --view checkpoints", style="dim")
-
-
-def _name(group: CheckpointGroup) -> str:
-    c, count = group.first, len(group.checkpoints)
-    times = c.calls * count if c.calls > 1 or count > 1 else c.trips
-    return f"{c.function} ×{times}" if times > 1 else c.function

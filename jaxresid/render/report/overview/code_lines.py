@@ -33,14 +33,11 @@ def keeping_lines(report: Report) -> KeepingLines:
     """Return the lines of code that keep computed residuals, in device or host memory."""
     computed = tuple(r for r in report.residuals if isinstance(r.origin, Computed))
     kept = sum(r.nbytes for r in computed)
-    found = [r for r in rows(report, View(group_by="line", top=None)).shown if _is_computed(r)]
-    shown = [row for row in found[:_TOP] if row.nbytes >= _SMALL * kept and row.nbytes]
+    by_line = rows(report, View(group_by="line", top=None)).shown
+    keeping = [r for r in by_line if all(isinstance(c.origin, Computed) for c in r.residuals)]
+    shown = [row for row in keeping[:_TOP] if row.nbytes >= _SMALL * kept and row.nbytes]
     nbytes = kept - sum(row.nbytes for row in shown)
-    return KeepingLines(tuple(shown), len(found) - len(shown), nbytes)
-
-
-def _is_computed(row: ResidualRow) -> bool:
-    return all(isinstance(r.origin, Computed) for r in row.residuals)
+    return KeepingLines(tuple(shown), len(keeping) - len(shown), nbytes)
 
 
 def render_code_lines(report: Report, *, is_compact: bool) -> Iterator[RenderableType]:
@@ -54,23 +51,23 @@ def render_code_lines(report: Report, *, is_compact: bool) -> Iterator[Renderabl
     yield Text.assemble(*_title(report))
     if report.beyond_peak is not None:
         yield Text(beyond_peak_text(report.beyond_peak), style="yellow")
-    found = keeping_lines(report)
+    keeping = keeping_lines(report)
     if not kept:
         return
     table = figure_grid(2)
-    for row in found.shown:
+    for row in keeping.shown:
         figures = Text(format_bytes(row.nbytes), style="cyan")
         share = Text(percent(row.nbytes, kept), style="dim")
         origin = row.first.origin
         where = origin.location if isinstance(origin, Computed) else None
         line = CodeLine(where, row.source.scope, row.title or "", is_compact)
         table.add_row(figures, share, line)
-    if found.hidden:
-        plural = "line" if found.hidden == 1 else "lines"
+    if keeping.hidden:
+        plural = "line" if keeping.hidden == 1 else "lines"
         table.add_row(
-            Text(format_bytes(found.hidden_nbytes), style="dim"),
-            Text(percent(found.hidden_nbytes, kept), style="dim"),
-            Text(f"{found.hidden} more {plural}: --view residuals", style="dim"),
+            Text(format_bytes(keeping.hidden_nbytes), style="dim"),
+            Text(percent(keeping.hidden_nbytes, kept), style="dim"),
+            Text(f"{keeping.hidden} more {plural}: --view residuals", style="dim"),
         )
     yield table
 
@@ -97,8 +94,8 @@ def beyond_peak_text(why: KeptBeyondPeak) -> str:
         (why.other_nbytes, "are computed where they are read, or freed before the peak"),
     )
     least = sum(nbytes for nbytes, _ in reasons) / 100
-    each = [f"{format_bytes(nbytes)} {what}" for nbytes, what in reasons if nbytes > least]
-    return f"more than the peak: {', '.join(each)}"
+    phrases = [f"{format_bytes(nbytes)} {what}" for nbytes, what in reasons if nbytes > least]
+    return f"more than the peak: {', '.join(phrases)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,5 +55,5 @@ def line_title(line: LiveLine) -> str:
     (kind, *others) = sorted(kinds)
     if line.argument:
         return f"{'argument' if others else kind_text(kind)} {line.argument}"
-    known = "" if others else kinds_text(kind)
-    return known if line.argument is not None and known else f"{known} (line unknown)".strip()
+    title = "" if others else kinds_text(kind)
+    return title if line.argument is not None and title else f"{title} (line unknown)".strip()

@@ -97,10 +97,10 @@ def made_of(report: Report, encoding: str, rows: int) -> Iterator[RenderableType
 
 
 def _below(report: Report) -> Iterator[RenderableType]:
-    found = finding_lines(report)
-    if found:
+    findings = finding_lines(report)
+    if findings:
         yield Text()
-        yield from render_findings(found)
+        yield from render_findings(findings)
     yield Text()
     for warning in report.warnings:
         yield Text(f"warning: {warning}", style="yellow")
@@ -113,14 +113,10 @@ def notes(report: Report, *, is_short: bool = True) -> Iterator[RenderableType]:
         place = report.place
         about = [jax_text(report.jax), f"{place.name}: {place.origin}"]
         yield FlowingParts([Text(text) for text in about], style="dim")
-    told = (*remarks(report.compiled), *_interval_remarks(report))
-    yield from (Text(remark, style="dim") for remark in told)
+    has_interval = report.peak is not None and not report.peak.uncounted
+    of_interval = interval_remarks([report.place]) if has_interval else ()
+    for remark in (*remarks(report.compiled), *of_interval):
+        yield Text(remark, style="dim")
     if is_short:
         more = _MORE if report.target.has_gradient else _MORE_WITHOUT_GRADIENT
         yield Text(more, style="dim")
-
-
-def _interval_remarks(report: Report) -> tuple[str, ...]:
-    if report.peak is None or report.peak.uncounted:
-        return ()
-    return interval_remarks([report.place])

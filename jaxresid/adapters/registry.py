@@ -142,11 +142,7 @@ def _adapter(framework: str) -> Callable[[ModelRequest], Any]:
 
 
 def _of_tuple(parts: Any, framework: str) -> Adapted:
-    """Return `(fun, args)` or `(fun, args, kwargs)` as an `Adapted`.
-
-    Raises:
-      TargetError: it is neither.
-    """
+    """Return `(fun, args)` or `(fun, args, kwargs)` as an `Adapted`."""
     if isinstance(parts, tuple) and len(parts) in (2, 3) and callable(parts[0]):
         fun, args, kwargs = (*parts, {})[:3]
         if isinstance(args, tuple | list) and isinstance(kwargs, Mapping):

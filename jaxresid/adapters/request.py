@@ -65,10 +65,7 @@ class ModelRequest:
         return imported(module, f"{self.framework}:", package)
 
     def made(self, kind: type, name: str, **defaults: Callable[[], Any]) -> Any:
-        """Return the model, made as the user wrote it.
-
-        Args:
-          **defaults: what makes arguments that the user leaves out, by their names.
+        """Return the model, made as the user wrote it; `defaults` make arguments that are left out.
 
         Raises:
           TargetError: it cannot be made, or is no model.

@@ -63,10 +63,7 @@ class LineFigures:
 
 
 def hint_text(figures: LineFigures) -> str:
-    """Return what stands behind a line; '' for too little.
-
-    Examples are `3.00 GiB kept · 21.0% of the peak` and `96.00 MiB at the peak (6.8%)`.
-    """
+    """Return what stands behind a line: `3.00 GiB kept · 21.0% of the peak`; '' for too little."""
     parts = []
     peak = figures.peak_nbytes or 0
     if figures.kept_share >= _SMALL:
@@ -83,10 +80,7 @@ def hint_text(figures: LineFigures) -> str:
 
 
 def checkpoint_text(checkpoint: Checkpoint) -> str:
-    """Return the verdict on a checkpoint with its figures, without the checkpoint → with it.
-
-    An example is `earns its keep: peak 14.10 GiB → 2.90 GiB for 4.9% more FLOPs`.
-    """
+    """Return the verdict: `earns its keep: peak 14.10 GiB → 2.90 GiB for 4.9% more FLOPs`."""
     c = checkpoint
     verdict = verdict_text(c.verdict)
     if c.peak_nbytes is None or c.peak_without_nbytes is None:
@@ -101,10 +95,7 @@ def checkpoint_text(checkpoint: Checkpoint) -> str:
 
 
 def function_text(lines: Sequence[LineFigures]) -> str:
-    """Return what the lines of a function keep; '' for too little.
-
-    An example is `keeps 3.00 GiB, 26.5% of all that is kept`.
-    """
+    """Return what is kept: `keeps 3.00 GiB, 26.5% of all that is kept`; '' for too little."""
     share = sum(line.kept_share for line in lines)
     if share < _SMALL:
         return ""
@@ -113,10 +104,7 @@ def function_text(lines: Sequence[LineFigures]) -> str:
 
 
 def report_text(report: Report) -> str:
-    """Return the figures of a target: `peak about 1.38 GiB · 176.00 MiB kept · tpu:v5e`.
-
-    What is kept is not among those of a program that takes no gradient.
-    """
+    """Return the figures of a target: `peak about 1.38 GiB · 176.00 MiB kept · tpu:v5e`."""
     parts = []
     if report.compiled and report.compiled[0].peak_nbytes is not None:
         parts.append(f"peak {format_bytes(report.compiled[0].peak_nbytes)} by XLA")
@@ -128,10 +116,7 @@ def report_text(report: Report) -> str:
 
 
 def plan_text(plan: Plan) -> str:
-    """Return what a plan is worth.
-
-    An example is `peak about 2.90 GiB, within 3.00 GiB, 4.9% recomputed`.
-    """
+    """Return what a plan is worth: `peak about 2.90 GiB, within 3.00 GiB, 4.9% recomputed`."""
     whose = "XLA's peak" if plan.confirmed else "peak about"
     budget = format_bytes(plan.budget_nbytes)
     if not plan.is_within:

@@ -49,10 +49,7 @@ def _document(value: object) -> dict[str, Any]:
 
 
 def encoded(value: Any) -> Any:
-    """Return what `json` writes for a value.
-
-    JSON has no number for what is not finite: that is null.
-    """
+    """Return what `json` writes for a value; null for numbers that are not finite."""
     kind = type(value)
     if kind is str or kind is int or value is None or kind is bool:
         return value
@@ -93,10 +90,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _with_shared(document: dict[str, Any], key: str, holders: Sequence[str]) -> dict[str, Any]:
-    """Return an object with what some keys below it hold in a list of its own, each once.
-
-    These keys hold numbers in that list.
-    """
+    """Return an object with what some keys below hold in one list, and numbers in their place."""
     numbers: dict[tuple[Any, ...], int] = {}
     objects: list[dict[str, Any]] = []
 

@@ -42,12 +42,7 @@ _MOST_NBYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class KeptEdit:
-    """What a plan makes of a file.
-
-    Attributes:
-      digest: the digest of its content before.
-      text: its text afterwards.
-    """
+    """What a plan makes of a file, whose content had this digest."""
 
     path: str
     digest: str

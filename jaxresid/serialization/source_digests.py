@@ -32,11 +32,7 @@ def digest_of(content: bytes) -> str:
 
 
 def line_digests(content: bytes, cache: dict[bytes, str] | None = None) -> tuple[str, ...]:
-    """Return the digests of the lines of a file, without white space at their ends.
-
-    Args:
-      known: the digests of some lines, for files of which few lines are new; it gets the others.
-    """
+    """Return the digests of lines without white space at their ends; `cache` gets new ones."""
     digests = {} if cache is None else cache
     lines = _LINE_END.split(content)
     for line in {*lines} - digests.keys():

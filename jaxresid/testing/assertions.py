@@ -45,11 +45,7 @@ def kept_problem(report: Report, code: str, at_most: str | None) -> str | None:
 
 
 def not_kept_problem(report: Report, code: str, file: str) -> str | None:
-    """Return what the lines with some code keep, or that there is no such line.
-
-    Args:
-      file: The file that the function is defined in; '' where it is not known.
-    """
+    """Return what lines with some code keep, or that `file` and the report's files have none."""
     lines = list(_by_line(report, code))
     if lines:
         total = format_bytes(sum(nbytes for _, nbytes in lines))

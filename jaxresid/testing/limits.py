@@ -19,11 +19,7 @@ _LINES, _WORTH = 5, 0.01
 
 @dataclass(frozen=True, slots=True)
 class MarkedLimit:
-    """A limit that a mark sets.
-
-    Attributes:
-      on: the place that it is for; None for the place of the call.
-    """
+    """A limit that a mark sets; `on` is None for the place of the call."""
 
     limits: Limits
     on: str | None

@@ -25,9 +25,6 @@ _COMMENT = "#"
 def assert_snapshot(report: Report, node: pytest.Item, name: str, *, updates: bool) -> str | None:
     """Compare a report with its snapshot, or write it; return how they differ.
 
-    Args:
-      name: What tells several snapshots of one test apart.
-
     Raises:
       JaxresidError: It cannot be written.
     """

@@ -45,12 +45,7 @@ def adapt(request: ModelRequest) -> Adapted:
 
 
 def _with_state(request: ModelRequest, equinox: Any, make_model: Any) -> Adapted:
-    """Return the loss or step of a module that has an `equinox.nn.State`, such as running means.
-
-    Raises:
-      InputsError: the module's call has no parameter `state`, or the loss returns more than the
-        value and the state.
-    """
+    """Return the loss or step of a module that has an `equinox.nn.State`, such as running means."""
     model, held = equinox.filter_eval_shape(equinox.nn.make_with_state(make_model))
     params, others = equinox.partition(model, is_inexact)
     arrays, static = equinox.partition(others, is_array)

@@ -53,11 +53,7 @@ def adapt(request: ModelRequest) -> Adapted:
 
 
 def _names(request: ModelRequest) -> list[tuple[str, ...]]:
-    """Return the names of the axes of each input that the model, or a loss of one's own, gets.
-
-    Raises:
-      InputsError: they are not given, or are not those of the inputs.
-    """
+    """Return the names of the axes of each input that the model, or a loss of one's own, gets."""
     arrays = only_arrays(request.inputs)
     _, kwargs = with_settings(request.inputs, arrays.args, arrays.kwargs)
     inputs = arrays.args[:-1] if request.loss.is_named and request.loss.target else arrays.args

@@ -105,11 +105,7 @@ def _as_compiled(request: ModelRequest, model: Any) -> Adapted:
 
 
 def _batch(request: ModelRequest) -> tuple[Any, ...]:
-    """Return what `fit` hands to a step, without the last ones that are not given.
-
-    Raises:
-      InputsError: there is more than a step takes, or no x.
-    """
+    """Return what `fit` hands to a step, without the last ones that are not given."""
     arrays = only_arrays(request.inputs)
     data = {**dict(zip(_DATA, arrays.args, strict=False)), **arrays.kwargs}
     if len(arrays.args) > len(_DATA) or not set(data) <= set(_DATA) or "x" not in data:

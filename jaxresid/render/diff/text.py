@@ -86,12 +86,7 @@ def _lines(difference: Difference, most: int | None) -> Iterator[RenderableType]
 
 @dataclass(frozen=True, slots=True)
 class _LineRows:
-    """A line of code: its figure, place and code; below them its values.
-
-    Attributes:
-      is_information: whether keeping more does no harm.
-      is_short: whether each of the two rows is cut where the console ends.
-    """
+    """A line of code: its figure, place and code; below them its values."""
 
     line: LineDifference
     is_information: bool

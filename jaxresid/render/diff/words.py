@@ -210,11 +210,7 @@ def line_growth(line: LineDifference) -> str:
 
 
 def line_notes(line: LineDifference, most: int | None) -> tuple[str, ...]:
-    """Return what differs at a line besides the bytes that it keeps, its values first.
-
-    Args:
-      most: how many of its values to name; None: all.
-    """
+    """Return what differs at a line but the bytes kept: first `most` of its values (None: all)."""
     notes = [value_text(value) for value in line.values[:most]]
     if rest := len(line.values) - len(notes):
         notes.append(f"{rest} more")

@@ -12,12 +12,7 @@ from jaxresid.render.lint.run import is_fixable
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The findings of a rule, counted. The fields are JSON keys.
-
-    Attributes:
-      fixable: whether `--fix` fixes all of them.
-      fixable_count: how many of them `--fix` fixes.
-    """
+    """The findings of a rule, counted; the fields are JSON keys. `fixable`: `--fix` fixes all."""
 
     code: str
     name: str

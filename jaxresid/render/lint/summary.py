@@ -10,10 +10,7 @@ from jaxresid.render.lint.run import Run
 
 
 def summary_lines(run: Run, paint: Paint) -> list[str]:
-    """Return how much was found, and how much of it `--fix` would fix.
-
-    There are no lines where the run wants no summary.
-    """
+    """Return how much was found and `--fix` would fix; nothing where no summary is wanted."""
     if not run.summary:
         return []
     lines = [f"Fixed {_counted(run.fixed, 'finding')}."] if run.fixed else []

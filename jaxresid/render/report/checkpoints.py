@@ -20,11 +20,7 @@ STYLES = {Verdict.EARNS: "bold green", Verdict.COSTS_MEMORY: "bold red"}
 
 
 def site_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return the head of a checkpoint in parts.
-
-    They are `Layer`, `model.py:31`, `called at model.py:49`, `policy dots_saveable`,
-    `prevent_cse=False`, `×8 calls`, those of them that apply.
-    """
+    """Return a checkpoint's head: `Layer`, `model.py:31`, `policy dots_saveable`, `×8 calls`."""
     policy = f"policy {checkpoint.policy}" if checkpoint.policy else "no policy"
     parts = (
         checkpoint.function,
@@ -45,10 +41,7 @@ def _places(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def figure_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return the figures of a checkpoint: kept and peak bytes, recomputed FLOPs, and the saving.
-
-    Bytes are those with the checkpoint → without it (`LEGEND`).
-    """
+    """Return the figures of a checkpoint; bytes are those with it → without it (`LEGEND`)."""
     c = checkpoint
     bound = at_least(c.uncosted)
     share = percent(c.recompute_fraction, 1) if c.recompute_fraction and c.recompute_flops else ""
@@ -73,11 +66,7 @@ def figure_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
 
 
 def confirmation_text(checkpoint: Checkpoint) -> str:
-    """Return how the verdict stands to the other one, of XLA and the estimate.
-
-    An example is `the estimate differs: saves nothing, peak 1.20 GiB → 1.21 GiB`. The text is ''
-    where the two agree, or XLA was not to be asked.
-    """
+    """Return how the estimate differs from XLA's verdict, or why XLA gave none; '' if neither."""
     if checkpoint.unconfirmed:
         return f"unconfirmed by XLA: {checkpoint.unconfirmed}"
     estimated = checkpoint.estimated
@@ -94,10 +83,7 @@ def _change(nbytes: int, without: int | None) -> str:
 
 
 def finding_text(finding: Finding, checkpoint: Checkpoint) -> str:
-    """Return a finding about a checkpoint: `saved-but-recomputed, model.py:41: ...`.
-
-    The place is left out where it is that of the checkpoint.
-    """
+    """Return a finding about a checkpoint: `saved-but-recomputed, model.py:41: ...`."""
     place = ""
     if finding.location is not None and finding.source != checkpoint.source:
         notes = (place_text(finding.location), *source_notes(finding.source))

@@ -74,10 +74,7 @@ _SHORT = {
 
 
 def verdict_text(compiled: Compiled) -> str:
-    """Return whether a compiled program fits.
-
-    An example is `fits: 12.66 GiB of 15.75 GiB, 3.09 GiB to spare`.
-    """
+    """Return whether a program fits: `fits: 12.66 GiB of 15.75 GiB, 3.09 GiB to spare`."""
     peak, capacity = compiled.peak_nbytes, compiled.capacity_nbytes
     if compiled.error is not None:
         return "could not be compiled"
@@ -160,10 +157,7 @@ def remarks(compiled: Sequence[Compiled]) -> tuple[str, ...]:
 
 
 def warned_texts(programs: Sequence[tuple[str, Compiled]]) -> tuple[str, ...]:
-    """Return a short text for each kind of warning, with the programs that have it.
-
-    An example is `XLA stays above its own memory limit (none, dots)`.
-    """
+    """Return the warnings of programs: `XLA stays above its own memory limit (none, dots)`."""
     named: dict[str, list[str]] = {}
     for name, compiled in programs:
         for kind in dict.fromkeys(warning.kind for warning in compiled.warnings):
@@ -176,12 +170,7 @@ def warned_texts(programs: Sequence[tuple[str, Compiled]]) -> tuple[str, ...]:
 
 
 def place_lines(rows: Sequence[tuple[str, int, int]]) -> Iterator[str]:
-    """Yield a line for each place: its name, its devices, and the memory of each device.
-
-    Args:
-      rows: for each place its name, the number of devices, and the bytes that a program can have of
-        each.
-    """
+    """Yield a line for each place, given its name, its devices and the bytes of each device."""
     width = max((len(text) for text, _, _ in rows), default=0)
     for text, devices, nbytes in rows:
         plural = "device" if devices == 1 else "devices"
@@ -190,11 +179,7 @@ def place_lines(rows: Sequence[tuple[str, int, int]]) -> Iterator[str]:
 
 
 def buffers_title(compiled: Compiled, target: Target) -> str:
-    """Return the title of the buffers, with the share of the live bytes that was matched, if known.
-
-    An example is `largest live at XLA's peak; 64.1% of 12.66 GiB matched to residuals, arguments
-    and outputs`.
-    """
+    """Return the title of the buffers, with the share of the live bytes that was matched."""
     title = "largest buffers at XLA's peak"
     if compiled.live_nbytes and compiled.matched_nbytes is not None:
         share = percent(compiled.matched_nbytes, compiled.live_nbytes)
@@ -204,10 +189,7 @@ def buffers_title(compiled: Compiled, target: Target) -> str:
 
 
 def buffer_text(buffer: CompiledBuffer) -> str:
-    """Return a buffer as text, without the count.
-
-    An example is `bf16[32,2048]  temporary, fusion: residual exp`.
-    """
+    """Return a buffer without its count: `bf16[32,2048]  temporary, fusion: residual exp`."""
     host = "host " * (buffer.memory == "host")
     opcode = f", {buffer.opcode}" if buffer.opcode not in ("", "parameter", buffer.kind) else ""
     what = f"{host}{buffer.kind}{opcode}"
@@ -306,10 +288,7 @@ def _warning_text(warning: CompilerWarning) -> str:
 
 
 def _how(compiled: Compiled) -> str:
-    """Return how a program was compiled.
-
-    An example is `compiled in 1.2 s by jaxlib 0.10.2, libtpu 0.0.52, from the cache`.
-    """
+    """Return how it was compiled: `compiled in 1.2 s by jaxlib 0.10.2, from the cache`."""
     verb = "tried" if compiled.error is not None else "compiled"
     text = verb
     if compiled.seconds is not None:

@@ -24,11 +24,7 @@ class CostRow:
 
 
 def cost_rows(report: Report) -> tuple[CostRow, ...]:
-    """Return a row for each phase, and one for what devices exchange.
-
-    There is a row `recompute` only where something can be recomputed, and one `collectives` only
-    where there are any.
-    """
+    """Return a row for each phase, and for recomputation and collectives where there are any."""
     cost = report.cost
     bound = at_least(cost.total.uncosted)
     passes = [("forward", cost.forward), ("backward", cost.backward)]

@@ -27,10 +27,7 @@ def about_text(nbytes: int, interval: Interval | None) -> str:
 
 
 def answer_text(interval: Interval | None, budget_nbytes: int) -> str:
-    """Return what an interval says about a budget: `fits 59.38 GiB`.
-
-    Where the budget is inside it is `too close to 59.38 GiB: --compile decides`.
-    """
+    """Return what an interval says of a budget: `fits 59.38 GiB`, `too close to 59.38 GiB: ...`."""
     verdict, budget = answer(interval, budget_nbytes), format_bytes(budget_nbytes)
     if verdict == "too close":
         return f"too close to {budget}: --compile decides"

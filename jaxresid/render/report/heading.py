@@ -54,11 +54,7 @@ def question(target: Target) -> str:
 def about(
     target: Target, jax: JaxInfo, places: Sequence[PlaceInfo], mesh: Mesh | None = None
 ) -> Iterator[RenderableType]:
-    """Yield what the figures of a text are for, to stand below them.
-
-    That is the version of JAX with those of its flags that are not at their default, the memory of
-    each place and who chose it, what was differentiated, and where splits over a mesh are from.
-    """
+    """Yield what the figures are for: JAX and its flags, the places, what was differentiated."""
     remarks = [f"{place.name}: {place_remark(place)}" for place in places]
     yield FlowingParts([jax_text(jax), *remarks], style="dim", indent=2)
     if target.differentiated:

@@ -26,10 +26,7 @@ _INPUTS = {
 
 
 def render_offloading(report: Report) -> list[RenderableType]:
-    """Return the block of the text report on host memory.
-
-    It is empty where nothing is in host memory, nor meant to be.
-    """
+    """Return the report's block on host memory; empty where nothing is meant to be there."""
     offloading = report.offloading
     if offloading is None:
         return []
@@ -45,11 +42,7 @@ def render_offloading(report: Report) -> list[RenderableType]:
 
 
 def render_rows(rows: Sequence[tuple[str, ComparisonRow]]) -> list[RenderableType]:
-    """Return the block of a comparison on host memory; empty where no row has to do with it.
-
-    Args:
-      rows: the rows of the comparison, each with its mark.
-    """
+    """Return the block on host memory of rows with their marks; empty where none uses it."""
     offloadings = [(mark, row.offloading) for mark, row in rows if row.offloading is not None]
     if not any(o.transfers != Transfers() or o.host_arguments for _, o in offloadings):
         return []

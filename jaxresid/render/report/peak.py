@@ -29,10 +29,7 @@ def peak_text(peak: Peak) -> str:
 
 
 def room_text(report: Report) -> Text:
-    """Return whether the estimated peak fits the place, as far as the estimate can tell.
-
-    It is empty where the memory is not known, where there is no interval, and where XLA was asked.
-    """
+    """Return whether the estimated peak fits; empty without an interval, or if XLA was asked."""
     capacity = report.place.memory_nbytes
     if report.peak is None or report.peak.interval is None or not capacity or report.compiled:
         return Text()
@@ -65,10 +62,7 @@ class LargestValues:
 
 
 def top_live(peak: Peak, most: int | None = _TOP) -> LargestValues:
-    """Return the biggest of the values live at the peak, `most` of them; all where that is None.
-
-    Arguments that differ only in an index, as those of repeated layers do, are one row.
-    """
+    """Return the `most` biggest values live at the peak; arguments of repeated layers are one."""
     groups: dict[Hashable, list[LiveValue]] = {}
     for i, live in enumerate(peak.live):
         key: Hashable = i

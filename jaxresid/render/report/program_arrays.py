@@ -18,11 +18,7 @@ _NAMES = 3
 
 
 def arrays_text(report: Report) -> str:
-    """Return what goes in and comes out, in a sentence; '' where nothing does.
-
-    An example is `arguments 2.01 GiB, of them 2.00 GiB (cache) returned updated and not donated;
-    outputs 2.00 GiB`.
-    """
+    """Return in a sentence what goes in, what of it is returned updated, and what comes out."""
     parts = []
     if report.arguments:
         phrases = [f"arguments {_total(report.arguments)}"]

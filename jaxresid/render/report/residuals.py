@@ -125,10 +125,7 @@ def _notes(row: ResidualRow, origin: Computed) -> Iterable[str]:
 
 
 def _readers(residual: Residual, origin: Computed, phase: str, at_most: int = 2) -> str:
-    """Return the lines that read a residual in a phase.
-
-    The text is empty where the only such line is that of the residual itself.
-    """
+    """Return the lines that read a residual in a phase; '' where only its own line does."""
     places: dict[str, list[str]] = {}
     for consumer in residual.consumers:
         if consumer.location is not None and consumer.phase == phase:

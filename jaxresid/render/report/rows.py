@@ -17,12 +17,7 @@ VIEWS: tuple[ReportView, ...] = get_args(ReportView)
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A choice of what to show.
-
-    Attributes:
-      show: one of `VIEWS`, to show that in full; None: the overview.
-      group_by: one of `GROUPS`; None folds identical residuals only.
-    """
+    """A choice of what to show; `show` None: the overview, `group_by` None: equal ones as one."""
 
     show: ReportView | None = None
     verbose: bool = False
@@ -37,12 +32,7 @@ OVERVIEW = View()
 
 @dataclass(frozen=True, slots=True)
 class ResidualRow:
-    """One or more residuals that are shown as one.
-
-    Attributes:
-      title: what the residuals of a group have in common; None for a row of identical residuals,
-        which is described by its `first`.
-    """
+    """One or more residuals that are shown as one; those without a `title` are identical."""
 
     residuals: tuple[Residual, ...]
     title: str | None = None

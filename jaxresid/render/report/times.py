@@ -30,11 +30,7 @@ def time_text(fraction: float, interval: TimeInterval | None, times: str) -> str
 def time_remark(
     place: str, basis: TimeBasis | None, checked_on: Sequence[str], *, is_all: bool = True
 ) -> str:
-    """Return a line on what the intervals of times are, or that there are none.
-
-    Args:
-      checked_on: the places whose times were held against something, in words.
-    """
+    """Return a line on what the intervals of times are, or that there are none."""
     if basis is None:
         where = f"; it was for {', '.join(checked_on)}" if checked_on else ""
         return f"The time was {NOT_CHECKED} for {place}{where}."

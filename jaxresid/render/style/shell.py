@@ -14,11 +14,7 @@ _CONTINUED = " \\"
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
-    """A command, broken between its words where it is wider than the terminal.
-
-    Attributes:
-      before: the text before it, in the same line where both fit; None: there is none.
-    """
+    """A command, broken between words where it is too wide; `before` is beside it if both fit."""
 
     words: Sequence[str]
     before: Text | None = None

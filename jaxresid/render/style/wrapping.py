@@ -37,10 +37,7 @@ class FlowingParts:
 
 
 def _wrapped(line: Text, console: Console, width: int, pad: str) -> Iterator[Text]:
-    """Yield a line, wrapped where it is wider than `width`, further lines after `pad`.
-
-    Only a single part can be too long.
-    """
+    """Yield a line, wrapped where it is wider than `width`, further lines after `pad`."""
     if line.cell_len <= width:
         yield line
         return
@@ -69,11 +66,7 @@ class LocationLines:
 
 @dataclass(frozen=True, slots=True)
 class SourceLines:
-    """The source of something: the user's line, and under it the library's line and the module.
-
-    Attributes:
-      before, after: further notes for the line under it, before and after those of the source.
-    """
+    """The user's line, and under it notes: `before`, the library's line and the module, `after`."""
 
     source: Source
     before: tuple[str, ...] = ()

@@ -25,11 +25,7 @@ _SHADES = 0.85
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What the values of a band have in common.
-
-    Attributes:
-      place: the line that makes them, `gpt.py:26 attention`; '' for all other lines.
-    """
+    """What the values of a band have in common; `place` is '' for all other lines of a kind."""
 
     kind: str
     place: str = ""

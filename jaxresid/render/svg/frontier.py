@@ -84,10 +84,7 @@ def comparison_frontier(comparison: Comparison) -> str:
 
 
 def plan_frontier(plan: Plan) -> str:
-    """Return the plans that no other beats by peak and recomputation, as SVG.
-
-    The function without checkpoints is there too, where the inputs are the same.
-    """
+    """Return the plans that no other beats by peak and recomputation, as SVG."""
     plan = safe_value(plan)
     rows = plan.selection.front
     dots = [_of_plan(row) for row in rows]
@@ -116,10 +113,7 @@ def _of_plan(row: FrontRow) -> _Dot:
 
 
 def _lettered(dots: Sequence[_Dot]) -> list[_Dot]:
-    """Return variants with letters for so many as can be listed, spread over all.
-
-    The first, the last and those that have a mark are among them.
-    """
+    """Return variants with letters for some: first, last, those with a mark, some between."""
     spread = {round(i * (len(dots) - 1) / (_MOST - 1)) for i in range(_MOST)}
     listed = [i for i, dot in enumerate(dots) if dot.mark or i in spread]
     names = dict(zip(listed, string.ascii_uppercase, strict=False))

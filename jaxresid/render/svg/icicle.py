@@ -92,12 +92,7 @@ def icicle(report: Report) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """Where cells are.
-
-    Attributes:
-      edges: the left edges of the columns, and the right edge of the last.
-      modules: how many columns are those of modules.
-    """
+    """Where cells are: the edges of the columns, of which the first `modules` are of modules."""
 
     edges: tuple[float, ...]
     modules: int

@@ -49,11 +49,7 @@ class TableEntry:
 
 
 def entries(comparison: Comparison) -> tuple[TableEntry, ...]:
-    """Return the rows that have figures as entries of the table.
-
-    No checkpoint and the code as written come first, the others are sorted by peak, highest first.
-    Rows that do not differ in any figure are one entry.
-    """
+    """Return rows with figures, equal ones as one; `FIRST` and then the highest peak first."""
     groups: dict[Hashable, list[ComparisonRow]] = {}
     for row in sorted((r for r in comparison.rows if r.error is None), key=_order):
         groups.setdefault(_figures(row), []).append(row)

@@ -18,11 +18,7 @@ _NARROWEST = 20
 
 @dataclass(frozen=True, slots=True)
 class PlotPoint:
-    """An entry of the table as a point of the plot.
-
-    Attributes:
-      recompute: recomputed FLOPs as a fraction of the FLOPs without checkpoints.
-    """
+    """An entry of the table as a point; `recompute` is a share of the FLOPs without checkpoints."""
 
     recompute: float
     peak: int
@@ -33,10 +29,7 @@ class PlotPoint:
 
 @dataclass(frozen=True, slots=True)
 class _Strokes:
-    """The characters that lines are made of.
-
-    `turn` is the corner at which a step that went to the right goes down.
-    """
+    """The characters of lines; at `turn` a step that went to the right goes down."""
 
     along: str
     down: str

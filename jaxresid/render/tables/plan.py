@@ -50,11 +50,7 @@ _FIGURES = {
 
 
 def verdict_text(plan: Plan) -> str:
-    """Return in one sentence whether the plan fits: `fits 12.00 GiB: peak about 11.2 GiB ...`.
-
-    Where nothing fits it says by how much the lowest peak is too high, and where an estimate cannot
-    tell, what can.
-    """
+    """Return in one sentence whether the plan fits: `fits 12.00 GiB: peak about 11.2 GiB ...`."""
     budget = format_bytes(plan.budget_nbytes)
     peak = about_text(plan.peak_nbytes, plan.interval)
     if plan.confirmed:
@@ -88,10 +84,7 @@ def verdict_text(plan: Plan) -> str:
 
 
 def _safe_budget(plan: Plan) -> str | None:
-    """Return a budget whose plans have ranges that end below this one's budget, as they do here.
-
-    None where no plan that was found has so low a peak.
-    """
+    """Return a budget whose plans have ranges below this one's; None where no peak is so low."""
     if plan.high_nbytes is None:
         return None
     highest = int(plan.budget_nbytes * plan.peak_nbytes / plan.high_nbytes)
@@ -101,10 +94,7 @@ def _safe_budget(plan: Plan) -> str | None:
 
 
 def peak_rows(plan: Plan) -> tuple[tuple[int, str], ...]:
-    """Return peaks in bytes, each with what it is of: `as it is written, 1.00 GiB too much`.
-
-    XLA's are marked where others are estimates.
-    """
+    """Return peaks in bytes, each with what it is of: `as it is written, 1.00 GiB too much`."""
     by_xla = ", by XLA" if len(plan.by_xla) < len(_FIGURES) else ""
     names: dict[tuple[int, bool], list[str]] = {}
     for figure, name in _FIGURES.items():
@@ -160,10 +150,7 @@ def part_texts(site: PlannedSite) -> tuple[tuple[str, PlannedPart], ...]:
 
 
 def value_text(value: PlannedValue) -> str:
-    """Return what to name: `'qkv': name the output of model.py:42 block  x @ wqkv`.
-
-    A value that has the name already is `'qkv', named in the code`.
-    """
+    """Return what to name: `'qkv': name the output of model.py:42 block  x @ wqkv`."""
     where = value.expression
     if where is None:
         return f"{value.name!r}, named in the code"
@@ -175,10 +162,7 @@ def value_text(value: PlannedValue) -> str:
 
 
 def search_text(plan: Plan) -> str:
-    """Return a sentence on what was tried, and whether something cheaper may have been missed.
-
-    "Proven" is said of what was proven alone.
-    """
+    """Return a sentence on what was tried, and whether something cheaper may have been missed."""
     tried = f"{plan.tried} variant{'s' * (plan.tried != 1)} traced"
     if plan.compiles:
         tried += f", {plan.compiles} compiled"

@@ -38,11 +38,7 @@ _AIMS = {
 
 
 def recommendation_text(plan: Plan) -> str | None:
-    """Return what is recommended of several configurations; None where there was one.
-
-    It says how many were searched: `batch 64 in 4 microbatches: most items per second of 12
-    configurations (5 searched, ...)`.
-    """
+    """Return what is recommended of several configurations, and of how many; None for one."""
     selection = plan.selection
     if not selection.beaten:
         return None

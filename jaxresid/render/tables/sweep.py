@@ -220,10 +220,7 @@ def _verdicts(sweep: Sweep, table: Table) -> Column:
 
 
 def _recompute(sweep: Sweep, table: Table) -> Column:
-    """Return the column of recomputed FLOPs.
-
-    They are a share of the FLOPs without any checkpoint, at the largest batch size with a figure.
-    """
+    """Return the column of recomputed FLOPs, shares at the largest batch size with a figure."""
     texts = []
     for policy in sweep.policies:
         of_batches = (table.get((policy, b)) for b in reversed(sweep.batches or (None,)))

@@ -163,10 +163,7 @@ def _compiled_remarks(comparison: Comparison) -> Iterator[str]:
 
 
 def gradients_text(comparison: Comparison) -> str:
-    """Return whether the gradients agree: `gradients agree in all 9 that ran: ...`.
-
-    The text says so where that cannot be told; it is '' where none was compared or one differs.
-    """
+    """Return whether the gradients agree, or are unknown; '' where one differs or none was."""
     timings = [r.measured for r in comparison.rows if r.measured is not None]
     is_referred = any(r.policy == "none" and r.measured for r in comparison.rows)
     compared = [(t.gradient_error, t.tolerance) for t in timings if t.gradient_error is not None]

@@ -56,11 +56,7 @@ _Details = list[tuple[str, str | int]]
 
 @dataclass(slots=True)
 class _Trace:
-    """The packets of a trace.
-
-    Attributes:
-      events: each with its time and its order among those of the same time.
-    """
+    """The packets of a trace; events have a time, and an order among those of the same time."""
 
     tracks: list[bytes] = field(default_factory=list)
     events: list[tuple[int, int, bytes]] = field(default_factory=list)
@@ -172,10 +168,7 @@ class _Slice:
 
 
 def _add_lanes(trace: _Trace, parent: int, rank: int, name: str, slices: Sequence[_Slice]) -> None:
-    """Add slices, each to the first track of those called `name` that is free.
-
-    Viewers show tracks of one name as one.
-    """
+    """Add slices, each to the first free track called `name`; viewers show these as one."""
     lanes: list[int] = []
     free: list[int] = []
     busy: list[tuple[int, int]] = []

@@ -43,12 +43,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What comes from one stack.
-
-    Attributes:
-      stack: the frames, outermost first.
-      values: the figures by the name of their type; what is not there is 0.
-    """
+    """What comes from one stack, the outermost frame first; figures that are not there are 0."""
 
     stack: tuple[Frame, ...]
     values: Mapping[str, int]

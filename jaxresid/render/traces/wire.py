@@ -8,11 +8,7 @@ _VARINT, _DATA = 0, 2
 
 
 def integer(number: int, value: int) -> bytes:
-    """Return a field that is an integer, a bool or an enum.
-
-    Args:
-      value: an integer of 64 bits at most.
-    """
+    """Return a field that is an integer of 64 bits at most, a bool or an enum."""
     return _varint(number << 3 | _VARINT) + _varint(value)
 
 

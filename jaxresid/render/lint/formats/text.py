@@ -73,10 +73,7 @@ def _header(run: Run, v: Violation, message: str, paint: Paint) -> str:
 
 
 def _by(measured: Mapping[str, object]) -> str:
-    """Return whose figures those in a message are: `estimated for gpu:h100, jax 0.12.0`.
-
-    The text is empty where the place is not known.
-    """
+    """Return whose figures a message has: `estimated for gpu:h100, jax 0.12.0`; '' if unknown."""
     on = measured.get("on")
     if on is None:
         return ""

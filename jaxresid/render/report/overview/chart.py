@@ -25,11 +25,7 @@ _SHORT = {"forward": "fwd", "backward": "bwd", "update": "upd"}
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart of what is live over a program.
-
-    Attributes:
-      rows: how many lines high it is, without those under it.
-    """
+    """A chart of what is live over a program, `rows` lines high without those under it."""
 
     peak: Peak
     rows: int

@@ -30,10 +30,7 @@ class CheckpointGroup:
 
 
 def grouped(checkpoints: Sequence[Checkpoint]) -> tuple[CheckpointGroup, ...]:
-    """Return checkpoints in groups: first those that are not worth it, then those that save most.
-
-    Of one function with one policy, verdict and reason there is one group.
-    """
+    """Return checkpoints in groups: those that are not worth it, then those that save most."""
     groups: dict[Hashable, list[Checkpoint]] = {}
     for c in checkpoints:
         key = (c.verdict, c.function, c.policy, c.prevent_cse, c.shape, c.by)
@@ -60,10 +57,7 @@ def places_text(group: CheckpointGroup, at_most: int = 4) -> str:
 
 
 def saved_text(group: CheckpointGroup) -> str:
-    """Return what the checkpoints of a group save, and what that costs.
-
-    An example is `saves 1.45 GiB for 20.1% more FLOPs`; of several it begins with `each`.
-    """
+    """Return what checkpoints save and at what cost: `saves 1.45 GiB for 20.1% more FLOPs`."""
     savings = [c.saved_nbytes for c in group.checkpoints if c.saved_nbytes is not None]
     if not savings:
         return ""

@@ -41,11 +41,7 @@ def keeping_lines(report: Report) -> KeepingLines:
 
 
 def render_code_lines(report: Report, *, is_compact: bool) -> Iterator[RenderableType]:
-    """Yield what is kept, and the lines that keep most of it.
-
-    Args:
-      is_compact: whether each line of code has one row, however narrow the terminal is.
-    """
+    """Yield what is kept, and the lines that keep most of it; where `is_compact` a row for each."""
     totals = report.totals
     kept = totals.computed_nbytes + totals.host_nbytes
     yield Text.assemble(*_title(report))
@@ -100,12 +96,7 @@ def beyond_peak_text(why: KeptBeyondPeak) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CodeLine:
-    """A line of code with its place: beside each other where both fit, else under it.
-
-    Attributes:
-      title: what stands there where the line is not known.
-      is_compact: whether the code is cut to what is left beside its place instead.
-    """
+    """A line of code beside its place, else under it; where `is_compact` cut to fit beside it."""
 
     location: Location | None
     module: str

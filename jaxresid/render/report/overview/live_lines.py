@@ -21,11 +21,7 @@ _SMALL = 0.01
 
 
 def render_live_lines(report: Report, *, is_compact: bool) -> Iterator[RenderableType]:
-    """Yield what is live at the peak, and in a sentence what goes in and comes out.
-
-    Args:
-      is_compact: whether each line of code has one row, however narrow the terminal is.
-    """
+    """Yield what is live at the peak, where `is_compact` a row a line, and what goes in and out."""
     peak = report.peak
     if peak is not None:
         yield Text(f"live at the peak: {format_bytes(peak.nbytes)}", style="bold")

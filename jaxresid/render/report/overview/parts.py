@@ -42,10 +42,7 @@ class Part:
 
 
 def parts_of(report: Report) -> tuple[Part, ...]:
-    """Return the parts of the peak, the biggest first; they add up to it.
-
-    They are those of the estimate, or XLA's where there is none; none where neither is known.
-    """
+    """Return the parts of the peak, estimated or else XLA's, the biggest first; they add up."""
     breakdown: tuple[tuple[str, int], ...] = ()
     if report.peak is not None:
         breakdown = report.peak.breakdown

@@ -50,11 +50,7 @@ _SIZES = (
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A report without what `--verbose` adds.
-
-    Attributes:
-      report: the report, with safe texts.
-    """
+    """A report, whose texts are safe, without what `--verbose` adds."""
 
     report: Report
     encoding: str

@@ -9,10 +9,10 @@ from jaxresid.base.text.layer_paths import folded_scopes, scope_key
 from jaxresid.base.text.safe_text import one_line
 from jaxresid.base.text.units import format_bytes
 from jaxresid.render.style.words import (
+    MARKS,
     aval_text,
     computed_text,
     kind_text,
-    mark_text,
     percent,
     source_notes,
     verdict_text,
@@ -181,7 +181,7 @@ def _rows(figures: LineFigures) -> Iterator[tuple[int, str, str, str]]:
         origins = [r.origin for r in same if isinstance(r.origin, Computed)]
         origin = origins[0]
         source = replace(origin.source, scope=folded_scopes(o.scope for o in origins))
-        marks = [mark_text(mark) for mark in same[0].marks]
+        marks = [MARKS[mark] for mark in same[0].marks]
         notes = _cell("; ".join(("kept", *source_notes(source), *marks)))
         what = _cell(computed_text(origin, origin.path or ""))
         value = _code(aval_text(same[0].aval), len(same))

@@ -10,29 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jaxresid import results
 from jaxresid.base.errors import JaxresidError
-from jaxresid.results import (
-    Comparison,
-    ComparisonRow,
-    Compiled,
-    CompiledReport,
-    Configuration,
-    Difference,
-    FrontRow,
-    LineDifference,
-    Offloading,
-    OomBuffer,
-    OomReport,
-    Plan,
-    Report,
-    ResidualGroup,
-    ResidualGroups,
-    ResidualRow,
-    Sweep,
-    SweepRow,
-    Timing,
-    Transfers,
-)
 from jaxresid.serialization.residual_table import residual_rows
 
 if TYPE_CHECKING:
@@ -43,11 +22,11 @@ _TOO_LARGE = 1 << 63
 _DTYPES = {int: "Int64", bool: "boolean", float: "float64"}
 # What stands for the field in the names of the columns of its value; else its own name does.
 _PREFIXES: dict[Any, str] = {
-    Timing: "measured_",
-    Compiled: "xla_",
-    Configuration: "",
-    Offloading: "offloading_",
-    Transfers: "offloading_",
+    results.Timing: "measured_",
+    results.Compiled: "xla_",
+    results.Configuration: "",
+    results.Offloading: "offloading_",
+    results.Transfers: "offloading_",
 }
 
 
@@ -64,7 +43,7 @@ def dataframe(value: Any) -> pandas.DataFrame:
       JaxresidError: pandas is not installed.
       TypeError: it has no rows.
     """
-    if isinstance(value, ResidualGroups):
+    if isinstance(value, results.ResidualGroups):
         return _frame(_group_columns(value), value.rows)
     kind, rows = _rows(value)
     return _frame(columns_of(kind), rows)
@@ -72,20 +51,20 @@ def dataframe(value: Any) -> pandas.DataFrame:
 
 def _rows(value: Any) -> tuple[Any, Sequence[Any]]:
     match value:
-        case Report():
-            return ResidualRow, residual_rows(value)
-        case Comparison():
-            return ComparisonRow, value.rows
-        case Sweep():
-            return SweepRow, value.rows
-        case CompiledReport():
-            return Compiled, value.compiled
-        case Plan():
-            return FrontRow, value.selection.front
-        case Difference():
-            return LineDifference, value.lines
-        case OomReport():
-            return OomBuffer, value.buffers
+        case results.Report():
+            return results.ResidualRow, residual_rows(value)
+        case results.Comparison():
+            return results.ComparisonRow, value.rows
+        case results.Sweep():
+            return results.SweepRow, value.rows
+        case results.CompiledReport():
+            return results.Compiled, value.compiled
+        case results.Plan():
+            return results.FrontRow, value.selection.front
+        case results.Difference():
+            return results.LineDifference, value.lines
+        case results.OomReport():
+            return results.OomBuffer, value.buffers
     raise TypeError(f"a value of type {type(value).__name__} has no rows")
 
 
@@ -101,7 +80,7 @@ def _frame(columns: Iterable[_Column], rows: Sequence[Any]) -> pandas.DataFrame:
     )
 
 
-def _group_columns(groups: ResidualGroups) -> Iterator[_Column]:
+def _group_columns(groups: results.ResidualGroups) -> Iterator[_Column]:
     for i, key in enumerate(groups.by):
         yield _Column(key, "object", functools.partial(_key, i))
     for name, dtype in (("nbytes", "Int64"), ("share", "float64"), ("count", "Int64")):
@@ -135,8 +114,10 @@ def _columns(kind: Any) -> Iterator[_Column]:
             yield from _inner(hint, held, _PREFIXES.get(hint, f"{field.name}_"))
         elif hint == tuple[str, ...]:
             yield _Column(field.name, "object", functools.partial(_joined, held))
-        elif arguments and arguments[0] is Compiled:
-            yield from _inner(Compiled, functools.partial(_first, held), _PREFIXES[Compiled])
+        elif arguments and arguments[0] is results.Compiled:
+            yield from _inner(
+                results.Compiled, functools.partial(_first, held), _PREFIXES[results.Compiled]
+            )
         elif typing.get_origin(hint) is not tuple or hint == tuple[int, ...]:
             yield _Column(field.name, _DTYPES.get(hint, "object"), held)
 
@@ -152,7 +133,7 @@ def _of_held(get: Callable[[Any], Any], held: Callable[[Any], Any], row: Any) ->
     return None if inner is None else get(inner)
 
 
-def _key(i: int, row: ResidualGroup) -> str | None:
+def _key(i: int, row: results.ResidualGroup) -> str | None:
     return row.keys[i]
 
 

@@ -159,4 +159,4 @@ def test_each_kind_of_value_and_part_has_its_word_and_its_fill():
     assert kinds <= set(parts._FILLS)
     assert kinds == set(words._KINDS) == set(bands._ORDER)
     assert set(get_args(FloorKind)) == set(floor._KINDS)
-    assert set(get_args(Pass)) == set(words._PHASES)
+    assert set(get_args(Pass)) == set(words.PHASES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxresid.base.text.safe_text import json_text
@@ -34,26 +34,26 @@ def explain(rule: RuleInfo, format: str, *, color: bool = False, width: int = 80
     ]
     for heading, body in rule.sections.items():
         lines += ["", paint("label", heading), *_paragraphs(body, width)]
-    pointer = f"  # <-- {rule.code}"
-    for heading, sources in (("Bad", rule.bad), ("Good", rule.good)):
-        if sources:
-            source = _MARK.sub(pointer, sources[0].strip("\n"))
-            lines += ["", paint("label", heading), *_indented(source)]
+    for heading, source in _examples(rule):
+        lines += ["", paint("label", heading), *_indented(source)]
     return "\n".join(lines) + "\n"
 
 
 def explain_in_markdown(rule: RuleInfo) -> str:
     """Return what `explain` says of one rule, as Markdown for a window of an editor."""
-    pointer = f"  # <-- {rule.code}"
     facts = [f"{key} {fact}" for key, fact in _fact_table(rule).items()]
     parts = [f"**{rule.code}** `{rule.name}`", rule.summary, f"*{' · '.join(facts)}*"]
     for heading, body in rule.sections.items():
         parts += [f"### {heading}", body]
+    for heading, source in _examples(rule):
+        parts += [f"### {heading}", f"```python\n{source}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _examples(rule: RuleInfo) -> Iterator[tuple[str, str]]:
     for heading, sources in (("Bad", rule.bad), ("Good", rule.good)):
         if sources:
-            source = _MARK.sub(pointer, sources[0].strip("\n"))
-            parts += [f"### {heading}", f"```python\n{source}\n```"]
-    return "\n\n".join(parts) + "\n"
+            yield heading, _MARK.sub(f"  # <-- {rule.code}", sources[0].strip("\n"))
 
 
 def rule_table(rules: Sequence[RuleInfo], format: str, *, width: int = 80) -> str:

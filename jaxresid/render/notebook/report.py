@@ -30,6 +30,7 @@ from jaxresid.render.report.compiled import buffer_text
 from jaxresid.render.report.compiled import verdict_text as fits_text
 from jaxresid.render.report.cost import cost_remarks, cost_rows
 from jaxresid.render.report.heading import about
+from jaxresid.render.report.overview.code_lines import kept_texts
 from jaxresid.render.report.overview.findings import finding_lines, render_findings
 from jaxresid.render.report.overview.lead import lead
 from jaxresid.render.report.peak import (
@@ -96,14 +97,7 @@ def _kept(report: Report) -> str:
         parts.append(paragraph(smaller_text([row.nbytes for row in residual_rows.hidden])))
     if totals.computed_nbytes + totals.host_nbytes:
         parts.insert(0, pictured(icicle(report)))
-    others = (
-        (totals.host_nbytes, "in host memory"),
-        (totals.arguments_nbytes + totals.host_arguments_nbytes, "of arguments"),
-        (totals.constants_nbytes, "of constants"),
-    )
-    more = [f"{format_bytes(nbytes)} {what}" for nbytes, what in others if nbytes]
-    kept = f"kept for the backward pass: {format_bytes(totals.computed_nbytes)}"
-    return folded(f"{kept}{', and ' * bool(more)}{', '.join(more)}", *parts)
+    return folded("".join(kept_texts(report)), *parts)
 
 
 def _about(report: Report) -> Iterable[str]:

@@ -17,6 +17,7 @@ _SOURCES = {
     "compiler": "residuals split as XLA splits the compiled forward pass",
     "propagated": "splits derived from those of the arguments; XLA may choose others",
 }
+_PLACES = 6
 _DEFAULT_ON = "jax_use_direct_linearize"
 
 
@@ -29,6 +30,15 @@ def target_line(target: Target, places: Sequence[PlaceInfo], mesh: Mesh | None) 
         if mesh.size > 1:
             parts.append(Text(f"bytes of one of {mesh.size} devices"))
     return FlowingParts(parts, separator="  ", indent=2)
+
+
+def places_line(at: str, places: Sequence[str]) -> FlowingParts:
+    """Return a line on what policies are set at, and the first places of that."""
+    shown = list(places[:_PLACES])
+    if more := len(places) - len(shown):
+        shown.append(f"and {more} more")
+    heading = Text.assemble(("policies at ", "dim"), (at, "bold"))
+    return FlowingParts([heading, *shown], separator="  ", indent=2)
 
 
 def asked(target: Target) -> str:
@@ -55,7 +65,10 @@ def about(
     target: Target, jax: JaxInfo, places: Sequence[PlaceInfo], mesh: Mesh | None = None
 ) -> Iterator[RenderableType]:
     """Yield what the figures are for: JAX and its flags, the places, what was differentiated."""
-    remarks = [f"{place.name}: {place_remark(place)}" for place in places]
+    remarks = []
+    for place in places:
+        memory = f"{format_bytes(place.memory_nbytes)} per device" if place.memory_nbytes else ""
+        remarks.append(f"{place.name}: {'; '.join(filter(None, (memory, place.origin)))}")
     yield FlowingParts([jax_text(jax), *remarks], style="dim", indent=2)
     if target.differentiated:
         yield Text(f"differentiated: {_differentiated(target.differentiated)}", style="dim")
@@ -76,12 +89,6 @@ def jax_text(jax: JaxInfo) -> str:
     flags = [name for name, on in jax.flags.items() if on and name != _DEFAULT_ON]
     flags += [f"{_DEFAULT_ON}=False"] * (jax.flags.get(_DEFAULT_ON) is False)
     return " ".join([f"jax {jax.version}", *flags])
-
-
-def place_remark(place: PlaceInfo) -> str:
-    """Return the memory of one device of a place and who chose the place, as text."""
-    memory = f"{format_bytes(place.memory_nbytes)} per device" if place.memory_nbytes else ""
-    return "; ".join(part for part in (memory, place.origin) if part)
 
 
 def _differentiated(paths: Iterable[str]) -> str:

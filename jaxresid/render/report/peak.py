@@ -13,7 +13,7 @@ from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.cost import at_least
 from jaxresid.render.report.estimates import STYLES, about_text, answer_text, interval_remarks
 from jaxresid.render.style.grids import shares_grid, smaller_text, times_text
-from jaxresid.render.style.words import aval_text, kind_text, kinds_text, percent, phase_text
+from jaxresid.render.style.words import PHASES, aval_text, kind_text, kinds_text, percent
 from jaxresid.render.style.wrapping import SourceLines
 from jaxresid.results import LiveValue, Peak, PlaceInfo, Report, answer
 
@@ -40,7 +40,7 @@ def room_text(report: Report) -> Text:
 def op_text(peak: Peak) -> str:
     """Return where the peak is: `at dot_general in the backward pass`."""
     at = f"at {peak.primitive}" if peak.primitive else ""
-    where = "" if peak.phase == "program" and at else f"in {phase_text(peak.phase)}"
+    where = "" if peak.phase == "program" and at else f"in {PHASES[peak.phase]}"
     return f"{at} {where}".strip()
 
 

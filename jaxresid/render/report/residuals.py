@@ -14,7 +14,7 @@ from jaxresid.base.text.layer_paths import folded
 from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.rows import ResidualRow, View, rows, shapes_text
 from jaxresid.render.style.grids import figure_grid, shares_grid, smaller_text, times_text
-from jaxresid.render.style.words import aval_text, computed_text, mark_text, percent, place_text
+from jaxresid.render.style.words import MARKS, aval_text, computed_text, percent, place_text
 from jaxresid.render.style.wrapping import SourceLines
 from jaxresid.results import Computed, Report, Residual
 
@@ -97,7 +97,7 @@ def _lines(row: ResidualRow) -> list[RenderableType]:
     lines: list[RenderableType] = [_first_line(row)]
     if not isinstance(origin, Computed):
         return lines
-    marks = tuple(map(mark_text, row.first.marks))
+    marks = tuple(MARKS[mark] for mark in row.first.marks)
     lines.append(SourceLines(row.source, marks, tuple(_notes(row, origin))))
     return lines
 

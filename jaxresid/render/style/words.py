@@ -9,7 +9,7 @@ from jaxresid.results import Aval, Computed, Location, Mark, Source, Verdict
 
 _SHORT = {"bool": "bool", "bfloat16": "bf16"}
 _MOST_PARTS = 3  # of a library's path
-_MARKS = {
+MARKS = {
     Mark.PRIMAL_OUTPUT: "also an output",
     Mark.DUPLICATE: "same value as another residual",
     Mark.FREE: "free to recompute",
@@ -31,7 +31,7 @@ _KINDS = {  # of what is live at the peak: one, many
     "batch": ("batch", "batch"),
     "state": ("state", "state"),
 }
-_PHASES = {
+PHASES = {
     "forward": "the forward pass",
     "backward": "the backward pass",
     "recompute": "the recomputation",
@@ -121,11 +121,6 @@ def computed_text(origin: Computed, path: str) -> str:
     return f"named {origin.name!r}: {what}" if origin.name else what
 
 
-def mark_text(mark: Mark) -> str:
-    """Return a mark of a residual in words: `free to recompute`."""
-    return _MARKS[mark]
-
-
 def kind_text(kind: str) -> str:
     """Return a kind of value live at the peak in the singular: `temporary`, `optimizer state`."""
     return _KINDS[kind][0]
@@ -134,11 +129,6 @@ def kind_text(kind: str) -> str:
 def kinds_text(kind: str) -> str:
     """Return a kind of value live at the peak in the plural: `temporaries`."""
     return _KINDS[kind][1]
-
-
-def phase_text(phase: str) -> str:
-    """Return a phase in words: `the backward pass`."""
-    return _PHASES[phase]
 
 
 def verdict_text(verdict: Verdict) -> str:

@@ -30,13 +30,13 @@ class FlowingParts:
             begun = bool(line.plain.strip())
             needed = line.cell_len + len(self.separator) * begun + text.cell_len
             if begun and needed > options.max_width:
-                yield from _wrapped(line, console, options.max_width, pad)
+                yield from wrapped(line, console, options.max_width, pad)
                 line, begun = Text(pad, style=self.style), False
             line.append(self.separator if begun else "").append_text(text)
-        yield from _wrapped(line, console, options.max_width, pad)
+        yield from wrapped(line, console, options.max_width, pad)
 
 
-def _wrapped(line: Text, console: Console, width: int, pad: str) -> Iterator[Text]:
+def wrapped(line: Text, console: Console, width: int, pad: str) -> Iterator[Text]:
     """Yield a line, wrapped where it is wider than `width`, further lines after `pad`."""
     if line.cell_len <= width:
         yield line

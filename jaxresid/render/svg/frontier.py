@@ -10,7 +10,8 @@ from itertools import pairwise
 from jaxresid.base.text.safe_text import safe_value
 from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.policies import policy_text
-from jaxresid.render.svg.axes import Scale, bytes_axis, limit, share_axis, ticks, unit_of
+from jaxresid.render.style.columns import bytes_unit
+from jaxresid.render.svg.axes import Scale, bytes_axis, limit, share_axis, ticks
 from jaxresid.render.svg.canvas import WIDTH, document, element, hint, written
 from jaxresid.render.tables.entries import entries
 from jaxresid.render.tables.plan import verdict_text
@@ -155,7 +156,7 @@ def _scales(dots: Sequence[_Dot], room: int | None) -> tuple[Scale, Scale]:
     span = max(high - low, high // 10, 1)
     if room is not None and low - _NEAR * span <= room <= high + _NEAR * span:
         low, high = min(low, room), max(high, room)
-    unit, _ = unit_of(high)
+    unit = bytes_unit([high]).scale
     pad = 0.08 * max(high - low, high / 10)
     low = max(int(low - pad), 0)
     marks = ticks(low, high + pad, unit)

@@ -12,7 +12,7 @@ from jaxresid.base.text.safe_text import safe_value
 from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.compiled import MAY_FIT_TEXT
 from jaxresid.render.report.cost import at_least
-from jaxresid.render.report.heading import about, target_line
+from jaxresid.render.report.heading import about, places_line, target_line
 from jaxresid.render.report.next_step import next_step_lines
 from jaxresid.render.report.offloading import render_rows
 from jaxresid.render.report.policies import BrokenNames, lines, policy_text
@@ -40,7 +40,6 @@ from jaxresid.results import (
     Timing,
 )
 
-_PLACES = 6
 _FITS, _FITS_NOT, _MAY_FIT = " fits", " no", " may"
 _RANK_CHANGED = "~"
 _MARKS: dict[Answer | None, str] = {"does not fit": "x", "too close": "?"}
@@ -58,7 +57,7 @@ def render_comparison(comparison: Comparison, encoding: str = "utf-8") -> Render
         sentences.append("no policy gave figures")
     parts += [BrokenNames(Text(s, "bold")) for s in sentences]
     parts += next_step_lines(comparison.next_step)
-    parts += [Text(), *_where(comparison)]
+    parts += [Text(), places_line(comparison.at, comparison.places)]
     if table:
         parts += [Text(), _Table(comparison, table, encoding)]
         parts.append(
@@ -79,15 +78,6 @@ def render_comparison(comparison: Comparison, encoding: str = "utf-8") -> Render
     parts += about(comparison.target, comparison.jax, [comparison.place], comparison.mesh)
     parts += [Text(remark, style="dim") for remark in remarks(comparison) if table]
     return Group(*parts)
-
-
-def _where(comparison: Comparison) -> Iterator[RenderableType]:
-    places = list(comparison.places[:_PLACES])
-    more = len(comparison.places) - len(places)
-    if more:
-        places.append(f"and {more} more")
-    at = Text.assemble(("policies at ", "dim"), (comparison.at, "bold"))
-    yield FlowingParts([at, *places], separator="  ", indent=2)
 
 
 def _legend(table: Sequence[TableEntry], place: PlaceInfo) -> list[str]:

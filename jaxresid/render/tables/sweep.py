@@ -11,14 +11,13 @@ from rich.text import Text
 from jaxresid.base.text.safe_text import safe_value
 from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.compiled import MAY_FIT_TEXT, warned_texts
-from jaxresid.render.report.heading import about, target_line
+from jaxresid.render.report.heading import about, places_line, target_line
 from jaxresid.render.report.policies import BrokenNames, lines, policy_text
 from jaxresid.render.style.columns import Column, bytes_unit, headings, room_for, width_of
 from jaxresid.render.style.words import percent
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.results import Compiled, Sweep, SweepRow
 
-_PLACES = 6
 _TOO_MUCH, _MAY_FIT = "x", "?"
 _ERROR = "error"
 _NOTHING = "-"
@@ -31,7 +30,7 @@ def render_sweep(sweep: Sweep) -> RenderableType:
     sweep = safe_value(sweep)
     parts: list[RenderableType] = [target_line(sweep.target, sweep.on, None)]
     if sweep.at:
-        parts.append(_where(sweep))
+        parts.append(places_line(sweep.at, sweep.places))
     for on in (place.name for place in sweep.on):
         table = {(row.policy, row.batch): row for row in sweep.rows if row.on == on}
         if any(_peak(row) is not None for row in table.values()):
@@ -49,15 +48,6 @@ def render_sweep(sweep: Sweep) -> RenderableType:
 def largest(policy: str, batches: Sequence[int], table: Table) -> int | None:
     """Return the largest batch size that fits with a policy; None where none fits."""
     return max((b for b in batches if _fits(table.get((policy, b)))), default=None)
-
-
-def _where(sweep: Sweep) -> RenderableType:
-    places = list(sweep.places[:_PLACES])
-    more = len(sweep.places) - len(places)
-    if more:
-        places.append(f"and {more} more")
-    at = Text.assemble(("policies at ", "dim"), (sweep.at, "bold"))
-    return FlowingParts([at, *places], separator="  ", indent=2)
 
 
 def _place(on: str, table: Table) -> Text:

@@ -44,7 +44,8 @@ def render_code_lines(report: Report, *, is_compact: bool) -> Iterator[Renderabl
     """Yield what is kept, and the lines that keep most of it; where `is_compact` a row for each."""
     totals = report.totals
     kept = totals.computed_nbytes + totals.host_nbytes
-    yield Text.assemble(*_title(report))
+    title, more = kept_texts(report)
+    yield Text.assemble((title, "bold"), (more, "dim"))
     if report.beyond_peak is not None:
         yield Text(beyond_peak_text(report.beyond_peak), style="yellow")
     keeping = keeping_lines(report)
@@ -68,17 +69,17 @@ def render_code_lines(report: Report, *, is_compact: bool) -> Iterator[Renderabl
     yield table
 
 
-def _title(report: Report) -> Iterator[str | tuple[str, str]]:
+def kept_texts(report: Report) -> tuple[str, str]:
+    """Return what is kept in device memory, and what else the backward pass reads, if anything."""
     totals = report.totals
-    yield f"kept for the backward pass: {format_bytes(totals.computed_nbytes)}", "bold"
     others = (
         (totals.host_nbytes, "in host memory"),
         (totals.arguments_nbytes + totals.host_arguments_nbytes, "of arguments"),
         (totals.constants_nbytes, "of constants"),
     )
     more = [f"{format_bytes(nbytes)} {what}" for nbytes, what in others if nbytes]
-    if more:
-        yield f", and {', '.join(more)}", "dim"
+    kept = f"kept for the backward pass: {format_bytes(totals.computed_nbytes)}"
+    return kept, f"{', and ' * bool(more)}{', '.join(more)}"
 
 
 def beyond_peak_text(why: KeptBeyondPeak) -> str:

@@ -37,12 +37,12 @@ def finding_lines(report: Report) -> tuple[FindingLines, ...]:
 
 def _of_verdicts(report: Report) -> Iterator[FindingLines]:
     for group in grouped(report.checkpoints):
-        c = group.first
+        c = group[0]
         if c.verdict in GOOD:
             continue
-        reasons = tuple(dict.fromkeys(checkpoint.reason for checkpoint in group.checkpoints))
+        reasons = tuple(dict.fromkeys(checkpoint.reason for checkpoint in group))
         style = STYLES.get(c.verdict, "bold yellow")
-        places = (f"checkpoint of {c.function}", places_text(group, len(group.checkpoints)))
+        places = (f"checkpoint of {c.function}", places_text(group, len(group)))
         yield FindingLines(verdict_text(c.verdict), style, places, reasons)
 
 

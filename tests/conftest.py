@@ -6,7 +6,6 @@ import signal
 import sys
 import tempfile
 import time
-import zlib
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -16,6 +15,7 @@ import pytest
 
 from jaxresid.base import crashes
 from jaxresid.xla import places
+from tests.shares import SKIPPED_AT_MOST, shared
 
 # Examples of the lint rules, which tests/rule_examples.py reads.
 collect_ignore = ["linter/rules"]
@@ -88,13 +88,15 @@ def pytest_addoption(parser):
         "--share",
         metavar="K/N[,K/N]",
         help="of the tests marked `integration` or `slow`, the K-th of N parts; of the others all,"
-        " or a part of them too",
+        " or a part of them too. K may be any integer, such as that of a day; before it come the"
+        " last 5 % of the part before it, which may have been skipped for time",
     )
     parser.addoption(
         "--until",
         metavar="SECONDS",
         type=float,
-        help="skip the tests that have not begun by then, in seconds since 1970",
+        help="skip the tests that have not begun by then, in seconds since 1970; more than 5 % are"
+        " a failure",
     )
 
 
@@ -108,32 +110,39 @@ def pytest_runtest_setup(item):
         pytest.skip(_OUT_OF_TIME)
 
 
+def _out_of_time(config):
+    """Return the reports of tests that were skipped for time, and whether they are too many."""
+    stats = config.pluginmanager.get_plugin("terminalreporter").stats
+    skipped = [r for r in stats.get("skipped", ()) if _OUT_OF_TIME in r.longreprtext]
+    ran = sum(len(stats.get(word, ())) for word in ("passed", "failed", "error", "skipped"))
+    return skipped, len(skipped) > SKIPPED_AT_MOST * ran
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session):
+    if not hasattr(session.config, "workerinput") and _out_of_time(session.config)[1]:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter, config):
-    left = [r for r in terminalreporter.stats.get("skipped", ()) if _OUT_OF_TIME in r.longreprtext]
-    if left:
-        terminalreporter.line(f"{len(left)} tests were skipped as {_OUT_OF_TIME}")
-
-
-def _is_in(share, item):
-    part, parts = map(int, share.split("/"))
-    return zlib.crc32(item.nodeid.encode()) % parts == part - 1
+    skipped, too_many = _out_of_time(config)
+    if skipped:
+        terminalreporter.section(f"skipped, as {_OUT_OF_TIME}")
+        for report in skipped:
+            terminalreporter.line(report.nodeid)
+        more = ", which is more than 5 %: a failure" if too_many else ""
+        terminalreporter.line(f"{len(skipped)} tests were skipped as {_OUT_OF_TIME}{more}")
 
 
 def pytest_collection_modifyitems(config, items):
     if shares := config.getoption("share"):
         share, _, others = shares.partition(",")
-        kept = [
-            item
-            for item in items
-            if _is_in(
-                share
-                if any(map(item.get_closest_marker, ("integration", "slow")))
-                else others or "1/1",
-                item,
-            )
-        ]
-        deselected = set(items).difference(kept)
-        config.hook.pytest_deselected(items=list(deselected))
+        long, short = [], []
+        for item in items:
+            is_long = any(map(item.get_closest_marker, ("integration", "slow")))
+            (long if is_long else short).append(item)
+        kept = shared(share, long) + shared(others or "1/1", short)
+        config.hook.pytest_deselected(items=list(set(items).difference(kept)))
         items[:] = kept
     for mark, place in (("tpu", "tpu:v5e"), ("gpu", "gpu:h100")):
         reason = places.why_unavailable(places.parse_place(place))

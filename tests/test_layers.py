@@ -1,6 +1,7 @@
 """What may import what. Each promise is tested in a fresh interpreter, and the test is tested."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -119,14 +120,17 @@ OUTSIDE = {
 }
 
 
+@functools.cache
 def imports(path):
+    names = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
-            yield node.module
+            names.append(node.module)
             if node.module == "jaxresid":
-                yield from (f"jaxresid.{alias.name}" for alias in node.names)
+                names += [f"jaxresid.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
+    return names
 
 
 def modules():
@@ -236,6 +240,7 @@ def test_the_linter_reads_source_without_jax():
     assert not {"jax", "jaxlib", "numpy", "rich", "flax"} & modules
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "source",
     [

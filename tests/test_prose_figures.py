@@ -17,7 +17,7 @@ UNPRINTED = [
     for section in sections(text)
     if section.sources or missing(section.prose, printed(text))
 ]
-ON_GPUS = (pytest.mark.slow, pytest.mark.gpu)
+ON_GPUS = (pytest.mark.nightly, pytest.mark.slow, pytest.mark.gpu)
 
 
 def commands(sources):

@@ -94,6 +94,7 @@ def test_command_runs(block):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.tpu
 @pytest.mark.parametrize("block", COMPILED, ids=lambda b: f"{b.page} {b.command}")
 def test_compiling_command_runs(block):
@@ -107,6 +108,7 @@ def test_compiling_command_runs(block):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.gpu
 @pytest.mark.parametrize("block", ON_GPUS, ids=lambda b: f"{b.page} {b.command}")
 def test_command_for_a_gpu_runs(block):

@@ -252,6 +252,7 @@ def test_it_is_silent(local):
     assert found(mapped(local), inputs()) == []
 
 
+@pytest.mark.integration
 def test_the_mesh_of_shard_map_is_that_of_the_program():
     mesh = AbstractMesh((N,), ("data",), axis_types=(AxisType.Auto,))
     args = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), inputs())

@@ -145,6 +145,7 @@ def test_a_group_is_one_checkpoint_of_its_layers():
     assert tried.variant.cost == written.cost
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("fun", PROGRAMS, ids=lambda fun: fun.__name__)
 def test_groups_are_found(fun):
     nest = groups_in(searched(fun, inputs(), 2**40)[1])

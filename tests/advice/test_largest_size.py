@@ -196,6 +196,7 @@ class TestPrograms:
         found = planned([64, 128, 256], "15GiB").selection.largest
         assert (found.size, found.next, found.possible) == (256, None, None)
 
+    @pytest.mark.integration
     def test_with_gradients_it_is_the_largest_whose_plan_fits(self):
         def loss(w, x):
             return jnp.mean(jnp.tanh(jnp.sin(x @ w) @ w))

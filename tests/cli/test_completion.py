@@ -228,6 +228,7 @@ def shell(request, folder):
     started.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("line", "completed"),
@@ -258,6 +259,7 @@ def test_a_shell_completes(shell, line, completed):
     assert shell.typed(line)[0] == completed
 
 
+@pytest.mark.nightly
 @pytest.mark.integration
 def test_a_shell_lists_what_is_ambiguous(shell):
     line, text = shell.typed("jaxresid report model.py:")
@@ -266,6 +268,7 @@ def test_a_shell_lists_what_is_ambiguous(shell):
     assert "Error" not in text
 
 
+@pytest.mark.nightly
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("line", "found"),

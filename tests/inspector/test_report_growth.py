@@ -59,6 +59,7 @@ def lines_run(run):
     return count
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("source", "n"),
     [
@@ -90,6 +91,7 @@ def test_what_is_fused_is_decided_once_for_each_reader_of_an_array():
     assert large - middle < 2.15 * (middle - small)
 
 
+@pytest.mark.integration
 def test_of_twice_the_checkpoints_as_many_are_taken_away(monkeypatch):
     lowered = []
 

@@ -13,7 +13,7 @@ pytest.importorskip("pygls", reason="needs pygls, of the extra `server`")
 
 from tests.where import ROOT
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.nightly]
 
 PAGE = ROOT / "docs" / "how-to" / "editors.md"
 SOURCE = """import jax

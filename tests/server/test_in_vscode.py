@@ -12,6 +12,7 @@ from tests.server import vscode
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.nightly,
     pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium"),
     pytest.mark.skipif(
         vscode.installed() is None,

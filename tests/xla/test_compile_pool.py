@@ -353,6 +353,7 @@ class KilledWorker(Exception):
     pass
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("how", "error"),
     [

@@ -177,6 +177,7 @@ def test_a_time_limit(tmp_path):
     assert is_gone(read_pid(pid)), "what the compiler started is left"
 
 
+@pytest.mark.integration
 def test_a_memory_limit(tmp_path):
     pid = tmp_path / "pid"
     found = run("grows", job(label=pid, memory_nbytes=256 << 20, timeout_s=60))

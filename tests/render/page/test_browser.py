@@ -10,7 +10,7 @@ from jaxresid.render.page.html import page
 from jaxresid.results import Location
 from tests.render.page.programs import HOSTILE, chromium, comparison, lifetimes, report
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")

@@ -96,6 +96,7 @@ def in_parts(fun):
     return closed, with_chunks(jax_compat.open_jaxpr(closed), found, 4)
 
 
+@pytest.mark.integration
 def test_the_parts_stand_where_the_attention_stood():
     def layers(q, k, v):
         for _ in range(3):

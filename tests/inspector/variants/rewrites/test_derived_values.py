@@ -93,6 +93,7 @@ def found_in(fun):
     return closed, flat, list(derived_in(flat))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("fun", FORMS)
 def test_what_they_are_made_of(fun):
     found = found_in(fun)[2]

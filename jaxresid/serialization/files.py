@@ -54,13 +54,13 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
     name = os.fspath(path)
     data = _parsed(name)
     word = data["kind"]
-    found = KINDS[word]
-    if kind is not None and found is not kind:
-        raise DocumentError(f"{name} holds a {found.__name__}, not a {kind.__name__}")
+    result_type = KINDS[word]
+    if kind is not None and result_type is not kind:
+        raise DocumentError(f"{name} holds a {result_type.__name__}, not a {kind.__name__}")
     try:
-        return decoded(found, data, DOCUMENTS)
+        return decoded(result_type, data, DOCUMENTS)
     except DecodeError as e:
-        raise DocumentError(f"{name} is no valid {found.__name__}: {e}") from e
+        raise DocumentError(f"{name} is no valid {result_type.__name__}: {e}") from e
 
 
 def _parsed(name: str) -> dict[str, Any]:

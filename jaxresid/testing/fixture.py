@@ -80,17 +80,14 @@ class Residuals:
                     reports[place] = called(*args, **kwargs)
                 return reports[place]
 
-            chosen = on if on is not None else self._place()
+            marked = next((limit.on for limit in self._limits if limit.on is not None), None)
+            chosen = on if on is not None else marked or project(self._node.path.parent).on
             report = at(chosen)
             self._made.append((report, _source_file(fun)))
             self._hold([(at(limit.on or chosen), limit) for limit in self._limits])
             return report
 
         return reported
-
-    def _place(self) -> str | None:
-        marked = next((limit.on for limit in self._limits if limit.on is not None), None)
-        return marked or project(self._node.path.parent).on
 
     def _hold(self, limited: Sequence[tuple[Report, MarkedLimit]]) -> None:
         __tracebackhide__ = True
@@ -107,7 +104,9 @@ class Residuals:
     def assert_names(self, report: Report, names: Sequence[str] | set[str]) -> None:
         """Fail unless exactly these names of `checkpoint_name` are kept."""
         __tracebackhide__ = True
-        _fail(assertions.names_problem(report, _names(names)))
+        if isinstance(names, str):
+            raise TypeError(f"names are a list or a set of texts: [{names!r}]")
+        _fail(assertions.names_problem(report, frozenset(names)))
 
     def assert_kept(self, report: Report, code: str, *, at_most: str | None = None) -> None:
         """Fail unless a line of source keeps something, and no more than a size.
@@ -163,12 +162,6 @@ def _fail(problem: str | None) -> None:
     __tracebackhide__ = True
     if problem is not None:
         pytest.fail(problem, pytrace=True)
-
-
-def _names(names: Sequence[str] | set[str]) -> frozenset[str]:
-    if isinstance(names, str):
-        raise TypeError(f"names are a list or a set of texts: [{names!r}]")
-    return frozenset(names)
 
 
 def _source_file(fun: Callable[..., Any]) -> str:

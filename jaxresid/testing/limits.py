@@ -11,7 +11,7 @@ import pytest
 from jaxresid.advice.check.budgets import held, sentence
 from jaxresid.base.text.safe_text import one_line
 from jaxresid.base.text.units import format_bytes, parse_budget
-from jaxresid.results import Held, Limits, LineBytes, Report
+from jaxresid.results import Held, Limits, Report
 
 # As many lines are named in a failure, and none that makes less of the figure than this share.
 _LINES, _WORTH = 5, 0.01
@@ -74,7 +74,11 @@ def _lines(report: Report, figure: Held) -> Iterator[str]:
     yield sentence(figure, one_line(report.target.name), decides="compile=True")
     yield f"on {report.place.name}, jax {report.jax.version}"
     named = [line for line in figure.lines[:_LINES] if line.nbytes >= _WORTH * figure.nbytes]
-    rows = [(format_bytes(line.nbytes), _code(line)) for line in named]
+    rows = []
+    for line in named:
+        where = line.source.location or line.source.library
+        code = f"{where.file}:{where.line}  {where.code}".rstrip() if where else ""
+        rows.append((format_bytes(line.nbytes), one_line(code)))
     rest = sum(line.nbytes for line in figure.lines[len(named) :])
     if rest >= _WORTH * figure.nbytes:
         rows.append((format_bytes(rest), "other lines"))
@@ -88,8 +92,3 @@ def table(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
     width = max((len(size) for size, _ in rows), default=0)
     for size, text in rows:
         yield f"  {size:>{width}}  {text}"
-
-
-def _code(line: LineBytes) -> str:
-    where = line.source.location or line.source.library
-    return "" if where is None else one_line(f"{where.file}:{where.line}  {where.code}".rstrip())

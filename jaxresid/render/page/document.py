@@ -70,7 +70,7 @@ def _(value: Report, tables: Tables) -> dict[str, Any]:
 @_document.register
 def _(value: Comparison, tables: Tables) -> dict[str, Any]:
     names = {each.name: i for i, each in enumerate(value.lifetimes)}
-    letters = {row.policy: each.letter for each in entries(value) for row in each.rows}
+    letters = {row.policy: entry.letter for entry in entries(value) for row in entry.rows}
     return {
         **_head("compare", value.target.name, [value.place]),
         "programs": _programs(value.lifetimes, tables),
@@ -144,7 +144,7 @@ def _(value: Difference, tables: Tables) -> dict[str, Any]:
     return {
         **_head("diff", value.after.target.name, [value.after.place]),
         "sides": [_side(value.before), _side(value.after)],
-        "lines": [_line(each, tables) for each in value.lines],
+        "lines": [_line(line, tables) for line in value.lines],
         "same": value.same_lines,
     }
 

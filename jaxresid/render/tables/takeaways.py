@@ -220,10 +220,9 @@ def _advantage(row: ComparisonRow, other: ComparisonRow) -> str:
         peaks = (format_bytes(r.compared_nbytes or 0) for r in (row, other))
         parts.append("has a lower peak ({} instead of {})".format(*peaks))
     if _costs(row)[1] < _costs(other)[1]:
-        shares = (_share(r) for r in (row, other))
+        shares = (
+            f"{'about ' * bool(r.uncosted)}{percent(r.recompute_fraction or 0, 1)}"
+            for r in (row, other)
+        )
         parts.append("recomputes less ({} of the FLOPs instead of {})".format(*shares))
     return " and ".join(parts)
-
-
-def _share(row: ComparisonRow) -> str:
-    return f"{'about ' * bool(row.uncosted)}{percent(row.recompute_fraction or 0, 1)}"

@@ -225,12 +225,11 @@ def _largest(program: Lifetimes) -> _Details:
     kinds = sorted(by_kind.items(), key=lambda item: -item[1])
     return [
         *((f"{kind} bytes", nbytes) for kind, nbytes in kinds),
-        *((f"largest {i}", f"{_value_name(v)} {format_bytes(v.nbytes)}") for i, v in _first(live)),
+        *(
+            (f"largest {i}", f"{_value_name(v)} {format_bytes(v.nbytes)}")
+            for i, v in enumerate(live[:10], start=1)
+        ),
     ]
-
-
-def _first(live: Sequence[LiveValue]) -> Iterator[tuple[int, LiveValue]]:
-    return enumerate(itertools.islice(live, 10), start=1)
 
 
 def _value_name(live: LiveValue) -> str:

@@ -76,7 +76,11 @@ def profile_of_report(report: Report) -> bytes:
         raise ValueError(
             "the stacks of what is live at the peak are not known; inspect with lifetimes=True"
         )
-    samples = [_kept(item) for item in report.residuals if _is_kept(item)]
+    samples = [
+        _kept(residual)
+        for residual in report.residuals
+        if residual.origin.kind == "computed" and residual.aval.memory == "device"
+    ]
     whose = "nothing is known of the peak"
     if report.lifetimes:
         first = report.lifetimes[0]
@@ -108,10 +112,6 @@ def profile_of_compiled(result: CompiledReport) -> bytes:
         )
     comments = [f"{result.target.name} on {compiled.on}, {compiled.compiler}", "peak: XLA's"]
     return _profile(result.target.name, (_PEAK,), _PEAK, list(_buffers(compiled)), comments)
-
-
-def _is_kept(residual: Residual) -> bool:
-    return residual.origin.kind == "computed" and residual.aval.memory == "device"
 
 
 def _kept(residual: Residual) -> Sample:

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from jaxresid.linter import lint_source as lint_source
     from jaxresid.results import Argument as Argument
     from jaxresid.results import Aval as Aval
-    from jaxresid.results import Beaten as Beaten
     from jaxresid.results import Checkpoint as Checkpoint
     from jaxresid.results import CheckpointDifference as CheckpointDifference
     from jaxresid.results import Collective as Collective
@@ -67,9 +66,6 @@ if TYPE_CHECKING:
     from jaxresid.results import EstimatedVerdict as EstimatedVerdict
     from jaxresid.results import Expression as Expression
     from jaxresid.results import Finding as Finding
-    from jaxresid.results import Floor as Floor
-    from jaxresid.results import FloorPart as FloorPart
-    from jaxresid.results import FrontRow as FrontRow
     from jaxresid.results import Gradient as Gradient
     from jaxresid.results import GrowingValue as GrowingValue
     from jaxresid.results import Growth as Growth
@@ -85,8 +81,11 @@ if TYPE_CHECKING:
     from jaxresid.results import Literal as Literal
     from jaxresid.results import LiveValue as LiveValue
     from jaxresid.results import Location as Location
+    from jaxresid.results import LowerBound as LowerBound
+    from jaxresid.results import LowerBoundPart as LowerBoundPart
     from jaxresid.results import Mark as Mark
     from jaxresid.results import Mesh as Mesh
+    from jaxresid.results import Mitigation as Mitigation
     from jaxresid.results import ModuleMemory as ModuleMemory
     from jaxresid.results import NextStep as NextStep
     from jaxresid.results import Offloading as Offloading
@@ -97,6 +96,7 @@ if TYPE_CHECKING:
     from jaxresid.results import OomReport as OomReport
     from jaxresid.results import OomTrace as OomTrace
     from jaxresid.results import Origin as Origin
+    from jaxresid.results import ParetoPoint as ParetoPoint
     from jaxresid.results import Peak as Peak
     from jaxresid.results import Phases as Phases
     from jaxresid.results import PhaseSpan as PhaseSpan
@@ -107,7 +107,8 @@ if TYPE_CHECKING:
     from jaxresid.results import PlannedValue as PlannedValue
     from jaxresid.results import ProgramArray as ProgramArray
     from jaxresid.results import ProgramPoint as ProgramPoint
-    from jaxresid.results import Relief as Relief
+    from jaxresid.results import RejectedAlternative as RejectedAlternative
+    from jaxresid.results import Remedy as Remedy
     from jaxresid.results import Report as Report
     from jaxresid.results import Residual as Residual
     from jaxresid.results import ResidualGroup as ResidualGroup
@@ -127,7 +128,6 @@ if TYPE_CHECKING:
     from jaxresid.results import TriedPlace as TriedPlace
     from jaxresid.results import ValueDifference as ValueDifference
     from jaxresid.results import Verdict as Verdict
-    from jaxresid.results import WayOut as WayOut
     from jaxresid.serialization.files import load as load
     from jaxresid.settings.config import Config as Config
     from jaxresid.targets.inputs import Inputs as Inputs
@@ -154,17 +154,17 @@ _PUBLIC = {
     "jaxresid.targets.inputs": "Inputs",
     "jaxresid.linter": "fix_source lint_paths lint_source",
     "jaxresid.results": (
-        "Argument Aval Beaten Checkpoint CheckpointDifference Collective Comparison "
-        "ComparisonRow Compiled CompiledBuffer CompiledChange CompiledReport CompilerWarning "
-        "Computed Configuration Constant Consumer Cost Derivative DiffSide Difference "
-        "EstimatedVerdict Expression Finding Floor FloorPart FrontRow Gradient GrowingValue "
-        "Growth Interval IntervalBasis JaxInfo KeptBeyondPeak Largest Lifetime Lifetimes "
-        "LineBytes LineDifference Literal LiveValue Location Mark Mesh ModuleMemory NextStep "
-        "Offloading OomBuffer OomOther OomParts OomPool OomReport OomTrace Origin Peak "
-        "PhaseSpan Phases PlaceInfo Plan PlannedPart PlannedSite PlannedValue ProgramArray "
-        "ProgramPoint Relief Report Residual ResidualGroup ResidualGroups ResidualRow "
+        "Argument Aval Checkpoint CheckpointDifference Collective Comparison ComparisonRow "
+        "Compiled CompiledBuffer CompiledChange CompiledReport CompilerWarning Computed "
+        "Configuration Constant Consumer Cost Derivative DiffSide Difference EstimatedVerdict "
+        "Expression Finding Gradient GrowingValue Growth Interval IntervalBasis JaxInfo "
+        "KeptBeyondPeak Largest Lifetime Lifetimes LineBytes LineDifference Literal LiveValue "
+        "Location LowerBound LowerBoundPart Mark Mesh Mitigation ModuleMemory NextStep Offloading "
+        "OomBuffer OomOther OomParts OomPool OomReport OomTrace Origin ParetoPoint Peak PhaseSpan "
+        "Phases PlaceInfo Plan PlannedPart PlannedSite PlannedValue ProgramArray ProgramPoint "
+        "RejectedAlternative Remedy Report Residual ResidualGroup ResidualGroups ResidualRow "
         "Selection SizePeak Source Sweep SweepRow Target TimeBasis TimeInterval Timing Totals "
-        "Transfers TriedPlace ValueDifference Verdict WayOut"
+        "Transfers TriedPlace ValueDifference Verdict"
     ),
     "jaxresid.base.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
     "jaxresid.base.option_types": "GroupBy Mode ResidualKey",

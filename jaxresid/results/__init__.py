@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from jaxresid.results.budget import Baseline as Baseline
 from jaxresid.results.budget import BaselineLine as BaselineLine
-from jaxresid.results.budget import Held as Held
+from jaxresid.results.budget import BudgetCheck as BudgetCheck
 from jaxresid.results.budget import Limits as Limits
 from jaxresid.results.budget import LineBytes as LineBytes
 from jaxresid.results.comparison.comparison import Comparison as Comparison
@@ -40,6 +40,7 @@ from jaxresid.results.listing import Equation as Equation
 from jaxresid.results.listing import Listing as Listing
 from jaxresid.results.listing import Split as Split
 from jaxresid.results.listing import Variable as Variable
+from jaxresid.results.out_of_memory import Mitigation as Mitigation
 from jaxresid.results.out_of_memory import OomBuffer as OomBuffer
 from jaxresid.results.out_of_memory import OomCause as OomCause
 from jaxresid.results.out_of_memory import OomOther as OomOther
@@ -47,19 +48,18 @@ from jaxresid.results.out_of_memory import OomParts as OomParts
 from jaxresid.results.out_of_memory import OomPool as OomPool
 from jaxresid.results.out_of_memory import OomReport as OomReport
 from jaxresid.results.out_of_memory import OomTrace as OomTrace
-from jaxresid.results.out_of_memory import WayOut as WayOut
-from jaxresid.results.plan.floor import Floor as Floor
-from jaxresid.results.plan.floor import FloorPart as FloorPart
-from jaxresid.results.plan.floor import Relief as Relief
-from jaxresid.results.plan.floor import TriedPlace as TriedPlace
-from jaxresid.results.plan.joint import Beaten as Beaten
 from jaxresid.results.plan.joint import Configuration as Configuration
-from jaxresid.results.plan.joint import FrontRow as FrontRow
 from jaxresid.results.plan.joint import GrowingValue as GrowingValue
 from jaxresid.results.plan.joint import Growth as Growth
 from jaxresid.results.plan.joint import Largest as Largest
+from jaxresid.results.plan.joint import ParetoPoint as ParetoPoint
+from jaxresid.results.plan.joint import RejectedAlternative as RejectedAlternative
 from jaxresid.results.plan.joint import Selection as Selection
 from jaxresid.results.plan.joint import SizePeak as SizePeak
+from jaxresid.results.plan.lower_bound import LowerBound as LowerBound
+from jaxresid.results.plan.lower_bound import LowerBoundPart as LowerBoundPart
+from jaxresid.results.plan.lower_bound import Remedy as Remedy
+from jaxresid.results.plan.lower_bound import TriedPlace as TriedPlace
 from jaxresid.results.plan.plan import Expression as Expression
 from jaxresid.results.plan.plan import Plan as Plan
 from jaxresid.results.plan.plan import PlannedPart as PlannedPart

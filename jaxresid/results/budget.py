@@ -79,7 +79,7 @@ class LineBytes(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Held(Shown):
+class BudgetCheck(Shown):
     """A figure of a program, held against its limit.
 
     Attributes:

@@ -131,7 +131,7 @@ class OomPool(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class WayOut(Shown):
+class Mitigation(Shown):
     """Something to try.
 
     Attributes:
@@ -251,7 +251,7 @@ class OomReport(Result):
     pool: OomPool = field(default_factory=OomPool)
     buffers: tuple[OomBuffer, ...] = ()
     matched_nbytes: int | None = None
-    ways: tuple[WayOut, ...] = ()
+    ways: tuple[Mitigation, ...] = ()
     said: str = ""
     processes: int = 1
     others: tuple[OomOther, ...] = ()

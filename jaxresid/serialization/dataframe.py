@@ -60,7 +60,7 @@ def _rows(value: Any) -> tuple[Any, Sequence[Any]]:
         case results.CompiledReport():
             return results.Compiled, value.compiled
         case results.Plan():
-            return results.FrontRow, value.selection.front
+            return results.ParetoPoint, value.selection.front
         case results.Difference():
             return results.LineDifference, value.lines
         case results.OomReport():

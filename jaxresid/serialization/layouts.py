@@ -102,7 +102,7 @@ _LAYOUTS = {
     results.OomReport: Layout(blank=("platform", "on", "phase", "program", "function")),
     results.Timing: Layout(derived=_properties("agrees")),
     results.Expression: Layout(from_one=("column", "end_column")),
-    results.Floor: Layout(derived=_properties("nbytes", "held_nbytes")),
+    results.LowerBound: Layout(derived=_properties("nbytes", "held_nbytes")),
     results.Equation: Layout(objects=("params",)),
     results.Report: Layout(renamed=_ON, derived=_properties("totals")),
     results.Comparison: Layout(renamed=_ON),

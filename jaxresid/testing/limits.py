@@ -11,7 +11,7 @@ import pytest
 from jaxresid.advice.check.budgets import held, sentence
 from jaxresid.base.text.safe_text import one_line
 from jaxresid.base.text.units import format_bytes, parse_budget
-from jaxresid.results import Held, Limits, Report
+from jaxresid.results import BudgetCheck, Limits, Report
 
 # As many lines are named in a failure, and none that makes less of the figure than this share.
 _LINES, _WORTH = 5, 0.01
@@ -59,7 +59,7 @@ def _refuse(message: str) -> NoReturn:
     pytest.fail(message, pytrace=False)
 
 
-def over(report: Report, limits: Limits) -> Iterator[tuple[Held, str]]:
+def over(report: Report, limits: Limits) -> Iterator[tuple[BudgetCheck, str]]:
     """Yield the figures of a report that are, or may be, above a limit, and the text for people.
 
     Raises:
@@ -70,7 +70,7 @@ def over(report: Report, limits: Limits) -> Iterator[tuple[Held, str]]:
             yield figure, "\n".join(_lines(report, figure))
 
 
-def _lines(report: Report, figure: Held) -> Iterator[str]:
+def _lines(report: Report, figure: BudgetCheck) -> Iterator[str]:
     yield sentence(figure, one_line(report.target.name), decides="compile=True")
     yield f"on {report.place.name}, jax {report.jax.version}"
     named = [line for line in figure.lines[:_LINES] if line.nbytes >= _WORTH * figure.nbytes]

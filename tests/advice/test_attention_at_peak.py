@@ -162,11 +162,11 @@ def test_a_plan_names_it_where_it_is_better(wrap):
     report = jaxresid.inspect(fun, on="gpu:h100")(*ARGS)
     measured = report.findings[0].measured
     plan = jaxresid.plan(fun, budget=report.peak.nbytes * 11 // 20, on="gpu:h100")(*ARGS)
-    (relief,) = (each for each in plan.floor.reliefs if each.kind == "rewrite")
-    assert (relief.peak_nbytes, relief.answer) == (measured["peak_nbytes"], "fits")
-    assert relief.saved_nbytes == plan.estimate_nbytes - measured["peak_nbytes"]
+    (remedy,) = (each for each in plan.lower_bound.remedies if each.kind == "rewrite")
+    assert (remedy.peak_nbytes, remedy.answer) == (measured["peak_nbytes"], "fits")
+    assert remedy.saved_nbytes == plan.estimate_nbytes - measured["peak_nbytes"]
     share = f"{measured['recompute_fraction']:.1%}"
-    assert relief.change.endswith(f"in place of this plan, recompute {share}")
+    assert remedy.change.endswith(f"in place of this plan, recompute {share}")
     assert plan.recompute_fraction > measured["recompute_fraction"]
     assert plan.next_step.action == "change"
     assert plan.next_step.message.startswith("attention for 128 queries at a time (attention-scor")

@@ -15,7 +15,15 @@ from jaxresid.advice.check.merged import merged
 from jaxresid.base.errors import InputsError
 from jaxresid.base.violations import Linted, Span, Violation
 from jaxresid.cli.main import run
-from jaxresid.results import Compiled, CompiledBuffer, Held, Interval, Limits, Location, Source
+from jaxresid.results import (
+    BudgetCheck,
+    Compiled,
+    CompiledBuffer,
+    Interval,
+    Limits,
+    Location,
+    Source,
+)
 from tests.stages import without_stages
 
 MIB = 2**20
@@ -57,7 +65,7 @@ def report():
 
 def peak_of(nbytes, limit, low=None, high=None, *, by="estimate", is_lower_bound=False):
     interval = None if low is None else Interval(low, high)
-    return Held("peak", nbytes, limit, by, is_lower_bound, interval)
+    return BudgetCheck("peak", nbytes, limit, by, is_lower_bound, interval)
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,7 @@ def test_a_missing_donation(after):
 @pytest.mark.gpu
 @pytest.mark.integration
 def test_xla_s_figures_are_those_of_the_program_written_so():
-    """Held against the loss written in as many parts, for a GPU that need not be here."""
+    """BudgetCheck against the loss written in as many parts, for a GPU that need not be here."""
     args = f32(128, 8192), f32(4096, 128), jax.ShapeDtypeStruct((4096,), jnp.int32)
     found = jaxresid.check(logits, on="gpu:h100", compile=True, compile_time=300)(*args)
     (measured,) = [v.measured for v in found if v.code == "JXR830"]

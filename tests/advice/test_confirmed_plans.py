@@ -355,7 +355,7 @@ def test_descriptions_say_what_is_done(loop):
 
 @pytest.mark.integration
 def test_on_a_cpu_all_figures_are_those_of_its_compiler():
-    """Held against compiling every variant of the menus."""
+    """BudgetCheck against compiling every variant of the menus."""
     found = subject(Question(scanned, scanned_inputs(256), mode="loss", on=CPU))
     settings = CompileSettings(workers=1, cache=CompileCache(default_directory()))
     with gc_paused(), found.tracing():

@@ -144,7 +144,7 @@ def test_what_follows_and_what_is_skipped_is_not_searched():
     made = none.selection
     # 16 in 2 and in 1 are larger than 8 in 2 and in 1.
     assert (made.searched, made.followed, made.skipped) == (2, 0, 2)
-    reasons = [each.reason for each in made.beaten]
+    reasons = [each.reason for each in made.rejected]
     assert all(reason.startswith(("does not fit by", "not traced: ")) for reason in reasons)
 
 
@@ -175,7 +175,7 @@ def test_a_difference_within_the_interval_of_the_time_is_none(on, is_checked):
     found = Configurations(Grid((24, 28, 32)), ask)
     plan = jointly_drafted(found, parse_place(on), 10**9, aim="throughput")[0]
     assert (plan.time_basis is not None) == is_checked
-    reasons = [each.reason for each in plan.selection.beaten]
+    reasons = [each.reason for each in plan.selection.rejected]
     slower = [float(re.search(r"([\d.]+)% slower", reason)[1]) / 100 for reason in reasons]
     for share, reason in zip(slower, reasons, strict=True):
         is_none = is_checked and 1 + share < plan.time_basis.factor
@@ -243,7 +243,7 @@ def test_what_else_lowers_a_plan_in_microbatches_is_worth_what_that_program_is(b
     plan = searched(1, "recompute", Grid((batch,), (4,)), casting)
     (site,) = plan.sites
     assert site.kind == "scan" and site.parts[0].policy is None
-    found = {relief.kind: relief for relief in plan.floor.reliefs}
+    found = {remedy.kind: remedy for remedy in plan.lower_bound.remedies}
     # How many microbatches, and what mesh, is chosen in the search.
     assert found.keys() <= {"offload", "dtype"}
     params, x = inputs(batch)
@@ -335,7 +335,7 @@ def test_several_meshes_from_python():
         *sharded_inputs(meshes[1])
     )
     assert plan.peak_nbytes == alone.peak_nbytes
-    (other,) = plan.selection.beaten
+    (other,) = plan.selection.rejected
     assert other.configuration.mesh == "data=2" and "higher" in other.reason
     assert any("devices exchange" in warning for warning in plan.warnings)
     with pytest.raises(InputsError, match="with meshes, the second call takes one function, mesh"):
@@ -384,7 +384,7 @@ def test_where_the_compiler_refuses_one_configuration_the_next_is_planned(monkey
     made = planned_with(compiles)
     assert made.selection.configuration.batch == 8
     assert made.confirmed and made.fits and compiles.count >= 2
-    (other,) = made.selection.beaten
+    (other,) = made.selection.rejected
     assert other.configuration.batch == 32 and other.reason.startswith("does not fit: XLA needs")
 
 
@@ -394,7 +394,7 @@ def test_what_may_fit_by_its_range_is_said_to():
     for share, is_said in ((0.99, True), (0.3, False)):
         plan = searched(int(lowest * share), "throughput", Grid((4, 32)))
         assert plan.selection.configuration.batch == 4
-        (other,) = plan.selection.beaten
+        (other,) = plan.selection.rejected
         assert other.reason.startswith("does not fit by the estimate")
         assert ("may by its range; not compiled" in other.reason) == is_said
 
@@ -578,7 +578,7 @@ def test_what_cannot_be_verified_gives_way_to_what_can():
     free, without = chosen(()), chosen((32,))
     assert free.selection.configuration.batch == 32 and free.verified and free.code
     assert without.selection.configuration.batch == 16 and without.verified and without.code
-    (other,) = without.selection.beaten
+    (other,) = without.selection.rejected
     assert "faster" in other.reason and "code" in other.reason
     nothing = chosen((16, 32))
     assert nothing.is_untraced and nothing.selection.configuration.batch == 32

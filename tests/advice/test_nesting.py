@@ -227,8 +227,8 @@ def test_64_layers_of_which_one_in_eight_is_kept(on):
 def test_what_else_lowers_a_plan_of_a_cut_loop_is_told():
     plan = drafted(subject(Question(loss, argnums=0, on=ON).of(inputs(16), {})), 1)[0]
     assert any(part.segments for site in plan.sites for part in site.parts)
-    reliefs = {relief.kind: relief for relief in plan.floor.reliefs}
-    assert reliefs["microbatches"].peak_nbytes < 0.7 * plan.lowest_nbytes
+    remedies = {remedy.kind: remedy for remedy in plan.lower_bound.remedies}
+    assert remedies["microbatches"].peak_nbytes < 0.7 * plan.lowest_nbytes
 
 
 # -- the code --------------------------------------------------------------------------------------

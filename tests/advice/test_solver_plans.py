@@ -63,7 +63,7 @@ def test_the_most_checkpoints_that_fit():
     assert by_hand.endswith("by hand: checkpoints=9")
     assert plan.recompute_flops == flops(found[9]) - flops(found[13]) > 0
     assert "checkpoints=9" in next(row for row in plan.selection.front if row.chosen).checkpoints
-    assert not [each for each in plan.floor.reliefs if each.kind == "solver"]
+    assert not [each for each in plan.lower_bound.remedies if each.kind == "solver"]
     # The loop itself is as it was.
     assert jaxresid.inspect(solving())(*ARRAYS).peak.nbytes == peaks[13]
 
@@ -119,7 +119,7 @@ def test_steps_that_are_not_known_leave_a_line():
     peak = jaxresid.inspect(unknown)(*ARRAYS).peak.nbytes
     plan = jaxresid.plan(unknown, budget=peak // 2)(*ARRAYS)
     assert "solver" not in [site.kind for site in plan.sites]
-    (relief,) = [each for each in plan.floor.reliefs if each.kind == "solver"]
-    count = int(relief.change.removesuffix(" in place of 13").rpartition(" ")[2])
-    assert relief.change.startswith(f"equinox.internal.while_loop(..., checkpoints={count}), ")
-    assert relief.peak_nbytes == jaxresid.inspect(solving(count, None))(*ARRAYS).peak.nbytes
+    (remedy,) = [each for each in plan.lower_bound.remedies if each.kind == "solver"]
+    count = int(remedy.change.removesuffix(" in place of 13").rpartition(" ")[2])
+    assert remedy.change.startswith(f"equinox.internal.while_loop(..., checkpoints={count}), ")
+    assert remedy.peak_nbytes == jaxresid.inspect(solving(count, None))(*ARRAYS).peak.nbytes

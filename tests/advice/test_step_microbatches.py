@@ -292,17 +292,17 @@ def test_the_plan_of_a_whole_step(grid):
         *_, code = tight.selection.to_set
         assert f"{made.microbatches} microbatches of" in code
     # The optimizer's part is in it: parameters, momentum, gradients.
-    held = {part.kind for part in tight.floor.parts}
+    held = {part.kind for part in tight.lower_bound.parts}
     assert {"parameters", "optimizer-state", "batch"} <= held
 
 
 @pytest.mark.integration
 def test_what_else_lowers_a_step_in_microbatches():
     plan = planned(1, Grid(microbatches=(4,)), make=plainly)
-    found = {relief.kind: relief for relief in plan.floor.reliefs}
+    found = {remedy.kind: remedy for remedy in plan.lower_bound.remedies}
     donating = planned(1, Grid(microbatches=(4,)))
     assert found["donation"].peak_nbytes == donating.lowest_nbytes < plan.lowest_nbytes
-    assert "donation" not in {relief.kind for relief in donating.floor.reliefs}
+    assert "donation" not in {remedy.kind for remedy in donating.lower_bound.remedies}
 
 
 @pytest.mark.integration
@@ -320,7 +320,7 @@ def test_other_dtypes_of_a_step_in_microbatches_are_worth_what_that_step_is():
         return jointly_drafted(made, parse_place(ON), budget)[0]
 
     plan, narrow = ask(jnp.float32, 1), ask(jnp.bfloat16, 1)
-    (found,) = [relief for relief in plan.floor.reliefs if relief.kind == "dtype"]
+    (found,) = [remedy for remedy in plan.lower_bound.remedies if remedy.kind == "dtype"]
     assert found.change == "x in bfloat16 in place of float32"
     assert found.peak_nbytes == narrow.lowest_nbytes < plan.lowest_nbytes
 

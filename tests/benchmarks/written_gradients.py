@@ -21,8 +21,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxresid.advice.plan.floor.reliefs import batch_of
 from jaxresid.advice.plan.live_patch import UnpatchableError, patched
+from jaxresid.advice.plan.lower_bound.remedies import batch_of
 from jaxresid.advice.plan.verification import in_process_check
 from jaxresid.base.errors import JaxresidError
 from jaxresid.base.text.units import format_bytes

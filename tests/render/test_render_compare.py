@@ -716,7 +716,7 @@ def test_json_of_a_plan():
     value = json.loads(PLAN.to_json())
     validate(value, "plan")
     sites = value.pop("sites")
-    choices, floor = value.pop("choices"), value.pop("floor")
+    choices, floor = value.pop("choices"), value.pop("lower_bound")
     assert choices[0] == {
         "place": "model.py:49 (layer)",
         "policies": ["no policy", "dots_saveable"],
@@ -732,19 +732,19 @@ def test_json_of_a_plan():
         "arguments": [],
         "until_update": True,
     }
-    assert floor["reliefs"][0] == dataclasses.asdict(PLAN.floor.reliefs[0])
+    assert floor["remedies"][0] == dataclasses.asdict(PLAN.lower_bound.remedies[0])
     assert floor["without"] == ["the optimizer's state and its update"]
     for name in ("schema", "jax", "target", "on"):
         assert value.pop(name) == json.loads(json_document(COMPARISON))[name]
     assert value.pop("selection") == {
         "configuration": {"batch": None, "microbatches": 1, "mesh": None, "name": "batch"},
-        **{"front": [], "beaten": [], "to_set": [], "largest": None},
+        **{"front": [], "rejected": [], "to_set": [], "largest": None},
         **{"searched": 1, "followed": 0, "skipped": 0},
     }
     assert value == {
         f.name: list(getattr(PLAN, f.name)) if f.name in _LISTS else getattr(PLAN, f.name)
         for f in dataclasses.fields(PLAN)
-        if f.name not in ("target", "jax", "place", "sites", "choices", "floor", "selection")
+        if f.name not in ("target", "jax", "place", "sites", "choices", "lower_bound", "selection")
     } | {"fits": True, "kind": "plan"}
     assert [(s["kind"], s["calls"], s["trips"], s["changed"]) for s in sites] == [
         ("scan", 1, 48, True),

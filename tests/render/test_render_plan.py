@@ -8,7 +8,7 @@ import pytest
 from jaxresid.base.errors import JaxresidError
 from jaxresid.base.text.units import format_bytes
 from jaxresid.cli.main import run
-from jaxresid.render.tables.floor import choices_text
+from jaxresid.render.tables.lower_bound import choices_text
 from jaxresid.render.tables.plan import (
     figure_parts,
     part_texts,
@@ -20,7 +20,7 @@ from jaxresid.render.tables.plan import (
     verdict_text,
 )
 from jaxresid.results import (
-    Floor,
+    LowerBound,
     PlannedValue,
     TriedPlace,
 )
@@ -139,7 +139,7 @@ def test_what_lowers_the_floor_starts_from_the_estimate_where_the_peak_is_that_o
 
 
 def test_what_may_help_where_nothing_else_was_traced():
-    bare = dataclasses.replace(NO_FIT, floor=Floor())
+    bare = dataclasses.replace(NO_FIT, lower_bound=LowerBound())
     text = printed(render_plan(bare))
     assert "--offload, which moves values to the host, a smaller batch" in text
     assert "no checkpoint can remove" not in text
@@ -147,7 +147,7 @@ def test_what_may_help_where_nothing_else_was_traced():
 
 
 def test_no_checkpoint_helps_where_arguments_and_outputs_are_more_than_the_budget():
-    assert NO_FIT.is_out_of_reach and NO_FIT.floor.held_nbytes == GIB + GIB // 2
+    assert NO_FIT.is_out_of_reach and NO_FIT.lower_bound.held_nbytes == GIB + GIB // 2
     text = printed(render_plan(NO_FIT))
     assert "no checkpoint can remove 1.62 GiB, which is more than 1.00 GiB\n" in text
     words = " ".join(text.split())

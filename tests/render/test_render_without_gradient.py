@@ -21,10 +21,10 @@ from jaxresid.render.style import words
 from jaxresid.render.svg import bands
 from jaxresid.render.svg.icicle import icicle
 from jaxresid.render.svg.timeline import timeline
-from jaxresid.render.tables import floor
+from jaxresid.render.tables import lower_bound
 from jaxresid.render.traces.pprof import profile_of_report
 from jaxresid.results import LiveKind, Pass
-from jaxresid.results.plan.floor import FloorKind
+from jaxresid.results.plan.lower_bound import FloorKind
 from jaxresid.serialization.files import load, save
 from tests.programs_without_gradient import report
 
@@ -158,5 +158,5 @@ def test_each_kind_of_value_and_part_has_its_word_and_its_fill():
     kinds = set(get_args(LiveKind))
     assert kinds <= set(parts._FILLS)
     assert kinds == set(words._KINDS) == set(bands._ORDER)
-    assert set(get_args(FloorKind)) == set(floor._KINDS)
+    assert set(get_args(FloorKind)) == set(lower_bound._KINDS)
     assert set(get_args(Pass)) == set(words.PHASES)

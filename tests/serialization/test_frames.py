@@ -15,10 +15,10 @@ from jaxresid.results import (
     Computed,
     Configuration,
     Constant,
-    FrontRow,
     Location,
     OomBuffer,
     OomReport,
+    ParetoPoint,
     Residual,
     Selection,
     Source,
@@ -212,7 +212,7 @@ class TestDataFrames:
         assert frame.peak_nbytes.tolist()[0] == 3
 
     def test_a_plan_has_a_row_for_each_that_no_other_beats(self):
-        front = FrontRow(Configuration(8, 2), "m.py:1: none", GIB, "fits", 3, 0.1, chosen=True)
+        front = ParetoPoint(Configuration(8, 2), "m.py:1: none", GIB, "fits", 3, 0.1, chosen=True)
         selection = Selection(Configuration(8, 2), (front,))
         frame = dataclasses.replace(PLAN, selection=selection).to_dataframe()
         assert frame.batch.tolist() == [8]
@@ -226,7 +226,7 @@ class TestDataFrames:
         assert frame.values.tolist() == [["m.py:7", "int8", 2 * MIB, 1.0, 2, "x @ w"]]
 
 
-@pytest.mark.parametrize("kind", [jaxresid.ComparisonRow, SweepRow, FrontRow, Compiled])
+@pytest.mark.parametrize("kind", [jaxresid.ComparisonRow, SweepRow, ParetoPoint, Compiled])
 def test_no_two_columns_have_one_name(kind):
     names = [column.name for column in columns_of(kind)]
     assert len(names) == len(set(names))

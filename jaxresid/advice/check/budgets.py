@@ -12,10 +12,10 @@ from jaxresid.base.text.units import format_bytes
 from jaxresid.linter.rules import TRACED
 from jaxresid.results import (
     NOWHERE,
+    BudgetCheck,
     Compiled,
     Computed,
     Finding,
-    Held,
     Interval,
     Limits,
     LineBytes,
@@ -45,7 +45,7 @@ class BudgetFinding:
     fails: bool
 
 
-def held(report: Report, limits: Limits) -> tuple[Held, ...]:
+def held(report: Report, limits: Limits) -> tuple[BudgetCheck, ...]:
     """Return the figures of a report that have a limit, held against it.
 
     XLA's peak is taken where there is one, else the estimate.
@@ -62,7 +62,7 @@ def held(report: Report, limits: Limits) -> tuple[Held, ...]:
         found.append(_held_peak(report, limits.peak_nbytes))
     if limits.kept_nbytes is not None:
         found.append(
-            Held(
+            BudgetCheck(
                 "kept",
                 report.totals.computed_nbytes,
                 limits.kept_nbytes,
@@ -94,7 +94,7 @@ def budget_findings(
     )
 
 
-def sentence(held: Held, name: str, *, decides: str = "--compile") -> str:
+def sentence(held: BudgetCheck, name: str, *, decides: str = "--compile") -> str:
     """Return one sentence that says by how much a figure is above its limit, or that it may be.
 
     Args:
@@ -149,7 +149,7 @@ def _compiled(report: Report) -> Compiled | None:
     return next((c for c in report.compiled if c.peak_nbytes is not None), None)
 
 
-def _held_peak(report: Report, limit_nbytes: int) -> Held:
+def _held_peak(report: Report, limit_nbytes: int) -> BudgetCheck:
     peak, compiled, estimate = peak_of(report), _compiled(report), report.peak
     if peak is None:
         errors = "; ".join(c.error for c in report.compiled if c.error is not None)
@@ -161,9 +161,9 @@ def _held_peak(report: Report, limit_nbytes: int) -> Held:
     if compiled is not None:
         lines = _compiled_by_line(compiled) or live_by_line(report)
         arguments = compiled.argument_nbytes or 0
-        return Held("peak", peak.nbytes, limit_nbytes, "xla", False, None, lines, arguments)
+        return BudgetCheck("peak", peak.nbytes, limit_nbytes, "xla", False, None, lines, arguments)
     assert estimate is not None
-    return Held(
+    return BudgetCheck(
         "peak",
         peak.nbytes,
         limit_nbytes,
@@ -230,7 +230,7 @@ def _kinds(group: Iterable[tuple[Source, int, str]]) -> tuple[str, ...]:
     return tuple(sorted(totals, key=lambda kind: -totals[kind]))
 
 
-def _finding(held: Held, name: str, remedy: str) -> Finding:
+def _finding(held: BudgetCheck, name: str, remedy: str) -> Finding:
     source = held.lines[0].source if held.lines else NOWHERE
     if source.location is not None:  # a line is of several modules, and of calls into libraries
         source = Source(source.location)
@@ -239,7 +239,7 @@ def _finding(held: Held, name: str, remedy: str) -> Finding:
     return Finding(rule, message, source, remedy, _measured(held))
 
 
-def _shares(held: Held) -> Iterator[str]:
+def _shares(held: BudgetCheck) -> Iterator[str]:
     """Yield a sentence on the lines that make most of a figure, and one on arguments."""
     if held.lines:
         first, *others = held.lines[:_NAMED]
@@ -257,7 +257,7 @@ def _place(source: Source) -> str:
     return "" if where is None else f"{where.file}:{where.line}"
 
 
-def _remedy(held: Held, report: Report) -> str:
+def _remedy(held: BudgetCheck, report: Report) -> str:
     words = report.words
     if not report.target.has_gradient:
         return "make what the line computes smaller, or raise the budget"
@@ -268,7 +268,7 @@ def _remedy(held: Held, report: Report) -> str:
     return f"`{command}` looks for checkpoints that fit"
 
 
-def _measured(held: Held) -> dict[str, object]:
+def _measured(held: BudgetCheck) -> dict[str, object]:
     interval = held.interval
     return {
         "figure": held.figure,

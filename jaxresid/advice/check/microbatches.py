@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.advice.plan.floor.parts import argument_name
-from jaxresid.advice.plan.floor.reliefs import Batch, batch_of
 from jaxresid.advice.plan.joint.microbatches import divided, in_microbatches
+from jaxresid.advice.plan.lower_bound.parts import argument_name
+from jaxresid.advice.plan.lower_bound.remedies import Batch, batch_of
 from jaxresid.base.errors import RetraceError
 from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.findings.proposals import WORTH_SAYING, Changed, Proposal, kept_change

@@ -12,15 +12,15 @@ from jaxresid.advice.oom.buffers import oom_buffers
 from jaxresid.advice.oom.causes import cause_of, padding_of
 from jaxresid.advice.oom.files import lines_of
 from jaxresid.advice.oom.functions import named_function
-from jaxresid.advice.oom.ways import Names, ways_out
+from jaxresid.advice.oom.ways import Names, mitigations
 from jaxresid.base.errors import JaxresidError
-from jaxresid.results import OomBuffer, OomOther, OomParts, OomReport, OomTrace, Report, WayOut
+from jaxresid.results import Mitigation, OomBuffer, OomOther, OomParts, OomReport, OomTrace, Report
 from jaxresid.xla.logs.dumps import read_dump
 from jaxresid.xla.logs.failure import Failure
 from jaxresid.xla.logs.reading import read_log
 from jaxresid.xla.logs.where import place_of
 
-_DUMP = WayOut("dump", "XLA_FLAGS=--xla_dump_to=DUMP python train.py; jaxresid oom DUMP")
+_DUMP = Mitigation("dump", "XLA_FLAGS=--xla_dump_to=DUMP python train.py; jaxresid oom DUMP")
 _LINES = 8  # of the trace
 
 
@@ -161,7 +161,7 @@ def reported(
         pool=failure.pool,
         buffers=buffers,
         matched_nbytes=matched_nbytes,
-        ways=ways_out(
+        ways=mitigations(
             cause, failure, parts, buffers, names, from_dump=evidence.from_dump, report=report
         ),
         said=failure.said,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jaxresid.results import Finding, OomBuffer, OomCause, OomParts, Report, WayOut
+from jaxresid.results import Finding, Mitigation, OomBuffer, OomCause, OomParts, Report
 from jaxresid.results.out_of_memory import WayOutKind
 from jaxresid.xla.logs.failure import Failure
 
@@ -40,7 +40,7 @@ class Names:
     split: str | None = "TARGET --mesh data=8"
 
 
-def ways_out(
+def mitigations(
     cause: OomCause,
     failure: Failure,
     parts: OomParts,
@@ -49,7 +49,7 @@ def ways_out(
     *,
     from_dump: bool,
     report: Report | None = None,
-) -> tuple[WayOut, ...]:
+) -> tuple[Mitigation, ...]:
     """Return what to try, in order: only what the figures of the log speak for.
 
     Args:
@@ -81,11 +81,11 @@ class _Ways:
         self._from_dump = from_dump
         self._report = report
 
-    def of(self, cause: OomCause) -> Iterator[WayOut]:
+    def of(self, cause: OomCause) -> Iterator[Mitigation]:
         """Yield the ways out of a lack of memory with this cause."""
         if cause == "padding":
             nbytes = self._parts.padding_nbytes or sum(b.padding_nbytes for b in self._buffers)
-            yield WayOut("shapes", self._jaxresid("compile", self._names.target), nbytes)
+            yield Mitigation("shapes", self._jaxresid("compile", self._names.target), nbytes)
             yield from self._smaller()
         elif cause in ("temporaries", "too-large"):
             yield from self._smaller()
@@ -96,22 +96,24 @@ class _Ways:
         elif cause == "fragmentation":
             yield from self._in_pieces()
         elif cause == "other-program":
-            yield WayOut("other-program", _SMI)
-            yield WayOut("other-device", "CUDA_VISIBLE_DEVICES=1 python train.py")
+            yield Mitigation("other-program", _SMI)
+            yield Mitigation("other-device", "CUDA_VISIBLE_DEVICES=1 python train.py")
         elif cause == "preallocation":
-            yield WayOut("less-fraction", _with_fraction(self._less()))
+            yield Mitigation("less-fraction", _with_fraction(self._less()))
         elif cause == "on-chip":
             limit = "LIBTPU_INIT_ARGS=--xla_tpu_scoped_vmem_limit_kib=65536 python train.py"
-            yield WayOut("kernel", limit)
+            yield Mitigation("kernel", limit)
         elif cause == "host":
-            yield WayOut("host-profile", "python -m memray run train.py")
+            yield Mitigation("host-profile", "python -m memray run train.py")
         elif cause == "pinned-host":
             limit = f"{_HOST_LIMIT}={self._host_limit()}"
-            yield WayOut("host-limit", f"{limit} python train.py", self._failure.requested_nbytes)
+            yield Mitigation(
+                "host-limit", f"{limit} python train.py", self._failure.requested_nbytes
+            )
         elif not self._from_dump:
             yield self._dump()
 
-    def _smaller(self) -> Iterator[WayOut]:
+    def _smaller(self) -> Iterator[Mitigation]:
         yield from self._listing()
         yield from self._finding()
         yield from self._donation()
@@ -122,7 +124,7 @@ class _Ways:
         if self._lists_nothing() and self._report is None:
             yield self._dump()
 
-    def _arguments(self, cause: OomCause) -> Iterator[WayOut]:
+    def _arguments(self, cause: OomCause) -> Iterator[Mitigation]:
         parts = self._parts
         if cause == "outputs":
             yield from self._listing()
@@ -134,46 +136,46 @@ class _Ways:
         if self._lists_nothing() and self._report is None:
             yield self._dump()
 
-    def _listing(self) -> Iterator[WayOut]:
+    def _listing(self) -> Iterator[Mitigation]:
         """Yield where the buffers are listed; the estimate of a report has their lines already."""
         has_lines = self._report is not None and self._report.peak is not None
         if self._lists_nothing() and not has_lines:
-            yield WayOut("list-buffers", self._jaxresid("compile", self._names.target))
+            yield Mitigation("list-buffers", self._jaxresid("compile", self._names.target))
 
     def _lists_nothing(self) -> bool:
         return not self._buffers and not self._from_dump
 
-    def _finding(self) -> Iterator[WayOut]:
+    def _finding(self) -> Iterator[Mitigation]:
         """Yield what the report proposes, where that lowers the estimated peak by much."""
         peak = None if self._report is None else self._report.peak
         if self._report is None or peak is None:
             return
         saved = max(map(_saved, self._report.findings), default=0)
         if saved >= _MUCH * peak.nbytes:
-            yield WayOut("finding", self._jaxresid("check", self._names.target), saved)
+            yield Mitigation("finding", self._jaxresid("check", self._names.target), saved)
 
-    def _donation(self) -> Iterator[WayOut]:
+    def _donation(self) -> Iterator[Mitigation]:
         """Yield that outputs could take over arguments, where that would save much."""
         parts, need = self._parts, self._failure.required_nbytes or 0
         given = min(parts.output_nbytes or 0, parts.argument_nbytes or 0)
         if given and given >= _MUCH * need:
             yield from self._planned("donate", self._names.target, given)
 
-    def _held(self) -> Iterator[WayOut]:
+    def _held(self) -> Iterator[Mitigation]:
         is_gpu = self._failure.platform == "gpu"
         if is_gpu:
-            yield WayOut("other-program", _SMI)
+            yield Mitigation("other-program", _SMI)
         held = self._failure.pool.in_use_nbytes
-        yield WayOut("live-arrays", _SUM, held)
+        yield Mitigation("live-arrays", _SUM, held)
         if is_gpu and self._can_grow():
-            yield WayOut("fraction", _with_fraction(_MOST_FRACTION))
+            yield Mitigation("fraction", _with_fraction(_MOST_FRACTION))
 
-    def _in_pieces(self) -> Iterator[WayOut]:
+    def _in_pieces(self) -> Iterator[Mitigation]:
         if self._failure.platform == "gpu":
-            yield WayOut("allocator", "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async python train.py")
+            yield Mitigation("allocator", "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async python train.py")
             if self._can_grow():
-                yield WayOut("fraction", _with_fraction(_MOST_FRACTION))
-        yield WayOut("live-arrays", _SUM, self._failure.pool.in_use_nbytes)
+                yield Mitigation("fraction", _with_fraction(_MOST_FRACTION))
+        yield Mitigation("live-arrays", _SUM, self._failure.pool.in_use_nbytes)
 
     def _can_grow(self) -> bool:
         """Return whether JAX might be given more of the GPU than it had."""
@@ -196,8 +198,8 @@ class _Ways:
         names = [buffer.op_name for buffer in self._failure.buffers if buffer.op_name]
         return any(buffer.role for buffer in self._buffers) if names else None
 
-    def _dump(self) -> WayOut:
-        return WayOut("dump", "XLA_FLAGS=--xla_dump_to=DUMP python train.py; jaxresid oom DUMP")
+    def _dump(self) -> Mitigation:
+        return Mitigation("dump", "XLA_FLAGS=--xla_dump_to=DUMP python train.py; jaxresid oom DUMP")
 
     def _host_limit(self) -> int:
         """Return a limit in GB that is above JAX's own, 64, and has room for what was asked for."""
@@ -209,7 +211,7 @@ class _Ways:
 
     def _planned(
         self, kind: WayOutKind, target: str | None, nbytes: int | None = None
-    ) -> Iterator[WayOut]:
+    ) -> Iterator[Mitigation]:
         """Yield the plan of a target, where it has such inputs and something to fit into.
 
         Without a size in the log that is the memory of the place.
@@ -218,7 +220,7 @@ class _Ways:
         if target is None or (capacity is None and self._names.place == "cpu"):
             return
         budget = "" if capacity is None else f" --budget {int(capacity / _GIB * 100) / 100:g}GiB"
-        yield WayOut(kind, self._jaxresid("plan", target) + budget, nbytes)
+        yield Mitigation(kind, self._jaxresid("plan", target) + budget, nbytes)
 
 
 def _saved(finding: Finding) -> int:

@@ -20,15 +20,15 @@ def next_step(plan: Plan, place: Place, words: tuple[str, ...]) -> NextStep | No
     """
     if plan.fits or plan.interrupted:
         return None
-    reliefs = plan.floor.reliefs
-    fitting = [each for each in reliefs if each.answer == "fits"]
+    remedies = plan.lower_bound.remedies
+    fitting = [each for each in remedies if each.answer == "fits"]
     if plan.answer == "too close" and not (plan.compiles or plan.unconfirmed):
         rewrites = [each for each in fitting if each.kind == "rewrite"]
         if not rewrites:
             return replace(ask_compiler("plan", why_unavailable(place)), words=words)
         fitting = rewrites
-    if not reliefs:
+    if not remedies:
         return None
-    best = fitting[0] if fitting else min(reliefs, key=lambda each: each.peak_nbytes)
+    best = fitting[0] if fitting else min(remedies, key=lambda each: each.peak_nbytes)
     peak = f"the peak is then {format_bytes(best.peak_nbytes)}"
     return NextStep("change", f"{best.change}: {peak}{', which fits' * bool(fitting)}")

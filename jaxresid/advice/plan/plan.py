@@ -10,8 +10,8 @@ from jaxresid.advice.compile.ahead_of_time import CompileSettings, warnings_of
 from jaxresid.advice.compile.limited import LimitedCompiles
 from jaxresid.advice.plan.confirmation import Confirmation, compiles_for
 from jaxresid.advice.plan.drafts import Draft, Drafts
-from jaxresid.advice.plan.floor.parts import WITHOUT_STEP, floor_parts
-from jaxresid.advice.plan.floor.reliefs import Reliefs
+from jaxresid.advice.plan.lower_bound.parts import WITHOUT_STEP, floor_parts
+from jaxresid.advice.plan.lower_bound.remedies import Remedies
 from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.advice.plan.search.menus import Menus
 from jaxresid.advice.plan.search.objective import Objective
@@ -30,7 +30,7 @@ from jaxresid.base.option_types import Aim
 from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.memory.compilers import has_estimate
 from jaxresid.inspector.subject.base import Subject
-from jaxresid.results import Floor, Lifetimes, Plan, answer
+from jaxresid.results import Lifetimes, LowerBound, Plan, answer
 from jaxresid.xla.places import Place, memory_of, why_unavailable
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 
@@ -287,8 +287,8 @@ class Planning:
         }
         # Traced with a change, code that is not its variant would be the variant again.
         traces = is_promised and shown in search.tried and not interrupted
-        floor, crashes = self._floor(shown, compiles, confirmed, traces=traces, fits=fits)
-        is_out_of_reach = not fits and floor.held_nbytes > self.budget_nbytes
+        bound, crashes = self._lower_bound(shown, compiles, confirmed, traces=traces, fits=fits)
+        is_out_of_reach = not fits and bound.held_nbytes > self.budget_nbytes
         basis = time_basis_of(plain, subject.place)
         time = None
         if is_promised:
@@ -345,7 +345,7 @@ class Planning:
             high_nbytes=around.high_nbytes if around else None,
             triton_peak_nbytes=None if confirmed is None else self.triton_nbytes.get(shown),
             choices=tried_places(search),
-            floor=floor,
+            lower_bound=bound,
             interrupted=interrupted,
             low_time_fraction=time.low if time else None,
             high_time_fraction=time.high if time else None,
@@ -363,7 +363,7 @@ class Planning:
             found.append(subject.lifetimes_of(variant.program, variant.trace, "plan"))
         return tuple(found)
 
-    def _floor(
+    def _lower_bound(
         self,
         shown: TracedVariant,
         compiles: LimitedCompiles | None,
@@ -371,8 +371,8 @@ class Planning:
         *,
         traces: bool,
         fits: bool,
-    ) -> tuple[Floor, list[Crash]]:
-        """Return the floor of what is shown, with what lowers it if `traces`.
+    ) -> tuple[LowerBound, list[Crash]]:
+        """Return the lower bound of what is shown, with what lowers it if `traces`.
 
         The second is what an error of our own left out of it. Memory is short where something is
         recomputed, or nothing fits. `confirmed` is what the compiler says that it needs, in bytes.
@@ -381,11 +381,11 @@ class Planning:
         parts = floor_parts(self.subject, shown.variant)
         without = () if is_step else WITHOUT_STEP
         if not traces or not self.has_estimate:
-            return Floor(parts, (), without), []
-        self.progress("tracing what lowers the floor")
+            return LowerBound(parts, (), without), []
+        self.progress("tracing what lowers the peak")
         menus = None if self.offload else self.menus
         written = self.search.as_written()
-        reliefs = Reliefs(
+        remedies = Remedies(
             self.subject,
             self.variants,
             shown,
@@ -396,8 +396,8 @@ class Planning:
             None if written is None else written.variant,
             self.plain.cost.flops,
         )
-        found = reliefs.found(is_short=not fits or shown.cost > 0)
-        return Floor(parts, found, without, reliefs.left_out), reliefs.crashes
+        found = remedies.found(is_short=not fits or shown.cost > 0)
+        return LowerBound(parts, found, without, remedies.left_out), remedies.crashes
 
     def _lowest(self, drafts: Drafts) -> TracedVariant:
         """Return the variant with the lowest peak that may be shown."""

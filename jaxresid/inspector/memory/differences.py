@@ -20,7 +20,7 @@ _AROUND = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class EqnRange:
     """Kernels that stand in the place of others.
 
     Attributes:
@@ -50,7 +50,7 @@ class Difference:
 
     base: Kernels
     changed: Kernels
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[EqnRange, ...]
     pairs: Mapping[Value, Value]
 
     @functools.cached_property
@@ -68,7 +68,7 @@ class Difference:
         return found
 
     @functools.cached_property
-    def _sources(self) -> tuple[Stretch, ...]:
+    def _sources(self) -> tuple[EqnRange, ...]:
         """Where the base makes what the other reads in the stretches, and not near any of them."""
         near = {i for s in self.stretches for i in s.around}
         read = (
@@ -78,7 +78,7 @@ class Difference:
             for v in op.operands
         )
         places = {self._makers[v] for v in read if v in self._makers} - near
-        return tuple(Stretch(range(i, i), range(i, i)) for i in sorted(places))
+        return tuple(EqnRange(range(i, i), range(i, i)) for i in sorted(places))
 
     @functools.cached_property
     def _outputs(self) -> frozenset[Value]:
@@ -101,7 +101,7 @@ class Difference:
             return None
         return self._changed(shifts, twins.there)
 
-    def _pair(self, shifts: dict[Stretch, int], twins: Pairs) -> bool:
+    def _pair(self, shifts: dict[EqnRange, int], twins: Pairs) -> bool:
         """Pair the arrays around the stretches and their sources with those in the other place.
 
         Args:
@@ -134,7 +134,7 @@ class Difference:
         )
 
     def _changed(
-        self, shifts: Mapping[Stretch, int], twins: Mapping[Value, Value]
+        self, shifts: Mapping[EqnRange, int], twins: Mapping[Value, Value]
     ) -> Kernels | None:
         """Return the base with the stretches changed where they are moved to.
 
@@ -202,8 +202,8 @@ def difference(base: Kernels, changed: Kernels) -> Difference | None:
         middle = range(turn - back, turn + on)
         middle_after = range(turn_after - back, turn_after + on)
     stretches = (
-        Stretch(range(begin, middle.start), range(begin, middle_after.start)),
-        Stretch(range(middle.stop, end), range(middle_after.stop, end_after)),
+        EqnRange(range(begin, middle.start), range(begin, middle_after.start)),
+        EqnRange(range(middle.stop, end), range(middle_after.stop, end_after)),
     )
     return Difference(base, changed, tuple(s for s in stretches if s.before or s.after), pairs.back)
 

@@ -25,7 +25,7 @@ from jaxresid.render.style.grids import shares_grid, smaller_text, times_text
 from jaxresid.render.style.shell import ShellCommand
 from jaxresid.render.style.words import percent, place_text
 from jaxresid.render.style.wrapping import FlowingParts, SourceLines
-from jaxresid.results import OomReport, OomTrace, Source, WayOut
+from jaxresid.results import Mitigation, OomReport, OomTrace, Source
 
 _TOP = 4
 _STYLES = {"held": "bold yellow", "unknown": "bold yellow"}
@@ -123,7 +123,7 @@ def _where(source: Source, verbose: bool) -> RenderableType | None:
     return text if text.plain else None
 
 
-def _way(number: int, way: WayOut) -> RenderableType:
+def _way(number: int, way: Mitigation) -> RenderableType:
     nbytes = "" if not way.nbytes else f" ({format_bytes(way.nbytes)})"
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)

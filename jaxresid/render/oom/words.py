@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from jaxresid.base.text.units import format_bytes
 from jaxresid.render.style.words import computed_text, percent
-from jaxresid.results import OomBuffer, OomReport, OomTrace, WayOut
+from jaxresid.results import Mitigation, OomBuffer, OomReport, OomTrace
 
 _ROLES = {
     "forward": "of the forward pass",
@@ -211,6 +211,6 @@ def buffer_text(buffer: OomBuffer) -> str:
     return f"{buffer.shape}  {what}" if buffer.shape else what
 
 
-def way_text(way: WayOut) -> str:
+def way_text(way: Mitigation) -> str:
     """Return what a way out is, in words."""
     return _WAYS[way.kind]

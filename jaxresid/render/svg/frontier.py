@@ -16,7 +16,7 @@ from jaxresid.render.svg.canvas import WIDTH, document, element, hint, written
 from jaxresid.render.tables.entries import entries
 from jaxresid.render.tables.plan import verdict_text
 from jaxresid.render.tables.takeaways import takeaways
-from jaxresid.results import Comparison, FrontRow, Plan
+from jaxresid.results import Comparison, ParetoPoint, Plan
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 92, 600, 92, 392
 _KEYS = 636
@@ -104,7 +104,7 @@ def plan_frontier(plan: Plan) -> str:
     return _drawn(_lettered(dots), title, verdict_text(plan), by, (plan.budget_nbytes, budget))
 
 
-def _of_plan(row: FrontRow) -> _Dot:
+def _of_plan(row: ParetoPoint) -> _Dot:
     name = row.checkpoints
     if (configuration := str(row.configuration)) != "the inputs as they are":
         name = f"{configuration}; {name}"

@@ -25,7 +25,7 @@ from jaxresid.render.style.encodings import can_encode
 from jaxresid.render.style.grids import bytes_grid
 from jaxresid.render.style.words import percent, place_text, short_path
 from jaxresid.render.style.wrapping import FlowingParts
-from jaxresid.render.tables.floor import choices_text, render_floor
+from jaxresid.render.tables.lower_bound import choices_text, render_floor
 from jaxresid.render.tables.selection import render_selection
 from jaxresid.results import Plan, PlannedPart, PlannedSite, PlannedValue
 
@@ -167,7 +167,7 @@ def search_text(plan: Plan) -> str:
     if plan.compiles:
         tried += f", {plan.compiles} compiled"
     if plan.is_out_of_reach:
-        held = format_bytes(plan.floor.held_nbytes)
+        held = format_bytes(plan.lower_bound.held_nbytes)
         return f"Proven: no checkpoint makes it fit, as arguments and outputs alone take {held}."
     if plan.interrupted:
         cheaper = "something cheaper may fit" if plan.is_within else "something may fit"
@@ -237,7 +237,7 @@ def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
     ]
     if plan.target.has_gradient:
         parts += [_peaks(plan), FlowingParts(figure_parts(plan, times), indent=2)]
-        if not plan.is_within and not plan.floor.reliefs:
+        if not plan.is_within and not plan.lower_bound.remedies:
             parts.append(Text(helps(plan)))
     elif plan.selection.largest is None:
         parts.append(Text(without_gradient_text(plan)))

@@ -15,7 +15,15 @@ from jaxresid.render.report.estimates import about_text
 from jaxresid.render.report.policies import BrokenNames
 from jaxresid.render.style.grids import bytes_grid
 from jaxresid.render.style.words import aval_text, percent, place_text
-from jaxresid.results import Beaten, FrontRow, Growth, Largest, LiveValue, Plan, SizePeak
+from jaxresid.results import (
+    Growth,
+    Largest,
+    LiveValue,
+    ParetoPoint,
+    Plan,
+    RejectedAlternative,
+    SizePeak,
+)
 
 # How many plans, and how many of the configurations that fit and that do not, are shown.
 _MOST_ROWS = 8
@@ -40,9 +48,9 @@ _AIMS = {
 def recommendation_text(plan: Plan) -> str | None:
     """Return what is recommended of several configurations, and of how many; None for one."""
     selection = plan.selection
-    if not selection.beaten:
+    if not selection.rejected:
         return None
-    count = 1 + len(selection.beaten)
+    count = 1 + len(selection.rejected)
     parts = [f"{selection.searched} searched"]
     if selection.followed:
         parts.append(f"{selection.followed} followed from those with equal microbatches")
@@ -52,7 +60,7 @@ def recommendation_text(plan: Plan) -> str | None:
     return f"{selection.configuration}: {what} of {count} configurations ({', '.join(parts)})"
 
 
-def shown_rows(rows: Sequence[FrontRow], most: int = _MOST_ROWS) -> list[FrontRow]:
+def shown_rows(rows: Sequence[ParetoPoint], most: int = _MOST_ROWS) -> list[ParetoPoint]:
     """Return the rows to show: the first, the last and the chosen one, and some between."""
     if len(rows) <= most:
         return list(rows)
@@ -87,10 +95,10 @@ def render_selection(plan: Plan) -> Iterator[RenderableType]:
             yield Text(text, "green", no_wrap=True, overflow="ignore")
         else:
             yield Text(f"  {text}")
-    if selection.beaten:
+    if selection.rejected:
         yield Text()
         yield Text("it beats" if selection.largest is None else "beside it", style="bold")
-        yield from _beaten(selection.beaten)
+        yield from _rejected(selection.rejected)
     if len(selection.front) > 1:
         yield Text()
         yield from _front(plan)
@@ -164,13 +172,13 @@ def _largest(plan: Plan, largest: Largest) -> Iterator[RenderableType]:
     )
 
 
-def _beaten(beaten: Sequence[Beaten]) -> Iterator[RenderableType]:
-    fitting = [rejected for rejected in beaten if rejected.fits]
-    others = [rejected for rejected in beaten if not rejected.fits]
+def _rejected(rejected: Sequence[RejectedAlternative]) -> Iterator[RenderableType]:
+    fitting = [plan for plan in rejected if plan.fits]
+    others = [plan for plan in rejected if not plan.fits]
     shown = [*fitting[:_MOST_BEATEN], *others[:_MOST_REFUSED]]
-    for rejected in shown:
-        yield Padding(Text(f"{rejected.configuration}: {rejected.reason}"), (0, 0, 0, 2))
-    more = len(beaten) - len(shown)
+    for plan in shown:
+        yield Padding(Text(f"{plan.configuration}: {plan.reason}"), (0, 0, 0, 2))
+    more = len(rejected) - len(shown)
     if more:
         yield Text(f"  and {more} more (--format json lists them)", style="dim")
 
@@ -204,9 +212,9 @@ def _figure(number: float) -> str:
 
 
 def _columns(
-    rows: Sequence[FrontRow],
-) -> list[tuple[str, Callable[[FrontRow], str]]]:
-    columns: list[tuple[str, Callable[[FrontRow], str]]] = [
+    rows: Sequence[ParetoPoint],
+) -> list[tuple[str, Callable[[ParetoPoint], str]]]:
+    columns: list[tuple[str, Callable[[ParetoPoint], str]]] = [
         ("peak", lambda row: about_text(row.peak_nbytes, row.interval).removeprefix("about ")),
         ("recompute", lambda row: percent(row.recompute_fraction, 1)),
     ]

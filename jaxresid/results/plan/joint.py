@@ -36,7 +36,7 @@ class Configuration(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class FrontRow(Shown):
+class ParetoPoint(Shown):
     """One plan that no other beats in both its peak and what is minimised.
 
     Attributes:
@@ -72,7 +72,7 @@ class FrontRow(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Beaten(Shown):
+class RejectedAlternative(Shown):
     """A configuration that was not chosen.
 
     Attributes:
@@ -182,7 +182,7 @@ class Selection(Shown):
       configuration: what the plan is for.
       front: the plans of all configurations that no other beats in both peak and what is
         minimised, the lowest peak first.
-      beaten: the other configurations, the best first.
+      rejected: the other configurations, the best first.
       searched: of how many configurations all that may be best was searched.
       followed: of how many the best followed from that of another with equal microbatches.
       skipped: how many were not traced, as something smaller does not fit.
@@ -191,8 +191,8 @@ class Selection(Shown):
     """
 
     configuration: Configuration
-    front: tuple[FrontRow, ...] = ()
-    beaten: tuple[Beaten, ...] = ()
+    front: tuple[ParetoPoint, ...] = ()
+    rejected: tuple[RejectedAlternative, ...] = ()
     searched: int = 1
     followed: int = 0
     skipped: int = 0

@@ -18,8 +18,8 @@ from jaxresid.results.interval import (
     interval_between,
     time_interval_between,
 )
-from jaxresid.results.plan.floor import NO_FLOOR, Floor, TriedPlace
 from jaxresid.results.plan.joint import NO_SELECTION, Selection
+from jaxresid.results.plan.lower_bound import NO_LOWER_BOUND, LowerBound, TriedPlace
 from jaxresid.results.report.lifetimes import Lifetimes
 from jaxresid.results.report.next_step import NextStep
 from jaxresid.results.result import Result
@@ -171,7 +171,7 @@ class Plan(Result):
         is XLA's figure.
       high_nbytes: the upper end.
       choices: what was tried at each place.
-      floor: what no checkpoint can remove, and what would lower it.
+      lower_bound: what no checkpoint can remove, and what would lower it.
       interrupted: whether the search was stopped by Ctrl-C; this is the best it had found.
       aim: what was minimised; of `throughput` the time that an item takes.
       seconds: the estimated time of the whole batch; None where it is not known.
@@ -224,7 +224,7 @@ class Plan(Result):
     high_nbytes: int | None = None
     triton_peak_nbytes: int | None = None
     choices: tuple[TriedPlace, ...] = ()
-    floor: Floor = NO_FLOOR
+    lower_bound: LowerBound = NO_LOWER_BOUND
     interrupted: bool = False
     aim: Aim = "recompute"
     seconds: float | None = None
@@ -296,7 +296,7 @@ class Plan(Result):
 
         Arguments and outputs are counted, not estimated.
         """
-        return not self.is_within and self.floor.held_nbytes > self.budget_nbytes
+        return not self.is_within and self.lower_bound.held_nbytes > self.budget_nbytes
 
     @property
     def is_untraced(self) -> bool:

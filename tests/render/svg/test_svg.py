@@ -14,7 +14,7 @@ from jaxresid.render.svg.axes import Scale, ticks
 from jaxresid.render.svg.bands import bands_at_peak, bands_over
 from jaxresid.render.svg.canvas import WIDTH, cut, element, written
 from jaxresid.render.svg.icicle import tree
-from jaxresid.results import Computed, FrontRow, Selection
+from jaxresid.results import Computed, ParetoPoint, Selection
 from jaxresid.results.plan.joint import Configuration
 from tests.render.made_by_hand import COMPARISON, GIB, PLAN
 from tests.small import f32
@@ -68,7 +68,7 @@ def pictures(report):
     lifetimes = (dataclasses.replace(first, values=values),)
     evil = renamed(dataclasses.replace(report, residuals=residuals, peak=peak, lifetimes=lifetimes))
     rows = (*COMPARISON.rows, dataclasses.replace(COMPARISON.rows[4], policy=EVIL, kept_nbytes=1))
-    front = FrontRow(Configuration(), EVIL, GIB, "fits", 1, 0.5)
+    front = ParetoPoint(Configuration(), EVIL, GIB, "fits", 1, 0.5)
     yield evil.to_svg()
     yield dataclasses.replace(evil, lifetimes=()).to_svg()
     yield evil.to_svg("icicle")
@@ -259,7 +259,7 @@ class TestFrontier:
 
     def test_of_many_plans_few_are_listed(self):
         rows = tuple(
-            FrontRow(
+            ParetoPoint(
                 Configuration(), f"plan {i}", GIB * (50 - i), "fits", i, i / 100, chosen=i == 7
             )
             for i in range(40)

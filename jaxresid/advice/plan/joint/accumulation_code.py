@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxresid.advice.plan.floor.parts import argument_name
-from jaxresid.advice.plan.floor.reliefs import batch_of
+from jaxresid.advice.plan.lower_bound.parts import argument_name
+from jaxresid.advice.plan.lower_bound.remedies import batch_of
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.subject.base import Subject
 

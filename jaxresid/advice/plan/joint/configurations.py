@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from jaxresid.advice.plan.floor.reliefs import batch_of
 from jaxresid.advice.plan.joint.microbatches import divided, in_microbatches, over_microbatches
+from jaxresid.advice.plan.lower_bound.remedies import batch_of
 from jaxresid.advice.plan.verification import Check, in_process_check
 from jaxresid.base.errors import InputsError, JaxresidError
 from jaxresid.inspector.call.question import Question

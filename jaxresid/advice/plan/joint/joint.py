@@ -10,7 +10,7 @@ from jaxresid.advice.compile.limited import LimitedCompiles
 from jaxresid.advice.plan.joint.configurations import Configurations, Grid
 from jaxresid.advice.plan.joint.largest import Drafted, LargestSearch
 from jaxresid.advice.plan.joint.pareto import front_rows
-from jaxresid.advice.plan.joint.recommendation import beaten, to_set
+from jaxresid.advice.plan.joint.recommendation import rejected, to_set
 from jaxresid.advice.plan.joint.search import AS_GOOD, JointSearch, Solved
 from jaxresid.advice.plan.next_step import next_step
 from jaxresid.advice.plan.plan import Terms, terms
@@ -19,7 +19,7 @@ from jaxresid.base.errors import InputsError
 from jaxresid.base.option_types import Aim
 from jaxresid.inspector.memory.compilers import check_lifetimes, has_estimate
 from jaxresid.inspector.subject.base import gc_paused
-from jaxresid.results import Beaten, Configuration, Plan, Selection
+from jaxresid.results import Configuration, Plan, RejectedAlternative, Selection
 from jaxresid.xla.places import Place
 
 # Of how many configurations plans are drafted whose code cannot be traced.
@@ -165,8 +165,8 @@ def _largest(
         ),
         key=lambda outcome: -(outcome.largest.size or 0),
     )
-    beaten = [
-        Beaten(
+    rejected = [
+        RejectedAlternative(
             other.solved.configuration,
             "none fits" if other.largest.size is None else f"fits up to {other.largest.size}",
             other.largest.size is not None,
@@ -179,7 +179,7 @@ def _largest(
         selection = Selection(
             configuration=solved.configuration,
             front=front_rows([solved], solved.planning.decided) if plan.target.has_gradient else (),
-            beaten=tuple(beaten),
+            rejected=tuple(rejected),
             searched=len(search.solved),
             to_set=tuple(
                 to_set(solved.configuration, solved.planning.subject, solved.rows, others_to_set)
@@ -254,7 +254,7 @@ def _told(search: JointSearch, chosen: Solved, drafted: Drafted) -> Drafted:
         selection = Selection(
             configuration=chosen.configuration,
             front=front_rows(search.solved, planning.decided),
-            beaten=() if grid.is_single else beaten(search, chosen),
+            rejected=() if grid.is_single else rejected(search, chosen),
             searched=len(searched),
             followed=len(search.solved) - len(searched),
             skipped=len(search.skipped),

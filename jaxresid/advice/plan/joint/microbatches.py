@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxresid.advice.plan.floor.accumulation import accumulated
-from jaxresid.advice.plan.floor.reliefs import batch_of
 from jaxresid.advice.plan.joint.accumulated_steps import AccumulatedStep
+from jaxresid.advice.plan.lower_bound.accumulation import accumulated
+from jaxresid.advice.plan.lower_bound.remedies import batch_of
 from jaxresid.base.errors import NOT_CAUGHT, InputsError, JaxresidError, summary
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.call.leaves import like

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jaxresid.advice.plan.confirmation import description
 from jaxresid.advice.plan.joint.search import Solved
 from jaxresid.advice.plan.search.combinations import Combination, Runs, TracedVariant
-from jaxresid.results import FrontRow, answer
+from jaxresid.results import ParetoPoint, answer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +29,7 @@ class Point:
     cost: float
 
 
-def front_rows(solved: Sequence[Solved], shown: TracedVariant | None) -> tuple[FrontRow, ...]:
+def front_rows(solved: Sequence[Solved], shown: TracedVariant | None) -> tuple[ParetoPoint, ...]:
     """Return the plans that no other beats, the lowest peak first.
 
     Of several configurations they are those within the budget.
@@ -88,7 +88,7 @@ def _points(solved: Solved, are_several: bool) -> list[Point]:
     return points
 
 
-def _row(point: Point, *, is_chosen: bool) -> FrontRow:
+def _row(point: Point, *, is_chosen: bool) -> ParetoPoint:
     planning, tried, peak = point.solved.planning, point.tried, point.peak_nbytes
     around = None
     if tried not in planning.peaks.figures:
@@ -96,7 +96,7 @@ def _row(point: Point, *, is_chosen: bool) -> FrontRow:
     seconds, items = planning.objective.seconds(tried.variant), point.solved.items
     budget = planning.budget_nbytes
     is_known = "fits" if peak <= budget else "does not fit"
-    return FrontRow(
+    return ParetoPoint(
         configuration=point.solved.configuration,
         checkpoints=_words(tried.combination),
         peak_nbytes=peak,

@@ -11,13 +11,13 @@ from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.advice.timing.intervals import time_basis_of
 from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.subject.base import Subject
-from jaxresid.results import Beaten, Configuration
+from jaxresid.results import Configuration, RejectedAlternative
 
 # A smaller difference in the estimated time is not told in per cent.
 _AS_FAST = 0.001
 
 
-def beaten(search: JointSearch, chosen: Solved) -> tuple[Beaten, ...]:
+def rejected(search: JointSearch, chosen: Solved) -> tuple[RejectedAlternative, ...]:
     """Return the configurations that were not chosen, each with the reason, the best first."""
     found, refuted = [], []
     for other in search.ranked():
@@ -25,21 +25,21 @@ def beaten(search: JointSearch, chosen: Solved) -> tuple[Beaten, ...]:
             continue
         needed = _refuted_nbytes(other)
         if needed is None:
-            found.append(Beaten(other.configuration, _reason(other, chosen), True))
+            found.append(RejectedAlternative(other.configuration, _reason(other, chosen), True))
         else:
             reason = f"does not fit: XLA needs {format_bytes(needed)}"
-            refuted.append(Beaten(other.configuration, reason, False))
+            refuted.append(RejectedAlternative(other.configuration, reason, False))
     found += refuted
     for solved in search.solved:
         if solved.best is None and solved is not chosen and solved.lowest is not None:
             reason = f"does not fit by the estimate: {format_bytes(solved.lowest.peak)} at least"
             if _may_fit(solved, solved.lowest):
                 reason += ", but may by its range; not compiled: plan it alone with --compile"
-            found.append(Beaten(solved.configuration, reason, False))
-    found += [Beaten(skipped, reason, False) for skipped, reason in search.skipped]
+            found.append(RejectedAlternative(solved.configuration, reason, False))
+    found += [RejectedAlternative(skipped, reason, False) for skipped, reason in search.skipped]
     for failed, error in search.failed:
         first = str(error).partition("\n")[0]
-        found.append(Beaten(failed, f"cannot be traced: {first}", False))
+        found.append(RejectedAlternative(failed, f"cannot be traced: {first}", False))
     return tuple(found)
 
 

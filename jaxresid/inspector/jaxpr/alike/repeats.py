@@ -98,7 +98,7 @@ def shortened(jaxpr: Jaxpr) -> Shortened | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class EqnRange:
     """Eqns that are alike: `count` layers of `length` eqns each, from eqn `start` on.
 
     `own` are for each layer the inputs that it alone reads.
@@ -147,7 +147,7 @@ def _keys(jaxpr: Jaxpr) -> list[int]:
     return found
 
 
-def periodic(keys: Sequence[int], least: int, *, latest: bool = False) -> list[Stretch]:
+def periodic(keys: Sequence[int], least: int, *, latest: bool = False) -> list[EqnRange]:
     """Return the longest stretches of equal eqns, one after another, that do not overlap.
 
     Args:
@@ -155,7 +155,7 @@ def periodic(keys: Sequence[int], least: int, *, latest: bool = False) -> list[S
       least: how many layers a stretch has at least.
       latest: whether layers that may begin at several eqns do so at the last of these.
     """
-    found: list[Stretch] = []
+    found: list[EqnRange] = []
     ranges = [(0, len(keys))]
     while ranges:
         start, stop = ranges.pop()
@@ -169,7 +169,7 @@ def periodic(keys: Sequence[int], least: int, *, latest: bool = False) -> list[S
 
 def _longest(
     keys: Sequence[int], start: int, stop: int, least: int, *, latest: bool
-) -> Stretch | None:
+) -> EqnRange | None:
     if stop - start < least:
         return None
     last: dict[int, int] = {}
@@ -179,7 +179,7 @@ def _longest(
         if before is not None:
             gaps[i - before] += 1
         last[keys[i]] = i
-    best: Stretch | None = None
+    best: EqnRange | None = None
     for length, _ in sorted(gaps.most_common(_LENGTHS)):
         at = start
         for i in range(start, stop - length + 1):
@@ -189,12 +189,12 @@ def _longest(
             if count >= least and (
                 best is None or count * length > best.count * best.length + best.length
             ):
-                best = Stretch(at + (i - at) % length if latest else at, length, count)
+                best = EqnRange(at + (i - at) % length if latest else at, length, count)
             at = i + 1
     return best
 
 
-def _checked(jaxpr: Jaxpr, stretch: Stretch) -> Stretch | None:
+def _checked(jaxpr: Jaxpr, stretch: EqnRange) -> EqnRange | None:
     """Return those layers of a stretch whose eqns read alike, with their own inputs; or None."""
     makers = {v: (i, out) for i, eqn in enumerate(jaxpr.eqns) for out, v in enumerate(eqn.outvars)}
     start, length = stretch.start, stretch.length
@@ -239,7 +239,7 @@ def _checked(jaxpr: Jaxpr, stretch: Stretch) -> Stretch | None:
             own.append(i)
         else:
             return None
-    made = Stretch(
+    made = EqnRange(
         start + first * length,
         length,
         count,
@@ -248,7 +248,7 @@ def _checked(jaxpr: Jaxpr, stretch: Stretch) -> Stretch | None:
     return made if _is_apart(jaxpr, made) else None
 
 
-def _is_apart(jaxpr: Jaxpr, run: Stretch) -> bool:
+def _is_apart(jaxpr: Jaxpr, run: EqnRange) -> bool:
     """Return whether the rest of a jaxpr reads the last layer alone, and no layer's own inputs."""
     inner = run.start, run.stop - run.length
     hidden = {v for eqn in jaxpr.eqns[slice(*inner)] for v in eqn.outvars}
@@ -258,7 +258,7 @@ def _is_apart(jaxpr: Jaxpr, run: Stretch) -> bool:
     return hidden.isdisjoint(v for v in read if not jax_compat.is_literal(v))
 
 
-def _without(jaxpr: Jaxpr, runs: Sequence[Stretch]) -> Shortened:
+def _without(jaxpr: Jaxpr, runs: Sequence[EqnRange]) -> Shortened:
     eqns: list[Eqn] = []
     dropped: set[Var] = set()
     at = 0

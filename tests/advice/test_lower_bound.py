@@ -16,8 +16,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import jaxresid
-from jaxresid.advice.plan.floor import reliefs
-from jaxresid.advice.plan.floor.reliefs import Reliefs, batch_of
+from jaxresid.advice.plan.lower_bound import remedies
+from jaxresid.advice.plan.lower_bound.remedies import Remedies, batch_of
 from jaxresid.advice.plan.search import menus
 from jaxresid.base import crashes
 from jaxresid.base.errors import RetraceError
@@ -27,7 +27,7 @@ from jaxresid.inspector.holes.program import ProgramHoles
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.variants.checkpoints import CheckpointVariants
-from jaxresid.render.tables.floor import relief_text
+from jaxresid.render.tables.lower_bound import remedy_text
 from jaxresid.results import Finding, Interval, Source
 from tests.plans import drafted, planned
 from tests.shared_variants import sharing_variants
@@ -115,12 +115,12 @@ def peak_of(fun, args, mode="auto", argnums=None):
     return traced(fun, args, mode, argnums).peak.nbytes
 
 
-def relief(plan, kind, which=0):
-    return [each for each in plan.floor.reliefs if each.kind == kind][which]
+def remedy(plan, kind, which=0):
+    return [each for each in plan.lower_bound.remedies if each.kind == kind][which]
 
 
 def parts(plan):
-    return {(part.kind, part.until_update): part for part in plan.floor.parts}
+    return {(part.kind, part.until_update): part for part in plan.lower_bound.parts}
 
 
 # --- the floor, against trees and reports ------------------------------------------------------
@@ -148,9 +148,9 @@ def test_the_floor_of_a_function_is_its_arguments_gradients_and_outputs(argnums)
         assert each["argument", False].nbytes == bytes_of(args[1:])
         assert each["argument", False].arguments == ("x", "y")
     peak = found.peak
-    assert plan.floor.nbytes == plan.floor.held_nbytes
-    assert plan.floor.nbytes == peak.arguments_nbytes + peak.outputs_nbytes
-    assert plan.floor.without  # an optimizer's state is not in a loss
+    assert plan.lower_bound.nbytes == plan.lower_bound.held_nbytes
+    assert plan.lower_bound.nbytes == peak.arguments_nbytes + peak.outputs_nbytes
+    assert plan.lower_bound.without  # an optimizer's state is not in a loss
 
 
 @pytest.mark.integration
@@ -167,7 +167,7 @@ def test_the_floor_of_a_step_is_told_by_what_the_arguments_are():
     assert each["output", False].nbytes == 4
     # Gradients have room where the new values will be.
     assert ("gradient", True) not in each
-    assert plan.floor.without == ()
+    assert plan.lower_bound.without == ()
 
 
 @pytest.mark.integration
@@ -178,8 +178,8 @@ def test_gradients_are_there_until_the_update_where_everything_is_donated():
     loss_nbytes = 4  # has room for as much of them
     assert each["gradient", True].nbytes == bytes_of(args[0]) - loss_nbytes
     assert ("updated", False) not in each
-    assert plan.floor.held_nbytes == bytes_of(args) + loss_nbytes
-    assert plan.floor.nbytes == bytes_of(args) + bytes_of(args[0]) <= plan.lowest_nbytes
+    assert plan.lower_bound.held_nbytes == bytes_of(args) + loss_nbytes
+    assert plan.lower_bound.nbytes == bytes_of(args) + bytes_of(args[0]) <= plan.lowest_nbytes
 
 
 def over(count, explicit=False):
@@ -208,7 +208,7 @@ def test_over_a_mesh_the_floor_is_of_one_device():
 @pytest.mark.parametrize("fun", [loss, step, donated_step])
 def test_no_plan_is_below_its_floor(fun):
     plan = lowest(fun)
-    assert 0 < plan.floor.nbytes <= plan.lowest_nbytes <= plan.peak_nbytes
+    assert 0 < plan.lower_bound.nbytes <= plan.lowest_nbytes <= plan.peak_nbytes
 
 
 # --- what lowers it, against programs written by hand -------------------------------------------
@@ -216,11 +216,11 @@ def test_no_plan_is_below_its_floor(fun):
 
 def test_donation_is_worth_what_a_donating_step_is():
     args = step_inputs()
-    found = relief(lowest(step), "donation")
+    found = remedy(lowest(step), "donation")
     assert found.peak_nbytes == peak_of(donated_step, args)
     assert found.saved_nbytes == peak_of(step, args) - found.peak_nbytes
     assert "params, momentum" in found.change and "donate_argnums=(0, 1)" in found.change
-    kinds = [each.kind for each in lowest(donated_step).floor.reliefs]
+    kinds = [each.kind for each in lowest(donated_step).lower_bound.remedies]
     assert "donation" not in kinds
 
 
@@ -253,14 +253,14 @@ def offloading_loss(which):
 def test_offloading_is_worth_what_the_best_offloading_policy_is():
     args = inputs()
     plan = lowest(loss, 0)
-    found = relief(plan, "offload")
+    found = remedy(plan, "offload")
     by_hand = [peak_of(offloading_loss(which), args, argnums=0) for which in range(3)]
     assert found.peak_nbytes == min(by_hand)
     values = ("x @ w", "jnp.tanh(x @ w)", "jnp.tanh(x @ w) @ w")
     least = {v for v, nbytes in zip(values, by_hand, strict=True) if nbytes == min(by_hand)}
     assert any(f"offload `{value}` at " in found.change for value in least)
     allowed = drafted(traced_once(loss, 0), 1, offload=True)[0]
-    assert "offload" not in {each.kind for each in allowed.floor.reliefs}
+    assert "offload" not in {each.kind for each in allowed.lower_bound.remedies}
     assert allowed.lowest_nbytes <= found.peak_nbytes
 
 
@@ -271,7 +271,7 @@ def returning_gradients(params, x, y):
 @pytest.mark.integration
 def test_what_is_not_returned_updated_is_not_donated():
     found = traced(returning_gradients, inputs(), mode="program")
-    kinds = [each.kind for each in planned(found, 1).floor.reliefs]
+    kinds = [each.kind for each in planned(found, 1).lower_bound.remedies]
     assert "donation" not in kinds and "batch" in kinds
 
 
@@ -289,7 +289,7 @@ def test_microbatches_are_worth_what_accumulation_by_hand_is():
     plan = lowest(loss, 0)
     (site,) = plan.sites
     assert site.kind == "scan" and site.parts[0].policy is None  # as in checkpointed_loss
-    found = relief(plan, "microbatches")
+    found = remedy(plan, "microbatches")
     by_hand = peak_of(accumulating, inputs(), mode="program")
     assert found.peak_nbytes == pytest.approx(by_hand, rel=1e-3)
     assert found.saved_nbytes > ROWS * WIDTH * 4
@@ -297,7 +297,7 @@ def test_microbatches_are_worth_what_accumulation_by_hand_is():
 
 
 def test_half_the_batch_of_a_step_is_worth_what_that_step_is():
-    found = relief(lowest(step), "batch")
+    found = remedy(lowest(step), "batch")
     assert found.peak_nbytes == peak_of(step, step_inputs(ROWS // 2))
 
 
@@ -317,7 +317,7 @@ def test_the_bigger_in_a_narrower_dtype_is_worth_what_that_program_is(which, row
     params, x, y = inputs(rows)
     half = [jax.ShapeDtypeStruct(a.shape, jnp.bfloat16) for a in (x, y)]
     args = (parameters(jnp.bfloat16), x, y) if which == "params" else (params, *half)
-    found = relief(planned(traced(casting_loss, inputs(rows), argnums=0), 1), "dtype")
+    found = remedy(planned(traced(casting_loss, inputs(rows), argnums=0), 1), "dtype")
     assert found.change == f"{which} in bfloat16 in place of float32"
     assert found.peak_nbytes == peak_of(checkpointed_casting_loss, args, argnums=0)
 
@@ -331,7 +331,7 @@ def narrowing(params, momentum, x, y):
 @pytest.mark.integration
 @pytest.mark.parametrize(("fun", "is_shown"), [(step, False), (narrowing, True)])
 def test_a_step_is_narrowed_where_it_returns_what_it_is_given(fun, is_shown):
-    changes = [r.change for r in planned(traced(fun, step_inputs(256)), 1).floor.reliefs]
+    changes = [r.change for r in planned(traced(fun, step_inputs(256)), 1).lower_bound.remedies]
     assert ("params in bfloat16 in place of float32" in changes) is is_shown
 
 
@@ -340,7 +340,7 @@ def test_a_split_batch_is_worth_what_a_report_with_that_mesh_says():
     params, momentum, x, y = step_inputs()
     args = [split(each, mesh) for each in (params, momentum)]
     args += [split(each, mesh, "data") for each in (x, y)]
-    found = relief(lowest(step), "sharding")
+    found = remedy(lowest(step), "sharding")
     assert found.peak_nbytes == pytest.approx(peak_of(step, args), rel=1e-5)
     assert found.change == "x, y split over 8 devices (data parallel)"
 
@@ -353,7 +353,7 @@ def test_fsdp_is_worth_what_a_report_with_that_mesh_says():
         "head": split(params["head"], mesh, "data"),
     }
     args = [weights, weights, *(split(each, mesh, "data") for each in (x, y))]
-    found = relief(lowest(step), "sharding", 1)
+    found = remedy(lowest(step), "sharding", 1)
     assert found.peak_nbytes == pytest.approx(peak_of(step, args), rel=1e-5)
     assert found.change == "params, momentum, x, y split over 8 devices (FSDP)"
 
@@ -364,7 +364,7 @@ def test_a_state_that_no_gradient_updates_is_split_without_a_word_about_training
 
     args = (jax.ShapeDtypeStruct((4096, 512), jnp.float32),)
     plan = jaxresid.plan(simulated, budget="1MiB", on="gpu:h100")(*args)
-    changes = [r.change for r in plan.floor.reliefs if r.kind == "sharding"]
+    changes = [r.change for r in plan.lower_bound.remedies if r.kind == "sharding"]
     assert changes == ["state split over 8 devices"]
 
 
@@ -374,7 +374,7 @@ def test_what_a_mesh_splits_already_is_left():
     params, x, y = inputs()
     args = split(params, mesh), split(x, mesh, "data"), split(y, mesh, "data")
     plan = planned(traced(loss, args, argnums=0), 1)
-    found = relief(plan, "sharding")
+    found = remedy(plan, "sharding")
     assert found.change == "params split over 4 devices (FSDP)"
     weights = {
         "layers": split(params["layers"], mesh, None, "data"),
@@ -385,14 +385,14 @@ def test_what_a_mesh_splits_already_is_left():
     # Where the types say how values are split, the program would be another one.
     explicit = over(4, explicit=True)
     args = split(params, explicit), split(x, explicit, "data"), split(y, explicit, "data")
-    kinds = [each.kind for each in planned(traced(loss, args, argnums=0), 1).floor.reliefs]
+    kinds = [each.kind for each in planned(traced(loss, args, argnums=0), 1).lower_bound.remedies]
     assert "sharding" not in kinds
 
 
 @pytest.mark.integration
 def test_only_what_is_split_is_named():
     params, x, y = inputs(ROWS + 4)  # no multiple of 8
-    found = relief(planned(traced(loss, (params, x, y), argnums=0), 1), "sharding")
+    found = remedy(planned(traced(loss, (params, x, y), argnums=0), 1), "sharding")
     assert found.change == "params split over 8 devices (FSDP)"
 
 
@@ -421,20 +421,23 @@ def test_what_a_finding_proposes_is_shown_where_it_is_lower_or_costs_less(
         )
         return (Proposal(finding, None),)
 
-    monkeypatch.setattr(reliefs, "rewrite_proposals", proposals)
-    found = [each for each in lowest.__wrapped__(loss).floor.reliefs if each.kind == "rewrite"]
+    monkeypatch.setattr(remedies, "rewrite_proposals", proposals)
+    found = [
+        each for each in lowest.__wrapped__(loss).lower_bound.remedies if each.kind == "rewrite"
+    ]
     assert bool(found) == is_shown
     for each in found:
         assert each.saved_nbytes == plan.peak_nbytes - each.peak_nbytes
         assert each.change.startswith("the remedy (a-finding) in place of this plan, recompute ")
         word = "less" if peak < 1 else "more"
-        assert re.search(rf"\d{{1,2}}\.\d% *: .*B {word}$", relief_text(each))
+        assert re.search(rf"\d{{1,2}}\.\d% *: .*B {word}$", remedy_text(each))
 
 
 @pytest.mark.integration
 def test_what_cannot_be_traced_is_not_shown():
     kinds = {
-        each.kind for each in planned(traced(exact_loss, inputs(), argnums=0), 1).floor.reliefs
+        each.kind
+        for each in planned(traced(exact_loss, inputs(), argnums=0), 1).lower_bound.remedies
     }
     assert kinds - {"offload"} == {"sharding"}
 
@@ -452,13 +455,13 @@ def test_the_cheapest_comes_first_and_each_lowers_the_peak():
     )
     for fun in (loss, step):
         plan = lowest(fun)
-        order = [rank.index(each.kind) for each in plan.floor.reliefs]
+        order = [rank.index(each.kind) for each in plan.lower_bound.remedies]
         assert order == sorted(order) and order
-        for each in plan.floor.reliefs:
+        for each in plan.lower_bound.remedies:
             assert each.saved_nbytes == plan.estimate_nbytes - each.peak_nbytes
             assert each.saved_nbytes > plan.estimate_nbytes / 100
     fitting = planned(traced_once(step), plan.estimate_nbytes * 100)
-    assert {each.answer for each in fitting.floor.reliefs} == {"fits"}
+    assert {each.answer for each in fitting.lower_bound.remedies} == {"fits"}
 
 
 @pytest.mark.parametrize(
@@ -499,7 +502,7 @@ def test_where_nothing_is_recomputed_only_donation_is_looked_for(traces):
     for fun, args, kinds in ((loss, inputs(), []), (plain_step, step_inputs(), ["donation"])):
         plan = planned(traced(fun, args), 1 << 40)
         assert plan.recompute_flops == 0
-        assert [each.kind for each in plan.floor.reliefs] == kinds and traces == []
+        assert [each.kind for each in plan.lower_bound.remedies] == kinds and traces == []
 
 
 @pytest.mark.integration
@@ -519,8 +522,8 @@ def test_microbatches_and_another_dtype_are_traced_and_not_measured(traces, monk
         return variant(self, choices)
 
     monkeypatch.setattr(CheckpointVariants, "variant", noting)
-    reliefs = planned(traced(loss, inputs()), 1).floor.reliefs
-    assert {"microbatches", "dtype"} <= {each.kind for each in reliefs}
+    remedies = planned(traced(loss, inputs()), 1).lower_bound.remedies
+    assert {"microbatches", "dtype"} <= {each.kind for each in remedies}
     assert len(set(measured)) == 1  # the variants of the plan alone
 
 
@@ -529,7 +532,7 @@ def test_no_user_code_runs_for_donation_and_splits(traces, monkeypatch):
     def untraced(*_):
         raise RetraceError
 
-    monkeypatch.setattr(Reliefs, "_traced_with", untraced)
+    monkeypatch.setattr(Remedies, "_traced_with", untraced)
     split = []
 
     def noting(self, traced, program=ProgramHoles.program):
@@ -538,7 +541,7 @@ def test_no_user_code_runs_for_donation_and_splits(traces, monkeypatch):
         return program(self, traced)
 
     monkeypatch.setattr(ProgramHoles, "program", noting)
-    found = planned(traced(step, step_inputs()), 1).floor.reliefs
+    found = planned(traced(step, step_inputs()), 1).lower_bound.remedies
     kinds = [each.kind for each in found if each.kind not in ("offload", "host-state")]
     assert set(kinds) == {"donation", "sharding"}
     assert traces == []
@@ -553,7 +556,7 @@ def test_a_budget_below_arguments_and_outputs_is_proven_to_be_out_of_reach(monke
     # With it an estimate alone would be too close.
     monkeypatch.setattr(Subject, "interval", lambda self, nbytes, _: Interval(1, 2 * nbytes))
     found = traced(loss, inputs(64))
-    held = planned(found, 1).floor.held_nbytes
+    held = planned(found, 1).lower_bound.held_nbytes
     plan = planned(found, held - 1)
     assert plan.proven and plan.is_out_of_reach and plan.answer == "does not fit"
     above = planned(found, held)
@@ -634,7 +637,7 @@ def test_ctrl_c_keeps_the_best_plan_found():
         progress = interrupting(f"tracing variant {after}")
         plan, _ = drafted(found, budget, progress=progress, keeps_interrupted=True)
         assert plan.interrupted and plan.tried == after - 1 and not plan.proven
-        assert plan.floor.parts == whole.floor.parts and plan.floor.reliefs == ()
+        assert plan.lower_bound.parts == whole.lower_bound.parts and plan.lower_bound.remedies == ()
         results.append((not plan.is_within, plan.recompute_flops))
     assert results == sorted(results, reverse=True)
     assert results[-1] >= (False, whole.recompute_flops)
@@ -642,7 +645,7 @@ def test_ctrl_c_keeps_the_best_plan_found():
     # The plan itself may be there already.
     progress = interrupting("tracing what lowers the floor")
     last, _ = drafted(found, budget, progress=progress, keeps_interrupted=True)
-    assert last.interrupted and last.floor.reliefs == () and last.sites == whole.sites
+    assert last.interrupted and last.lower_bound.remedies == () and last.sites == whole.sites
 
 
 def test_ctrl_c_before_anything_was_traced_is_an_interrupt():
@@ -702,7 +705,7 @@ def test_a_change_that_crashes_is_a_warning_of_the_plan(monkeypatch):
     def gone(*_):
         raise AttributeError("module 'jax' has no attribute 'something'")
 
-    monkeypatch.setattr(reliefs, "like", gone)
+    monkeypatch.setattr(remedies, "like", gone)
     token = crashes.RAISES.set(False)
     try:
         made = planned(traced(loss, inputs(), argnums=0), 1)

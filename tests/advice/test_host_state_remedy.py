@@ -13,9 +13,9 @@ from fixtures.inspect import optimizer
 from jaxresid import jax_compat
 from jaxresid.advice.compile.ahead_of_time import CompileSettings, PolicyProgram, compiled_rows
 from jaxresid.advice.compile.limited import LimitedCompiles
-from jaxresid.advice.plan.floor import reliefs
-from jaxresid.advice.plan.floor.host_state import with_host_state
-from jaxresid.advice.plan.floor.reliefs import Reliefs
+from jaxresid.advice.plan.lower_bound import remedies
+from jaxresid.advice.plan.lower_bound.host_state import with_host_state
+from jaxresid.advice.plan.lower_bound.remedies import Remedies
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.memory.lowered import lower
@@ -51,14 +51,14 @@ def program_of(made):
     return step_program(made.step, made.roles)
 
 
-def found_reliefs(found, compiles=None, needed=None):
-    """Return the reliefs of a step as it is written, by kind, and what is left out."""
+def found_remedies(found, compiles=None, needed=None):
+    """Return the remedies of a step as it is written, by kind, and what is left out."""
     trace = found.trace
     lowered = lower(found.program, found.profile)
     figures = {"peak_nbytes": found.peak.nbytes, "few": None, "lowered": lowered}
     variant = types.SimpleNamespace(trace=trace, **figures)
     shown = types.SimpleNamespace(variant=variant, changes=0, combination={})
-    made = Reliefs(found, found.variants(), shown, 1 << 20, None, compiles, needed)
+    made = Remedies(found, found.variants(), shown, 1 << 20, None, compiles, needed)
     return {each.kind: each for each in made.found(is_short=True)}, made.left_out
 
 
@@ -92,15 +92,15 @@ def written_by_hand_and_donating(params, states, x):
 @pytest.mark.parametrize("on", ["gpu:h100", "tpu:v5e"])
 def test_it_is_worth_what_the_step_written_by_hand_is(on, width):
     found = optimizer_step(width=width, on=on)
-    relief = found_reliefs(found)[0]["host-state"]
+    remedy = found_remedies(found)[0]["host-state"]
     args = optimizer.array_by_array_step_inputs(width)
     by_hand = traced(written_by_hand_and_donating, args, on).peak.nbytes
     # By hand Adam's counters are in host memory too, and there is one for each array.
-    assert relief.peak_nbytes == pytest.approx(by_hand, abs=64)
-    assert relief.saved_nbytes == found.peak.nbytes - relief.peak_nbytes > 0
+    assert remedy.peak_nbytes == pytest.approx(by_hand, abs=64)
+    assert remedy.saved_nbytes == found.peak.nbytes - remedy.peak_nbytes > 0
     # The range of estimates was made without programs with state in host memory.
-    assert not relief.confirmed and relief.answer == "too close"
-    assert relief.change == (
+    assert not remedy.confirmed and remedy.answer == "too close"
+    assert remedy.change == (
         "optimizer state (state) in host memory, fetched, updated and put back array by array in a"
         " jax.lax.cond"
     )
@@ -122,12 +122,12 @@ def split_over(devices, tree):
 @pytest.mark.integration
 def test_on_a_mesh_it_is_worth_what_the_split_step_written_by_hand_is():
     found = traced(optimizer.donated_step, split_over(4, optimizer.step_inputs(WIDTH)))
-    relief = found_reliefs(found)[0]["host-state"]
+    remedy = found_remedies(found)[0]["host-state"]
     args = split_over(4, optimizer.array_by_array_step_inputs(WIDTH))
-    assert relief.peak_nbytes == pytest.approx(
+    assert remedy.peak_nbytes == pytest.approx(
         traced(written_by_hand_and_donating, args).peak.nbytes, abs=64
     )
-    assert relief.peak_nbytes < optimizer_step(width=WIDTH).peak.nbytes / 2
+    assert remedy.peak_nbytes < optimizer_step(width=WIDTH).peak.nbytes / 2
     made = moved(found).step.arguments
     hosted = [leaf.sharding for leaf in made.leaves if leaf.sharding.memory_kind == "pinned_host"]
     assert len(hosted) == 2 * optimizer.LAYERS
@@ -251,7 +251,7 @@ def plain_step(params, x):
 
 
 def left_out(found):
-    kinds, texts = found_reliefs(found)
+    kinds, texts = found_remedies(found)
     assert "host-state" not in kinds
     (text,) = texts
     return text.removeprefix("the optimizer's state in host memory: ")
@@ -298,7 +298,7 @@ def test_what_the_estimate_cannot_tell_is_left_to_the_compiler():
 
 @pytest.mark.integration
 def test_what_jax_cannot_trace_has_no_row(monkeypatch):
-    monkeypatch.setattr(reliefs, "with_host_state", jnp.sin)  # a TypeError of JAX's
+    monkeypatch.setattr(remedies, "with_host_state", jnp.sin)  # a TypeError of JAX's
     assert left_out(optimizer_step()) == "JAX cannot trace it"
 
 
@@ -322,15 +322,15 @@ class Answering:
 @pytest.mark.integration
 def test_the_row_has_the_figures_of_the_compiler():
     compiles = Answering(900_000)
-    relief = found_reliefs(optimizer_step(), compiles, 1 << 20)[0]["host-state"]
-    assert (relief.peak_nbytes, relief.saved_nbytes) == (900_000, (1 << 20) - 900_000)
-    assert relief.confirmed and relief.answer == "fits"
+    remedy = found_remedies(optimizer_step(), compiles, 1 << 20)[0]["host-state"]
+    assert (remedy.peak_nbytes, remedy.saved_nbytes) == (900_000, (1 << 20) - 900_000)
+    assert remedy.confirmed and remedy.answer == "fits"
     (program,) = compiles.asked
     assert isinstance(program, PolicyProgram) and program.trace.arguments is not None
 
 
 def test_what_the_estimate_cannot_tell_is_asked():
-    kinds, texts = found_reliefs(one_layer(2048), Answering(1 << 20), 1 << 21)
+    kinds, texts = found_remedies(one_layer(2048), Answering(1 << 20), 1 << 21)
     assert kinds["host-state"].confirmed and texts == ()
 
 
@@ -344,7 +344,7 @@ def test_what_the_estimate_cannot_tell_is_asked():
     ],
 )
 def test_what_the_compiler_does_not_confirm_is_no_row(answer, needed, text):
-    kinds, texts = found_reliefs(optimizer_step(), Answering(answer), needed)
+    kinds, texts = found_remedies(optimizer_step(), Answering(answer), needed)
     assert "host-state" not in kinds
     assert texts == (f"the optimizer's state in host memory: {text}",)
 

@@ -16,11 +16,11 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.advice.compile.ahead_of_time import PolicyProgram
 from jaxresid.advice.compile.limited import LimitedCompiles
-from jaxresid.advice.plan.floor.accumulation import accumulated
-from jaxresid.advice.plan.floor.host_state import HostState, with_host_state
-from jaxresid.advice.plan.floor.offloads import best_offload
-from jaxresid.advice.plan.floor.parts import argument_name
-from jaxresid.advice.plan.floor.solvers import change_text
+from jaxresid.advice.plan.lower_bound.accumulation import accumulated
+from jaxresid.advice.plan.lower_bound.host_state import HostState, with_host_state
+from jaxresid.advice.plan.lower_bound.offloads import best_offload
+from jaxresid.advice.plan.lower_bound.parts import argument_name
+from jaxresid.advice.plan.lower_bound.solvers import change_text
 from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.advice.plan.search.menus import Menus
 from jaxresid.advice.plan.search.search import choices
@@ -53,8 +53,8 @@ from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import Choices, Variant, Variants, same_places
 from jaxresid.inspector.variants.solver_checkpoints import biggest_loop, keeping
 from jaxresid.inspector.variants.solver_variants import SolverVariants
-from jaxresid.results import Answer, Relief, answer
-from jaxresid.results.plan.floor import ReliefKind
+from jaxresid.results import Answer, Remedy, answer
+from jaxresid.results.plan.lower_bound import ReliefKind
 
 # Of the plan's peak; what saves less is not told of.
 _WORTH_SAYING = 0.01
@@ -81,7 +81,7 @@ class Batch:
     size: int
 
 
-class Reliefs:
+class Remedies:
     """The changes that lower the peak of one plan.
 
     Args:
@@ -99,7 +99,7 @@ class Reliefs:
       plain_flops: The FLOPs without any checkpoint.
 
     Attributes:
-      left_out: As of `Floor`, once `found` has been called.
+      left_out: As of `LowerBound`, once `found` has been called.
       crashes: The changes that an error of our own left out, once `found` has been called.
     """
 
@@ -139,14 +139,14 @@ class Reliefs:
         self._roles = _roles(subject)
         self._batch = batch_of(subject)
 
-    def found(self, *, is_short: bool) -> tuple[Relief, ...]:
-        """Return what lowers the peak, the cheapest first; see `Floor.reliefs`.
+    def found(self, *, is_short: bool) -> tuple[Remedy, ...]:
+        """Return what lowers the peak, the cheapest first; see `LowerBound.remedies`.
 
         Args:
           is_short: Whether memory is short. Where it is not, only donation is looked for, which
             costs nothing, neither here nor where the program runs.
         """
-        each: list[Search[Relief]] = [("donation", self._donated)]
+        each: list[Search[Remedy]] = [("donation", self._donated)]
         # How many microbatches, and on what mesh, is chosen with the checkpoints otherwise.
         is_open = self._subject.passes == 1
         if is_short:
@@ -164,7 +164,7 @@ class Reliefs:
 
     # -- each change -------------------------------------------------------------------------
 
-    def _donated(self) -> Iterator[Relief]:
+    def _donated(self) -> Iterator[Remedy]:
         """Yield the donation of the arguments that a step returns updated."""
         lowered = self._shown.variant.lowered
         made = None if self._step is None else missing_donation(self._step, lowered.program)
@@ -179,7 +179,7 @@ class Reliefs:
         change = f"donate {names}, returned updated{how}"
         yield from self._told("donation", change, replace(lowered, program=made.program))
 
-    def _rewritten(self) -> Iterator[Relief]:
+    def _rewritten(self) -> Iterator[Remedy]:
         """Yield what findings propose for the code as it is written, in place of the plan.
 
         It is told of where the peak is lower than the plan's, or where it is the better choice:
@@ -203,13 +203,13 @@ class Reliefs:
             change = f"{proposal.change_text}, {effect.cost_text}"
             if self._shown.changes:
                 change = f"{proposal.change_text} in place of this plan, recompute {share:.1%}"
-            yield Relief("rewrite", change, nbytes, saved, fits)
+            yield Remedy("rewrite", change, nbytes, saved, fits)
 
     def _share(self, flops: int) -> float:
         """Return what is recomputed where a program has so many FLOPs, as a share of the plain."""
         return (flops - self._plain_flops) / self._plain_flops if self._plain_flops else 0.0
 
-    def _with_fewer_checkpoints(self) -> Iterator[Relief]:
+    def _with_fewer_checkpoints(self) -> Iterator[Remedy]:
         """Yield fewer checkpoints in the solver's loop that keeps most."""
         loop = biggest_loop(self._trace)
         if self._chooses_solver:
@@ -239,9 +239,9 @@ class Reliefs:
                 nbytes = row.needed_nbytes
                 answered: Answer = "fits" if nbytes <= self._budget else "does not fit"
                 saved = self._needed - nbytes
-                yield Relief("solver", change, nbytes, saved, answered, confirmed=True)
+                yield Remedy("solver", change, nbytes, saved, answered, confirmed=True)
 
-    def _in_microbatches(self) -> Iterator[Relief]:
+    def _in_microbatches(self) -> Iterator[Remedy]:
         """Yield the batch in two microbatches; of a step, half the batch."""
         batch = self._batch
         if batch is None or batch.size % 2:
@@ -265,7 +265,7 @@ class Reliefs:
                 change = f"half the batch: {half} in place of {batch.size} in {_listed(names)}"
                 yield from self._told("batch", change, program_of(made))
 
-    def _offloaded(self) -> Iterator[Relief]:
+    def _offloaded(self) -> Iterator[Remedy]:
         """Yield the move of one value of a checkpointed body to host memory, and back."""
         if self._menus is None:
             return
@@ -273,7 +273,7 @@ class Reliefs:
         if found is not None:
             yield from self._told("offload", found.text, found.variant.lowered)
 
-    def _with_host_state(self) -> Iterator[Relief]:
+    def _with_host_state(self) -> Iterator[Remedy]:
         """Yield the optimizer's state in host memory; where a compiler is asked, as that has it."""
         if self._step is None:
             return
@@ -297,13 +297,13 @@ class Reliefs:
         elif saved < 0:
             self._leave_out("by the estimate that takes more, as all of it is fetched at once")
         else:
-            for relief in self._told("host-state", _moved_text(made), lowered):
+            for remedy in self._told("host-state", _moved_text(made), lowered):
                 # The range of estimates was made without such programs.
-                yield replace(relief, answer="too close")
+                yield replace(remedy, answer="too close")
 
     def _confirmed(
         self, change: str, traced: Traced, program: Program, compiles: LimitedCompiles
-    ) -> Iterator[Relief]:
+    ) -> Iterator[Remedy]:
         """Yield the state in host memory by the compiler's figures if these make it worth saying.
 
         Args:
@@ -323,12 +323,12 @@ class Reliefs:
             self._leave_out(f"{on} needs {format_bytes(nbytes)} with it, hardly less or more")
             return
         answered: Answer = "fits" if nbytes <= self._budget else "does not fit"
-        yield Relief("host-state", change, nbytes, saved, answered, confirmed=True)
+        yield Remedy("host-state", change, nbytes, saved, answered, confirmed=True)
 
     def _leave_out(self, reason: str) -> None:
         self.left_out = (*self.left_out, f"{_HOST_STATE}: {reason}")
 
-    def _narrowed(self) -> Iterator[Relief]:
+    def _narrowed(self) -> Iterator[Remedy]:
         """Yield the parameters or the batch in bfloat16 in place of float32.
 
         It is the bigger of the two that can be traced so.
@@ -360,7 +360,7 @@ class Reliefs:
     def _is_wide(self, leaf: int) -> bool:
         return str(getattr(self._call.leaves[leaf], "dtype", "")) == "float32"
 
-    def _split(self) -> Iterator[Relief]:
+    def _split(self) -> Iterator[Remedy]:
         """Yield the batch, and all that is updated with it, split over devices."""
         mesh = self._call.mesh
         if mesh is None:
@@ -410,14 +410,14 @@ class Reliefs:
             return whole
         return self._lowered(self._subject.holes.program(replace(self._trace, arguments=call)))
 
-    def _told(self, kind: ReliefKind, change: str, program: Program | Lowered) -> Iterator[Relief]:
-        """Yield the relief if it is worth saying."""
+    def _told(self, kind: ReliefKind, change: str, program: Program | Lowered) -> Iterator[Remedy]:
+        """Yield the remedy if it is worth saying."""
         lowered = program if isinstance(program, Lowered) else self._lowered(program)
         nbytes = peak_nbytes(lowered)
         saved = self._peak - nbytes
         if saved > _WORTH_SAYING * self._peak:
             around = self._subject.interval(nbytes, lowered.program)
-            yield Relief(kind, change, nbytes, saved, answer(around, self._budget))
+            yield Remedy(kind, change, nbytes, saved, answer(around, self._budget))
 
     def _updates_as_before(self, made: Traced) -> bool:
         """Return whether a step still returns what it updates in the dtypes that it is given."""

@@ -1,4 +1,4 @@
-"""The floor of a plan: what no checkpoint can remove, and what would."""
+"""The lower bound of a plan: what no checkpoint can remove, and what would."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ReliefKind = OneOf[
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class FloorPart(Shown):
+class LowerBoundPart(Shown):
     """Some of what no checkpoint can remove.
 
     Attributes:
@@ -57,7 +57,7 @@ class FloorPart(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Relief(Shown):
+class Remedy(Shown):
     """A change, no checkpoint, that lowers the peak of the plan.
 
     The program was traced again, or split again, with the change and with the plan's checkpoints;
@@ -84,12 +84,12 @@ class Relief(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Floor(Shown):
+class LowerBound(Shown):
     """What no checkpoint can remove, and what would lower it.
 
     Attributes:
       parts: what it is made of, biggest first.
-      reliefs: what lowers the peak of the plan by more than 1 %, the cheapest first: donation,
+      remedies: what lowers the peak of the plan by more than 1 %, the cheapest first: donation,
         which costs nothing, what findings propose, fewer checkpoints in a solver's loop, smaller
         batches, values and then the optimizer's state in host memory, narrower dtypes, more
         devices. Where the plan fits and
@@ -98,8 +98,8 @@ class Floor(Shown):
       left_out: the changes that nothing can be said of here, each with the reason, in words.
     """
 
-    parts: tuple[FloorPart, ...] = ()
-    reliefs: tuple[Relief, ...] = ()
+    parts: tuple[LowerBoundPart, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
     without: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
@@ -114,7 +114,7 @@ class Floor(Shown):
         return sum(part.nbytes for part in self.parts if not part.until_update)
 
 
-NO_FLOOR = Floor()
+NO_LOWER_BOUND = LowerBound()
 
 
 @dataclass(frozen=True, slots=True, repr=False)

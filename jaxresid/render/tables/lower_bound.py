@@ -1,4 +1,4 @@
-"""The floor of a plan for a terminal: what no checkpoint can remove, and what lowers the peak."""
+"""The lower bound of a plan for a terminal: what no checkpoint removes, what lowers the peak."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.text import Text
 
 from jaxresid.base.text.units import format_bytes
 from jaxresid.render.style.grids import bytes_grid
-from jaxresid.results import FloorPart, Plan, Relief, TriedPlace
+from jaxresid.results import LowerBoundPart, Plan, Remedy, TriedPlace
 
 _KINDS = {
     "parameters": "parameters",
@@ -31,16 +31,16 @@ _MOST_PLACES = 3
 
 def floor_text(plan: Plan) -> str:
     """Return how much no checkpoint can remove: `no checkpoint can remove 4.79 GiB`."""
-    text = f"no checkpoint can remove {format_bytes(plan.floor.nbytes)}"
+    text = f"no checkpoint can remove {format_bytes(plan.lower_bound.nbytes)}"
     if not plan.target.has_gradient:
-        text = f"arguments and outputs take {format_bytes(plan.floor.nbytes)}"
+        text = f"arguments and outputs take {format_bytes(plan.lower_bound.nbytes)}"
     if plan.is_out_of_reach:
         text += f", which is more than {format_bytes(plan.budget_nbytes)}"
     return text
 
 
-def part_text(part: FloorPart, *, has_gradient: bool = True) -> str:
-    """Return what a part of the floor is: `optimizer state: state`."""
+def part_text(part: LowerBoundPart, *, has_gradient: bool = True) -> str:
+    """Return what a part of the lower bound is: `optimizer state: state`."""
     text = _KINDS[part.kind]
     if part.kind == "argument" and not has_gradient:
         text = "arguments"
@@ -49,13 +49,13 @@ def part_text(part: FloorPart, *, has_gradient: bool = True) -> str:
     return f"{text}, until the update" if part.until_update else text
 
 
-def relief_text(relief: Relief) -> str:
+def remedy_text(remedy: Remedy) -> str:
     """Return what to change and what it saves: `donate state ...: 2.30 GiB less, fits`."""
-    fits = ", fits" if relief.answer == "fits" else ""
-    by = " by XLA" if relief.confirmed else ""
-    saved = relief.saved_nbytes
+    fits = ", fits" if remedy.answer == "fits" else ""
+    by = " by XLA" if remedy.confirmed else ""
+    saved = remedy.saved_nbytes
     less = f"{format_bytes(abs(saved))} {'less' if saved >= 0 else 'more'}"
-    return f"{relief.change}: {less}{by}{fits}"
+    return f"{remedy.change}: {less}{by}{fits}"
 
 
 def choices_text(plan: Plan) -> str:
@@ -71,18 +71,18 @@ def choices_text(plan: Plan) -> str:
 
 def render_floor(plan: Plan) -> Iterator[RenderableType]:
     """Yield what no checkpoint can remove from a plan's peak, and what lowers it besides."""
-    if not plan.floor.parts:
+    if not plan.lower_bound.parts:
         return
     yield Text()
     yield Text(floor_text(plan), style="bold")
     yield bytes_grid(
         (part.nbytes, Text(part_text(part, has_gradient=plan.target.has_gradient)))
-        for part in plan.floor.parts
+        for part in plan.lower_bound.parts
     )
-    if without := ", ".join(plan.floor.without):
+    if without := ", ".join(plan.lower_bound.without):
         text = f"not in this function, and on top of it in training: {without}"
         yield Text(text, style="dim")
-    if plan.floor.reliefs:
+    if plan.lower_bound.remedies:
         yield Text()
         which = "lowest peak" if not plan.is_within else "peak of this plan"
         heading = f"the {which if plan.target.has_gradient else 'peak'} with each"
@@ -91,9 +91,9 @@ def render_floor(plan: Plan) -> Iterator[RenderableType]:
         yield Text.assemble(
             ("what else lowers it, cheapest first", "bold"), (f"  {heading}", "dim")
         )
-        reliefs = plan.floor.reliefs
-        yield bytes_grid((relief.peak_nbytes, Text(relief_text(relief))) for relief in reliefs)
-    for text in plan.floor.left_out:
+        remedies = plan.lower_bound.remedies
+        yield bytes_grid((remedy.peak_nbytes, Text(remedy_text(remedy))) for remedy in remedies)
+    for text in plan.lower_bound.left_out:
         yield Text(text, style="dim")
 
 

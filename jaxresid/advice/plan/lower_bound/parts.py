@@ -14,13 +14,13 @@ from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import Variant
-from jaxresid.results import FloorPart
+from jaxresid.results import LowerBoundPart
 
 # What a loss function does not show of the training that it is part of.
 WITHOUT_STEP = ("the optimizer's state and its update",)
 
 
-def floor_parts(subject: Subject, variant: Variant) -> tuple[FloorPart, ...]:
+def floor_parts(subject: Subject, variant: Variant) -> tuple[LowerBoundPart, ...]:
     """Return what no checkpoint can remove from a variant of a program, biggest first.
 
     It is the same for all variants of a program, but for the gradients of a training step: what
@@ -34,7 +34,7 @@ def floor_parts(subject: Subject, variant: Variant) -> tuple[FloorPart, ...]:
         spare = sum(part.nbytes for part in found if part.kind in ("updated", "output", "gradient"))
         gradients = min(gradient_nbytes(program) - spare, variant.peak_nbytes - held)
         if gradients > 0:
-            found.append(FloorPart("gradient", gradients, until_update=True))
+            found.append(LowerBoundPart("gradient", gradients, until_update=True))
     return tuple(sorted((part for part in found if part.nbytes), key=lambda part: -part.nbytes))
 
 
@@ -95,7 +95,7 @@ def _last_reads(block: Block) -> dict[Value, int]:
     return last
 
 
-def _input_parts(subject: Subject, program: Program) -> list[FloorPart]:
+def _input_parts(subject: Subject, program: Program) -> list[LowerBoundPart]:
     """Return the arguments and constants by kind; without a gradient arguments are of one."""
     target = subject.target
     sums: dict[str, list[tuple[Value, str | None]]] = {}
@@ -110,7 +110,7 @@ def _input_parts(subject: Subject, program: Program) -> list[FloorPart]:
     return [_part(kind, values) for kind, values in sums.items()]
 
 
-def _output_parts(step: StepTrace | None, traced: Traced, program: Program) -> list[FloorPart]:
+def _output_parts(step: StepTrace | None, traced: Traced, program: Program) -> list[LowerBoundPart]:
     """Return the outputs by kind, without those that take over a donated argument's buffer."""
     nexts: dict[int, str] = {}
     gradients: range = range(0)
@@ -140,10 +140,10 @@ def _output_parts(step: StepTrace | None, traced: Traced, program: Program) -> l
     return [_part(kind, values) for kind, values in sums.items()]
 
 
-def _part(kind: str, values: Iterable[tuple[Value, str | None]]) -> FloorPart:
+def _part(kind: str, values: Iterable[tuple[Value, str | None]]) -> LowerBoundPart:
     """Return values as one part; an output has a buffer even where it is a literal."""
     each = list(values)
-    return FloorPart(
+    return LowerBoundPart(
         kind,  # type: ignore[arg-type]
         sum(v.size * v.itemsize for v, _ in each),
         tuple(dict.fromkeys(argument_name(path) for _, path in each if path)),

@@ -12,12 +12,7 @@ from jaxresid.base.errors import TargetError
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A file of settings, and settings that go before those of the file.
-
-    Attributes:
-      file: the file as the user wrote it.
-      settings: the others, by their names, as text.
-    """
+    """A file of settings, and settings that go before those of the file."""
 
     file: str
     settings: Mapping[str, str]
@@ -32,7 +27,6 @@ def configuration_of(file: str, text: str) -> Configuration:
     """Return a configuration.
 
     Args:
-      file: the file.
       text: the settings, `key=value key=value`, quoted as in a shell.
 
     Raises:

@@ -12,7 +12,6 @@ def imported(module: str, what: str, package: str | None = None) -> ModuleType:
     """Return a module of a library.
 
     Args:
-      module: its dotted name.
       what: what needs it, as a user writes it.
       package: what to install; None: the first part of the module's name.
 

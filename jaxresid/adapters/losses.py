@@ -40,14 +40,14 @@ class Loss:
         """
         if self.method is None:
             return model
-        found = getattr(model, self.method, None)
-        if not callable(found):
+        method = getattr(model, self.method, None)
+        if not callable(method):
             names = [n for n in dir(type(model)) if not n.startswith("_")]
             raise TargetError(
                 f"--method: {type(model).__name__} has no method {self.method!r}"
                 f"{did_you_mean(self.method, names)}"
             )
-        return found
+        return method
 
     def __call__(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the loss, or the loss and auxiliary data if the function returns both."""
@@ -67,10 +67,6 @@ PROGRAM = Loss(lambda model, *args, **kwargs: model(*args, **kwargs), True, is_p
 def loss_of(text: str, folder: str | None = None) -> Loss:
     """Return the loss of a name, or of a reference `module:function`.
 
-    Args:
-      text: the name or the reference.
-      folder: a folder whose modules may be named too.
-
     Raises:
       InputsError: it is neither.
       TargetError: the function cannot be loaded.
@@ -84,8 +80,8 @@ def loss_of(text: str, folder: str | None = None) -> Loss:
             " module:function, which is called with the model and the inputs"
         )
     module = load_module(reference.place, folder)
-    found = expression_of(reference.expression, module, reference.place)
-    fun = found.value if found.call is None else found.made()
+    expression = expression_of(reference.expression, module, reference.place)
+    fun = expression.value if expression.call is None else expression.made()
     if not callable(fun):
         raise InputsError(f"--loss {text} is no function but a value of type {type(fun).__name__}")
     return Loss(fun, is_named=False)

@@ -19,7 +19,6 @@ def optimizer_of(text: str, folder: str | None = None) -> Any:
 
     Args:
       text: `adamw(1e-3)`, an expression with the names of optax, or `module:function`.
-      folder: a folder whose modules may be named too.
 
     Raises:
       TargetError: optax is not installed, or it has no such optimizer, or making it fails.
@@ -31,21 +30,21 @@ def optimizer_of(text: str, folder: str | None = None) -> Any:
         text = reference.expression
     else:
         place, module = "optax", imported("optax", "--optimizer")
-    found = expression_of(text, module, place)
-    if found.call is None and _is_optimizer(found.value):
-        return found.value
-    if not callable(found.value):
-        made = found.value
-    elif found.takes("learning_rate"):
-        made = found.made(learning_rate=_LEARNING_RATE)
+    expression = expression_of(text, module, place)
+    if expression.call is None and _is_optimizer(expression.value):
+        return expression.value
+    if not callable(expression.value):
+        optimizer = expression.value
+    elif expression.takes("learning_rate"):
+        optimizer = expression.made(learning_rate=_LEARNING_RATE)
     else:
-        made = found.made()
-    if not _is_optimizer(made):
+        optimizer = expression.made()
+    if not _is_optimizer(optimizer):
         raise InputsError(
-            f"--optimizer {text} makes a value of type {type(made).__name__}, which is no optimizer"
-            " with init and update; write one of optax, such as adamw(1e-3)"
+            f"--optimizer {text} makes a value of type {type(optimizer).__name__}, which is no"
+            " optimizer with init and update; write one of optax, such as adamw(1e-3)"
         )
-    return made
+    return optimizer
 
 
 def _is_optimizer(value: Any) -> bool:

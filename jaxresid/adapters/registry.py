@@ -77,26 +77,27 @@ def framework_reference(target: str) -> Reference | None:
     Raises:
       TargetError: there is no adapter for the framework.
     """
-    found = parse_reference(target)
-    if found is None:
+    reference = parse_reference(target)
+    if reference is None:
         return None
-    if found.framework is None:
-        home = HOMES.get(found.place)
-        if home is None or file_of(found.place) is not None:
+    if reference.framework is None:
+        home = HOMES.get(reference.place)
+        if home is None or file_of(reference.place) is not None:
             return None
-        if found.place in CONFIGURED:
+        if reference.place in CONFIGURED:
             raise TargetError(
                 f"{target} is no configuration: write its file and settings, such as"
-                f" '{found.place}:base.yml per_device_batch_size=4'"
+                f" '{reference.place}:base.yml per_device_batch_size=4'"
             )
-        return Reference(found.place, home, found.expression)
+        return Reference(reference.place, home, reference.expression)
     names = (*HOMES, *_entry_points())
-    if found.framework not in names:
+    if reference.framework not in names:
         raise TargetError(
-            f"there is no framework {found.framework!r}{did_you_mean(found.framework, names)}"
-            f" (known: {', '.join(names)}); a function is module:function"
+            f"there is no framework {reference.framework!r}"
+            f"{did_you_mean(reference.framework, names)} (known: {', '.join(names)}); a function"
+            " is module:function"
         )
-    return found
+    return reference
 
 
 def adapted_by(request: ModelRequest) -> Adapted:
@@ -107,13 +108,13 @@ def adapted_by(request: ModelRequest) -> Adapted:
     """
     adapt = _adapter(request.framework)
     try:
-        made = adapt(request)
+        model = adapt(request)
     except (JaxresidError, *NOT_CAUGHT):
         raise
     except BaseException as e:
         lines = [f"{request.name} with these inputs fails: {summary(e)}", *user_lines(e)]
         raise TargetError("\n".join(lines)) from e
-    result = made if isinstance(made, Adapted) else _of_tuple(made, request.framework)
+    result = model if isinstance(model, Adapted) else _of_tuple(model, request.framework)
     fun = inspect.unwrap(result.fun)
     if inspect.isfunction(fun):
         setattr(fun, MODEL, request.model.value)
@@ -121,7 +122,7 @@ def adapted_by(request: ModelRequest) -> Adapted:
 
 
 def _entry_points() -> Mapping[str, importlib.metadata.EntryPoint]:
-    return {each.name: each for each in importlib.metadata.entry_points(group=GROUP)}
+    return {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
 
 
 def _adapter(framework: str) -> Callable[[ModelRequest], Any]:
@@ -130,27 +131,23 @@ def _adapter(framework: str) -> Callable[[ModelRequest], Any]:
         return module.adapt  # type: ignore[no-any-return]
     point = _entry_points()[framework]
     try:
-        found = point.load()
+        adapter = point.load()
     except NOT_CAUGHT:
         raise
     except BaseException as e:
         raise TargetError(f"{framework}: the adapter {point.value} fails: {summary(e)}") from e
-    if not callable(found):
+    if not callable(adapter):
         raise TargetError(f"{framework}: the adapter {point.value} is not a function")
-    return found  # type: ignore[no-any-return]
+    return adapter  # type: ignore[no-any-return]
 
 
-def _of_tuple(made: Any, framework: str) -> Adapted:
-    """Return `(fun, args)` or `(fun, args, kwargs)` as an `Adapted`.
-
-    Raises:
-      TargetError: it is neither.
-    """
-    if isinstance(made, tuple) and len(made) in (2, 3) and callable(made[0]):
-        fun, args, kwargs = (*made, {})[:3]
+def _of_tuple(parts: Any, framework: str) -> Adapted:
+    """Return `(fun, args)` or `(fun, args, kwargs)` as an `Adapted`."""
+    if isinstance(parts, tuple) and len(parts) in (2, 3) and callable(parts[0]):
+        fun, args, kwargs = (*parts, {})[:3]
         if isinstance(args, tuple | list) and isinstance(kwargs, Mapping):
             return Adapted(fun, Inputs(tuple(args), kwargs))
     raise TargetError(
         f"{framework}: the adapter must return jaxresid.adapters.Adapted, (fun, args) or (fun,"
-        f" args, kwargs), not a value of type {type(made).__name__}"
+        f" args, kwargs), not a value of type {type(parts).__name__}"
     )

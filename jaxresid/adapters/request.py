@@ -22,7 +22,6 @@ class Adapted:
     """A model as a function: what an adapter returns.
 
     Attributes:
-      fun: a function that JAX can differentiate, or a training step.
       inputs: its arguments, with `jax.ShapeDtypeStruct`s for arrays.
       argnums: the arguments to differentiate where the user names none; None: all that can be, or
         of a training step those that it differentiates itself.
@@ -38,16 +37,11 @@ class ModelRequest:
     """A model of a framework, and what is asked about it.
 
     Attributes:
-      framework: the name that the adapter goes by.
       name: the target as the user wrote it.
-      model: what makes the model: a class, a function or the model itself.
       inputs: the arguments that the model, or a loss of the user's own, is called with.
-      loss: the loss.
       optimizer: an optimizer with `init` and `update`, as of optax; None: no training step is asked
         for, only the loss.
-      has_aux: whether the loss returns `(loss, auxiliary data)`.
       has_loss: whether the user chose the loss; else a model that brings one may use its own.
-      mesh: the mesh of `--mesh`, over which the parameters may be split; None: there is none.
       init_args: what a Linen module is initialised with, where it is called with other shapes.
       platform, devices: the kind and the number of the devices that the answer is for, where the
         model is a configuration, which may depend on them.
@@ -71,12 +65,7 @@ class ModelRequest:
         return imported(module, f"{self.framework}:", package)
 
     def made(self, kind: type, name: str, **defaults: Callable[[], Any]) -> Any:
-        """Return the model, made as the user wrote it.
-
-        Args:
-          kind: the class of the framework's models.
-          name: what the class is called.
-          **defaults: what makes arguments that the user leaves out, by their names.
+        """Return the model, made as the user wrote it; `defaults` make arguments that are left out.
 
         Raises:
           TargetError: it cannot be made, or is no model.
@@ -89,13 +78,19 @@ class ModelRequest:
                 f"{self.name} is no {name} but a value of type {type(model.value).__name__}"
             )
         if isinstance(model.value, type) and not issubclass(model.value, kind):
-            raise TargetError(f"{self.name} is no {name}: {_bases(model.value)}")
+            base = model.value.__mro__[1]
+            raise TargetError(
+                f"{self.name} is no {name}: its class derives from"
+                f" {base.__module__}.{base.__qualname__}"
+            )
         more = {name: make() for name, make in defaults.items() if model.takes(name)}
-        found = model.made(**more)
-        if not isinstance(found, kind):
-            what = "an array" if is_array(found) else f"a value of type {type(found).__name__}"
+        instance = model.made(**more)
+        if not isinstance(instance, kind):
+            what = (
+                "an array" if is_array(instance) else f"a value of type {type(instance).__name__}"
+            )
             raise TargetError(f"{self.name} makes {what}, which is no {name}")
-        return found
+        return instance
 
     def shapes(self, fun: Callable[..., Any]) -> Any:
         """Return what a function of the request's inputs returns, abstractly.
@@ -120,8 +115,3 @@ def _shapes(fun: Callable[..., Any], inputs: Inputs) -> Any:
         return fun(*args, **kwargs)
 
     return jax.eval_shape(called, arrays.args, arrays.kwargs)
-
-
-def _bases(kind: type) -> str:
-    base = kind.__mro__[1]
-    return f"its class derives from {base.__module__}.{base.__qualname__}"

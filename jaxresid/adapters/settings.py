@@ -24,14 +24,12 @@ def with_settings(inputs: Inputs, args: Any, kwargs: Any) -> tuple[Any, Any]:
     jax = jax_compat.import_jax()
     own, treedef = jax.tree.flatten((tuple(inputs.args), dict(inputs.kwargs)), is_leaf=_is_none)
     arrays = jax.tree.leaves((tuple(args), dict(kwargs)), is_leaf=_is_none)
-    pairs = zip(own, arrays, strict=True)
-    leaves = [_value(leaf) if array is None else array for leaf, array in pairs]
+    leaves = [
+        array if array is not None else leaf.value if isinstance(leaf, StaticNumber) else leaf
+        for leaf, array in zip(own, arrays, strict=True)
+    ]
     return jax.tree.unflatten(treedef, leaves)  # type: ignore[no-any-return]
 
 
 def _is_none(value: Any) -> bool:
     return value is None
-
-
-def _value(leaf: Any) -> Any:
-    return leaf.value if isinstance(leaf, StaticNumber) else leaf

@@ -15,12 +15,11 @@ def split(leaf: Any, names: Any, mesh: Any) -> Any:
       leaf: the array; one that has a sharding keeps it.
       names: the spec. Of its names those that the mesh does not have are left out, as logical
         names are that no rule maps to an axis.
-      mesh: the mesh; None: there is none, and the array stays whole.
     """
     jax = jax_compat.import_jax()
     if mesh is None or getattr(leaf, "sharding", None) is not None:
         return leaf
-    spec = jax.sharding.PartitionSpec(*(_of_mesh(each, mesh) for each in names or ()))
+    spec = jax.sharding.PartitionSpec(*(_of_mesh(name, mesh) for name in names or ()))
     sharding = jax.sharding.NamedSharding(mesh, spec)
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 

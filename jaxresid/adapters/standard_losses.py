@@ -69,11 +69,6 @@ def squared_error(model: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _output_and_target(name: str, model: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Return what the model returns for all arguments but the last, and the last.
-
-    Raises:
-      InputsError: there is no last one, or the model returns something other than one array.
-    """
     if len(args) < 2:
         raise InputsError(
             f"--loss {name}: the last --arg is what the output is compared with; give one more"
@@ -90,7 +85,6 @@ def _output_and_target(name: str, model: Any, args: Any, kwargs: Any) -> tuple[A
 
 
 def _wide(value: Any) -> Any:
-    """Return an array of floats in f32, or in f64 if it is in that."""
     jax = jax_compat.import_jax()
     return value.astype(jax.numpy.promote_types(value.dtype, "float32"))
 

@@ -29,10 +29,8 @@ def adapted(
     values. A model that is only called donates what the call changes of its state, such as a cache.
 
     Args:
-      request: what is asked.
       objective: a function of `(params, state, rng, *args, **kwargs)` that returns
         `(result, new state)`, the result being what the request's loss returns.
-      params: the parameters, abstract.
       state: all other arrays of the model, abstract: what is neither differentiated nor updated by
         the optimizer, such as running means.
       call: what the named losses call, whose parameters the arguments are called after.
@@ -93,7 +91,6 @@ def _program(
     more: Mapping[str, Any],
     call: Callable[..., Any] | None,
 ) -> Adapted:
-    """Return the call of a model as a function of its arguments: see `adapted`."""
     jax = jax_compat.import_jax()
     # Of a state in collections those that the call changes, else the state where anything changes.
     parts = dict(state) if isinstance(state, Mapping) else {"": state}
@@ -104,12 +101,12 @@ def _program(
         return held if isinstance(state, Mapping) else held[""]
 
     def run(params: Any, kept: Any, changed: Any, rng: Any, args: Any, kwargs: Any) -> Any:
-        given = {**kept, **changed}
+        before_call = {**kept, **changed}
         args, kwargs = with_settings(request.inputs, args, kwargs)
-        output, new = objective(params, together(given), rng, *args, **kwargs)
+        output, new = objective(params, together(before_call), rng, *args, **kwargs)
         after = dict(new) if isinstance(state, Mapping) else {"": new}
         for name, part in after.items():
-            before = {id(leaf) for leaf in jax.tree.leaves(given.get(name))}
+            before = {id(leaf) for leaf in jax.tree.leaves(before_call.get(name))}
             is_changed[name] = any(id(leaf) not in before for leaf in jax.tree.leaves(part))
         return output, {name: part for name, part in after.items() if is_changed[name]}
 
@@ -145,12 +142,6 @@ def _program(
 
 
 def _names(request: ModelRequest, call: Callable[..., Any] | None) -> list[str]:
-    """Return the names of the positional inputs: those of the function that takes them, if known.
-
-    Args:
-      request: what is asked.
-      call: what the named losses call.
-    """
     count = len(request.inputs.args)
     if not request.loss.is_named:
         names = _parameters(request.loss.fun)[1:]
@@ -165,7 +156,6 @@ def _names(request: ModelRequest, call: Callable[..., Any] | None) -> list[str]:
 
 
 def _parameters(fun: Callable[..., Any]) -> list[str]:
-    """Return the names of the positional parameters of a function, none where it tells none."""
     try:
         parameters = inspect.signature(fun).parameters.values()
     except Exception:  # TypeError, ValueError, or what the attributes of a callable object raise

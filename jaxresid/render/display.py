@@ -1,13 +1,17 @@
-"""Registration of the renderers of each value of `jaxresid.results`.
+"""Registration of the renderers of each value of `jaxresid.results`, each as `module:function`.
 
 Renderers are imported when they are called.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
+from collections.abc import Mapping
 from typing import Any
 
-from jaxresid.base.option_types import GroupBy, PictureView, ReportView
+from rich.console import Console
+
 from jaxresid.results.comparison.comparison import Comparison
 from jaxresid.results.comparison.difference import Difference
 from jaxresid.results.comparison.sweep import Sweep
@@ -18,147 +22,59 @@ from jaxresid.results.plan.plan import Plan
 from jaxresid.results.report.report import Report
 from jaxresid.results.report.rows import ResidualGroups
 
-
-@printer.register
-def _(
-    value: Report,
-    *,
-    view: ReportView | None = None,
-    verbose: bool = False,
-    group_by: GroupBy | None = None,
-    top: int | None = None,
-    all: bool = False,
-) -> None:
-    from jaxresid.render.report.text import print_report
-
-    print_report(value, view=view, verbose=verbose, group_by=group_by, top=top, all=all)
-
-
-@printer.register
-def _(value: Comparison) -> None:
-    from jaxresid.render.tables.compare import print_comparison
-
-    print_comparison(value)
-
-
-@printer.register
-def _(value: CompiledReport) -> None:
-    from jaxresid.render.report.compiled import print_compiled
-
-    print_compiled(value)
-
-
-@printer.register
-def _(value: Plan) -> None:
-    from jaxresid.render.tables.plan import print_plan
-
-    print_plan(value)
+_RENDERERS: Mapping[Any, str] = {
+    Report: "report.text:render_report",
+    Comparison: "tables.compare:render_comparison",
+    CompiledReport: "report.compiled:render_compiled",
+    Plan: "tables.plan:render_plan",
+    Sweep: "tables.sweep:render_sweep",
+    Difference: "diff.text:render_difference",
+    OomReport: "oom.text:render_oom",
+    ResidualGroups: "tables.groups:render_groups",
+}
+# Those whose characters depend on the encoding of the stream.
+_ENCODED = (Report, Comparison, Plan)
+# Those with commands or code to copy, which are not cut at the width of the terminal.
+_COPIED = (Plan, OomReport)
+_SVG_WRITERS: Mapping[Any, str] = {
+    Report: "svg.pictures:report_svg",
+    Comparison: "svg.frontier:comparison_frontier",
+    Plan: "svg.frontier:plan_frontier",
+}
+_HTML_WRITERS: Mapping[Any, str] = {
+    Report: "notebook.report:report_html",
+    ResidualGroups: "notebook.others:groups_html",
+    **dict.fromkeys(
+        (Comparison, CompiledReport, Difference, OomReport, Plan, Sweep),
+        "notebook.others:result_html",
+    ),
+}
 
 
-@printer.register
-def _(value: Sweep) -> None:
-    from jaxresid.render.tables.sweep import print_sweep
-
-    print_sweep(value)
+def _call(where: str, *args: Any, **options: Any) -> Any:
+    module, _, name = where.partition(":")
+    return getattr(importlib.import_module(f"jaxresid.render.{module}"), name)(*args, **options)
 
 
-@printer.register
-def _(value: OomReport, *, verbose: bool = False) -> None:
-    from jaxresid.render.oom.text import print_oom
-
-    print_oom(value, verbose=verbose)
-
-
-@printer.register
-def _(value: Difference, *, all: bool = False) -> None:
-    from jaxresid.render.diff.text import print_difference
-
-    print_difference(value, all=all)
+def _print(value: object, **options: Any) -> None:
+    console = Console(highlight=False)
+    text = renderer(value, console.encoding, **options)
+    console.print(text, crop=not isinstance(value, _COPIED))
 
 
-@renderer.register
-def _(value: Report, encoding: str) -> Any:
-    from jaxresid.render.report.rows import View
-    from jaxresid.render.report.text import render_report
-
-    return render_report(value, View(), encoding)
+def _render(where: str, value: object, encoding: str, **options: Any) -> Any:
+    encoded = (encoding,) if isinstance(value, _ENCODED) else ()
+    return _call(where, value, *encoded, **options)
 
 
-@renderer.register
-def _(value: Comparison, encoding: str) -> Any:
-    from jaxresid.render.tables.compare import render_comparison
-
-    return render_comparison(value, encoding)
-
-
-@renderer.register
-def _(value: CompiledReport, encoding: str) -> Any:
-    from jaxresid.render.report.compiled import render_compiled
-
-    return render_compiled(value)
-
-
-@renderer.register
-def _(value: Plan, encoding: str) -> Any:
-    from jaxresid.render.tables.plan import render_plan
-
-    return render_plan(value, encoding)
-
-
-@renderer.register
-def _(value: Sweep, encoding: str) -> Any:
-    from jaxresid.render.tables.sweep import render_sweep
-
-    return render_sweep(value)
-
-
-@renderer.register
-def _(value: Difference, encoding: str) -> Any:
-    from jaxresid.render.diff.text import render_difference
-
-    return render_difference(value)
-
-
-@renderer.register
-def _(value: OomReport, encoding: str) -> Any:
-    from jaxresid.render.oom.text import render_oom
-
-    return render_oom(value)
-
-
-@renderer.register
-def _(value: ResidualGroups, encoding: str) -> Any:
-    from jaxresid.render.tables.groups import render_groups
-
-    return render_groups(value)
-
-
-@printer.register
-def _(value: ResidualGroups) -> None:
-    from jaxresid.render.tables.groups import print_groups
-
-    print_groups(value)
-
-
-@svg_writer.register
-def _(value: Report, *, view: PictureView) -> str:
-    from jaxresid.render.svg import pictures
-
-    return pictures.report_svg(value, view)
-
-
-@svg_writer.register
-def _(value: Comparison) -> str:
-    from jaxresid.render.svg.frontier import comparison_frontier
-
-    return comparison_frontier(value)
-
-
-@svg_writer.register
-def _(value: Plan) -> str:
-    from jaxresid.render.svg.frontier import plan_frontier
-
-    return plan_frontier(value)
+for _kind, _where in _RENDERERS.items():
+    renderer.register(_kind, functools.partial(_render, _where))
+    printer.register(_kind, _print)
+for _kind, _where in _SVG_WRITERS.items():
+    svg_writer.register(_kind, functools.partial(_call, _where))
+for _kind, _where in _HTML_WRITERS.items():
+    html_writer.register(_kind, functools.partial(_call, _where))
+printer.register(Report, functools.partial(_call, "report.text:print_report"))
 
 
 def plain_text(value: object, width: int) -> str:
@@ -166,24 +82,3 @@ def plain_text(value: object, width: int) -> str:
     from jaxresid.render.notebook.parts import plain_lines
 
     return "\n".join(plain_lines([renderer(value, "utf-8")], width))
-
-
-@html_writer.register
-def _(value: Report) -> str:
-    from jaxresid.render.notebook.report import report_html
-
-    return report_html(value)
-
-
-@html_writer.register
-def _(value: Comparison | CompiledReport | Difference | OomReport | Plan | Sweep) -> str:
-    from jaxresid.render.notebook.others import result_html
-
-    return result_html(value)
-
-
-@html_writer.register
-def _(value: ResidualGroups) -> str:
-    from jaxresid.render.notebook.others import groups_html
-
-    return groups_html(value)

@@ -9,10 +9,10 @@ from jaxresid.base.text.layer_paths import folded_scopes, scope_key
 from jaxresid.base.text.safe_text import one_line
 from jaxresid.base.text.units import format_bytes
 from jaxresid.render.style.words import (
+    MARKS,
     aval_text,
     computed_text,
     kind_text,
-    mark_text,
     percent,
     source_notes,
     verdict_text,
@@ -30,10 +30,7 @@ class LineFigures:
     """What a line of code keeps, and what else it makes that is there at the peak.
 
     Attributes:
-      kept: the residuals that it computes.
       live: the other values that it makes and that are live at the peak.
-      all_kept_nbytes: the bytes of all residuals that are computed.
-      peak_nbytes: the peak; None where none is estimated.
       is_at_peak: whether what is kept is live at the peak, so that it is a share of it.
     """
 
@@ -66,10 +63,7 @@ class LineFigures:
 
 
 def hint_text(figures: LineFigures) -> str:
-    """Return what stands behind a line; '' for too little.
-
-    Examples are `3.00 GiB kept · 21.0% of the peak` and `96.00 MiB at the peak (6.8%)`.
-    """
+    """Return what stands behind a line: `3.00 GiB kept · 21.0% of the peak`; '' for too little."""
     parts = []
     peak = figures.peak_nbytes or 0
     if figures.kept_share >= _SMALL:
@@ -86,28 +80,22 @@ def hint_text(figures: LineFigures) -> str:
 
 
 def checkpoint_text(checkpoint: Checkpoint) -> str:
-    """Return the verdict on a checkpoint with its figures, without the checkpoint → with it.
-
-    An example is `earns its keep: peak 14.10 GiB → 2.90 GiB for 4.9% more FLOPs`.
-    """
+    """Return the verdict: `earns its keep: peak 14.10 GiB → 2.90 GiB for 4.9% more FLOPs`."""
     c = checkpoint
-    said = verdict_text(c.verdict)
+    verdict = verdict_text(c.verdict)
     if c.peak_nbytes is None or c.peak_without_nbytes is None:
-        return f"{said}: {c.reason}"
+        return f"{verdict}: {c.reason}"
     whose = "XLA's peak" if c.by == "xla" else "peak"
     before, after = map(format_bytes, (c.peak_without_nbytes, c.peak_nbytes))
     change = f"{before} → {after}" if before != after else f"stays {after}"
-    known = c.recompute_fraction and c.recompute_flops
-    about = "at least " if known and c.uncosted else ""
-    cost = f" for {about}{percent(c.recompute_fraction or 0.0, 1)} more FLOPs" if known else ""
-    return f"{said}: {whose} {change}{cost}"
+    has_cost = c.recompute_fraction and c.recompute_flops
+    about = "at least " if has_cost and c.uncosted else ""
+    cost = f" for {about}{percent(c.recompute_fraction or 0.0, 1)} more FLOPs" if has_cost else ""
+    return f"{verdict}: {whose} {change}{cost}"
 
 
 def function_text(lines: Sequence[LineFigures]) -> str:
-    """Return what the lines of a function keep; '' for too little.
-
-    An example is `keeps 3.00 GiB, 26.5% of all that is kept`.
-    """
+    """Return what is kept: `keeps 3.00 GiB, 26.5% of all that is kept`; '' for too little."""
     share = sum(line.kept_share for line in lines)
     if share < _SMALL:
         return ""
@@ -116,10 +104,7 @@ def function_text(lines: Sequence[LineFigures]) -> str:
 
 
 def report_text(report: Report) -> str:
-    """Return the figures of a target: `peak about 1.38 GiB · 176.00 MiB kept · tpu:v5e`.
-
-    What is kept is not among those of a program that takes no gradient.
-    """
+    """Return the figures of a target: `peak about 1.38 GiB · 176.00 MiB kept · tpu:v5e`."""
     parts = []
     if report.compiled and report.compiled[0].peak_nbytes is not None:
         parts.append(f"peak {format_bytes(report.compiled[0].peak_nbytes)} by XLA")
@@ -131,10 +116,7 @@ def report_text(report: Report) -> str:
 
 
 def plan_text(plan: Plan) -> str:
-    """Return what a plan is worth.
-
-    An example is `peak about 2.90 GiB, within 3.00 GiB, 4.9% recomputed`.
-    """
+    """Return what a plan is worth: `peak about 2.90 GiB, within 3.00 GiB, 4.9% recomputed`."""
     whose = "XLA's peak" if plan.confirmed else "peak about"
     budget = format_bytes(plan.budget_nbytes)
     if not plan.is_within:
@@ -146,12 +128,7 @@ def plan_text(plan: Plan) -> str:
 
 
 def hover_page(title: str, figures: LineFigures) -> str:
-    """Return what a line keeps in Markdown: its bytes, then a table of the values.
-
-    Args:
-      title: what was traced.
-      figures: the figures of the line.
-    """
+    """Return what a line keeps in Markdown: its bytes, then a table of the values."""
     return "\n".join((f"**{title}**", "", *_sums(figures), *_table(figures), ""))
 
 
@@ -204,7 +181,7 @@ def _rows(figures: LineFigures) -> Iterator[tuple[int, str, str, str]]:
         origins = [r.origin for r in same if isinstance(r.origin, Computed)]
         origin = origins[0]
         source = replace(origin.source, scope=folded_scopes(o.scope for o in origins))
-        marks = [mark_text(mark) for mark in same[0].marks]
+        marks = [MARKS[mark] for mark in same[0].marks]
         notes = _cell("; ".join(("kept", *source_notes(source), *marks)))
         what = _cell(computed_text(origin, origin.path or ""))
         value = _code(aval_text(same[0].aval), len(same))

@@ -10,29 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jaxresid import results
 from jaxresid.base.errors import JaxresidError
-from jaxresid.results import (
-    Comparison,
-    ComparisonRow,
-    Compiled,
-    CompiledReport,
-    Configuration,
-    Difference,
-    LineDifference,
-    Offloading,
-    OomBuffer,
-    OomReport,
-    ParetoPoint,
-    Plan,
-    Report,
-    ResidualGroup,
-    ResidualGroups,
-    ResidualRow,
-    Sweep,
-    SweepRow,
-    Timing,
-    Transfers,
-)
 from jaxresid.serialization.residual_table import residual_rows
 
 if TYPE_CHECKING:
@@ -43,11 +22,11 @@ _TOO_LARGE = 1 << 63
 _DTYPES = {int: "Int64", bool: "boolean", float: "float64"}
 # What stands for the field in the names of the columns of its value; else its own name does.
 _PREFIXES: dict[Any, str] = {
-    Timing: "measured_",
-    Compiled: "xla_",
-    Configuration: "",
-    Offloading: "offloading_",
-    Transfers: "offloading_",
+    results.Timing: "measured_",
+    results.Compiled: "xla_",
+    results.Configuration: "",
+    results.Offloading: "offloading_",
+    results.Transfers: "offloading_",
 }
 
 
@@ -64,7 +43,7 @@ def dataframe(value: Any) -> pandas.DataFrame:
       JaxresidError: pandas is not installed.
       TypeError: it has no rows.
     """
-    if isinstance(value, ResidualGroups):
+    if isinstance(value, results.ResidualGroups):
         return _frame(_group_columns(value), value.rows)
     kind, rows = _rows(value)
     return _frame(columns_of(kind), rows)
@@ -72,20 +51,20 @@ def dataframe(value: Any) -> pandas.DataFrame:
 
 def _rows(value: Any) -> tuple[Any, Sequence[Any]]:
     match value:
-        case Report():
-            return ResidualRow, residual_rows(value)
-        case Comparison():
-            return ComparisonRow, value.rows
-        case Sweep():
-            return SweepRow, value.rows
-        case CompiledReport():
-            return Compiled, value.compiled
-        case Plan():
-            return ParetoPoint, value.selection.front
-        case Difference():
-            return LineDifference, value.lines
-        case OomReport():
-            return OomBuffer, value.buffers
+        case results.Report():
+            return results.ResidualRow, residual_rows(value)
+        case results.Comparison():
+            return results.ComparisonRow, value.rows
+        case results.Sweep():
+            return results.SweepRow, value.rows
+        case results.CompiledReport():
+            return results.Compiled, value.compiled
+        case results.Plan():
+            return results.ParetoPoint, value.selection.front
+        case results.Difference():
+            return results.LineDifference, value.lines
+        case results.OomReport():
+            return results.OomBuffer, value.buffers
     raise TypeError(f"a value of type {type(value).__name__} has no rows")
 
 
@@ -101,17 +80,13 @@ def _frame(columns: Iterable[_Column], rows: Sequence[Any]) -> pandas.DataFrame:
     )
 
 
-def _group_columns(groups: ResidualGroups) -> Iterator[_Column]:
+def _group_columns(groups: results.ResidualGroups) -> Iterator[_Column]:
     for i, key in enumerate(groups.by):
         yield _Column(key, "object", functools.partial(_key, i))
     for name, dtype in (("nbytes", "Int64"), ("share", "float64"), ("count", "Int64")):
         yield _Column(name, dtype, attrgetter(name))
     if "line" in groups.by:
         yield _Column("code", "object", attrgetter("code"))
-
-
-def _key(i: int, row: ResidualGroup) -> str | None:
-    return row.keys[i]
 
 
 @functools.cache
@@ -132,17 +107,19 @@ def _series(pd: Any, values: list[Any], dtype: str) -> Any:
 
 def _columns(kind: Any) -> Iterator[_Column]:
     hints = typing.get_type_hints(kind)
-    for each in dataclasses.fields(kind):
-        held, hint = attrgetter(each.name), _without_none(hints[each.name])
+    for field in dataclasses.fields(kind):
+        held, hint = attrgetter(field.name), _without_none(hints[field.name])
         arguments = typing.get_args(hint)
         if dataclasses.is_dataclass(hint):
-            yield from _inner(hint, held, _PREFIXES.get(hint, f"{each.name}_"))
+            yield from _inner(hint, held, _PREFIXES.get(hint, f"{field.name}_"))
         elif hint == tuple[str, ...]:
-            yield _Column(each.name, "object", functools.partial(_joined, held))
-        elif arguments and arguments[0] is Compiled:
-            yield from _inner(Compiled, functools.partial(_first, held), _PREFIXES[Compiled])
+            yield _Column(field.name, "object", functools.partial(_joined, held))
+        elif arguments and arguments[0] is results.Compiled:
+            yield from _inner(
+                results.Compiled, functools.partial(_first, held), _PREFIXES[results.Compiled]
+            )
         elif typing.get_origin(hint) is not tuple or hint == tuple[int, ...]:
-            yield _Column(each.name, _DTYPES.get(hint, "object"), held)
+            yield _Column(field.name, _DTYPES.get(hint, "object"), held)
 
 
 def _inner(kind: Any, held: Callable[[Any], Any], prefix: str) -> Iterator[_Column]:
@@ -154,6 +131,10 @@ def _inner(kind: Any, held: Callable[[Any], Any], prefix: str) -> Iterator[_Colu
 def _of_held(get: Callable[[Any], Any], held: Callable[[Any], Any], row: Any) -> Any:
     inner = held(row)
     return None if inner is None else get(inner)
+
+
+def _key(i: int, row: results.ResidualGroup) -> str | None:
+    return row.keys[i]
 
 
 def _joined(held: Callable[[Any], tuple[str, ...]], row: Any) -> str | None:
@@ -168,5 +149,5 @@ def _without_none(hint: Any) -> Any:
     """Return a type without None; a type of several kinds of values is returned as it is."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return hint
-    kinds = [each for each in typing.get_args(hint) if each is not type(None)]
+    kinds = [member for member in typing.get_args(hint) if member is not type(None)]
     return kinds[0] if len(kinds) == 1 else hint

@@ -82,7 +82,6 @@ class Format:
     """How values are written in JSON.
 
     Attributes:
-      layouts: the layouts of those dataclasses that have one.
       is_strict: whether an object has exactly the keys of its dataclass. Otherwise unknown keys,
         which a later version may have added, are left out, and what an earlier one did not write
         has its default.
@@ -99,11 +98,6 @@ _AS_FIELDS = Layout()
 def decoded(kind: Any, value: Any, form: Format = PLAIN) -> Any:
     """Return a JSON value as a value of a type, or raise if it does not fit.
 
-    Args:
-      kind: a dataclass, an enum, a tuple, a mapping, a union, a Literal, or a plain type.
-      value: what `json` has parsed.
-      form: how values are written.
-
     Raises:
       DecodeError: The JSON is not a value of this type.
     """
@@ -117,7 +111,7 @@ def layout_of(kind: type, form: Format) -> Layout:
 
 def keys_of(kind: Any, form: Format) -> tuple[str, ...]:
     """Return the keys that the fields of a dataclass have in JSON, those of spread ones as well."""
-    return tuple(key for each in fields(kind) for key in keys_of_field(kind, each.name, form))
+    return tuple(key for member in fields(kind) for key in keys_of_field(kind, member.name, form))
 
 
 def keys_of_field(kind: Any, name: str, form: Format) -> tuple[str, ...]:
@@ -130,13 +124,11 @@ def keys_of_field(kind: Any, name: str, form: Format) -> tuple[str, ...]:
 
 @functools.cache
 def _hints(kind: type) -> dict[str, Any]:
-    """Return the types of the fields of a dataclass, resolved."""
     return typing.get_type_hints(kind)
 
 
 @functools.cache
 def _reader(kind: Any, form: Format) -> _Reader:
-    """Return the function that reads values of a type."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any or kind is object:
         return lambda value: value
@@ -152,14 +144,13 @@ def _reader(kind: Any, form: Format) -> _Reader:
         return _mapping_reader(arguments[0], arguments[1], form)
     if kind in (None, type(None)):
         return _checked(lambda value: value is None, "null")
-    if kind is float:
-        return _checked(_is_number, _WORDS[float])
-    if kind is int:
-        return _checked(_is_integer, _WORDS[int])
+    if kind in (int, float):
+        number = {int, kind}  # no nan is less
+        return _checked(lambda v: type(v) in number and abs(v) < _TOO_LARGE, _WORDS[kind])
     if issubclass(kind, enum.Enum):
         values = [member.value for member in kind]
-        known = _checked(lambda value: value in values, _one_of(values))
-        return lambda value: kind(known(value))
+        checked = _checked(lambda value: value in values, _one_of(values))
+        return lambda value: kind(checked(value))
     return _checked(lambda value: type(value) is kind, _WORDS.get(kind, kind.__name__))
 
 
@@ -183,30 +174,22 @@ def _one_of(values: typing.Iterable[Any]) -> str:
     return "one of " + ", ".join(json.dumps(value) for value in values)
 
 
-def _is_integer(value: Any) -> bool:
-    return type(value) is int and abs(value) < _TOO_LARGE
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < _TOO_LARGE  # no nan is less
-
-
 def _without_none(kind: Any) -> list[Any]:
     """Return the types that a value of a union can have, without None; of others the type."""
     if typing.get_origin(kind) not in (typing.Union, types.UnionType):
         return [kind]
-    return [each for each in typing.get_args(kind) if each is not type(None)]
+    return [member for member in typing.get_args(kind) if member is not type(None)]
 
 
 def _union_reader(kind: Any, form: Format) -> _Reader:
     kinds = _without_none(kind)
     can_be_none = len(kinds) < len(typing.get_args(kind))
-    readers = [_reader(each, form) for each in kinds]
+    readers = [_reader(member, form) for member in kinds]
     by_kind = {
         word: reader
-        for each, reader in zip(kinds, readers, strict=True)
-        if isinstance(each, type) and dataclasses.is_dataclass(each)
-        for word in typing.get_args(_hints(each).get("kind"))
+        for member, reader in zip(kinds, readers, strict=True)
+        if isinstance(member, type) and dataclasses.is_dataclass(member)
+        for word in typing.get_args(_hints(member).get("kind"))
     }
 
     def read(value: Any) -> Any:
@@ -231,20 +214,20 @@ def _union_reader(kind: Any, form: Format) -> _Reader:
 
 def _tuple_reader(arguments: tuple[Any, ...], form: Format) -> _Reader:
     is_open = arguments[-1:] == (Ellipsis,)
-    readers = [_reader(each, form) for each in arguments if each is not Ellipsis]
+    readers = [_reader(member, form) for member in arguments if member is not Ellipsis]
 
     def read(value: Any) -> Any:
         if not isinstance(value, list):
             raise _wrong(value, "a list")
         if not is_open and len(value) != len(readers):
             raise _wrong(value, f"a list of {len(readers)}")
-        found = []
+        items = []
         for i, item in enumerate(value):
             try:
-                found.append(readers[0 if is_open else i](item))
+                items.append(readers[0 if is_open else i](item))
             except DecodeError as error:
                 raise error.inside(f"[{i}]") from None
-        return tuple(found)
+        return tuple(items)
 
     return read
 
@@ -255,39 +238,39 @@ def _mapping_reader(keys: Any, values: Any, form: Format) -> _Reader:
     def read(value: Any) -> Any:
         if not isinstance(value, dict):
             raise _wrong(value, "an object")
-        found = {}
+        items = {}
         for key, item in value.items():
             try:
-                found[read_key(key)] = read_value(item)
+                items[read_key(key)] = read_value(item)
             except DecodeError as error:
                 raise error.inside(json.dumps(key)[1:-1]) from None
-        return found
+        return items
 
     return read
 
 
 def _pairs_reader(kind: Any, form: Format) -> _Reader:
-    """Return the function that reads an object as pairs, given the type of these pairs."""
     names, values = typing.get_args(typing.get_args(kind)[0])
     as_mapping = _mapping_reader(names, values, form)
     return lambda value: tuple(as_mapping(value).items())
 
 
-def _from_one_reader(read: _Reader) -> _Reader:
+def _from_one_reader(read_number: _Reader) -> _Reader:
     def shifted(value: Any) -> Any:
-        found = read(value)
-        if found is not None and found < 1:
+        number = read_number(value)
+        if number is not None and number < 1:
             raise _wrong(value, "a number from 1")
-        return None if found is None else found - 1
+        return None if number is None else number - 1
 
     return shifted
 
 
 def _object_reader(kind: Any, form: Format) -> _Reader:
-    """Return the function that reads the object of a dataclass."""
     layout = layout_of(kind, form)
     # Each at its first use, as a class may hold itself.
-    takers = functools.cache(lambda: {each.name: _taker(kind, each, form) for each in fields(kind)})
+    takers = functools.cache(
+        lambda: {member.name: _taker(kind, member, form) for member in fields(kind)}
+    )
     keys = functools.cache(lambda: {*keys_of(kind, form), *layout.derived, *layout.shared})
 
     def read(value: Any) -> Any:
@@ -297,13 +280,10 @@ def _object_reader(kind: Any, form: Format) -> _Reader:
             raise DecodeError(f"has other keys than a {kind.__name__}")
         for key, holders in layout.shared.items():
             value = _unshared(value, key, holders)
-        found = kind(**{name: take(value) for name, take in takers().items()})
-        if layout.wrong is not None and (reason := layout.wrong(found)):
+        decoded_value = kind(**{name: take(value) for name, take in takers().items()})
+        if layout.wrong is not None and (reason := layout.wrong(decoded_value)):
             raise DecodeError(f"has parts that do not go together: {reason}")
-        return found
-
-    if not layout.below:
-        return read
+        return decoded_value
 
     def read_below(value: Any) -> Any:
         if not isinstance(value, dict):
@@ -313,25 +293,25 @@ def _object_reader(kind: Any, form: Format) -> _Reader:
         except DecodeError as error:
             raise error.inside(layout.below) from None
 
-    return read_below
+    return read_below if layout.below else read
 
 
 def _unshared(value: dict[str, Any], key: str, holders: tuple[str, ...]) -> dict[str, Any]:
     """Return an object with the objects of its list under `key` where their numbers are."""
-    each = value.get(key)
-    if not isinstance(each, list):
-        raise _wrong(each, "a list").inside(key)
+    objects = value.get(key)
+    if not isinstance(objects, list):
+        raise _wrong(objects, "a list").inside(key)
 
     def of_number(number: Any) -> Any:
         if number is None:
             return None
-        if type(number) is not int or not 0 <= number < len(each):
+        if type(number) is not int or not 0 <= number < len(objects):
             raise _wrong(number, f"null or the number of one of {key}")
-        return each[number]
+        return objects[number]
 
     def whole(item: Any) -> Any:
         if isinstance(item, list):
-            return [whole(each) for each in item]
+            return [whole(objects) for objects in item]
         if not isinstance(item, dict):
             return item
         return {k: held(k, v) if k in holders else whole(v) for k, v in item.items()}
@@ -345,26 +325,25 @@ def _unshared(value: dict[str, Any], key: str, holders: tuple[str, ...]) -> dict
     return {name: whole(item) for name, item in value.items() if name != key}
 
 
-def _taker(kind: Any, each: dataclasses.Field[Any], form: Format) -> _Reader:
-    """Return the function that takes the value of a field out of the object of its dataclass."""
-    layout, hint = layout_of(kind, form), _hints(kind)[each.name]
-    if each.name in layout.spread:
+def _taker(kind: Any, member: dataclasses.Field[Any], form: Format) -> _Reader:
+    layout, hint = layout_of(kind, form), _hints(kind)[member.name]
+    if member.name in layout.spread:
         return _spread_taker(hint, form)
-    key, read = layout.renamed.get(each.name, each.name), _reader(hint, form)
-    if each.name in layout.objects:
-        read = _pairs_reader(hint, form)
-    elif each.name in layout.from_one:
-        read = _from_one_reader(read)
-    is_blank = each.name in layout.blank
+    key, read_item = layout.renamed.get(member.name, member.name), _reader(hint, form)
+    if member.name in layout.objects:
+        read_item = _pairs_reader(hint, form)
+    elif member.name in layout.from_one:
+        read_item = _from_one_reader(read_item)
+    is_blank = member.name in layout.blank
 
     def take(value: dict[str, Any]) -> Any:
         if key not in value:
-            return _default(each, key)
+            return _default(member, key)
         item = value[key]
         if is_blank and item is None:
             return ""
         try:
-            return read(item)
+            return read_item(item)
         except DecodeError as error:
             raise error.inside(key) from None
 
@@ -373,20 +352,20 @@ def _taker(kind: Any, each: dataclasses.Field[Any], form: Format) -> _Reader:
 
 def _spread_taker(hint: Any, form: Format) -> _Reader:
     (kind,) = _without_none(hint)
-    can_be_none, read = kind is not hint, _reader(kind, form)
+    can_be_none, read_object = kind is not hint, _reader(kind, form)
     keys = functools.cache(lambda: keys_of(kind, form))
 
     def take(value: dict[str, Any]) -> Any:
         if can_be_none and all(value.get(key) is None for key in keys()):
             return None
-        return read(value)
+        return read_object(value)
 
     return take
 
 
-def _default(each: dataclasses.Field[Any], key: str) -> Any:
-    if each.default is not dataclasses.MISSING:
-        return each.default
-    if each.default_factory is not dataclasses.MISSING:
-        return each.default_factory()
+def _default(member: dataclasses.Field[Any], key: str) -> Any:
+    if member.default is not dataclasses.MISSING:
+        return member.default
+    if member.default_factory is not dataclasses.MISSING:
+        return member.default_factory()
     raise DecodeError(f"has no {json.dumps(key)}")

@@ -49,10 +49,7 @@ def _document(value: object) -> dict[str, Any]:
 
 
 def encoded(value: Any) -> Any:
-    """Return what `json` writes for a value.
-
-    JSON has no number for what is not finite: that is null.
-    """
+    """Return what `json` writes for a value; null for numbers that are not finite."""
     kind = type(value)
     if kind is str or kind is int or value is None or kind is bool:
         return value
@@ -80,33 +77,30 @@ def _line(row: SweepRow) -> str:
 
 def _object(value: Any) -> dict[str, Any]:
     layout = layout_of(type(value), DOCUMENTS)
-    found: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
     kind: Any = type(value)
     for put in _fields(kind):
-        put(value, found)
+        put(value, keys)
     for key, holders in layout.shared.items():
-        found = _with_shared(found, key, holders)
+        keys = _with_shared(keys, key, holders)
     if not layout.derived:
-        return found
-    derived = {key: encoded(made(value)) for key, made in layout.derived.items()}
-    return {**derived, layout.below: found} if layout.below else {**found, **derived}
+        return keys
+    derived = {key: encoded(derive(value)) for key, derive in layout.derived.items()}
+    return {**derived, layout.below: keys} if layout.below else {**keys, **derived}
 
 
-def _with_shared(found: dict[str, Any], key: str, holders: Sequence[str]) -> dict[str, Any]:
-    """Return an object with what some keys below it hold in a list of its own, each once.
-
-    These keys hold numbers in that list.
-    """
+def _with_shared(document: dict[str, Any], key: str, holders: Sequence[str]) -> dict[str, Any]:
+    """Return an object with what some keys below hold in one list, and numbers in their place."""
     numbers: dict[tuple[Any, ...], int] = {}
-    each: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
 
     def number(item: dict[str, Any] | None) -> int | None:
         if item is None:
             return None
         values = tuple(item.values())
         if values not in numbers:
-            numbers[values] = len(each)
-            each.append(item)
+            numbers[values] = len(objects)
+            objects.append(item)
         return numbers[values]
 
     def shared(item: Any) -> Any:
@@ -119,43 +113,30 @@ def _with_shared(found: dict[str, Any], key: str, holders: Sequence[str]) -> dic
     def held(item: Any) -> Any:
         return [number(part) for part in item] if isinstance(item, list) else number(item)
 
-    return {**shared(found), key: each}
+    return {**shared(document), key: objects}
 
 
 @functools.cache
 def _fields(kind: Any) -> tuple[_Put, ...]:
-    """Return for each field of a dataclass the function that puts it into the object of a value."""
-    names = (each.name for each in dataclasses.fields(kind))
+    names = (member.name for member in dataclasses.fields(kind))
     return tuple(_field(name, kind, layout_of(kind, DOCUMENTS)) for name in names)
 
 
 def _field(name: str, kind: type, layout: Layout) -> _Put:
     keys, held = keys_of_field(kind, name, DOCUMENTS), operator.attrgetter(name)
 
-    def spread(value: Any, found: dict[str, Any]) -> None:
+    def spread(value: Any, document: dict[str, Any]) -> None:
         inner = held(value)
-        found.update(dict.fromkeys(keys) if inner is None else _object(inner))
+        document.update(dict.fromkeys(keys) if inner is None else _object(inner))
 
-    def put(value: Any, found: dict[str, Any]) -> None:
-        found[keys[0]] = written(held(value))
+    def put(value: Any, document: dict[str, Any]) -> None:
+        document[keys[0]] = written(held(value))
 
-    written: Callable[[Any], Any] = encoded
-    if name in layout.objects:
-        written = _pairs
-    elif name in layout.from_one:
-        written = _from_one
-    elif name in layout.blank:
-        written = _blank_as_null
+    def written(item: Any) -> Any:
+        if name in layout.objects:
+            return {key: encoded(value) for key, value in item}
+        if name in layout.from_one:
+            return None if item is None else item + 1
+        return (item or None) if name in layout.blank else encoded(item)
+
     return spread if name in layout.spread else put
-
-
-def _pairs(pairs: Any) -> dict[str, Any]:
-    return {name: encoded(value) for name, value in pairs}
-
-
-def _from_one(number: int | None) -> int | None:
-    return None if number is None else number + 1
-
-
-def _blank_as_null(text: str) -> str | None:
-    return text or None

@@ -54,17 +54,16 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
     name = os.fspath(path)
     data = _parsed(name)
     word = data["kind"]
-    found = KINDS[word]
-    if kind is not None and found is not kind:
-        raise DocumentError(f"{name} holds a {found.__name__}, not a {kind.__name__}")
+    result_type = KINDS[word]
+    if kind is not None and result_type is not kind:
+        raise DocumentError(f"{name} holds a {result_type.__name__}, not a {kind.__name__}")
     try:
-        return decoded(found, data, DOCUMENTS)
+        return decoded(result_type, data, DOCUMENTS)
     except DecodeError as e:
-        raise DocumentError(f"{name} is no valid {found.__name__}: {e}") from e
+        raise DocumentError(f"{name} is no valid {result_type.__name__}: {e}") from e
 
 
 def _parsed(name: str) -> dict[str, Any]:
-    """Return the JSON object of a document of this version, of a known kind."""
     try:
         if stat.S_ISCHR(os.stat(name).st_mode):  # it may never end
             raise DocumentError(f"cannot read {name}: it is a device")
@@ -99,8 +98,8 @@ def _parsed(name: str) -> dict[str, Any]:
     if type(version) is not int or version != SCHEMA_VERSION:
         raise DocumentError(f"{name} has schema {json.dumps(version)}, not {SCHEMA_VERSION}")
     if not isinstance(kind, str) or kind not in KINDS:
-        known = ", ".join(KINDS)
-        raise DocumentError(f"{name} is not a result of jaxresid: its kind is none of {known}")
+        kinds = ", ".join(KINDS)
+        raise DocumentError(f"{name} is not a result of jaxresid: its kind is none of {kinds}")
     return data
 
 

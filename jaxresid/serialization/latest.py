@@ -42,13 +42,7 @@ _MOST_NBYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class KeptEdit:
-    """What a plan makes of a file.
-
-    Attributes:
-      path: the absolute path.
-      digest: the digest of its content before.
-      text: its text afterwards.
-    """
+    """What a plan makes of a file, whose content had this digest."""
 
     path: str
     digest: str
@@ -60,14 +54,11 @@ class Head:
     """What a kept result is of.
 
     Attributes:
-      command: the command that made it.
-      target: the name of the target.
       size: the batch size, where `check` had several; else None.
       folder: the folder of the configuration file that names it.
       directory: the working directory, which paths in the result are relative to.
       words: the words of the command line behind the command, the target's name first.
       made: when it was made, in seconds since 1970.
-      sources: the files that it depends on.
     """
 
     command: Command
@@ -87,14 +78,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Kept:
-    """A kept result.
-
-    Attributes:
-      head: what it is of.
-      result: the report, of `report` and `check`, or the plan.
-      findings: the findings of `check`.
-      edits: what the plan changes.
-    """
+    """A kept result."""
 
     head: Head
     result: Report | Plan
@@ -140,17 +124,8 @@ def keep(
     """Keep a result of a named target in place of the last one; or nothing, if it cannot be.
 
     Args:
-      command: the command that made it.
-      target: the name of the target.
-      folder: the folder of the configuration file that names it.
-      words: the words of the command line behind the command.
-      result: the result.
-      size: the batch size, where it is one of several.
       since: when the program began to be loaded, in seconds since 1970.
-      now: the time.
       loaded: further files that it depends on.
-      findings: what `check` found.
-      edits: what the plan changes.
     """
     document = json.loads(json_document(result))
     named = {*map(os.path.abspath, files_in(document)), *map(os.path.abspath, loaded)}
@@ -158,8 +133,8 @@ def keep(
     head = Head(command, target, size, folder, os.getcwd(), tuple(words), now, sources)
     body = {
         "result": document,
-        "findings": [asdict(each) for each in findings],
-        "edits": [asdict(each) for each in edits],
+        "findings": [asdict(value) for value in findings],
+        "edits": [asdict(value) for value in edits],
     }
     data = _line(body)
     first = {"jaxresid-result": _FORMAT, "digest": digest_of(data), **asdict(head)}
@@ -176,10 +151,10 @@ def read(file: Path) -> Kept | None:
         if file.stat().st_size > _MOST_NBYTES:
             return None
         first, _, data = regular_files.read(file).partition(b"\n")
-        found = json.loads(first)
-        if found.pop("jaxresid-result") != _FORMAT or found.pop("digest") != digest_of(data):
+        fields = json.loads(first)
+        if fields.pop("jaxresid-result") != _FORMAT or fields.pop("digest") != digest_of(data):
             return None
-        head = decoded(Head, found)
+        head = decoded(Head, fields)
         if file.name != _name(head):
             return None
         body = json.loads(data)

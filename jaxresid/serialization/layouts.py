@@ -10,90 +10,38 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxresid.results import (
-    Argument,
-    Aval,
-    Checkpoint,
-    Comparison,
-    CompiledBuffer,
-    CompiledReport,
-    CompilerWarning,
-    Computed,
-    Constant,
-    Cost,
-    Difference,
-    DiffSide,
-    Equation,
-    Expression,
-    Finding,
-    IntervalBasis,
-    Lifetime,
-    Lifetimes,
-    LineBytes,
-    LineDifference,
-    Literal,
-    LiveValue,
-    Location,
-    LowerBound,
-    Mesh,
-    NextStep,
-    Offloading,
-    OomBuffer,
-    OomReport,
-    Peak,
-    Phases,
-    PhaseSpan,
-    Plan,
-    ProgramArray,
-    ProgramPoint,
-    Report,
-    Residual,
-    TimeBasis,
-    Timing,
-    ValueDifference,
-)
+from jaxresid import results
 from jaxresid.serialization.decoding import Format, Layout
 
 _Derived = Mapping[str, Callable[[Any], Any]]
 
 
-def _holding(value: Any) -> Callable[[Any], Any]:
-    return lambda _: value
-
-
 def _properties(*names: str) -> _Derived:
-    """Return derived keys that hold the properties of these names."""
     return {name: operator.attrgetter(name) for name in names}
 
 
 def _constants(values: Mapping[str, Any]) -> _Derived:
-    """Return derived keys that always hold the same."""
-    return {key: _holding(value) for key, value in values.items()}
+
+    def always(value: Any) -> Callable[[Any], Any]:
+        return lambda _: value
+
+    return {key: always(value) for key, value in values.items()}
 
 
 def _of_total(*names: str) -> _Derived:
-    """Return derived keys that hold figures of all phases together."""
     return {name: operator.attrgetter(f"total.{name}") for name in names}
 
 
-def _wrong_in_peak(peak: Peak) -> str:
-    return _outside("curve_at", peak.curve_at, "phases", peak.phases, len(peak.curve))
-
-
-def _wrong_in_lifetimes(lifetimes: Lifetimes) -> str:
-    return _outside("at", lifetimes.at, "values", lifetimes.values, len(lifetimes.points))
-
-
-def _wrong_in_basis(basis: IntervalBasis | TimeBasis) -> str:
+def _wrong_in_basis(basis: results.IntervalBasis | results.TimeBasis) -> str:
     if not basis.compilers:
         return "compilers has none"
-    others = basis.others if isinstance(basis, IntervalBasis) else ()
+    others = basis.others if isinstance(basis, results.IntervalBasis) else ()
     unknown = next((name for name in others if name not in basis.compilers), None)
     return "" if unknown is None else f"others has {unknown!r}, which compilers has not"
 
 
 def _outside(
-    name: str, at: int, key: str, spans: Sequence[PhaseSpan | Lifetime], count: int
+    name: str, at: int, key: str, spans: Sequence[results.PhaseSpan | results.Lifetime], count: int
 ) -> str:
     """Return which index or span is not inside of so many points; '' where all are."""
     if not 0 <= at < max(count, 1):
@@ -106,20 +54,27 @@ def _outside(
 
 _ON = {"place": "on"}
 _LAYOUTS = {
-    Location: Layout(from_one=("column",)),
-    Aval: Layout(renamed={"spec": "split"}, blank=("spec",)),
-    Computed: Layout(spread=("source",), derived=_constants({"value": None})),
-    Residual: Layout(spread=("aval",), derived=_properties("nbytes")),
-    LiveValue: Layout(spread=("aval", "source")),
-    ProgramArray: Layout(spread=("aval",), derived=_properties("nbytes")),
-    ProgramPoint: Layout(spread=("source",)),
-    Lifetime: Layout(spread=("live",)),
-    Lifetimes: Layout(
-        shared={"locations": ("location", "library", "caller", "stack")}, wrong=_wrong_in_lifetimes
+    results.Location: Layout(from_one=("column",)),
+    results.Aval: Layout(renamed={"spec": "split"}, blank=("spec",)),
+    results.Computed: Layout(spread=("source",), derived=_constants({"value": None})),
+    results.Residual: Layout(spread=("aval",), derived=_properties("nbytes")),
+    results.LiveValue: Layout(spread=("aval", "source")),
+    results.ProgramArray: Layout(spread=("aval",), derived=_properties("nbytes")),
+    results.ProgramPoint: Layout(spread=("source",)),
+    results.Lifetime: Layout(spread=("live",)),
+    results.Lifetimes: Layout(
+        shared={"locations": ("location", "library", "caller", "stack")},
+        wrong=lambda value: _outside("at", value.at, "values", value.values, len(value.points)),
     ),
-    Peak: Layout(spread=("source",), objects=("breakdown",), wrong=_wrong_in_peak),
-    Cost: Layout(objects=("collectives",), derived=_properties("flops")),
-    Phases: Layout(
+    results.Peak: Layout(
+        spread=("source",),
+        objects=("breakdown",),
+        wrong=lambda peak: _outside(
+            "curve_at", peak.curve_at, "phases", peak.phases, len(peak.curve)
+        ),
+    ),
+    results.Cost: Layout(objects=("collectives",), derived=_properties("flops")),
+    results.Phases: Layout(
         below="phases",
         derived={
             "forward_flops": operator.attrgetter("forward.flops"),
@@ -131,36 +86,38 @@ _LAYOUTS = {
             "collectives": lambda phases: dict(phases.total.collectives),
         },
     ),
-    Checkpoint: Layout(
+    results.Checkpoint: Layout(
         spread=("source",), blank=("unconfirmed",), derived=_properties("saved_per_gflop")
     ),
-    IntervalBasis: Layout(wrong=_wrong_in_basis),
-    TimeBasis: Layout(wrong=_wrong_in_basis),
-    Finding: Layout(spread=("source",)),
-    NextStep: Layout(derived=_properties("command")),
-    Mesh: Layout(objects=("axes",)),
-    Offloading: Layout(spread=("transfers",), objects=("host_arguments",)),
-    CompilerWarning: Layout(spread=("source",)),
-    CompiledBuffer: Layout(spread=("source",)),
-    OomBuffer: Layout(spread=("source",), blank=("role",)),
-    LineBytes: Layout(spread=("source",)),
-    OomReport: Layout(blank=("platform", "on", "phase", "program", "function")),
-    Timing: Layout(derived=_properties("agrees")),
-    Expression: Layout(from_one=("column", "end_column")),
-    LowerBound: Layout(derived=_properties("nbytes", "held_nbytes")),
-    Equation: Layout(objects=("params",)),
-    Report: Layout(renamed=_ON, derived=_properties("totals")),
-    Comparison: Layout(renamed=_ON),
-    CompiledReport: Layout(renamed={"places": "on"}),
-    Plan: Layout(renamed=_ON, derived=_properties("fits")),
-    DiffSide: Layout(
+    results.IntervalBasis: Layout(wrong=_wrong_in_basis),
+    results.TimeBasis: Layout(wrong=_wrong_in_basis),
+    results.Finding: Layout(spread=("source",)),
+    results.NextStep: Layout(derived=_properties("command")),
+    results.Mesh: Layout(objects=("axes",)),
+    results.Offloading: Layout(spread=("transfers",), objects=("host_arguments",)),
+    results.CompilerWarning: Layout(spread=("source",)),
+    results.CompiledBuffer: Layout(spread=("source",)),
+    results.OomBuffer: Layout(spread=("source",), blank=("role",)),
+    results.LineBytes: Layout(spread=("source",)),
+    results.OomReport: Layout(blank=("platform", "on", "phase", "program", "function")),
+    results.Timing: Layout(derived=_properties("agrees")),
+    results.Expression: Layout(from_one=("column", "end_column")),
+    results.LowerBound: Layout(derived=_properties("nbytes", "held_nbytes")),
+    results.Equation: Layout(objects=("params",)),
+    results.Report: Layout(renamed=_ON, derived=_properties("totals")),
+    results.Comparison: Layout(renamed=_ON),
+    results.CompiledReport: Layout(renamed={"places": "on"}),
+    results.Plan: Layout(renamed=_ON, derived=_properties("fits")),
+    results.DiffSide: Layout(
         renamed=_ON, objects=("breakdown",), derived=_properties("recompute_fraction")
     ),
-    ValueDifference: Layout(derived=_properties("before_nbytes", "after_nbytes", "growth_nbytes")),
-    LineDifference: Layout(
+    results.ValueDifference: Layout(
+        derived=_properties("before_nbytes", "after_nbytes", "growth_nbytes")
+    ),
+    results.LineDifference: Layout(
         derived=_properties("growth_nbytes", "host_growth_nbytes", "peak_growth_nbytes")
     ),
-    Difference: Layout(
+    results.Difference: Layout(
         derived=_properties(
             *("is_same", "kept_growth_nbytes", "peak_growth_nbytes", "recompute_growth_flops")
         )
@@ -181,9 +138,9 @@ def _origin(*own: str) -> Layout:
 DOCUMENTS = Format(
     {
         **_LAYOUTS,
-        Argument: _origin("path"),
-        Constant: _origin(),
-        Literal: _origin("value"),
+        results.Argument: _origin("path"),
+        results.Constant: _origin(),
+        results.Literal: _origin("value"),
     },
     is_strict=False,
 )

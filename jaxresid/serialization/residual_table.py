@@ -11,7 +11,6 @@ from jaxresid.base.text.layer_paths import folded_scopes, pattern, scope_key
 from jaxresid.base.text.nearest import did_you_mean
 from jaxresid.results import (
     Computed,
-    Location,
     Report,
     Residual,
     ResidualGroup,
@@ -24,15 +23,13 @@ KEYS: tuple[ResidualKey, ...] = get_args(ResidualKey)
 
 def residual_rows(report: Report) -> tuple[ResidualRow, ...]:
     """Return a row for each residual of a report, in their order."""
-    return tuple(_row(number, each) for number, each in enumerate(report.residuals))
+    return tuple(_row(number, residual) for number, residual in enumerate(report.residuals))
 
 
 def grouped(report: Report, by: Sequence[ResidualKey], *, all: bool = False) -> ResidualGroups:
     """Return the residuals of a report, summed by what they have in common.
 
     Args:
-      report: the report.
-      by: what they are summed by, one or more of `KEYS`.
       all: whether arguments, constants and literals count as well, which are in memory anyway.
 
     Raises:
@@ -49,9 +46,9 @@ def grouped(report: Report, by: Sequence[ResidualKey], *, all: bool = False) -> 
         if all or row.kind == "computed":
             groups.setdefault(tuple(_KEYS[key](row) for key in by), []).append(row)
     total = sum(row.nbytes for rows in groups.values() for row in rows)
-    found = [_group(by, keys, rows, total) for keys, rows in groups.items()]
-    found.sort(key=lambda group: -group.nbytes)  # stable: equal ones stay in the vjp's order
-    return ResidualGroups(report.target, report.place, tuple(by), tuple(found))
+    summed = [_group(by, keys, rows, total) for keys, rows in groups.items()]
+    summed.sort(key=lambda group: -group.nbytes)  # stable: equal ones stay in the vjp's order
+    return ResidualGroups(report.target, report.place, tuple(by), tuple(summed))
 
 
 def _row(number: int, residual: Residual) -> ResidualRow:
@@ -83,33 +80,21 @@ def _located(row: ResidualRow, origin: Computed) -> ResidualRow:
         primitive=origin.primitive,
         name=origin.name,
         module=origin.scope or None,
-        library=None if library is None else _place(library),
+        library=None if library is None else library.place,
         within=origin.within,
     )
 
 
-def _place(location: Location) -> str:
-    return location.place
-
-
-def _line(row: ResidualRow) -> str | None:
-    return None if row.file is None else f"{row.file}:{row.line}"
-
-
-def _shape(row: ResidualRow) -> str:
-    return ",".join(map(str, row.shape)) or "scalar"
-
-
 # What residuals have to share to be in one group; repeated layers are one.
 _KEYS: dict[ResidualKey, Callable[[ResidualRow], str | None]] = {
-    "line": _line,
+    "line": lambda row: None if row.file is None else f"{row.file}:{row.line}",
     "file": lambda row: row.file,
     "function": lambda row: row.function,
     "module": lambda row: None if row.module is None else scope_key(row.module),
     "name": lambda row: row.name,
     "primitive": lambda row: row.primitive,
     "dtype": lambda row: row.dtype,
-    "shape": _shape,
+    "shape": lambda row: ",".join(map(str, row.shape)) or "scalar",
     "memory": lambda row: row.memory,
     "kind": lambda row: row.kind,
     "argument": lambda row: None if row.argument is None else pattern(row.argument),

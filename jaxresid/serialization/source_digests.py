@@ -16,7 +16,6 @@ class SourceDigest:
     """A source file as it was.
 
     Attributes:
-      path: the absolute path.
       digest: the digest of its content; '' where it was written while it was being traced, so that
         what was traced is not known.
       lines: the digests of its lines; empty for files of installed packages.
@@ -32,18 +31,13 @@ def digest_of(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def line_digests(content: bytes, known: dict[bytes, str] | None = None) -> tuple[str, ...]:
-    """Return the digests of the lines of a file, without white space at their ends.
-
-    Args:
-      content: the content of the file.
-      known: the digests of some lines, for files of which few lines are new; it gets the others.
-    """
-    found = {} if known is None else known
+def line_digests(content: bytes, cache: dict[bytes, str] | None = None) -> tuple[str, ...]:
+    """Return the digests of lines without white space at their ends; `cache` gets new ones."""
+    digests = {} if cache is None else cache
     lines = _LINE_END.split(content)
-    for line in {*lines} - found.keys():
-        found[line] = hashlib.blake2b(line.rstrip(), digest_size=6).hexdigest()
-    return tuple([found[line] for line in lines])
+    for line in {*lines} - digests.keys():
+        digests[line] = hashlib.blake2b(line.rstrip(), digest_size=6).hexdigest()
+    return tuple([digests[line] for line in lines])
 
 
 def files_in(document: Any) -> Iterator[str]:

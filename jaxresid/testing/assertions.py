@@ -45,19 +45,13 @@ def kept_problem(report: Report, code: str, at_most: str | None) -> str | None:
 
 
 def not_kept_problem(report: Report, code: str, file: str) -> str | None:
-    """Return what the lines with some code keep, or that there is no such line.
-
-    Args:
-      report: The report.
-      code: A part of the lines.
-      file: The file that the function is defined in; '' where it is not known.
-    """
+    """Return what lines with some code keep, or that `file` and the report's files have none."""
     lines = list(_by_line(report, code))
     if lines:
         total = format_bytes(sum(nbytes for _, nbytes in lines))
         return _problem(f"lines with {code!r} keep {total}", report, _rows(lines))
     files = {file, *_files(report)} - {""}
-    if any(code in line for each in files for line in linecache.getlines(each)):
+    if any(code in line for path in files for line in linecache.getlines(path)):
         return None
     where = ", ".join(sorted(map(os.path.relpath, files)))
     return visible(f"no line of {where} has {code!r}, so that nothing was tested")
@@ -66,18 +60,19 @@ def not_kept_problem(report: Report, code: str, file: str) -> str | None:
 def verdicts_problem(report: Report, verdicts: str | Mapping[str, str]) -> str | None:
     """Return which checkpoints have other verdicts than expected."""
     rows = []
-    found = {each.function for each in report.checkpoints}
-    for each in report.checkpoints:
-        wanted = verdicts if isinstance(verdicts, str) else verdicts.get(each.function)
-        if wanted is None or each.verdict == wanted:
+    functions = {c.function for c in report.checkpoints}
+    for c in report.checkpoints:
+        wanted = verdicts if isinstance(verdicts, str) else verdicts.get(c.function)
+        if wanted is None or c.verdict == wanted:
             continue
-        where = "" if each.location is None else f" at {each.location.file}:{each.location.line}"
-        rows.append((each.function, f"{each.verdict}, expected {wanted}{where}: {each.reason}"))
+        where = "" if c.location is None else f" at {c.location.file}:{c.location.line}"
+        rows.append((c.function, f"{c.verdict}, expected {wanted}{where}: {c.reason}"))
     if isinstance(verdicts, str):
-        if not found:
+        if not functions:
             return visible(f"{report.target.name} has no checkpoint on {report.place.name}")
     else:
-        rows += [(name, "there is no such checkpoint") for name in verdicts if name not in found]
+        unknown = [name for name in verdicts if name not in functions]
+        rows += [(name, "there is no such checkpoint") for name in unknown]
     return _problem("other verdicts than expected", report, rows) if rows else None
 
 
@@ -94,13 +89,13 @@ def _computed(report: Report) -> Iterator[tuple[Residual, Computed]]:
 
 def _by_line(report: Report, code: str = "") -> Iterable[tuple[Location, int]]:
     """Return the lines that keep something with their bytes, largest first."""
-    found: dict[tuple[str, int], tuple[Location, int]] = {}
+    by_place: dict[tuple[str, int], tuple[Location, int]] = {}
     for residual, origin in _computed(report):
         where = origin.location or origin.library
         if where is not None and code in where.code:
-            _, nbytes = found.get((where.file, where.line), (where, 0))
-            found[where.file, where.line] = where, nbytes + residual.nbytes
-    return sorted(found.values(), key=lambda each: -each[1])
+            _, nbytes = by_place.get((where.file, where.line), (where, 0))
+            by_place[where.file, where.line] = where, nbytes + residual.nbytes
+    return sorted(by_place.values(), key=lambda row: -row[1])
 
 
 def _rows(lines: Iterable[tuple[Location, int]]) -> list[tuple[str, str]]:
@@ -111,8 +106,7 @@ def _rows(lines: Iterable[tuple[Location, int]]) -> list[tuple[str, str]]:
 
 
 def _files(report: Report) -> set[str]:
-    """Return the files of the user that the report names, as absolute paths."""
     places = [origin.location for _, origin in _computed(report)]
-    places += [each.location for each in report.checkpoints]
-    places += [each.defined for each in report.checkpoints]
+    places += [checkpoint.location for checkpoint in report.checkpoints]
+    places += [checkpoint.defined for checkpoint in report.checkpoints]
     return {os.path.abspath(place.file) for place in places if place is not None}

@@ -24,7 +24,6 @@ class Residuals:
 
     `residuals(loss)(*args)` returns a `jaxresid.Report`, and fails the test where a mark's limit is
     exceeded.
-
     """
 
     def __init__(
@@ -55,24 +54,19 @@ class Residuals:
         """Return a function of the arguments of `fun` that returns a report and applies the marks.
 
         Args:
-          fun: The function, as for `jaxresid.inspect`.
-          argnums: Positional arguments to differentiate, as for `jaxresid.inspect`.
-          has_aux: Whether `fun` returns `(output, auxiliary data)`.
-          mode: Whether `fun` is a loss or a program as it is.
           on: The place of the report, and of the limits whose mark names none; None for the place
             of the first mark, else `on` of `[tool.jaxresid]` of the test's project, else as for
             `jaxresid.inspect`.
-          mesh: The mesh that the program is split over.
           compile: Whether XLA's peaks and verdicts count instead of the estimate's.
           compile_time: Seconds that compiling may take.
         """
 
         def reported(*args: Any, **kwargs: Any) -> Report:
             __tracebackhide__ = True
-            made: dict[Any, Report] = {}
+            reports: dict[Any, Report] = {}
 
             def at(place: str | Place | None) -> Report:
-                if place not in made:
+                if place not in reports:
                     called = inspect(
                         fun,
                         argnums=argnums,
@@ -83,26 +77,23 @@ class Residuals:
                         compile=compile,
                         compile_time=compile_time,
                     )
-                    made[place] = called(*args, **kwargs)
-                return made[place]
+                    reports[place] = called(*args, **kwargs)
+                return reports[place]
 
-            chosen = on if on is not None else self._place()
+            marked = next((limit.on for limit in self._limits if limit.on is not None), None)
+            chosen = on if on is not None else marked or project(self._node.path.parent).on
             report = at(chosen)
             self._made.append((report, _source_file(fun)))
-            self._hold([(at(each.on or chosen), each) for each in self._limits])
+            self._hold([(at(limit.on or chosen), limit) for limit in self._limits])
             return report
 
         return reported
 
-    def _place(self) -> str | None:
-        marked = next((each.on for each in self._limits if each.on is not None), None)
-        return marked or project(self._node.path.parent).on
-
     def _hold(self, limited: Sequence[tuple[Report, MarkedLimit]]) -> None:
         __tracebackhide__ = True
         failures = []
-        for report, each in limited:
-            for figure, text in over(report, each.limits):
+        for report, limit in limited:
+            for figure, text in over(report, limit.limits):
                 if figure.fails:
                     failures.append(text)
                 else:
@@ -111,20 +102,16 @@ class Residuals:
             pytest.fail("\n\n".join(failures), pytrace=False)
 
     def assert_names(self, report: Report, names: Sequence[str] | set[str]) -> None:
-        """Fail unless exactly these names of `checkpoint_name` are kept.
-
-        Args:
-          report: The report.
-          names: The names.
-        """
+        """Fail unless exactly these names of `checkpoint_name` are kept."""
         __tracebackhide__ = True
-        _fail(assertions.names_problem(report, _names(names)))
+        if isinstance(names, str):
+            raise TypeError(f"names are a list or a set of texts: [{names!r}]")
+        _fail(assertions.names_problem(report, frozenset(names)))
 
     def assert_kept(self, report: Report, code: str, *, at_most: str | None = None) -> None:
         """Fail unless a line of source keeps something, and no more than a size.
 
         Args:
-          report: The report.
           code: A part of the line, such as `jnp.sin(x @ w)`.
           at_most: The most that all lines with it may keep, such as `2GiB`; None for any.
         """
@@ -139,14 +126,13 @@ class Residuals:
           code: A part of the line, such as `jnp.exp(`.
         """
         __tracebackhide__ = True
-        file = next((file for made, file in self._made if made is report), "")
+        file = next((file for inspected, file in self._made if inspected is report), "")
         _fail(assertions.not_kept_problem(report, code, file))
 
     def assert_verdicts(self, report: Report, verdicts: str | Mapping[str, str]) -> None:
         """Fail unless the checkpoints have these verdicts.
 
         Args:
-          report: The report.
           verdicts: The one that all have, such as `earns-its-keep`, or the one of each checkpointed
             function or module by its name.
 
@@ -155,9 +141,9 @@ class Residuals:
         """
         __tracebackhide__ = True
         words = [verdicts] if isinstance(verdicts, str) else list(verdicts.values())
-        known = [str(each) for each in Verdict]
-        if unknown := [word for word in words if word not in known]:
-            raise ValueError(f"{unknown[0]!r} is no verdict; one of {', '.join(known)}")
+        words_of_verdicts = [str(verdict) for verdict in Verdict]
+        if unknown := [word for word in words if word not in words_of_verdicts]:
+            raise ValueError(f"{unknown[0]!r} is no verdict; one of {', '.join(words_of_verdicts)}")
         _fail(assertions.verdicts_problem(report, verdicts))
 
     def assert_snapshot(self, report: Report, name: str = "") -> None:
@@ -166,7 +152,6 @@ class Residuals:
         `pytest --update-residuals` writes snapshots that are missing or differ.
 
         Args:
-          report: The report.
           name: What tells several snapshots of one test apart.
         """
         __tracebackhide__ = True
@@ -177,12 +162,6 @@ def _fail(problem: str | None) -> None:
     __tracebackhide__ = True
     if problem is not None:
         pytest.fail(problem, pytrace=True)
-
-
-def _names(names: Sequence[str] | set[str]) -> frozenset[str]:
-    if isinstance(names, str):
-        raise TypeError(f"names are a list or a set of texts: [{names!r}]")
-    return frozenset(names)
 
 
 def _source_file(fun: Callable[..., Any]) -> str:

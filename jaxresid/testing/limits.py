@@ -11,7 +11,7 @@ import pytest
 from jaxresid.advice.check.budgets import held, sentence
 from jaxresid.base.text.safe_text import one_line
 from jaxresid.base.text.units import format_bytes, parse_budget
-from jaxresid.results import BudgetCheck, Limits, LineBytes, Report
+from jaxresid.results import BudgetCheck, Limits, Report
 
 # As many lines are named in a failure, and none that makes less of the figure than this share.
 _LINES, _WORTH = 5, 0.01
@@ -19,12 +19,7 @@ _LINES, _WORTH = 5, 0.01
 
 @dataclass(frozen=True, slots=True)
 class MarkedLimit:
-    """A limit that a mark sets.
-
-    Attributes:
-      limits: the limit.
-      on: the place that it is for; None for the place of the call.
-    """
+    """A limit that a mark sets; `on` is None for the place of the call."""
 
     limits: Limits
     on: str | None
@@ -39,16 +34,15 @@ def limits_of(marks: Iterable[pytest.Mark]) -> tuple[MarkedLimit, ...]:
     Raises:
       pytest.fail.Exception: A mark is not understood; the message says what to write.
     """
-    found: dict[tuple[str, str | None], MarkedLimit] = {}
+    by_mark: dict[tuple[str, str | None], MarkedLimit] = {}
     for mark in marks:
         nbytes, on = _arguments(mark)
         limits = Limits(nbytes) if mark.name == "limit_peak" else Limits(kept_nbytes=nbytes)
-        found.setdefault((mark.name, on), MarkedLimit(limits, on))
-    return tuple(found.values())
+        by_mark.setdefault((mark.name, on), MarkedLimit(limits, on))
+    return tuple(by_mark.values())
 
 
 def _arguments(mark: pytest.Mark) -> tuple[int, str | None]:
-    """Return the bytes and the place of a mark."""
     example = f'write @pytest.mark.{mark.name}("12GiB", on="gpu:h100")'
     on = mark.kwargs.get("on")
     if len(mark.args) != 1 or set(mark.kwargs) - {"on"} or not isinstance(on, str | None):
@@ -68,10 +62,6 @@ def _refuse(message: str) -> NoReturn:
 def over(report: Report, limits: Limits) -> Iterator[tuple[BudgetCheck, str]]:
     """Yield the figures of a report that are, or may be, above a limit, and the text for people.
 
-    Args:
-      report: The report, of the place that the limits are for.
-      limits: The limits.
-
     Raises:
       InputsError: The peak has a limit and is not known.
     """
@@ -84,7 +74,11 @@ def _lines(report: Report, figure: BudgetCheck) -> Iterator[str]:
     yield sentence(figure, one_line(report.target.name), decides="compile=True")
     yield f"on {report.place.name}, jax {report.jax.version}"
     named = [line for line in figure.lines[:_LINES] if line.nbytes >= _WORTH * figure.nbytes]
-    rows = [(format_bytes(line.nbytes), _code(line)) for line in named]
+    rows = []
+    for line in named:
+        where = line.source.location or line.source.library
+        code = f"{where.file}:{where.line}  {where.code}".rstrip() if where else ""
+        rows.append((format_bytes(line.nbytes), one_line(code)))
     rest = sum(line.nbytes for line in figure.lines[len(named) :])
     if rest >= _WORTH * figure.nbytes:
         rows.append((format_bytes(rest), "other lines"))
@@ -98,8 +92,3 @@ def table(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
     width = max((len(size) for size, _ in rows), default=0)
     for size, text in rows:
         yield f"  {size:>{width}}  {text}"
-
-
-def _code(line: LineBytes) -> str:
-    where = line.source.location or line.source.library
-    return "" if where is None else one_line(f"{where.file}:{where.line}  {where.code}".rstrip())

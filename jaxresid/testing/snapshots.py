@@ -25,43 +25,32 @@ _COMMENT = "#"
 def assert_snapshot(report: Report, node: pytest.Item, name: str, *, updates: bool) -> str | None:
     """Compare a report with its snapshot, or write it; return how they differ.
 
-    Args:
-      report: The report.
-      node: The test.
-      name: What tells several snapshots of one test apart.
-      updates: Whether to write a snapshot that is missing or differs.
-
     Raises:
       JaxresidError: It cannot be written.
     """
     file = _file(node, name)
     shown = os.path.relpath(file)
-    found = snapshot(report, node.config.rootpath)
+    current = snapshot(report, node.config.rootpath)
     text = file.read_text(encoding="utf-8") if file.exists() else None
-    if text is not None and _compared(text) == _compared(found):
+    if text is not None and _compared(text) == _compared(current):
         return None
     if updates:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(str(file), found)
+        write_text(str(file), current)
         return None
     if text is None:
         return f"there is no snapshot {shown}; `{_UPDATE}` writes it"
-    before, now = _compared(text), _compared(found)
+    before, now = _compared(text), _compared(current)
     changed = list(difflib.unified_diff(before, now, "snapshot", "now", lineterm="", n=0))
-    made = next((line for line in text.splitlines() if line.startswith(f"{_COMMENT} jax ")), "")
+    recorded = next((line for line in text.splitlines() if line.startswith(f"{_COMMENT} jax ")), "")
     here = f"jax {report.jax.version}"
-    versions = f"; it was made with{made[1:]}, this is {here}" if made[2:] != here else ""
+    versions = f"; it was made with{recorded[1:]}, this is {here}" if recorded[2:] != here else ""
     head = f"what is kept is not as in {shown}{versions}; `{_UPDATE}` writes it anew"
     return lines("\n".join([head, *changed[2:]]))
 
 
 def snapshot(report: Report, root: Path) -> str:
-    """Return the text of a snapshot, without line numbers and without estimates.
-
-    Args:
-      report: The report.
-      root: What paths are relative to.
-    """
+    """Return the text of a snapshot, without line numbers and without estimates."""
     what = "What the backward pass keeps" if report.target.has_gradient else "What goes in and out"
     head = [
         f"{_COMMENT} {what}; `{_UPDATE}` writes this file.",
@@ -95,12 +84,11 @@ def _row(residual: Residual, origin: Computed, root: Path) -> str:
 
 
 def _summed(rows: list[tuple[str, int]]) -> list[tuple[str, tuple[int, int]]]:
-    """Return each row once with its bytes and how often it is there, most bytes first."""
     totals: dict[str, tuple[int, int]] = {}
     for row, nbytes in rows:
         total, count = totals.get(row, (0, 0))
         totals[row] = total + nbytes, count + 1
-    return sorted(totals.items(), key=lambda each: (-each[1][0], each[0]))
+    return sorted(totals.items(), key=lambda item: (-item[1][0], item[0]))
 
 
 def _aval(aval: Aval) -> str:
@@ -118,12 +106,11 @@ def _place(where: Location | None, root: Path) -> str:
 
 
 def _in_and_out(report: Report) -> Iterator[str]:
-    """Yield the arguments and the outputs of a program that takes no gradient."""
     for name, arrays in (("arguments", report.arguments), ("outputs", report.outputs)):
         yield f"{format_bytes(sum(a.nbytes for a in arrays)):>10}  {name}"
         for a in arrays:
-            given = ", donated" * a.is_donated
-            back = f", returned updated{given}" if a.counterpart is not None else given
+            donated = ", donated" * a.is_donated
+            back = f", returned updated{donated}" if a.counterpart is not None else donated
             what = f"{_aval(a.aval)} {a.path}".rstrip()
             yield one_line(f"{format_bytes(a.nbytes):>10}  {what}{back * (name == 'arguments')}")
 

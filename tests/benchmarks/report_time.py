@@ -44,7 +44,6 @@ from rich.console import Console
 
 from fixtures.inspect import gpt, train_step
 from jaxresid import inspect, plan
-from jaxresid.render.report.rows import View
 from jaxresid.render.report.text import render_report
 
 LIBRARY = (
@@ -62,7 +61,7 @@ def bare(fun, args):
 
 def report(fun, args, **options):
     made = inspect(fun, **options)(*args)
-    Console(file=io.StringIO(), width=80).print(render_report(made, View()))
+    Console(file=io.StringIO(), width=80).print(render_report(made))
 
 
 def seconds(run, *args):

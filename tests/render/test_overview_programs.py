@@ -38,7 +38,7 @@ def module_of(path):
 
 def shown(report, width, view=View(), encoding="utf-8"):  # noqa: B008 (frozen)
     console = Console(file=io.StringIO(), width=width, highlight=False)
-    console.print(render_report(report, view, encoding), crop=False)
+    console.print(render_report(report, encoding, view), crop=False)
     return inert(console.file.getvalue())
 
 

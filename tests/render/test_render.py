@@ -11,9 +11,8 @@ from rich.console import Console
 
 from jaxresid.render.notebook.report import report_html
 from jaxresid.render.report.checkpoints import figure_parts, site_parts
-from jaxresid.render.report.peak import curve_lines
+from jaxresid.render.report.overview.chart import chart_lines, column
 from jaxresid.render.report.rows import GROUPS, View, rows
-from jaxresid.render.report.sparkline import column, sparkline
 from jaxresid.render.report.split import render_split
 from jaxresid.render.report.text import render_report
 from jaxresid.render.report.totals import totals_lines
@@ -240,7 +239,7 @@ def text(renderable, width=80):
 def report_text(width=80, report=REPORT, *, encoding="utf-8", **view):
     """The text with everything, or with what `view` shows."""
     chosen = View(**({"verbose": True} | view if "show" not in view else view))
-    return text(render_report(report, chosen, encoding), width)
+    return text(render_report(report, encoding, chosen), width)
 
 
 def block(report, start, width=80):
@@ -495,35 +494,15 @@ class TestPeak:
         line = shown[shown.index("live at the peak") :].splitlines()[2]
         assert line == "48.00 MiB  48.0%  ×12 f32[1048576]  argument layers[0..11]['w']"
 
-    def test_the_lowest_stands_opposite_the_peak(self):
-        early = dataclasses.replace(PEAK, curve_at=0)
-        assert curve_lines(early, 80)[1] == "   ^ peak" + " " * 55 + "lowest 20.00 MiB"
 
-    def test_no_room_for_the_lowest(self):
-        peak = dataclasses.replace(PEAK, curve=(2**30, 2**31, 2**30), curve_at=1)
-        assert curve_lines(peak, 20)[1] == " " * 10 + "^ peak"
-        assert curve_lines(peak, 40)[1] == "lowest 1.00 GiB" + " " * 5 + "^ peak"
-
-
-class TestSparkline:
-    def test_levels(self):
-        assert sparkline((0, 1, 2, 3, 4, 5, 6, 7, 8), 9) == "▁▂▃▄▅▆▇██"
-        assert sparkline((0, 1, 2, 3, 4, 5, 6, 7, 8), 9, "latin-1") == ".:-=+*#@@"
-        assert sparkline((1, 8), 2, "no-such-encoding") == ".@"
-
-    def test_between_the_lowest_and_the_highest(self):
-        assert sparkline((1000, 1007, 1004), 3) == "▁█▅"
-
-    def test_a_flat_one(self):
-        assert sparkline((5, 5), 3) == sparkline((0,), 3) == "███"
-
+class TestChart:
     @pytest.mark.parametrize("count", [1, 2, 7, 60, 199, 200])
     @pytest.mark.parametrize("width", [1, 40, 60, 80, 120, 250])
     def test_no_peak_is_lost(self, count, width):
         for at in range(count):
             values = [10] * count
             values[at] = 100
-            shown = sparkline(values, width)
+            (shown,) = chart_lines(values, 10, width, 1, "▁▂▃▄▅▆▇█")
             assert len(shown) == width
             assert shown[column(at, count, width)] == "█"
 
@@ -670,7 +649,7 @@ saves nothing  loss  model.py:60  no policy
             width=80, force_terminal=True, color_system="standard", highlight=False, no_color=False
         )
         with console.capture() as captured:
-            console.print(render_report(report, View()))
+            console.print(render_report(report))
         assert f"\x1b[1;{color}m{shown}\x1b[0m" in captured.get()
 
 

@@ -20,17 +20,13 @@ from jaxresid.render.report.estimates import interval_remarks
 from jaxresid.render.report.policies import lines
 from jaxresid.render.style.columns import Column, bytes_unit, flops_unit, headings
 from jaxresid.render.svg.frontier import comparison_frontier
-from jaxresid.render.tables.compare import (
-    entries,
-    gradients_text,
-    remarks,
-    render_comparison,
-    takeaways,
-)
+from jaxresid.render.tables.compare import render_comparison
+from jaxresid.render.tables.entries import entries
 from jaxresid.render.tables.frontier import HEIGHT, PlotPoint, plot, plotted
 from jaxresid.render.tables.plan import (
     render_plan,
 )
+from jaxresid.render.tables.takeaways import gradients_text, remarks, takeaways
 from jaxresid.results import (
     ComparisonRow,
     Compiled,

@@ -55,13 +55,13 @@ def without_words(text):
 @pytest.mark.parametrize("name", ["evaluate", "decode", "decode_donated", "generate"])
 @pytest.mark.parametrize("verbose", [False, True])
 def test_its_report(name, verbose):
-    text = without_words(shown(render_report(report(name), View(verbose=verbose))))
+    text = without_words(shown(render_report(report(name), view=View(verbose=verbose))))
     assert "live at the peak" in text
     assert ("arguments" in text, "outputs" in text) == (True, True)
 
 
 def test_lines_and_arguments_at_the_peak_add_up_to_it():
-    text = shown(render_report(report("evaluate"), View()))
+    text = shown(render_report(report("evaluate")))
     assert "argument q" in text
     lines = jaxresid.results.live_lines(report("evaluate").peak)
     assert sum(each.nbytes for each in lines) == report("evaluate").peak.nbytes
@@ -75,7 +75,7 @@ def test_lines_and_arguments_at_the_peak_add_up_to_it():
     ],
 )
 def test_what_goes_in_and_out(name, words):
-    assert words in " ".join(shown(render_report(report(name), View())).split())
+    assert words in " ".join(shown(render_report(report(name))).split())
 
 
 def test_its_figures_in_an_editor():
@@ -85,12 +85,12 @@ def test_its_figures_in_an_editor():
 
 def test_views_of_what_is_not_there_say_why():
     for view in ("residuals", "checkpoints"):
-        text = shown(render_report(report("evaluate"), View(show=view)))
+        text = shown(render_report(report("evaluate"), view=View(show=view)))
         assert f"no {view}: evaluate takes no gradient" in text
 
 
 def test_its_chart_and_its_table_have_no_passes():
-    text = shown(render_report(report("evaluate"), View(show="timeline")))
+    text = shown(render_report(report("evaluate"), view=View(show="timeline")))
     assert "of all ops" not in text
 
 
@@ -141,7 +141,7 @@ def test_what_is_written_where_it_is_is_called_so():
 
     x = jnp.zeros((8, 8))
     written = jaxresid.inspect(fun, on="gpu:h100")(jax.new_ref(x), x)
-    assert "(ref) changed in place" in " ".join(shown(render_report(written, View())).split())
+    assert "(ref) changed in place" in " ".join(shown(render_report(written)).split())
 
 
 def test_what_is_given_away_and_does_not_come_back_is_an_argument():
@@ -151,7 +151,7 @@ def test_what_is_given_away_and_does_not_come_back_is_an_argument():
         return x.sum(0)
 
     lost = jaxresid.inspect(jax.jit(reduced, donate_argnums=0), on="gpu:h100")(x)
-    assert " arguments\n" in shown(render_report(lost, View()))
+    assert " arguments\n" in shown(render_report(lost))
 
 
 def test_each_kind_of_value_and_part_has_its_word_and_its_fill():
@@ -159,4 +159,4 @@ def test_each_kind_of_value_and_part_has_its_word_and_its_fill():
     assert kinds <= set(parts._FILLS)
     assert kinds == set(words._KINDS) == set(bands._ORDER)
     assert set(get_args(FloorKind)) == set(lower_bound._KINDS)
-    assert set(get_args(Pass)) == set(words._PHASES)
+    assert set(get_args(Pass)) == set(words.PHASES)

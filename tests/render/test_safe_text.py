@@ -158,7 +158,9 @@ def report():
 def test_reports(report, text):
     evil = renamed(report, text)
     for group in (None, *GROUPS):
-        assert_quiet(inert(rendered(render_report(evil, View(group_by=group, all=True)), None)))
+        assert_quiet(
+            inert(rendered(render_report(evil, view=View(group_by=group, all=True)), None))
+        )
     assert not ACTING.search(report_html(evil))
     assert_quiet(json_document(evil))
 

@@ -26,7 +26,7 @@ def adapt(request: ModelRequest) -> Adapted:
         return request.made(equinox.Module, "equinox.Module", key=lambda: jax.random.key(0))
 
     model = equinox.filter_eval_shape(made)
-    if _has_state(equinox, model):
+    if _nodes(model, equinox.nn.StateIndex):
         return _with_state(request, equinox, made)
     params, others = equinox.partition(model, is_inexact)
     state, static = equinox.partition(others, is_array)
@@ -44,20 +44,9 @@ def adapt(request: ModelRequest) -> Adapted:
     return adapted(request, objective, params, state, call=request.loss.called(model))
 
 
-def _has_state(equinox: Any, model: Any) -> bool:
-    indices = equinox.nn.StateIndex
-    leaves = jax_compat.import_jax().tree.leaves(model, is_leaf=lambda x: isinstance(x, indices))
-    return any(isinstance(leaf, indices) for leaf in leaves)
-
-
-def _with_state(request: ModelRequest, equinox: Any, made: Any) -> Adapted:
-    """Return the loss or step of a module that has an `equinox.nn.State`, such as running means.
-
-    Raises:
-      InputsError: the module's call has no parameter `state`, or the loss returns more than the
-        value and the state.
-    """
-    model, held = equinox.filter_eval_shape(equinox.nn.make_with_state(made))
+def _with_state(request: ModelRequest, equinox: Any, make_model: Any) -> Adapted:
+    """Return the loss or step of a module that has an `equinox.nn.State`, such as running means."""
+    model, held = equinox.filter_eval_shape(equinox.nn.make_with_state(make_model))
     params, others = equinox.partition(model, is_inexact)
     arrays, static = equinox.partition(others, is_array)
     if request.has_aux:
@@ -104,17 +93,18 @@ def _with_state(request: ModelRequest, equinox: Any, made: Any) -> Adapted:
 
 
 def _axis_name(equinox: Any, model: Any) -> Any:
-    """Return the axis over which the module's batch normalisations take their means."""
-    norm = equinox.nn.BatchNorm
-    leaves = jax_compat.import_jax().tree.leaves(model, is_leaf=lambda x: isinstance(x, norm))
-    names = [leaf.axis_name for leaf in leaves if isinstance(leaf, norm)]
+    names = [norm.axis_name for norm in _nodes(model, equinox.nn.BatchNorm)]
     return names[0] if names else "batch"
 
 
+def _nodes(model: Any, kind: type) -> list[Any]:
+    leaves = jax_compat.import_jax().tree.leaves(model, is_leaf=lambda x: isinstance(x, kind))
+    return [leaf for leaf in leaves if isinstance(leaf, kind)]
+
+
 def _without(fun: Any, name: str) -> Any:
-    """Return a function that has the parameters of another but one."""
     signature = inspect.signature(fun)
-    kept = [each for each in signature.parameters.values() if each.name != name]
+    kept = [parameter for parameter in signature.parameters.values() if parameter.name != name]
 
     def call() -> None: ...
 

@@ -53,18 +53,14 @@ def adapt(request: ModelRequest) -> Adapted:
 
 
 def _names(request: ModelRequest) -> list[tuple[str, ...]]:
-    """Return the names of the axes of each input that the model, or a loss of one's own, gets.
-
-    Raises:
-      InputsError: they are not given, or are not those of the inputs.
-    """
+    """Return the names of the axes of each input that the model, or a loss of one's own, gets."""
     arrays = only_arrays(request.inputs)
     _, kwargs = with_settings(request.inputs, arrays.args, arrays.kwargs)
-    given = arrays.args[:-1] if request.loss.is_named and request.loss.target else arrays.args
-    ranks = [len(getattr(each, "shape", ())) for each in given]
+    inputs = arrays.args[:-1] if request.loss.is_named and request.loss.target else arrays.args
+    ranks = [len(getattr(array, "shape", ())) for array in inputs]
     text = kwargs.get(_AXES)
-    names = [tuple(each.split()) for each in text.split(";")] if isinstance(text, str) else []
-    if [len(each) for each in names] != ranks:
+    names = [tuple(axes.split()) for axes in text.split(";")] if isinstance(text, str) else []
+    if [len(axes) for axes in names] != ranks:
         example = "; ".join(" ".join(f"axis{i}" for i in range(rank)) for rank in ranks)
         raise InputsError(
             f"{request.name} is called with named arrays: name the axes of each --arg that it gets,"

@@ -42,15 +42,9 @@ def adapt(request: ModelRequest) -> Adapted:
 
 
 def _settings(request: ModelRequest) -> tuple[int, Any]:
-    """Return the size of the vocabulary and the precision, a policy of jmp.
-
-    Raises:
-      InputsError: the arguments are not tokens and these settings.
-      TargetError: there is no such precision.
-    """
     arrays = only_arrays(request.inputs)
     _, settings = with_settings(request.inputs, arrays.args, arrays.kwargs)
-    shapes = [getattr(each, "shape", ()) for each in arrays.args]
+    shapes = [getattr(array, "shape", ()) for array in arrays.args]
     if len(shapes) != 1 or len(shapes[0]) != 2 or not set(settings) <= {"vocab_size", "mp"}:
         raise InputsError(
             f"{request.name} is trained on tokens: one --arg 'i32[batch,1024]', and if need be"

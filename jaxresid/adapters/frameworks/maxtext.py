@@ -44,11 +44,6 @@ def adapt(request: ModelRequest) -> Adapted:
 
 
 def _check_options(request: ModelRequest) -> None:
-    """Refuse what is for the configuration to say.
-
-    Raises:
-      InputsError: it is asked for beside the configuration.
-    """
     beside = (
         (request.has_loss, "--loss", "the loss is MaxText's own"),
         (request.optimizer is not None, "--optimizer", "write opt_type= among the settings"),
@@ -70,14 +65,9 @@ def _check_options(request: ModelRequest) -> None:
 
 
 def _config(request: ModelRequest) -> Any:
-    """Return the configuration as MaxText completes it, for the devices of the request.
-
-    Raises:
-      TargetError: there is no such file or setting, or MaxText refuses a value.
-    """
-    given: Configuration = request.model.value
+    configuration: Configuration = request.model.value
     for name in _DEVICES:
-        if name in given.settings:
+        if name in configuration.settings:
             raise TargetError(
                 f"{request.name}: leave out {name}: write the devices as --on tpu:v5e:2x4"
             )
@@ -92,12 +82,12 @@ def _config(request: ModelRequest) -> Any:
         "log_config": False,
         "skip_jax_distributed_system": True,
     }
-    more = [f"{key}={value}" for key, value in ours.items() if key not in given.settings]
+    more = [f"{key}={value}" for key, value in ours.items() if key not in configuration.settings]
     # What others call writes the reason of a refusal to /dev/termination-log, and exits.
-    read = getattr(pyconfig, "_initialize_pydantic", pyconfig.initialize_pydantic)
+    initialize = getattr(pyconfig, "_initialize_pydantic", pyconfig.initialize_pydantic)
     try:
-        words = ["", _file(given.file, folder), *given.words, *more]
-        config = pyconfig.HyperParameters(read(words))
+        words = ["", _file(configuration.file, folder), *configuration.words, *more]
+        config = pyconfig.HyperParameters(initialize(words))
     except (TargetError, *NOT_CAUGHT):
         raise
     except BaseException as e:
@@ -105,9 +95,9 @@ def _config(request: ModelRequest) -> Any:
         unknown = _UNKNOWN.match(str(reason))
         if unknown is None:
             raise TargetError(f"MaxText refuses {request.name}: {summary(reason)}") from e
-        known = pyconfig.types.MaxTextConfig.model_fields
+        fields = pyconfig.types.MaxTextConfig.model_fields
         raise TargetError(
-            f"MaxText has no setting {unknown[1]!r}{did_you_mean(unknown[1], known)}"
+            f"MaxText has no setting {unknown[1]!r}{did_you_mean(unknown[1], fields)}"
         ) from e
     for name in _OTHER_STEPS:
         if getattr(config, name, False) or getattr(config.lora, name, False):
@@ -121,11 +111,6 @@ def _config(request: ModelRequest) -> Any:
 
 
 def _file(name: str, folder: str) -> str:
-    """Return the path of a configuration, here or among those that come with MaxText.
-
-    Raises:
-      TargetError: there is none.
-    """
     for path in (name, os.path.join(folder, name)):
         if os.path.isfile(path):
             return os.path.abspath(path)
@@ -134,7 +119,6 @@ def _file(name: str, folder: str) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out what MaxText prints and logs when it is imported and configured."""
     before = logging.root.manager.disable
     logging.disable()
     try:
@@ -154,12 +138,12 @@ def _training_step(request: ModelRequest, trainer: Any, config: Any, mesh: Any) 
     sharding = request.library("maxtext.utils.sharding", "maxtext")
     jax = jax_compat.import_jax()
     rules = config.logical_axis_rules
-    made = _maker(request, config, mesh)
-    whole, _, split = utils.get_abstract_state(config, mesh, made, True)
+    make_state = _maker(request, config, mesh)
+    whole, _, split = utils.get_abstract_state(config, mesh, make_state, True)
     with spmd.logical_axis_rules(rules):
-        graph, _ = nnx.split(nnx.eval_shape(made))
+        graph, _ = nnx.split(nnx.eval_shape(make_state))
     of_params, split = sharding.maybe_update_params_sharding_with_opt(config, split)
-    given = sharding.build_zero1_input_state_mesh_shardings(config, split, of_params)
+    of_state = sharding.build_zero1_input_state_mesh_shardings(config, split, of_params)
     of_batch = sharding.get_input_data_sharding(config, mesh)
     batch = utils.get_shaped_batch(config, batch_sharding=of_batch)
 
@@ -172,7 +156,9 @@ def _training_step(request: ModelRequest, trainer: Any, config: Any, mesh: Any) 
         whole = nnx.State({"model": model, "optimizer": opt_state})
         with spmd.logical_axis_rules(rules):
             # It cuts the arrays of the batch in place.
-            new, metrics = trainer.train_step(graph, config, given, of_params, whole, dict(batch))
+            new, metrics = trainer.train_step(
+                graph, config, of_state, of_params, whole, dict(batch)
+            )
         return *parts(new), metrics
 
     options: dict[str, Any] = {"donate_argnums": (0, 1, 2)}
@@ -181,19 +167,14 @@ def _training_step(request: ModelRequest, trainer: Any, config: Any, mesh: Any) 
         inputs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), inputs)
     else:
         options |= {
-            "in_shardings": (*parts(given), of_batch),
-            "out_shardings": (*parts(given), None),
+            "in_shardings": (*parts(of_state), of_batch),
+            "out_shardings": (*parts(of_state), None),
         }
     named = with_names(train_step, ["params", "opt_state", "state", "batch"])
     return Adapted(jax.jit(named, **options), Inputs(inputs, {}))
 
 
 def _mesh(request: ModelRequest, config: Any, devices: Any) -> Any:
-    """Return the mesh of a configuration, over an array of devices.
-
-    Raises:
-      TargetError: its axes do not fit the number of devices.
-    """
     jax = jax_compat.import_jax()
     inside = _filled(config.ici_parallelism, devices.size // config.num_slices)
     between = _filled(config.dcn_parallelism, config.num_slices)
@@ -215,12 +196,11 @@ def _mesh(request: ModelRequest, config: Any, devices: Any) -> Any:
 
 def _filled(sizes: Sequence[int], count: int) -> list[int]:
     """Return the sizes of axes, with what is left of a number of devices for one that is -1."""
-    known = math.prod(size for size in sizes if size != -1)
-    return [max(count // known, 1) if size == -1 else size for size in sizes]
+    product = math.prod(size for size in sizes if size != -1)
+    return [max(count // product, 1) if size == -1 else size for size in sizes]
 
 
 def _maker(request: ModelRequest, config: Any, mesh: Any) -> Callable[[], Any]:
-    """Return what makes the model with its optimizer, to be called abstractly."""
     nnx = request.library("flax.nnx", "flax")
     utils = request.library("maxtext.utils.maxtext_utils", "maxtext")
     creation = request.library("maxtext.utils.model_creation_utils", "maxtext")

@@ -41,20 +41,15 @@ def adapt(request: ModelRequest) -> Adapted:
 
 
 def _of_fields(cls: Any, *args: Any, **fields: Any) -> Any:
-    """Return a model of a class without weights, by a configuration or by fields of one.
-
-    Raises:
-      TargetError: the configuration has no such field.
-    """
     own = set(inspect.signature(cls.__init__).parameters) - {"self", "config", "kwargs"}
     options = {name: fields.pop(name) for name in own & set(fields)}
     options["_do_init"] = False
     if args:
         return cls(*args, **options, **fields)
     kind = cls.config_class
-    known = {*kind().to_dict(), *kind.attribute_map}
+    names = {*kind().to_dict(), *kind.attribute_map}
     for name in fields:
         # A configuration keeps whatever it is given.
-        if name not in known:
-            raise TargetError(f"{kind.__name__} has no field {name!r}{did_you_mean(name, known)}")
+        if name not in names:
+            raise TargetError(f"{kind.__name__} has no field {name!r}{did_you_mean(name, names)}")
     return cls(kind(**fields), **options)

@@ -184,7 +184,7 @@ def report(
     else:
         from jaxresid.render.report.text import render_report
 
-        output.show(result, lambda: render_report(result, view, output.encoding), picture)
+        output.show(result, lambda: render_report(result, output.encoding, view), picture)
     return EXIT_FAILED if print_errors(result.compiled) else 0
 
 

@@ -17,7 +17,7 @@ _LINES, _CHECKPOINTS, _VALUES = 50, 50, 4
 
 def render_markdown(differences: Sequence[Difference]) -> str:
     """Return differences as Markdown, each under a heading that says what changed."""
-    return "\n\n".join("\n".join(_parts(safe_value(each))) for each in differences)
+    return "\n\n".join("\n".join(_parts(safe_value(difference))) for difference in differences)
 
 
 def _parts(difference: Difference) -> Iterator[str]:
@@ -48,10 +48,10 @@ def _parts(difference: Difference) -> Iterator[str]:
     if difference.checkpoints:
         rows = (
             (
-                code(words.checkpoint_heading(each)),
-                _escaped(" · ".join(words.checkpoint_notes(each))),
+                code(words.checkpoint_heading(changed)),
+                _escaped(" · ".join(words.checkpoint_notes(changed))),
             )
-            for each in difference.checkpoints[:_CHECKPOINTS]
+            for changed in difference.checkpoints[:_CHECKPOINTS]
         )
         count = len(difference.checkpoints)
         yield from _folded(

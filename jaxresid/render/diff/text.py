@@ -22,11 +22,6 @@ _INDENT = 13
 _LEAST_CODE = 20  # columns
 
 
-def print_difference(difference: Difference, *, all: bool = False) -> None:
-    """Print a difference to stdout."""
-    Console(highlight=False).print(render_difference(difference, all=all))
-
-
 def render_differences(differences: Sequence[Difference], *, all: bool = False) -> RenderableType:
     """Return differences one below the other, an empty line between them."""
     parts: list[RenderableType] = []
@@ -36,12 +31,7 @@ def render_differences(differences: Sequence[Difference], *, all: bool = False) 
 
 
 def render_difference(difference: Difference, *, all: bool = False) -> RenderableType:
-    """Return a difference as text of a screen, as far as its sentences have room there.
-
-    Args:
-      difference: the difference.
-      all: whether to show every line and checkpoint that differs, however long that is.
-    """
+    """Return a difference as text of a screen, as far as its sentences have room there."""
     safe = safe_value(difference)
     return Group(*_parts(safe, None, None)) if all else _Screen(safe)
 
@@ -63,13 +53,6 @@ class _Screen:
 def _parts(
     difference: Difference, lines: int | None, checkpoints: int | None
 ) -> Iterator[RenderableType]:
-    """Yield the parts of a difference.
-
-    Args:
-      difference: the difference.
-      lines: how many lines of code to show; None: all.
-      checkpoints: how many checkpoints to show; None: all.
-    """
     yield Text(words.headline(difference), style="bold")
     yield FlowingParts(words.sides_parts(difference), style="dim")
     yield from (Text(note, style="dim") for note in difference.notes)
@@ -103,13 +86,7 @@ def _lines(difference: Difference, most: int | None) -> Iterator[RenderableType]
 
 @dataclass(frozen=True, slots=True)
 class _LineRows:
-    """A line of code: its figure, place and code; below them its values.
-
-    Attributes:
-      line: the line.
-      is_information: whether keeping more does no harm.
-      is_short: whether each of the two rows is cut where the console ends.
-    """
+    """A line of code: its figure, place and code; below them its values."""
 
     line: LineDifference
     is_information: bool
@@ -145,7 +122,6 @@ class _LineRows:
 
 
 def _cut(text: Text, width: int) -> Text:
-    """Return a text of at most a width, which ends in an ellipsis where it is cut."""
     cut = text.copy()
     cut.truncate(max(width, 1), overflow="ellipsis")
     return cut
@@ -155,8 +131,8 @@ def _checkpoints(difference: Difference, most: int | None) -> Iterator[Renderabl
     if not difference.checkpoints:
         return
     yield Text("checkpoints", style="dim")
-    for each in difference.checkpoints[:most]:
-        parts = [words.checkpoint_heading(each), *words.checkpoint_notes(each)]
+    for changed in difference.checkpoints[:most]:
+        parts = [words.checkpoint_heading(changed), *words.checkpoint_notes(changed)]
         yield FlowingParts(parts, indent=2)
     rest = len(difference.checkpoints) - len(difference.checkpoints[:most])
     if rest:
@@ -164,7 +140,6 @@ def _checkpoints(difference: Difference, most: int | None) -> Iterator[Renderabl
 
 
 def _others(difference: Difference, most: int | None) -> Iterator[RenderableType]:
-    """Yield the arguments, where there is room or nothing else, and the findings."""
     if difference.inputs and (most is None or not difference.lines):
         yield Text("arguments that the backward pass reads, in memory anyway", style="dim")
         yield FlowingParts([words.value_text(value) for value in difference.inputs[:most]])

@@ -8,7 +8,6 @@ from jaxresid.base.text.units import format_bytes, format_flops
 from jaxresid.render.report.heading import asked
 from jaxresid.render.style.words import aval_text, place_text, verdict_text
 from jaxresid.results import (
-    Aval,
     Checkpoint,
     CheckpointDifference,
     Difference,
@@ -64,8 +63,8 @@ def _kept_clause(difference: Difference) -> str:
     share = share_text(difference.before.totals.computed_nbytes, kept)
     much = f"{format_bytes(abs(kept))} {'more' if kept > 0 else 'less'}"
     where = _most_of(difference, kept, lambda line: line.growth_nbytes)
-    said = f"keeps {much}{share}{where}"
-    return f"for information: {said}" if is_information(difference) and kept > 0 else said
+    clause = f"keeps {much}{share}{where}"
+    return f"for information: {clause}" if is_information(difference) and kept > 0 else clause
 
 
 def is_information(difference: Difference) -> bool:
@@ -74,15 +73,16 @@ def is_information(difference: Difference) -> bool:
 
 
 def _other_clauses(difference: Difference) -> Iterator[str]:
-    verdicts = sum("verdict" in each.changes for each in difference.checkpoints)
+    verdicts = sum("verdict" in changed.changes for changed in difference.checkpoints)
     if verdicts:
         yield f"{_count(verdicts, 'verdict')} changed"
     for word in ("added", "removed"):
-        count = sum(word in each.changes for each in difference.checkpoints)
+        count = sum(word in changed.changes for changed in difference.checkpoints)
         if count:
             yield f"{_count(count, 'checkpoint')} {word}"
     others = len(difference.checkpoints) - sum(
-        bool({"verdict", "added", "removed"} & {*each.changes}) for each in difference.checkpoints
+        bool({"verdict", "added", "removed"} & {*changed.changes})
+        for changed in difference.checkpoints
     )
     if others:
         yield f"{_count(others, 'checkpoint')} changed"
@@ -210,12 +210,7 @@ def line_growth(line: LineDifference) -> str:
 
 
 def line_notes(line: LineDifference, most: int | None) -> tuple[str, ...]:
-    """Return what differs at a line besides the bytes that it keeps, its values first.
-
-    Args:
-      line: the line.
-      most: how many of its values to name; None: all.
-    """
+    """Return what differs at a line but the bytes kept: first `most` of its values (None: all)."""
     notes = [value_text(value) for value in line.values[:most]]
     if rest := len(line.values) - len(notes):
         notes.append(f"{rest} more")
@@ -238,11 +233,8 @@ def value_text(value: ValueDifference) -> str:
     if value.change == "changed" and value.before is not None and value.after is not None:
         return f"{count}{aval_text(value.before)} → {aval_text(value.after)} {what}"
     sign, aval = ("+", value.after) if value.change == "added" else (MINUS, value.before)
-    return f"{sign} {count}{_aval(aval)} {what}"
-
-
-def _aval(aval: Aval | None) -> str:
-    return "" if aval is None else aval_text(aval)
+    shape = "" if aval is None else aval_text(aval)
+    return f"{sign} {count}{shape} {what}"
 
 
 def where_text(location: Location | None, scope: str = "") -> str:
@@ -264,13 +256,13 @@ def checkpoint_notes(difference: CheckpointDifference) -> tuple[str, ...]:
     was, now = difference.before, difference.after
     if was is None or now is None:
         word = "added" if was is None else "removed"
-        found = [word, verdict_text(difference.either.verdict)]
+        notes = [word, verdict_text(difference.either.verdict)]
         dropped, flops = difference.either.dropped_nbytes, difference.either.recompute_flops
         if dropped:
-            found.append(f"drops {format_bytes(dropped)}")
+            notes.append(f"drops {format_bytes(dropped)}")
         if flops:
-            found.append(f"recomputes {format_flops(flops)}")
-        return tuple(found)
+            notes.append(f"recomputes {format_flops(flops)}")
+        return tuple(notes)
     return tuple(_change_text(change, was, now) for change in difference.changes)
 
 
@@ -280,10 +272,10 @@ def _change_text(change: str, was: Checkpoint, now: Checkpoint) -> str:
     if change == "policy":
         return f"policy {was.policy or 'none'} → {now.policy or 'none'}"
     if change == "dropped":
-        dropped = (format_bytes(each.dropped_nbytes or 0) for each in (was, now))
+        dropped = (format_bytes(side.dropped_nbytes or 0) for side in (was, now))
         return f"drops {' → '.join(dropped)}"
     if change == "recompute":
-        flops = (format_flops(each.recompute_flops or 0) for each in (was, now))
+        flops = (format_flops(side.recompute_flops or 0) for side in (was, now))
         return f"recomputes {' → '.join(flops)}"
     return f"{change} {getattr(was, change)} → {getattr(now, change)}"
 

@@ -34,16 +34,9 @@ def render(
     """Return all findings in a format; the text ends in a newline unless it is empty.
 
     Args:
-      format: one of `FORMATS`.
-      results: the results of linting, one for each file.
       rules: what `sarif` may say about the rules that occur.
       root: the directory that relative paths start from and are printed relative to.
-      version: the version of jaxresid.
-      color: whether the formats for people are coloured.
-      width: the width of the terminal, in columns.
       fixed: how many findings were fixed already and are not in `results`.
-      unsafe_fixes: whether fixes marked unsafe count as fixable.
-      summary: whether the formats for people end in a count.
 
     Raises:
       ValueError: there is no such format.
@@ -80,10 +73,7 @@ def statistics(
     """Return the number of findings of each rule, the most frequent first.
 
     Args:
-      results: the results of linting, one for each file.
-      rules: the rules that the names come from.
       format: one of `STATISTICS_FORMATS`; `text` and `concise` give the same table.
-      unsafe_fixes: whether fixes marked unsafe count as fixable.
 
     Raises:
       ValueError: the format has no statistics.

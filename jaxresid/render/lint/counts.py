@@ -12,15 +12,7 @@ from jaxresid.render.lint.run import is_fixable
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The findings of a rule, counted. The fields are JSON keys.
-
-    Attributes:
-      code: the code of the rule.
-      name: the name of the rule.
-      count: how many findings there are.
-      fixable: whether `--fix` fixes all of them.
-      fixable_count: how many of them `--fix` fixes.
-    """
+    """The findings of a rule, counted; the fields are JSON keys. `fixable`: `--fix` fixes all."""
 
     code: str
     name: str
@@ -34,12 +26,12 @@ def counts(
 ) -> list[Count]:
     """Return the counts of the rules with findings, by frequency, then by code."""
     names = {rule.code: rule.name for rule in rules}
-    found: dict[str, list[Violation]] = {}
+    by_code: dict[str, list[Violation]] = {}
     for linted in results:
         for v in linted.violations:
-            found.setdefault(v.code, []).append(v)
+            by_code.setdefault(v.code, []).append(v)
     counted = []
-    for code, violations in found.items():
+    for code, violations in by_code.items():
         mended = sum(is_fixable(v, unsafe_fixes) for v in violations)
         n = len(violations)
         counted.append(
@@ -58,11 +50,10 @@ def counts_text(counted: Sequence[Count]) -> str:
     digits = max((len(str(c.count)) for c in counted), default=0)
     code = max((len(c.code) for c in counted), default=0)
     return "".join(
-        visible(f"{c.count:{digits}}  {c.code:{code}}  [{_mark(c)}] {c.name}") + "\n"
+        visible(
+            f"{c.count:{digits}}  {c.code:{code}}"
+            f"  [{'*' if c.fixable else '-' if c.fixable_count else ' '}] {c.name}"
+        )
+        + "\n"
         for c in counted
     )
-
-
-def _mark(counted: Count) -> str:
-    """Return `*` where `--fix` fixes all findings, `-` where some, else a space."""
-    return "*" if counted.fixable else "-" if counted.fixable_count else " "

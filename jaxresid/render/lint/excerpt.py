@@ -49,8 +49,8 @@ def excerpt(lines: Sequence[str], span: Span, width: int, paint: Paint, style: s
         return [f"{paint('gutter', f'{row:{digits}} |')} {text}".rstrip()]
 
     def context(row: int, offset: int) -> list[str]:
-        known = 1 <= row <= len(lines) and lines[row - 1].strip()
-        return source(row, offset) if known else []
+        is_shown = 1 <= row <= len(lines) and lines[row - 1].strip()
+        return source(row, offset) if is_shown else []
 
     marked = _marked(lines, span, room)
     first, last = marked[0], marked[-1]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxresid.base.text.safe_text import json_text
 from jaxresid.base.violations import RuleInfo
-from jaxresid.render.lint.layout import Paint, painter, wrap
+from jaxresid.render.lint.layout import painter, wrap
 
 _MARK = re.compile(r"(?<![ \t])[ \t]*+# !$", re.MULTILINE)
 _VERBATIM = re.compile(r"^(\s|```|[-*>|] |\d+\. )", re.MULTILINE)
@@ -18,58 +18,48 @@ _INDENT = 4
 def explain(rule: RuleInfo, format: str, *, color: bool = False, width: int = 80) -> str:
     """Return what one rule finds, why, what to write instead, and an example of each.
 
-    Args:
-      rule: the rule.
-      format: `text` or `json`.
-      color: whether the text is coloured.
-      width: the width of the terminal, in columns.
-
     Raises:
       ValueError: there is no such format.
     """
     if _checked(format) == "json":
         return _dump(_rule(rule))
     paint = painter(color)
+    facts = _fact_table(rule) | {"severity": paint(rule.severity, rule.severity)}
     lines = [
         f"{paint('bold', rule.code)} {paint('bold', rule.name)}",
         "",
         *_paragraphs(rule.summary, width),
         "",
-        *_facts(rule, paint, width),
+        *(f"{paint('dim', f'{key}:'.ljust(10))}{fact}" for key, fact in facts.items()),
     ]
     for heading, body in rule.sections.items():
         lines += ["", paint("label", heading), *_paragraphs(body, width)]
-    pointer = f"  # <-- {rule.code}"
-    for heading, sources in (("Bad", rule.bad), ("Good", rule.good)):
-        if sources:
-            source = _MARK.sub(pointer, sources[0].strip("\n"))
-            lines += ["", paint("label", heading), *_indented(source)]
+    for heading, source in _examples(rule):
+        lines += ["", paint("label", heading), *_indented(source)]
     return "\n".join(lines) + "\n"
 
 
 def explain_in_markdown(rule: RuleInfo) -> str:
     """Return what `explain` says of one rule, as Markdown for a window of an editor."""
-    pointer = f"  # <-- {rule.code}"
     facts = [f"{key} {fact}" for key, fact in _fact_table(rule).items()]
     parts = [f"**{rule.code}** `{rule.name}`", rule.summary, f"*{' · '.join(facts)}*"]
     for heading, body in rule.sections.items():
         parts += [f"### {heading}", body]
+    for heading, source in _examples(rule):
+        parts += [f"### {heading}", f"```python\n{source}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _examples(rule: RuleInfo) -> Iterator[tuple[str, str]]:
     for heading, sources in (("Bad", rule.bad), ("Good", rule.good)):
         if sources:
-            source = _MARK.sub(pointer, sources[0].strip("\n"))
-            parts += [f"### {heading}", f"```python\n{source}\n```"]
-    return "\n\n".join(parts) + "\n"
+            yield heading, _MARK.sub(f"  # <-- {rule.code}", sources[0].strip("\n"))
 
 
 def rule_table(rules: Sequence[RuleInfo], format: str, *, width: int = 80) -> str:
     """Return all rules in the order given, as a table or as a JSON array.
 
     The table has a row for each rule; the array has the objects that `explain` returns as JSON.
-
-    Args:
-      rules: the rules.
-      format: `text` or `json`.
-      width: the width of the terminal, in columns.
 
     Raises:
       ValueError: there is no such format.
@@ -78,7 +68,10 @@ def rule_table(rules: Sequence[RuleInfo], format: str, *, width: int = 80) -> st
         return _dump([_rule(rule) for rule in rules])
     if not rules:
         return ""
-    cells = [("code", "name", "severity", "fix", "default"), *map(_cells, rules)]
+    cells = [
+        ("code", "name", "severity", "fix", "default"),
+        *((r.code, r.name, r.severity, r.fix or "", "on" if r.default else "off") for r in rules),
+    ]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     rows = ["  ".join(f"{c:{w}}" for c, w in zip(row, widths, strict=True)) for row in cells]
     room = width - len(rows[0]) - 2
@@ -99,31 +92,19 @@ def _checked(format: str) -> str:
     return format
 
 
-def _cells(rule: RuleInfo) -> tuple[str, ...]:
-    return rule.code, rule.name, rule.severity, rule.fix or "", "on" if rule.default else "off"
-
-
-def _facts(rule: RuleInfo, paint: Paint, width: int) -> list[str]:
-    facts = _fact_table(rule) | {"severity": paint(rule.severity, rule.severity)}
-    return [f"{paint('dim', f'{key}:'.ljust(10))}{fact}" for key, fact in facts.items()]
-
-
 def _fact_table(rule: RuleInfo) -> dict[str, str]:
     fix = f"sometimes, {rule.fix}" if rule.fix else "none"
+    needs = "the whole project" if rule.project else "one file"
+    if rule.traced:
+        needs = "a trace, which check makes"
     return {
         "severity": rule.severity,
         "default": "on" if rule.default else f"off; --extend-select {rule.code} turns it on",
         "fix": fix,
         "since": f"jaxresid {rule.since}",
         "jax": rule.jax or "every version",
-        "needs": _needs(rule),
+        "needs": needs,
     }
-
-
-def _needs(rule: RuleInfo) -> str:
-    if rule.traced:
-        return "a trace, which check makes"
-    return "the whole project" if rule.project else "one file"
 
 
 def _paragraphs(text: str, width: int) -> list[str]:

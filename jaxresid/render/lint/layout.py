@@ -45,10 +45,7 @@ def text_width(text: str) -> int:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Return lines of at most `width` columns, broken at spaces.
-
-    A longer word keeps a line of its own.
-    """
+    """Return lines of at most `width` columns, broken at spaces; a longer word has its own line."""
     lines: list[str] = []
     for paragraph in text.splitlines():
         line = ""

@@ -18,10 +18,7 @@ STDIN = "-"
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the linter, with the arguments that `render` was called with.
-
-    The path in `root` is absolute.
-    """
+    """One run of the linter, with the arguments of `render`; `root` is absolute."""
 
     results: tuple[Linted, ...]
     rules: tuple[RuleInfo, ...]
@@ -36,8 +33,8 @@ class Run:
     @cached_property
     def violations(self) -> tuple[Violation, ...]:
         """All violations, sorted across files."""
-        found = (v for linted in self.results for v in linted.violations)
-        return tuple(sorted(found, key=lambda v: v.sort_key))
+        violations = (v for linted in self.results for v in linted.violations)
+        return tuple(sorted(violations, key=lambda v: v.sort_key))
 
     @cached_property
     def _lines(self) -> dict[tuple[str, int | None], tuple[str, ...]]:
@@ -58,17 +55,11 @@ class Run:
         return lines[row - 1] if 1 <= row <= len(lines) else None
 
     def absolute(self, path: str) -> str:
-        """Return a path from the root of the file system, with links unresolved.
-
-        Standard input stays `-`.
-        """
+        """Return an absolute path with links unresolved; standard input stays `-`."""
         return path if path == STDIN else os.path.normpath(os.path.join(self.root, path))
 
     def relative(self, path: str) -> str:
-        """Return a path from `root` with `/` between its parts.
-
-        It is absolute where it is outside `root`; standard input stays `-`.
-        """
+        """Return a path from `root` with `/`, or absolute where it is outside; stdin stays `-`."""
         if path == STDIN:
             return path
         whole = PurePath(self.absolute(path))
@@ -87,27 +78,18 @@ def is_fixable(violation: Violation, unsafe_fixes: bool) -> bool:
 
 
 def last_row(span: Span) -> int:
-    """Return the last row that holds text of a span.
-
-    A span that ends before the first column of a row ends in the row above.
-    """
+    """Return the last row with text of a span; one that ends at column 0 ends in the row above."""
     return span.end_row - 1 if span.end_column == 0 and span.end_row > span.row else span.end_row
 
 
 def utf16_column(line: str | None, column: int) -> int:
-    """Return the UTF-16 code units before a column that counts code points.
-
-    The column is returned as given where the line is not known.
-    """
+    """Return the UTF-16 units before a column of code points; the column if there is no line."""
     before = (line or "")[:column]
     return len(before.encode("utf-16-le", "surrogatepass")) // 2 + column - len(before)
 
 
 def utf8_column(line: str | None, column: int) -> int:
-    """Return the UTF-8 bytes before a column that counts code points.
-
-    The column is returned as given where the line is not known.
-    """
+    """Return the UTF-8 bytes before a column of code points; the column if there is no line."""
     before = (line or "")[:column]
     return len(before.encode("utf-8", "surrogatepass")) + column - len(before)
 
@@ -123,18 +105,12 @@ def position_inside(cell: int | None, span: Span) -> str:
 
 
 def label(violation: Violation) -> str:
-    """Return the code of a violation: `JXR101`.
-
-    A file that was not linted has a word and no code: `invalid-syntax:`.
-    """
+    """Return the code of a violation: `JXR101`; `invalid-syntax:` for a file not linted."""
     return violation.code if violation.code != violation.name else f"{violation.code}:"
 
 
 def page(violation: Violation) -> str | None:
-    """Return the address of the page on a violation's rule.
-
-    None where there is no public documentation, and for files that were not linted.
-    """
+    """Return the address of a rule's page; None without public pages, or for a file not linted."""
     return rule_page(violation.name) if violation.code != violation.name else None
 
 
@@ -155,10 +131,7 @@ def why_and_help(violation: Violation) -> list[str]:
 
 
 def plain(value: object) -> object:
-    """Return a value in the types of JSON.
-
-    Floats that are not finite become None, since JSON has no number for them.
-    """
+    """Return a value in the types of JSON; None for floats that are not finite."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):

@@ -10,17 +10,14 @@ from jaxresid.render.lint.run import Run
 
 
 def summary_lines(run: Run, paint: Paint) -> list[str]:
-    """Return how much was found, and how much of it `--fix` would fix.
-
-    There are no lines where the run wants no summary.
-    """
+    """Return how much was found and `--fix` would fix; nothing where no summary is wanted."""
     if not run.summary:
         return []
     lines = [f"Fixed {_counted(run.fixed, 'finding')}."] if run.fixed else []
     if not run.violations:
         return [*lines, paint("good", "All checks passed!")]
-    found = _counted(len(run.violations), "finding")
-    lines.append(f"Found {found} ({_severities(run.violations)}).")
+    total = _counted(len(run.violations), "finding")
+    lines.append(f"Found {total} ({_severities(run.violations)}).")
     fixable = sum(map(run.fixable, run.violations))
     more = sum(v.fix is not None for v in run.violations) - fixable
     if fixable:

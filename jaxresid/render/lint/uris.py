@@ -11,10 +11,7 @@ from jaxresid.render.lint.run import STDIN, Run
 
 
 def file_uri(run: Run, path: str) -> str:
-    """Return the URI of a file: `file:///…`.
-
-    Standard input has no file, so it is what editors call an unsaved one: `untitled:-`.
-    """
+    """Return the URI of a file; standard input is an unsaved one of editors: `untitled:-`."""
     return f"untitled:{STDIN}" if path == STDIN else PurePath(_named(run.absolute(path))).as_uri()
 
 

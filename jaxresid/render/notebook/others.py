@@ -33,7 +33,6 @@ def result_html(value: Other) -> str:
 
 
 def _picture(value: Other) -> str:
-    """Return the picture of a result; nothing for one that has none."""
     if isinstance(value, Plan):
         return pictured(plan_frontier(value))
     if isinstance(value, Comparison):

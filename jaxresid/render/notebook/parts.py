@@ -23,8 +23,8 @@ def view(*parts: str) -> str:
 def plain_lines(renderables: Iterable[RenderableType], width: int = _WIDTH) -> list[str]:
     """Return what rich prints as lines of text."""
     console = _console(width)
-    for each in renderables:
-        console.print(each, crop=False)
+    for renderable in renderables:
+        console.print(renderable, crop=False)
     return console.export_text().rstrip("\n").split("\n")
 
 
@@ -47,8 +47,8 @@ def pictured(svg: str) -> str:
     An image keeps its own colours and font sizes, whatever the page does to its elements, and is
     there where a notebook removes SVG.
     """
-    found = _DESCRIBED.search(svg)
-    words = ". ".join(map(unescape, found.groups())) if found else ""
+    match = _DESCRIBED.search(svg)
+    words = ". ".join(map(unescape, match.groups())) if match else ""
     data = base64.b64encode(svg.encode()).decode()
     return (
         f'<p><img alt="{escape(words)}" style="max-width: 100%"'

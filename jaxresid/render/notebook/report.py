@@ -30,11 +30,11 @@ from jaxresid.render.report.compiled import buffer_text
 from jaxresid.render.report.compiled import verdict_text as fits_text
 from jaxresid.render.report.cost import cost_remarks, cost_rows
 from jaxresid.render.report.heading import about
+from jaxresid.render.report.overview.code_lines import kept_texts
 from jaxresid.render.report.overview.findings import finding_lines, render_findings
 from jaxresid.render.report.overview.lead import lead
 from jaxresid.render.report.peak import (
     breakdown_parts,
-    hidden_text,
     live_text,
     op_text,
     peak_remarks,
@@ -43,6 +43,7 @@ from jaxresid.render.report.peak import (
 from jaxresid.render.report.program_arrays import arrays_text, render_arrays
 from jaxresid.render.report.residuals import row_text
 from jaxresid.render.report.rows import ResidualRow, View, rows, shapes_text
+from jaxresid.render.style.grids import smaller_text
 from jaxresid.render.style.words import line_text, percent, source_notes, verdict_text
 from jaxresid.render.svg.icicle import icicle
 from jaxresid.render.svg.timeline import timeline
@@ -56,70 +57,52 @@ def report_html(report: Report) -> str:
 
     Everything that comes from the user's code is escaped.
     """
-    lifetimes = report.lifetimes
+    has_curve = report.peak is not None and report.peak.curve
+    picture = pictured(timeline(report)) if has_curve else ""
     report = safe_value(replace(report, lifetimes=()))
+    findings = finding_lines(report)
     return view(
         answered(plain_lines(lead(report), _WIDE)),
         *map(paragraph, (f"warning: {warning}" for warning in report.warnings)),
-        _timeline(replace(report, lifetimes=lifetimes)),
+        picture,
         *_peak(report),
         *_kept_or_passed(report),
-        folded(_count(finding_lines(report), "finding"), _findings(report)),
+        folded(_count(findings, "finding"), printed(Group(*render_findings(findings))))
+        if findings
+        else "",
         folded("work", *_cost(report)),
         folded("about the figures", *_about(report)),
     )
 
 
 def _kept_or_passed(report: Report) -> Iterable[str]:
-    """Yield what is kept and the checkpoints, or without a gradient what goes in and out."""
     if report.target.has_gradient:
         yield _kept(report)
-        yield folded(_count(report.checkpoints, "checkpoint"), _checkpoints(report))
+        names = ("checkpoint", "verdict", LEGEND, "findings")
+        checkpoints = table(names, map(_checkpoint, report.checkpoints))
+        yield folded(_count(report.checkpoints, "checkpoint"), checkpoints)
     elif text := arrays_text(report):
         yield folded(text, printed(Group(*render_arrays(report))))
 
 
-def _timeline(report: Report) -> str:
-    has_curve = report.peak is not None and report.peak.curve
-    return pictured(timeline(report)) if has_curve else ""
-
-
-def _count(found: Sequence[object], one: str) -> str:
-    return f"{len(found)} {one}" if len(found) == 1 else f"{len(found)} {one}s"
+def _count(items: Sequence[object], one: str) -> str:
+    return f"{len(items)} {one}" if len(items) == 1 else f"{len(items)} {one}s"
 
 
 def _kept(report: Report) -> str:
-    found = rows(report, View())
+    residual_rows = rows(report, View())
     totals = report.totals
-    parts = [table(("bytes", "value", "where", "code"), map(_residual, found.shown))]
-    if found.hidden:
-        nbytes = format_bytes(found.hidden_nbytes)
-        parts.append(paragraph(f"{len(found.hidden)} smaller rows, {nbytes}"))
+    parts = [table(("bytes", "value", "where", "code"), map(_residual, residual_rows.shown))]
+    if residual_rows.hidden:
+        parts.append(paragraph(smaller_text([row.nbytes for row in residual_rows.hidden])))
     if totals.computed_nbytes + totals.host_nbytes:
         parts.insert(0, pictured(icicle(report)))
-    others = (
-        (totals.host_nbytes, "in host memory"),
-        (totals.arguments_nbytes + totals.host_arguments_nbytes, "of arguments"),
-        (totals.constants_nbytes, "of constants"),
-    )
-    more = [f"{format_bytes(nbytes)} {what}" for nbytes, what in others if nbytes]
-    kept = f"kept for the backward pass: {format_bytes(totals.computed_nbytes)}"
-    return folded(f"{kept}{', and ' * bool(more)}{', '.join(more)}", *parts)
-
-
-def _checkpoints(report: Report) -> str:
-    names = ("checkpoint", "verdict", LEGEND, "findings")
-    return table(names, map(_checkpoint, report.checkpoints))
-
-
-def _findings(report: Report) -> str:
-    found = finding_lines(report)
-    return printed(Group(*render_findings(found))) if found else ""
+    return folded("".join(kept_texts(report)), *parts)
 
 
 def _about(report: Report) -> Iterable[str]:
-    each = about(report.target, report.jax, [report.place], report.mesh)
-    yield from map(paragraph, plain_lines(each, _WIDE))
+    renderables = about(report.target, report.jax, [report.place], report.mesh)
+    yield from map(paragraph, plain_lines(renderables, _WIDE))
     if report.peak is not None:
         yield from map(paragraph, peak_remarks(report.peak, report.place))
 
@@ -139,17 +122,17 @@ def _peak(report: Report) -> Iterable[str]:
         return
     top = top_live(peak)
     names = ("bytes", "share", "live at the peak", "where", "code")
-    beside = (op_text(peak), *_place(peak.source))
+    place = (line_text(peak.location), peak.location.code) if peak.location else ()
+    beside = (op_text(peak), *place, *source_notes(peak.source))
     yield folded(
         f"live at the peak: {', '.join(breakdown_parts(peak))}",
         paragraph(f"the peak is {' '.join(filter(None, beside))}"),
         table(names, (_live(live, peak.nbytes) for live in top.shown)),
-        paragraph(hidden_text(top)) if top.hidden else "",
+        paragraph(smaller_text(top.hidden_nbytes, "value")) if top.hidden_nbytes else "",
     )
 
 
 def _compiled(report: Report) -> Iterable[str]:
-    """Yield what XLA says of a program whose peak is not estimated."""
     for compiled in report.compiled:
         names = ("bytes", "buffer", "where", "code")
         yield folded(
@@ -189,15 +172,7 @@ def _residual(row: ResidualRow) -> Sequence[str]:
     return format_bytes(row.nbytes), value, *_cells(row.source)
 
 
-def _place(source: Source) -> tuple[str, ...]:
-    """Return a source in parts: the place and its code, then the library's line and the module."""
-    location = source.location
-    place = (line_text(location), location.code) if location else ()
-    return (*place, *source_notes(source))
-
-
 def _cells(source: Source) -> tuple[str, str]:
-    """Return two cells: the place with the library's line and the module, and the code."""
     location = source.location
     place = (line_text(location),) if location else ()
     return " · ".join((*place, *source_notes(source))), location.code if location else ""

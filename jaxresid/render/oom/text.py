@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -21,6 +21,7 @@ from jaxresid.render.oom.words import (
     verdict_text,
     way_text,
 )
+from jaxresid.render.style.grids import shares_grid, smaller_text, times_text
 from jaxresid.render.style.shell import ShellCommand
 from jaxresid.render.style.words import percent, place_text
 from jaxresid.render.style.wrapping import FlowingParts, SourceLines
@@ -40,19 +41,14 @@ _NAMES = (
 
 
 def render_oom(report: OomReport, *, verbose: bool = False) -> RenderableType:
-    """Return the whole text of `jaxresid oom`.
-
-    Args:
-      report: what to show.
-      verbose: whether to show every buffer and line whole, and what the log says.
-    """
+    """Return the whole text of `jaxresid oom`."""
     report = safe_value(report)
     parts: list[RenderableType] = [
         Text(verdict_text(report), style=_STYLES.get(report.cause, "bold red"))
     ]
     lines: list[RenderableType] = []
-    if known := facts(report):
-        lines.append(FlowingParts(known))
+    if phrases := facts(report):
+        lines.append(FlowingParts(phrases))
     if made_of := part_texts(report):
         lines.append(FlowingParts(made_of, style="cyan"))
     parts.append(Padding(Group(*lines), (0, 0, 0, 2)))
@@ -70,55 +66,32 @@ def render_oom(report: OomReport, *, verbose: bool = False) -> RenderableType:
     return Group(*parts)
 
 
-def print_oom(report: OomReport, *, verbose: bool = False) -> None:
-    """Print the text of `jaxresid oom` to stdout, or into the notebook's cell."""
-    Console(highlight=False).print(render_oom(report, verbose=verbose), crop=False)
-
-
 def _buffers(report: OomReport, verbose: bool) -> Iterator[RenderableType]:
     shown = report.buffers if verbose else report.buffers[:_TOP]
     yield Text(_title(report))
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
+    rows: list[tuple[int, str, RenderableType]] = []
     for buffer in shown:
-        line = Text()
-        if buffer.count > 1:
-            line.append(f"×{buffer.count} ", style="bold magenta")
-        line.append(buffer_text(buffer))
+        line = times_text(buffer.count).append(buffer_text(buffer))
         where = _where(buffer.source, verbose)
-        table.add_row(
-            Text(format_bytes(buffer.nbytes), style="cyan"),
-            Text(percent(buffer.nbytes, report.required_nbytes or 0), style="dim"),
-            line if where is None else Group(line, where),
-        )
-    yield Padding(table, (0, 0, 0, 2))
-    left = report.buffers[len(shown) :]
-    if left:
-        rows = "row" if len(left) == 1 else "rows"
-        nbytes = format_bytes(sum(buffer.nbytes for buffer in left))
-        yield Text(f"  {len(left)} smaller {rows}, {nbytes} (-v lists them)", style="dim")
+        share = percent(buffer.nbytes, report.required_nbytes or 0)
+        rows.append((buffer.nbytes, share, line if where is None else Group(line, where)))
+    yield Padding(shares_grid(rows), (0, 0, 0, 2))
+    if hidden := report.buffers[len(shown) :]:
+        text = smaller_text([buffer.nbytes for buffer in hidden])
+        yield Text(f"  {text} (-v lists them)", style="dim")
 
 
 def _trace(report: OomReport, trace: OomTrace, verbose: bool) -> Iterator[RenderableType]:
-    """Yield what the trace of the target says, beside the log, and its lines."""
     assert report.target is not None
     yield Text(f"by the trace of {report.target.name}, for {trace.place}: {trace.origin}")
     yield Padding(FlowingParts(tuple(trace_texts(report, trace))), (0, 0, 0, 2))
     whole = trace.kept_nbytes if trace.peak_nbytes is None else trace.peak_nbytes
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
-    for line in trace.lines if verbose else trace.lines[:_TOP]:
-        where = _where(line.source, verbose) or Text("in a library")
-        share = percent(line.nbytes, whole)
-        table.add_row(
-            Text(format_bytes(line.nbytes), style="cyan"), Text(share, style="dim"), where
-        )
+    rows = (
+        (line.nbytes, percent(line.nbytes, whole), _where(line.source, verbose) or "in a library")
+        for line in (trace.lines if verbose else trace.lines[:_TOP])
+    )
     if trace.lines:
-        yield Padding(table, (0, 0, 0, 2))
+        yield Padding(shares_grid(rows), (0, 0, 0, 2))
 
 
 def _title(report: OomReport) -> str:
@@ -134,7 +107,6 @@ def _title(report: OomReport) -> str:
 
 
 def _where(source: Source, verbose: bool) -> RenderableType | None:
-    """Return the line and the module of a buffer, in one line unless it is to be verbose."""
     if verbose:
         return SourceLines(source) if source.location or source.scope else None
     text = Text(no_wrap=True, overflow="ellipsis")
@@ -157,14 +129,13 @@ def _way(number: int, way: Mitigation) -> RenderableType:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row(Text(f"  {number}."), Text(f"{way_text(way)}{nbytes}"))
-    return Group(table, *map(_command, way.command.split("; ")))
-
-
-def _command(command: str) -> RenderableType:
-    """Return a command: ours broken where it is too wide, another as it is."""
-    if command.startswith("jaxresid "):
-        return ShellCommand(shlex.split(command), indent=5)
-    return Text(f"     {command}", style="bold", no_wrap=True, overflow="ignore")
+    commands = (
+        ShellCommand(shlex.split(command), indent=5)
+        if command.startswith("jaxresid ")
+        else Text(f"     {command}", style="bold", no_wrap=True, overflow="ignore")
+        for command in way.command.split("; ")
+    )
+    return Group(table, *commands)
 
 
 def _remarks(report: OomReport, verbose: bool) -> Iterator[Text]:
@@ -187,9 +158,9 @@ def _remarks(report: OomReport, verbose: bool) -> Iterator[Text]:
     if verbose and report.said:
         yield Text(f"the log says: {report.said}", style="dim")
     if report.function and report.target is None:
-        told = f"{report.function} is what the traceback ends in; its inputs, where no"
+        text = f"{report.function} is what the traceback ends in; its inputs, where no"
         yield Text(
-            f"{told} {report.function.rpartition(':')[2]}_inputs() beside it returns them, are"
+            f"{text} {report.function.rpartition(':')[2]}_inputs() beside it returns them, are"
             " yours to add: --arg SPEC.",
             style="dim",
         )

@@ -134,43 +134,43 @@ def _taken(report: OomReport) -> str:
 
 def facts(report: OomReport) -> tuple[str, ...]:
     """Return what else is known of the lack of memory, in short phrases."""
-    found = []
+    phrases = []
     if _PHASES[report.phase]:
         where = f" on {report.on or _PLATFORMS[report.platform]}" if report.platform else ""
-        found.append(f"{_PHASES[report.phase]}{where}")
+        phrases.append(f"{_PHASES[report.phase]}{where}")
     pool = report.pool
     if pool.in_use_nbytes is not None:
         of = f" of {format_bytes(pool.limit_nbytes)}" if pool.limit_nbytes is not None else ""
-        found.append(f"{format_bytes(pool.in_use_nbytes)}{of} in use")
+        phrases.append(f"{format_bytes(pool.in_use_nbytes)}{of} in use")
     elif pool.limit_nbytes is not None:
-        found.append(f"JAX's pool {format_bytes(pool.limit_nbytes)}")
+        phrases.append(f"JAX's pool {format_bytes(pool.limit_nbytes)}")
     if pool.device_nbytes is not None:
-        found.append(f"device {format_bytes(pool.device_nbytes)}")
+        phrases.append(f"device {format_bytes(pool.device_nbytes)}")
     if pool.device_free_nbytes is not None:
-        found.append(f"{format_bytes(pool.device_free_nbytes)} of it free")
+        phrases.append(f"{format_bytes(pool.device_free_nbytes)} of it free")
     if pool.largest_free_nbytes is not None:
-        found.append(f"largest free piece {format_bytes(pool.largest_free_nbytes)}")
+        phrases.append(f"largest free piece {format_bytes(pool.largest_free_nbytes)}")
     if report.rematerialized_nbytes is not None:
         nbytes, limit = report.rematerialized_nbytes, report.rematerialization_limit_nbytes or 0
-        found.append(
+        phrases.append(
             f"by computing values twice XLA brought it down to {format_bytes(nbytes)} only, and"
             f" aimed at {format_bytes(limit)}"
         )
     if report.processes > 1:
-        found.append(f"{report.processes} processes say the same")
-    return tuple(found)
+        phrases.append(f"{report.processes} processes say the same")
+    return tuple(phrases)
 
 
 def part_texts(report: OomReport) -> tuple[str, ...]:
     """Return what the program's memory is made of, but for what is next to nothing."""
     whole = report.required_nbytes
-    found = []
+    texts = []
     for name, word in _PARTS:
         nbytes = getattr(report.parts, name)
         if nbytes and nbytes >= _LEAST_SHARE * (whole or 0):
             share = percent(nbytes, whole) if whole else ""
-            found.append(f"{word} {format_bytes(nbytes)}" + f" ({share})" * bool(share))
-    return tuple(found)
+            texts.append(f"{word} {format_bytes(nbytes)}" + f" ({share})" * bool(share))
+    return tuple(texts)
 
 
 def trace_texts(report: OomReport, trace: OomTrace) -> Iterator[str]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from jaxresid.render.page.programs import WHOLE, program, residuals, share_of_others
 from jaxresid.render.page.sources import code_around
 from jaxresid.render.page.tables import Tables
 from jaxresid.render.report.checkpoints import site_parts
 from jaxresid.render.style.words import verdict_text
-from jaxresid.render.tables.compare import entries
+from jaxresid.render.tables.entries import entries
 from jaxresid.results import (
     Checkpoint,
     Comparison,
@@ -41,19 +41,15 @@ def page_document(value: object) -> dict[str, Any]:
       TypeError: there is no page for it.
     """
     tables = Tables()
-    found = _document(value, tables)
-    found["text"] = to_text(value, _WIDTH)
-    found["tables"] = tables.rows()
-    found["code"] = code_around(found["tables"]["places"])
-    return found
+    document = _document(value, tables)
+    document["text"] = to_text(value, _WIDTH)
+    document["tables"] = tables.rows()
+    document["code"] = code_around(document["tables"]["places"])
+    return document
 
 
 @functools.singledispatch
 def _document(value: object, tables: Tables) -> dict[str, Any]:
-    _no_page(value)
-
-
-def _no_page(value: object) -> NoReturn:
     raise TypeError(f"there is no page for a value of type {type(value).__name__}")
 
 
@@ -74,7 +70,7 @@ def _(value: Report, tables: Tables) -> dict[str, Any]:
 @_document.register
 def _(value: Comparison, tables: Tables) -> dict[str, Any]:
     names = {each.name: i for i, each in enumerate(value.lifetimes)}
-    letters = {row.policy: each.letter for each in entries(value) for row in each.rows}
+    letters = {row.policy: entry.letter for entry in entries(value) for row in entry.rows}
     return {
         **_head("compare", value.target.name, [value.place]),
         "programs": _programs(value.lifetimes, tables),
@@ -84,7 +80,7 @@ def _(value: Comparison, tables: Tables) -> dict[str, Any]:
 
 
 def _row(row: ComparisonRow, letter: str, programs: Mapping[str, int]) -> dict[str, Any]:
-    asked = [each for each in row.compiled if each.peak_nbytes is not None]
+    asked = [compiled for compiled in row.compiled if compiled.peak_nbytes is not None]
     return {
         "letter": letter,
         "name": row.policy,
@@ -148,7 +144,7 @@ def _(value: Difference, tables: Tables) -> dict[str, Any]:
     return {
         **_head("diff", value.after.target.name, [value.after.place]),
         "sides": [_side(value.before), _side(value.after)],
-        "lines": [_line(each, tables) for each in value.lines],
+        "lines": [_line(line, tables) for line in value.lines],
         "same": value.same_lines,
     }
 
@@ -157,17 +153,17 @@ def _head(kind: str, name: str, places: Sequence[PlaceInfo]) -> dict[str, Any]:
     return {
         "kind": kind,
         "target": name,
-        "on": [{"name": each.name, "memory": each.memory_nbytes} for each in places],
+        "on": [{"name": place.name, "memory": place.memory_nbytes} for place in places],
     }
 
 
 def _programs(lifetimes: Sequence[Lifetimes], tables: Tables) -> list[dict[str, Any]]:
     others = share_of_others(len(lifetimes) - 1)
-    return [program(each, tables, others if i else WHOLE) for i, each in enumerate(lifetimes)]
+    return [program(run, tables, others if i else WHOLE) for i, run in enumerate(lifetimes)]
 
 
 def _checkpoints(
-    found: Sequence[Checkpoint], lifetimes: Sequence[Lifetimes], tables: Tables
+    checkpoints: Sequence[Checkpoint], lifetimes: Sequence[Lifetimes], tables: Tables
 ) -> list[dict[str, Any]]:
     numbers = {each.name: i for i, each in enumerate(lifetimes)}
     return [
@@ -186,32 +182,32 @@ def _checkpoints(
             "recompute": each.recompute_fraction,
             "program": numbers.get(name),
         }
-        for each, name in zip(found, without_names(found), strict=True)
+        for each, name in zip(checkpoints, without_names(checkpoints), strict=True)
     ]
 
 
-def _compiled(found: Iterable[Compiled], tables: Tables) -> list[dict[str, Any]]:
+def _compiled(rows: Iterable[Compiled], tables: Tables) -> list[dict[str, Any]]:
     return [
         {
-            "on": each.on,
-            "policy": each.policy,
-            "peak": each.peak_nbytes,
-            "needed": each.needed_nbytes,
-            "capacity": each.capacity_nbytes,
-            "fits": each.fits,
-            "estimate": each.estimate_nbytes,
-            "low": each.estimate_low_nbytes,
-            "high": each.estimate_high_nbytes,
-            "arguments": each.argument_nbytes,
-            "outputs": each.output_nbytes,
-            "temporaries": each.temp_nbytes,
-            "aliased": each.alias_nbytes,
-            "compiler": each.compiler,
-            "error": each.error,
-            "live": each.live_nbytes,
-            "buffers": [_buffer(buffer, tables) for buffer in each.buffers],
+            "on": row.on,
+            "policy": row.policy,
+            "peak": row.peak_nbytes,
+            "needed": row.needed_nbytes,
+            "capacity": row.capacity_nbytes,
+            "fits": row.fits,
+            "estimate": row.estimate_nbytes,
+            "low": row.estimate_low_nbytes,
+            "high": row.estimate_high_nbytes,
+            "arguments": row.argument_nbytes,
+            "outputs": row.output_nbytes,
+            "temporaries": row.temp_nbytes,
+            "aliased": row.alias_nbytes,
+            "compiler": row.compiler,
+            "error": row.error,
+            "live": row.live_nbytes,
+            "buffers": [_buffer(buffer, tables) for buffer in row.buffers],
         }
-        for each in found
+        for row in rows
     ]
 
 
@@ -254,7 +250,7 @@ def _side(side: DiffSide) -> dict[str, Any]:
         "by": side.peak_by,
         "kept": side.totals.computed_nbytes,
         "recompute": side.recompute_fraction,
-        "breakdown": [list(each) for each in side.breakdown],
+        "breakdown": [list(part) for part in side.breakdown],
     }
 
 

@@ -59,7 +59,7 @@ def _visible(value: Any) -> Any:
     if isinstance(value, str):
         return lines(value) if "\n" in value else visible(value)
     if isinstance(value, list):
-        return value if value and isinstance(value[0], int) else [_visible(each) for each in value]
+        return value if value and isinstance(value[0], int) else [_visible(item) for item in value]
     if isinstance(value, dict):
-        return {_visible(key): _visible(each) for key, each in value.items()}
+        return {_visible(key): _visible(item) for key, item in value.items()}
     return value

@@ -39,13 +39,7 @@ def share_of_others(count: int) -> Most:
 
 
 def program(lifetimes: Lifetimes, tables: Tables, most: Most) -> dict[str, Any]:
-    """Return a program's points and values, a list for each property.
-
-    Args:
-      lifetimes: the program.
-      tables: what the numbers of texts, places and shapes refer to.
-      most: how much of it is wanted.
-    """
+    """Return a program's points and values, a list for each property."""
     chosen = _chosen(lifetimes, most.points)
     points = [lifetimes.points[i] for i in chosen]
     values = sorted(lifetimes.values, key=lambda value: -value.live.nbytes)[: most.values]
@@ -91,8 +85,8 @@ def _columns(
         stop = bisect.bisect_left(chosen, value.stop)
         if start == stop:  # between two points that are shown
             continue
-        for name, each in zip(_NAMES, (start, stop, *_row(value, tables)), strict=True):
-            columns[name].append(each)
+        for name, cell in zip(_NAMES, (start, stop, *_row(value, tables)), strict=True):
+            columns[name].append(cell)
     return columns
 
 
@@ -124,17 +118,19 @@ def _shown(source: Source | None) -> Location | None:
     return None if source is None else source.location or source.library
 
 
-def residuals(found: Sequence[Residual], tables: Tables) -> dict[str, list[Any]]:
+def residuals(values: Sequence[Residual], tables: Tables) -> dict[str, list[Any]]:
     """Return the computed residuals in device memory, a list for each property."""
     kept = [
-        (each, each.origin)
-        for each in found
-        if isinstance(each.origin, Computed) and each.aval.memory == "device" and each.nbytes
+        (residual, residual.origin)
+        for residual in values
+        if isinstance(residual.origin, Computed)
+        and residual.aval.memory == "device"
+        and residual.nbytes
     ]
     return {
-        "nbytes": [each.nbytes for each, _ in kept],
-        "trips": [each.trips for each, _ in kept],
-        "aval": [tables.aval(each.aval) for each, _ in kept],
+        "nbytes": [residual.nbytes for residual, _ in kept],
+        "trips": [residual.trips for residual, _ in kept],
+        "aval": [tables.aval(residual.aval) for residual, _ in kept],
         "primitive": [tables.text(origin.primitive) for _, origin in kept],
         "name": [tables.text(origin.name) for _, origin in kept],
         "path": [tables.text(origin.path) for _, origin in kept],

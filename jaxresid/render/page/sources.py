@@ -25,16 +25,17 @@ def code_around(places: Sequence[Sequence[Any]]) -> dict[str, dict[str, str]]:
     for file, line, _, code in places:
         if code:
             named[file][line] = code
-    return {file: _lines(file, known) for file, known in named.items()}
+    return {file: _lines(file, lines) for file, lines in named.items()}
 
 
-def _lines(file: str, known: dict[int, str]) -> dict[str, str]:
+def _lines(file: str, traced: dict[int, str]) -> dict[str, str]:
     text = _read(file)
-    shown = {line: code.strip() for line, code in known.items()}
+    shown = {line: code.strip() for line, code in traced.items()}
     if text is not None and all(
-        line <= len(text) and text[line - 1].strip() == code.strip() for line, code in known.items()
+        line <= len(text) and text[line - 1].strip() == code.strip()
+        for line, code in traced.items()
     ):
-        for line in known:
+        for line in traced:
             for near in range(max(line - _AROUND, 1), min(line + _AROUND, len(text)) + 1):
                 shown[near] = text[near - 1]
     return {str(line): shown[line] for line in sorted(shown)}

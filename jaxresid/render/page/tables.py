@@ -21,11 +21,11 @@ class Table:
 
     def number(self, key: Hashable, row: Any) -> int:
         """Return the number of a row, which is added where its key is new."""
-        found = self._numbers.get(key)
-        if found is None:
-            found = self._numbers[key] = len(self.rows)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.rows)
             self.rows.append(row)
-        return found
+        return number
 
 
 class Tables:

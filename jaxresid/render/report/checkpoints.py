@@ -20,11 +20,7 @@ STYLES = {Verdict.EARNS: "bold green", Verdict.COSTS_MEMORY: "bold red"}
 
 
 def site_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return the head of a checkpoint in parts.
-
-    They are `Layer`, `model.py:31`, `called at model.py:49`, `policy dots_saveable`,
-    `prevent_cse=False`, `×8 calls`, those of them that apply.
-    """
+    """Return a checkpoint's head: `Layer`, `model.py:31`, `policy dots_saveable`, `×8 calls`."""
     policy = f"policy {checkpoint.policy}" if checkpoint.policy else "no policy"
     parts = (
         checkpoint.function,
@@ -37,7 +33,6 @@ def site_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
 
 
 def _places(checkpoint: Checkpoint) -> Iterator[str]:
-    """Yield where a checkpointed function is defined, and where it is called."""
     defined, called = checkpoint.defined, checkpoint.location
     if defined is not None:
         yield place_text(defined)
@@ -46,10 +41,7 @@ def _places(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def figure_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return the figures of a checkpoint: kept and peak bytes, recomputed FLOPs, and the saving.
-
-    Bytes are those with the checkpoint → without it (`LEGEND`).
-    """
+    """Return the figures of a checkpoint; bytes are those with it → without it (`LEGEND`)."""
     c = checkpoint
     bound = at_least(c.uncosted)
     share = percent(c.recompute_fraction, 1) if c.recompute_fraction and c.recompute_flops else ""
@@ -74,11 +66,7 @@ def figure_parts(checkpoint: Checkpoint) -> tuple[str, ...]:
 
 
 def confirmation_text(checkpoint: Checkpoint) -> str:
-    """Return how the verdict stands to the other one, of XLA and the estimate.
-
-    An example is `the estimate differs: saves nothing, peak 1.20 GiB → 1.21 GiB`. The text is ''
-    where the two agree, or XLA was not to be asked.
-    """
+    """Return how the estimate differs from XLA's verdict, or why XLA gave none; '' if neither."""
     if checkpoint.unconfirmed:
         return f"unconfirmed by XLA: {checkpoint.unconfirmed}"
     estimated = checkpoint.estimated
@@ -89,17 +77,13 @@ def confirmation_text(checkpoint: Checkpoint) -> str:
 
 
 def _change(nbytes: int, without: int | None) -> str:
-    """Return a figure with a checkpoint and without it."""
     shown = format_bytes(nbytes)
     other = "unknown" if without is None else format_bytes(without)
     return f"{shown} either way" if shown == other else f"{shown} → {other}"
 
 
 def finding_text(finding: Finding, checkpoint: Checkpoint) -> str:
-    """Return a finding about a checkpoint: `saved-but-recomputed, model.py:41: ...`.
-
-    The place is left out where it is that of the checkpoint.
-    """
+    """Return a finding about a checkpoint: `saved-but-recomputed, model.py:41: ...`."""
     place = ""
     if finding.location is not None and finding.source != checkpoint.source:
         notes = (place_text(finding.location), *source_notes(finding.source))

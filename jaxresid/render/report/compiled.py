@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -13,6 +13,7 @@ from jaxresid.base.text.safe_text import safe_value
 from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.estimates import about_text, interval_remarks
 from jaxresid.render.report.heading import about, target_line
+from jaxresid.render.style.grids import figure_grid, shares_grid, smaller_text, times_text
 from jaxresid.render.style.words import computed_text, percent
 from jaxresid.render.style.wrapping import FlowingParts, SourceLines
 from jaxresid.results import (
@@ -73,18 +74,15 @@ _SHORT = {
 
 
 def verdict_text(compiled: Compiled) -> str:
-    """Return whether a compiled program fits.
-
-    An example is `fits: 12.66 GiB of 15.75 GiB, 3.09 GiB to spare`.
-    """
+    """Return whether a program fits: `fits: 12.66 GiB of 15.75 GiB, 3.09 GiB to spare`."""
     peak, capacity = compiled.peak_nbytes, compiled.capacity_nbytes
     if compiled.error is not None:
         return "could not be compiled"
     if peak is None:
         return "does not fit" if compiled.fits is False else "XLA reports no peak"
     if capacity is None:
-        known = "the available memory is not known"
-        return f"{'does not fit: ' * (compiled.fits is False)}needs {format_bytes(peak)}; {known}"
+        unknown = "the available memory is not known"
+        return f"{'does not fit: ' * (compiled.fits is False)}needs {format_bytes(peak)}; {unknown}"
     of = f"{format_bytes(peak)} of {format_bytes(capacity)}"
     needed = compiled.needed_for(capacity)
     if compiled.may_fit and needed is None:
@@ -138,39 +136,28 @@ def render_compiled(report: CompiledReport) -> RenderableType:
     parts.append(Text())
     parts += [Text(f"warning: {warning}", style="yellow") for warning in report.warnings]
     parts += about(report.target, report.jax, report.places, report.mesh)
-    told = remarks(report.compiled)
-    told += interval_remarks(report.places) if told else ()
-    parts += [Text(remark, style="dim") for remark in told]
+    notes = remarks(report.compiled)
+    notes += interval_remarks(report.places) if notes else ()
+    parts += [Text(remark, style="dim") for remark in notes]
     return Group(*parts)
-
-
-def print_compiled(report: CompiledReport) -> None:
-    """Print the text of `jaxresid compile` to stdout, or into the notebook's cell."""
-    Console(highlight=False).print(render_compiled(report))
 
 
 def remarks(compiled: Sequence[Compiled]) -> tuple[str, ...]:
     """Return remarks on what the figures are, given what XLA says for each place."""
-    told = [c for c in compiled if c.error is None]
-    if not told:
+    programs = [c for c in compiled if c.error is None]
+    if not programs:
         return ()
-    each = "each device" if any(c.devices > 1 for c in told) else "one device"
-    is_estimated = any(c.estimate_nbytes is not None for c in told)
+    device = "each device" if any(c.devices > 1 for c in programs) else "one device"
+    is_estimated = any(c.estimate_nbytes is not None for c in programs)
     estimate = "; the estimate is from the trace" if is_estimated else ""
     return (
-        f"Compiled, not run: figures are XLA's, for {each}{estimate}.",
+        f"Compiled, not run: figures are XLA's, for {device}{estimate}.",
         "The peak is argument + output + temp - alias.",
     )
 
 
 def warned_texts(programs: Sequence[tuple[str, Compiled]]) -> tuple[str, ...]:
-    """Return a short text for each kind of warning, with the programs that have it.
-
-    An example is `XLA stays above its own memory limit (none, dots)`.
-
-    Args:
-      programs: the programs, each with what a reader calls it.
-    """
+    """Return the warnings of programs: `XLA stays above its own memory limit (none, dots)`."""
     named: dict[str, list[str]] = {}
     for name, compiled in programs:
         for kind in dict.fromkeys(warning.kind for warning in compiled.warnings):
@@ -183,25 +170,16 @@ def warned_texts(programs: Sequence[tuple[str, Compiled]]) -> tuple[str, ...]:
 
 
 def place_lines(rows: Sequence[tuple[str, int, int]]) -> Iterator[str]:
-    """Yield a line for each place: its name, its devices, and the memory of each device.
-
-    Args:
-      rows: for each place its name, the number of devices, and the bytes that a program can have of
-        each.
-    """
+    """Yield a line for each place, given its name, its devices and the bytes of each device."""
     width = max((len(text) for text, _, _ in rows), default=0)
     for text, devices, nbytes in rows:
         plural = "device" if devices == 1 else "devices"
-        each = f"{format_bytes(nbytes)} each" if devices > 1 else format_bytes(nbytes)
-        yield f"{text:<{width}}  {devices:>5} {plural:<7}  {each}"
+        memory = f"{format_bytes(nbytes)} each" if devices > 1 else format_bytes(nbytes)
+        yield f"{text:<{width}}  {devices:>5} {plural:<7}  {memory}"
 
 
 def buffers_title(compiled: Compiled, target: Target) -> str:
-    """Return the title of the buffers, with the share of the live bytes that was matched, if known.
-
-    An example is `largest live at XLA's peak; 64.1% of 12.66 GiB matched to residuals, arguments
-    and outputs`.
-    """
+    """Return the title of the buffers, with the share of the live bytes that was matched."""
     title = "largest buffers at XLA's peak"
     if compiled.live_nbytes and compiled.matched_nbytes is not None:
         share = percent(compiled.matched_nbytes, compiled.live_nbytes)
@@ -211,23 +189,16 @@ def buffers_title(compiled: Compiled, target: Target) -> str:
 
 
 def buffer_text(buffer: CompiledBuffer) -> str:
-    """Return a buffer as text, without the count.
-
-    An example is `bf16[32,2048]  temporary, fusion: residual exp`.
-    """
+    """Return a buffer without its count: `bf16[32,2048]  temporary, fusion: residual exp`."""
     host = "host " * (buffer.memory == "host")
-    made = f", {buffer.opcode}" if buffer.opcode not in ("", "parameter", buffer.kind) else ""
-    what = f"{host}{buffer.kind}{made}"
+    opcode = f", {buffer.opcode}" if buffer.opcode not in ("", "parameter", buffer.kind) else ""
+    what = f"{host}{buffer.kind}{opcode}"
     if buffer.residual is not None:
         what += f": {_matched_text(buffer)}"
     return f"{buffer.shape}  {what}" if buffer.shape else what
 
 
 def _matched_text(buffer: CompiledBuffer) -> str:
-    """Return what a buffer was matched to.
-
-    It is the path of an argument, or a residual in the words of its own row.
-    """
     if buffer.kind == "argument" or buffer.residual is None:
         return buffer.residual or ""
     origin = buffer.origin
@@ -245,8 +216,8 @@ def collective_text(collective: Collective) -> str:
 def _figures(compiled: Compiled, target: Target) -> Iterator[RenderableType]:
     peak = []
     if compiled.peak_nbytes is not None:
-        each = f" on each of {compiled.devices} devices" if compiled.devices > 1 else ""
-        peak.append(Text(f"peak {format_bytes(compiled.peak_nbytes)}{each}", style="cyan"))
+        where = f" on each of {compiled.devices} devices" if compiled.devices > 1 else ""
+        peak.append(Text(f"peak {format_bytes(compiled.peak_nbytes)}{where}", style="cyan"))
         other = compiled.cublas_peak_nbytes
         if other is not None and differs(compiled.peak_nbytes, other):
             peak.append(Text(f"{format_bytes(other)} with cuBLAS's matmuls"))
@@ -269,59 +240,43 @@ def _figures(compiled: Compiled, target: Target) -> Iterator[RenderableType]:
     if compiled.buffers:
         yield Text(buffers_title(compiled, target))
         yield Padding(_buffers(compiled), (0, 0, 0, 2))
-        hidden = len(compiled.buffers) - _TOP
-        if hidden > 0:
-            nbytes = sum(b.nbytes for b in compiled.buffers[_TOP:])
-            plural = "row" if hidden == 1 else "rows"
-            yield Text(f"{hidden} smaller {plural}, {format_bytes(nbytes)}", style="dim")
+        if hidden := compiled.buffers[_TOP:]:
+            yield Text(smaller_text([buffer.nbytes for buffer in hidden]), style="dim")
 
 
 def _parts(compiled: Compiled, figures: Sequence[tuple[str, str]]) -> list[str]:
-    found = ((word, getattr(compiled, name)) for name, word in figures)
-    return [f"{word} {format_bytes(n)}" for word, n in found if n]
+    parts = ((word, getattr(compiled, name)) for name, word in figures)
+    return [f"{word} {format_bytes(n)}" for word, n in parts if n]
 
 
 def _buffers(compiled: Compiled) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
-    for buffer in compiled.buffers[:_TOP]:
-        line = Text()
-        if buffer.count > 1:
-            line.append(f"×{buffer.count} ", style="bold magenta")
-        line.append(buffer_text(buffer))
-        table.add_row(
-            Text(format_bytes(buffer.nbytes), style="cyan"),
-            Text("" if buffer.memory == "host" else _share(buffer, compiled), style="dim"),
-            Group(line, SourceLines(buffer.source)),
+    return shares_grid(
+        (
+            buffer.nbytes,
+            "" if buffer.memory == "host" else percent(buffer.nbytes, compiled.live_nbytes or 0),
+            Group(times_text(buffer.count).append(buffer_text(buffer)), SourceLines(buffer.source)),
         )
-    return table
+        for buffer in compiled.buffers[:_TOP]
+    )
 
 
 def _warned(warnings: Sequence[CompilerWarning], target: Target) -> Iterator[RenderableType]:
-    """Yield what XLA says of a program's memory, each kind with its advice."""
     advice = _ADVICE if target.has_gradient else _ADVICE_WITHOUT_GRADIENT
     for kind in dict.fromkeys(warning.kind for warning in warnings):
-        found = [warning for warning in warnings if warning.kind == kind]
+        of_kind = [warning for warning in warnings if warning.kind == kind]
         yield Text(f"XLA {_SHORT[kind]}", style="yellow")
-        table = Table.grid(padding=(0, 2))
-        table.add_column(justify="right", no_wrap=True)
-        table.add_column(overflow="fold")
-        for warning in found[:_TOP]:
+        table = figure_grid()
+        for warning in of_kind[:_TOP]:
             where: RenderableType = SourceLines(warning.source)
             if warning.source.location is None:
                 where = Text(warning.op_name or "XLA names no line", style="dim")
             nbytes = "" if warning.nbytes is None else format_bytes(warning.nbytes)
-            line = Text()
-            if warning.count > 1:
-                line.append(f"×{warning.count} ", style="bold magenta")
-            line.append(_warning_text(warning))
+            line = times_text(warning.count).append(_warning_text(warning))
             lines = [line] if warning.kind == "memory-limit" else [line, where]
             table.add_row(Text(nbytes, style="cyan"), Group(*lines))
         yield Padding(table, (0, 0, 0, 2))
-        if len(found) > _TOP:
-            yield Text(f"{len(found) - _TOP} smaller of these", style="dim")
+        if len(of_kind) > _TOP:
+            yield Text(f"{len(of_kind) - _TOP} smaller of these", style="dim")
         yield Text(advice[kind], style="dim")
 
 
@@ -332,15 +287,8 @@ def _warning_text(warning: CompilerWarning) -> str:
     return f"{warning.shape}  {warning.said}" if warning.shape else warning.said
 
 
-def _share(buffer: CompiledBuffer, compiled: Compiled) -> str:
-    return percent(buffer.nbytes, compiled.live_nbytes or 0)
-
-
 def _how(compiled: Compiled) -> str:
-    """Return how a program was compiled.
-
-    An example is `compiled in 1.2 s by jaxlib 0.10.2, libtpu 0.0.52, from the cache`.
-    """
+    """Return how it was compiled: `compiled in 1.2 s by jaxlib 0.10.2, from the cache`."""
     verb = "tried" if compiled.error is not None else "compiled"
     text = verb
     if compiled.seconds is not None:

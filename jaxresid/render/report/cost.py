@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from jaxresid.base.text.units import format_bytes, format_flops
+from jaxresid.render.style.grids import figure_grid
 from jaxresid.render.style.words import percent
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.results import Cost, Report
@@ -24,17 +24,13 @@ class CostRow:
 
 
 def cost_rows(report: Report) -> tuple[CostRow, ...]:
-    """Return a row for each phase, and one for what devices exchange.
-
-    There is a row `recompute` only where something can be recomputed, and one `collectives` only
-    where there are any.
-    """
+    """Return a row for each phase, and for recomputation and collectives where there are any."""
     cost = report.cost
     bound = at_least(cost.total.uncosted)
     passes = [("forward", cost.forward), ("backward", cost.backward)]
     if not report.target.has_gradient:
         passes = [("program", cost.program)]
-    found = [
+    rows = [
         CostRow(f"{bound}{format_flops(part.flops)}", phase, _kinds(part)) for phase, part in passes
     ]
     added = cost.recompute.flops
@@ -43,14 +39,14 @@ def cost_rows(report: Report) -> tuple[CostRow, ...]:
         # A ratio of two lower bounds bounds nothing.
         about = "about " if bound else ""
         detail = f"{about}{share} of forward + backward" if share else ""
-        found.append(CostRow(f"{bound}{format_flops(added)}", "recompute", detail))
+        rows.append(CostRow(f"{bound}{format_flops(added)}", "recompute", detail))
     exchanged = cost.total.collectives
     if exchanged:
         largest = sorted(exchanged, key=lambda kind: -kind[1])
-        each = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in largest)
+        listed = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in largest)
         total = sum(nbytes for _, nbytes in exchanged)
-        found.append(CostRow(format_bytes(total), "collectives", f"results on one device: {each}"))
-    return tuple(found)
+        rows.append(CostRow(format_bytes(total), "collectives", f"results on one device: {listed}"))
+    return tuple(rows)
 
 
 def cost_remarks(report: Report) -> tuple[str, ...]:
@@ -75,9 +71,7 @@ def added_text(flops: int, fraction: float, uncosted: tuple[str, ...]) -> str:
 
 def render_cost(report: Report) -> list[RenderableType]:
     """Return the block of the text report on costs."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = figure_grid()
     for row in cost_rows(report):
         parts = [Text(row.phase), *([Text(row.detail, style="dim")] if row.detail else [])]
         table.add_row(Text(row.figure), FlowingParts(parts, separator="  "))
@@ -86,7 +80,6 @@ def render_cost(report: Report) -> list[RenderableType]:
 
 
 def _kinds(part: Cost) -> str:
-    """Return the shares of the kinds of work in the FLOPs of a phase, without empty ones."""
     kinds = (
         ("matmul", part.matmul_flops),
         ("convolution", part.conv_flops),

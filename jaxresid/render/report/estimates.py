@@ -27,14 +27,11 @@ def about_text(nbytes: int, interval: Interval | None) -> str:
 
 
 def answer_text(interval: Interval | None, budget_nbytes: int) -> str:
-    """Return what an interval says about a budget: `fits 59.38 GiB`.
-
-    Where the budget is inside it is `too close to 59.38 GiB: --compile decides`.
-    """
-    found, budget = answer(interval, budget_nbytes), format_bytes(budget_nbytes)
-    if found == "too close":
+    """Return what an interval says of a budget: `fits 59.38 GiB`, `too close to 59.38 GiB: ...`."""
+    verdict, budget = answer(interval, budget_nbytes), format_bytes(budget_nbytes)
+    if verdict == "too close":
         return f"too close to {budget}: --compile decides"
-    return f"{found} {budget}"
+    return f"{verdict} {budget}"
 
 
 def interval_remarks(places: Iterable[PlaceInfo]) -> tuple[str, ...]:
@@ -54,10 +51,10 @@ def _remark(place: PlaceInfo) -> str:
         )
         return f"Range {wider} % wider for {', '.join(versions)}."
     share = "nine in ten programs" if basis.coverage < 1 else "all programs over a mesh"
-    found = f"Range of {share}, by"
+    start = f"Range of {share}, by"
     if not any(f"{place.name}:".startswith(f"{measured}:") for measured in basis.places):
         chips = ", ".join(basis.places)
-        return f"{found} {basis.programs} for {chips}, not for this chip."
+        return f"{start} {basis.programs} for {chips}, not for this chip."
     # The last package is the one that compiles: libtpu beside jaxlib.
     name, measured_versions = list(basis.compilers.items())[-1]
-    return f"{found} {basis.programs} with {name} {', '.join(measured_versions)}."
+    return f"{start} {basis.programs} with {name} {', '.join(measured_versions)}."

@@ -8,17 +8,13 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from jaxresid.base.text.units import format_bytes
+from jaxresid.render.style.grids import times_text
 from jaxresid.render.style.words import place_text
 from jaxresid.results import Gradient, Report
 
 
 def render_gradients(report: Report, most: int | None = None) -> Iterator[RenderableType]:
-    """Yield the gradients of a program, if several, each with those inside of it below.
-
-    Args:
-      report: the report.
-      most: how many are shown, at most; None: all.
-    """
+    """Yield the gradients of a program, if several, each with those inside of it below."""
     rows = list(_rows(report.gradients))
     if len(rows) < 2:
         return
@@ -45,10 +41,7 @@ def _rows(gradients: Sequence[Gradient], depth: int = 0) -> Iterator[tuple[Gradi
 
 
 def _line(gradient: Gradient) -> Text:
-    line = Text()
-    if gradient.trips > 1:
-        line.append(f"×{gradient.trips} ", style="bold magenta")
-    line.append(f"of {gradient.function}")
+    line = times_text(gradient.trips).append(f"of {gradient.function}")
     if gradient.location is not None:
         line.append(f"  {place_text(gradient.location)}")
         line.append(f"  {gradient.location.code}", style="green")

@@ -17,6 +17,7 @@ _SOURCES = {
     "compiler": "residuals split as XLA splits the compiled forward pass",
     "propagated": "splits derived from those of the arguments; XLA may choose others",
 }
+_PLACES = 6
 _DEFAULT_ON = "jax_use_direct_linearize"
 
 
@@ -29,6 +30,15 @@ def target_line(target: Target, places: Sequence[PlaceInfo], mesh: Mesh | None) 
         if mesh.size > 1:
             parts.append(Text(f"bytes of one of {mesh.size} devices"))
     return FlowingParts(parts, separator="  ", indent=2)
+
+
+def places_line(at: str, places: Sequence[str]) -> FlowingParts:
+    """Return a line on what policies are set at, and the first places of that."""
+    shown = list(places[:_PLACES])
+    if more := len(places) - len(shown):
+        shown.append(f"and {more} more")
+    heading = Text.assemble(("policies at ", "dim"), (at, "bold"))
+    return FlowingParts([heading, *shown], separator="  ", indent=2)
 
 
 def asked(target: Target) -> str:
@@ -54,19 +64,18 @@ def question(target: Target) -> str:
 def about(
     target: Target, jax: JaxInfo, places: Sequence[PlaceInfo], mesh: Mesh | None = None
 ) -> Iterator[RenderableType]:
-    """Yield what the figures of a text are for, to stand below them.
-
-    That is the version of JAX with those of its flags that are not at their default, the memory of
-    each place and who chose it, what was differentiated, and where splits over a mesh are from.
-    """
-    remarks = [f"{place.name}: {place_remark(place)}" for place in places]
+    """Yield what the figures are for: JAX and its flags, the places, what was differentiated."""
+    remarks = []
+    for place in places:
+        memory = f"{format_bytes(place.memory_nbytes)} per device" if place.memory_nbytes else ""
+        remarks.append(f"{place.name}: {'; '.join(filter(None, (memory, place.origin)))}")
     yield FlowingParts([jax_text(jax), *remarks], style="dim", indent=2)
     if target.differentiated:
         yield Text(f"differentiated: {_differentiated(target.differentiated)}", style="dim")
     if mesh is not None:
         text = f"mesh: {_axes(mesh)} ({mesh.mode})  {_SOURCES[mesh.source]}"
-        each = f"; FLOPs are those of all {mesh.size} devices" if mesh.size > 1 else ""
-        yield Text(f"{text}{each}", style="dim")
+        flops = f"; FLOPs are those of all {mesh.size} devices" if mesh.size > 1 else ""
+        yield Text(f"{text}{flops}", style="dim")
 
 
 def _axes(mesh: Mesh) -> str:
@@ -80,12 +89,6 @@ def jax_text(jax: JaxInfo) -> str:
     flags = [name for name, on in jax.flags.items() if on and name != _DEFAULT_ON]
     flags += [f"{_DEFAULT_ON}=False"] * (jax.flags.get(_DEFAULT_ON) is False)
     return " ".join([f"jax {jax.version}", *flags])
-
-
-def place_remark(place: PlaceInfo) -> str:
-    """Return the memory of one device of a place and who chose the place, as text."""
-    each = f"{format_bytes(place.memory_nbytes)} per device" if place.memory_nbytes else ""
-    return "; ".join(part for part in (each, place.origin) if part)
 
 
 def _differentiated(paths: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from jaxresid.base.text.units import format_bytes
 from jaxresid.render.style.columns import bytes_unit
+from jaxresid.render.style.grids import figure_grid
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.results import ComparisonRow, Offloading, Report, Transfers
 
@@ -25,52 +26,43 @@ _INPUTS = {
 
 
 def render_offloading(report: Report) -> list[RenderableType]:
-    """Return the block of the text report on host memory.
-
-    It is empty where nothing is in host memory, nor meant to be.
-    """
-    found = report.offloading
-    if found is None:
+    """Return the report's block on host memory; empty where nothing is meant to be there."""
+    offloading = report.offloading
+    if offloading is None:
         return []
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
-    lines = _lines(found) if report.target.has_gradient else _moved(found, "in each run")
+    table = figure_grid()
+    lines = _lines(offloading) if report.target.has_gradient else _moved(offloading, "in each run")
     for nbytes, what in lines:
         table.add_row(Text(format_bytes(nbytes), style="" if nbytes else "dim"), Text(what))
     heading = [Text("host memory", style="bold")]
-    if found.kept_without_nbytes:
-        without = format_bytes(found.kept_without_nbytes)
+    if offloading.kept_without_nbytes:
+        without = format_bytes(offloading.kept_without_nbytes)
         heading.append(Text(f"of {without} kept without any checkpoint:", style="dim"))
     return [FlowingParts(heading, separator="  "), table]
 
 
 def render_rows(rows: Sequence[tuple[str, ComparisonRow]]) -> list[RenderableType]:
-    """Return the block of a comparison on host memory; empty where no row has to do with it.
-
-    Args:
-      rows: the rows of the comparison, each with its mark.
-    """
-    found = [(mark, row.offloading) for mark, row in rows if row.offloading is not None]
-    if not any(o.transfers != Transfers() or o.host_arguments for _, o in found):
+    """Return the block on host memory of rows with their marks; empty where none uses it."""
+    offloadings = [(mark, row.offloading) for mark, row in rows if row.offloading is not None]
+    if not any(o.transfers != Transfers() or o.host_arguments for _, o in offloadings):
         return []
     columns: list[tuple[str, list[int]]] = [
-        ("offloaded", [o.offloaded_nbytes for _, o in found]),
-        ("recomputed", [o.recomputed_nbytes for _, o in found]),
-        ("fetched again", [o.refetched_nbytes for _, o in found]),
-        ("kept", [o.kept_nbytes for _, o in found]),
-        ("to host", [o.transfers.to_host_nbytes for _, o in found]),
-        ("to device", [o.transfers.to_device_nbytes for _, o in found]),
+        ("offloaded", [o.offloaded_nbytes for _, o in offloadings]),
+        ("recomputed", [o.recomputed_nbytes for _, o in offloadings]),
+        ("fetched again", [o.refetched_nbytes for _, o in offloadings]),
+        ("kept", [o.kept_nbytes for _, o in offloadings]),
+        ("to host", [o.transfers.to_host_nbytes for _, o in offloadings]),
+        ("to device", [o.transfers.to_device_nbytes for _, o in offloadings]),
     ]
-    columns = [(name, each) for name, each in columns if name != "fetched again" or any(each)]
-    unit = bytes_unit(n for _, each in columns for n in each if n)
+    columns = [(name, values) for name, values in columns if name != "fetched again" or any(values)]
+    unit = bytes_unit(n for _, values in columns for n in values if n)
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     for _ in columns:
         table.add_column(justify="right")
     table.add_row("", *(Text(name, style="dim") for name, _ in columns))
-    for i, (mark, _) in enumerate(found):
-        table.add_row(Text(mark), *(Text(unit.text(each[i])) for _, each in columns))
+    for i, (mark, _) in enumerate(offloadings):
+        table.add_row(Text(mark), *(Text(unit.text(values[i])) for _, values in columns))
     heading = [Text("host memory", style="bold"), Text(f"{unit.name}; moved in each step", "dim")]
     return [FlowingParts(heading, separator="  "), table]
 
@@ -87,7 +79,6 @@ def _lines(offloading: Offloading) -> Iterator[tuple[int, str]]:
 
 
 def _moved(offloading: Offloading, when: str) -> Iterator[tuple[int, str]]:
-    """Yield what lives in host memory, and what is moved there and back."""
     for kind, nbytes in offloading.host_arguments:
         yield nbytes, f"{_INPUTS.get(kind, kind)} in host memory"
     yield offloading.transfers.to_host_nbytes, f"moved to the host {when}"

@@ -6,15 +6,14 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from jaxresid.base.text.layer_paths import folded, pattern
 from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.cost import at_least
 from jaxresid.render.report.estimates import STYLES, about_text, answer_text, interval_remarks
-from jaxresid.render.report.sparkline import column, sparkline
-from jaxresid.render.style.words import aval_text, kind_text, kinds_text, percent, phase_text
+from jaxresid.render.style.grids import shares_grid, smaller_text, times_text
+from jaxresid.render.style.words import PHASES, aval_text, kind_text, kinds_text, percent
 from jaxresid.render.style.wrapping import SourceLines
 from jaxresid.results import LiveValue, Peak, PlaceInfo, Report, answer
 
@@ -30,10 +29,7 @@ def peak_text(peak: Peak) -> str:
 
 
 def room_text(report: Report) -> Text:
-    """Return whether the estimated peak fits the place, as far as the estimate can tell.
-
-    It is empty where the memory is not known, where there is no interval, and where XLA was asked.
-    """
+    """Return whether the estimated peak fits; empty without an interval, or if XLA was asked."""
     capacity = report.place.memory_nbytes
     if report.peak is None or report.peak.interval is None or not capacity or report.compiled:
         return Text()
@@ -44,7 +40,7 @@ def room_text(report: Report) -> Text:
 def op_text(peak: Peak) -> str:
     """Return where the peak is: `at dot_general in the backward pass`."""
     at = f"at {peak.primitive}" if peak.primitive else ""
-    where = "" if peak.phase == "program" and at else f"in {phase_text(peak.phase)}"
+    where = "" if peak.phase == "program" and at else f"in {PHASES[peak.phase]}"
     return f"{at} {where}".strip()
 
 
@@ -59,24 +55,14 @@ def breakdown_parts(peak: Peak) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LargestValues:
-    """The biggest of the values live at the peak, and how many are not among them.
-
-    Attributes:
-      shown: the biggest values, the biggest first.
-      hidden: how many others there are.
-      hidden_nbytes: the bytes of the others.
-    """
+    """The biggest of the values live at the peak, and the bytes of each of the others."""
 
     shown: tuple[LiveValue, ...]
-    hidden: int
-    hidden_nbytes: int
+    hidden_nbytes: tuple[int, ...]
 
 
 def top_live(peak: Peak, most: int | None = _TOP) -> LargestValues:
-    """Return the biggest of the values live at the peak, `most` of them; all where that is None.
-
-    Arguments that differ only in an index, as those of repeated layers do, are one row.
-    """
+    """Return the `most` biggest values live at the peak; arguments of repeated layers are one."""
     groups: dict[Hashable, list[LiveValue]] = {}
     for i, live in enumerate(peak.live):
         key: Hashable = i
@@ -86,8 +72,8 @@ def top_live(peak: Peak, most: int | None = _TOP) -> LargestValues:
     rows = [_folded(group) for group in groups.values()]
     rows.sort(key=lambda live: -live.nbytes)  # stable: equal ones stay in the order given
     shown = rows[:most]
-    hidden = rows[len(shown) :]
-    return LargestValues(tuple(shown), len(hidden), sum(live.nbytes for live in hidden))
+    hidden_nbytes = tuple(live.nbytes for live in rows[len(shown) :])
+    return LargestValues(tuple(shown), hidden_nbytes)
 
 
 def live_text(live: LiveValue) -> str:
@@ -100,31 +86,6 @@ def live_text(live: LiveValue) -> str:
         return f"{shape}{kind}{f' {live.path}' if live.path else ''}"
     phase = f", {live.phase}" if live.phase not in (None, "program") else ""
     return f"{shape}{kind}, {live.primitive}{phase}"
-
-
-def hidden_text(top: LargestValues) -> str:
-    """Return what is not shown: `12 smaller values, 1.25 GiB`; an empty text where all are."""
-    plural = "value" if top.hidden == 1 else "values"
-    return f"{top.hidden} smaller {plural}, {format_bytes(top.hidden_nbytes)}" * bool(top.hidden)
-
-
-def curve_lines(peak: Peak, width: int, encoding: str = "utf-8") -> tuple[str, str]:
-    """Return the live bytes over the program as a sparkline, and the line of marks under it.
-
-    The marks are one at the peak, and the lowest level of the curve in bytes. The sparkline starts
-    at that level and not at zero, since what stays put, such as the arguments, would flatten it.
-    """
-    at = column(peak.curve_at, len(peak.curve), width)
-    right, left = "^ peak", "peak ^"
-    fits = at + len(right) <= width
-    start = at if fits else at + 1 - len(left)
-    mark = " " * start + (right if fits else left)
-    lowest = f"lowest {format_bytes(min(peak.curve))}"
-    if len(lowest) + 2 <= start:
-        mark = lowest + mark[len(lowest) :]
-    elif len(mark) + 2 + len(lowest) <= width:
-        mark += lowest.rjust(width - len(mark))
-    return sparkline(peak.curve, width, encoding), mark
 
 
 def peak_remarks(peak: Peak, place: PlaceInfo) -> tuple[str, ...]:
@@ -146,12 +107,7 @@ def left_out(peak: Peak) -> tuple[str, ...]:
 
 
 def render_live(report: Report, most: int | None = _TOP) -> Iterator[RenderableType]:
-    """Yield where the estimated peak is and what is live there; nothing without an estimate.
-
-    Args:
-      report: the report.
-      most: show at most so many of the values; None: all.
-    """
+    """Yield where the estimated peak is and what is live there; nothing without an estimate."""
     peak = report.peak
     if peak is None:
         return
@@ -159,28 +115,17 @@ def render_live(report: Report, most: int | None = _TOP) -> Iterator[RenderableT
     yield SourceLines(peak.source)
     top = top_live(peak, most)
     if top.shown:
-        yield _table(peak, top)
-    if top.hidden:
-        yield Text(hidden_text(top), style="dim")
-    yield from (Text(remark, style="dim") for remark in left_out(peak))
-
-
-def _table(peak: Peak, top: LargestValues) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
-    for live in top.shown:
-        line = Text()
-        if live.count > 1:
-            line.append(f"×{live.count} ", style="bold magenta")
-        line.append(live_text(live))
-        table.add_row(
-            Text(format_bytes(live.nbytes), style="cyan"),
-            Text(percent(live.nbytes, peak.nbytes), style="dim"),
-            Group(line, SourceLines(live.source)),
+        yield shares_grid(
+            (
+                live.nbytes,
+                percent(live.nbytes, peak.nbytes),
+                Group(times_text(live.count).append(live_text(live)), SourceLines(live.source)),
+            )
+            for live in top.shown
         )
-    return table
+    if top.hidden_nbytes:
+        yield Text(smaller_text(top.hidden_nbytes, "value"), style="dim")
+    yield from (Text(remark, style="dim") for remark in left_out(peak))
 
 
 def _folded(group: list[LiveValue]) -> LiveValue:

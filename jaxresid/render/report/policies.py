@@ -20,13 +20,7 @@ def policy_text(policy: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BrokenNames:
-    """Text with long names in it, broken as by `lines`.
-
-    Attributes:
-      text: the text.
-      style: its style; that of a `Text` is its own.
-      indent: how many spaces the further lines start with.
-    """
+    """Text with long names in it, broken as by `lines`; a `Text` has a style of its own."""
 
     text: str | Text
     style: str = ""
@@ -38,27 +32,20 @@ class BrokenNames:
 
 
 def lines(text: Text, width: int, indent: int = 2) -> list[Text]:
-    """Return a text in lines of at most `width` columns, further lines indented.
-
-    It is broken at spaces, within a word after `_`, `(`, `,`, `.`, `:`, and anywhere in what is
-    longer still.
-    """
-    found, rest, before = [], text, ""
+    """Return lines of at most `width` columns, broken at spaces, in long words after `_(,.:`."""
+    broken, rest, before = [], text, ""
     while len(rest) > (room := max(width - len(before), 1)):
         end = _break(rest.plain, room, width - indent)
         line, rest = rest[:end], rest[end:]
         line.rstrip()
-        found.append(Text(before) + line)
+        broken.append(Text(before) + line)
         rest = rest[len(rest.plain) - len(rest.plain.lstrip()) :]
         before = " " * indent
-    return [*found, Text(before) + rest]
+    return [*broken, Text(before) + rest]
 
 
 def _break(text: str, room: int, whole: int) -> int:
-    """Return where to break a text that is longer than there is room.
-
-    Words of at most `whole` characters are not broken.
-    """
+    """Return where to break a text; words of at most `whole` characters are not broken."""
     space = text.rfind(" ", 1, room + 1)
     word = re.match(r"\S*", text[space + 1 :])
     if space > 0 and word is not None and len(word.group()) <= whole:

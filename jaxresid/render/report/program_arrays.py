@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from jaxresid.base.text.layer_paths import folded, pattern
 from jaxresid.base.text.units import format_bytes
+from jaxresid.render.style.grids import bytes_grid, smaller_text, times_text
 from jaxresid.render.style.words import aval_text
 from jaxresid.results import ProgramArray, Report
 
@@ -18,19 +18,15 @@ _NAMES = 3
 
 
 def arrays_text(report: Report) -> str:
-    """Return what goes in and comes out, in a sentence; '' where nothing does.
-
-    An example is `arguments 2.01 GiB, of them 2.00 GiB (cache) returned updated and not donated;
-    outputs 2.00 GiB`.
-    """
+    """Return in a sentence what goes in, what of it is returned updated, and what comes out."""
     parts = []
     if report.arguments:
-        each = [f"arguments {_total(report.arguments)}"]
+        phrases = [f"arguments {_total(report.arguments)}"]
         for what, is_it in _SHARES:
             those = [a for a in report.arguments if is_it(a) and a.nbytes]
             if those:
-                each.append(f"of them {_total(those)} ({_names(those)}) {what}")
-        parts.append(", ".join(each))
+                phrases.append(f"of them {_total(those)} ({_names(those)}) {what}")
+        parts.append(", ".join(phrases))
     if report.outputs:
         host = [a for a in report.outputs if a.aval.memory == "host"]
         more = f", of them {_total(host)} in host memory" if host else ""
@@ -39,12 +35,7 @@ def arrays_text(report: Report) -> str:
 
 
 def render_arrays(report: Report, most: int | None = _TOP) -> Iterator[RenderableType]:
-    """Yield a table of the arguments and one of the outputs, the biggest first.
-
-    Args:
-      report: the report.
-      most: show at most so many rows of each; None: all.
-    """
+    """Yield a table of the arguments and one of the outputs, the biggest first."""
     for title, arrays, note in (
         ("arguments", report.arguments, _of_argument),
         ("outputs", report.outputs, _of_output),
@@ -53,17 +44,10 @@ def render_arrays(report: Report, most: int | None = _TOP) -> Iterator[Renderabl
             continue
         rows = _rows(arrays)
         yield Text.assemble((title, "bold"), f" {_total(arrays)}")
-        table = Table.grid(padding=(0, 2))
-        table.add_column(justify="right", no_wrap=True)
-        table.add_column(overflow="fold")
-        for row in rows[:most]:
-            figures = Text(format_bytes(sum(a.nbytes for a in row)), style="cyan")
-            table.add_row(figures, _row_text(row, note))
-        yield table
+        yield bytes_grid((sum(a.nbytes for a in row), _row_text(row, note)) for row in rows[:most])
         if rest := rows[len(rows[:most]) :]:
-            nbytes = sum(a.nbytes for row in rest for a in row)
-            plural = "row" if len(rest) == 1 else "rows"
-            yield Text(f"{len(rest)} smaller {plural}, {format_bytes(nbytes)}", style="dim")
+            hidden = [sum(a.nbytes for a in row) for row in rest]
+            yield Text(smaller_text(hidden), style="dim")
 
 
 def _is_written(array: ProgramArray) -> bool:
@@ -71,23 +55,17 @@ def _is_written(array: ProgramArray) -> bool:
     return array.is_donated and array.counterpart == array.path
 
 
-def _is_given(array: ProgramArray) -> bool:
-    return array.is_donated and array.counterpart not in (None, array.path)
-
-
-def _is_kept(array: ProgramArray) -> bool:
-    return not array.is_donated and array.counterpart is not None
-
-
-def _is_on_host(array: ProgramArray) -> bool:
-    return array.aval.memory == "host"
-
-
 _SHARES: tuple[tuple[str, Callable[[ProgramArray], bool]], ...] = (
     ("changed in place", _is_written),
-    ("donated and returned updated", _is_given),
-    ("returned updated and not donated", _is_kept),
-    ("in host memory", _is_on_host),
+    (
+        "donated and returned updated",
+        lambda array: array.is_donated and array.counterpart not in (None, array.path),
+    ),
+    (
+        "returned updated and not donated",
+        lambda array: not array.is_donated and array.counterpart is not None,
+    ),
+    ("in host memory", lambda array: array.aval.memory == "host"),
 )
 
 
@@ -96,14 +74,10 @@ def _total(arrays: Sequence[ProgramArray]) -> str:
 
 
 def _names(arrays: Sequence[ProgramArray]) -> str:
-    """Return the names of the arguments that arrays are in."""
-    names = list(dict.fromkeys(pattern(_root(a.path)) or "constants" for a in arrays))
+    roots = (a.path.partition("[")[0].partition(".")[0] for a in arrays)
+    names = list(dict.fromkeys(pattern(root) or "constants" for root in roots))
     more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
     return ", ".join(names[:_NAMES]) + more
-
-
-def _root(path: str) -> str:
-    return path.partition("[")[0].partition(".")[0]
 
 
 def _rows(arrays: Sequence[ProgramArray]) -> list[list[ProgramArray]]:
@@ -119,9 +93,7 @@ def _rows(arrays: Sequence[ProgramArray]) -> list[list[ProgramArray]]:
 def _row_text(row: Sequence[ProgramArray], note: Callable[[Sequence[ProgramArray]], str]) -> Text:
     first = row[0]
     path = folded(a.path for a in row) or ("constant" if first.kind == "constant" else "")
-    text = Text()
-    if len(row) > 1:
-        text.append(f"×{len(row)} ", style="bold magenta")
+    text = times_text(len(row))
     text.append("  ".join(filter(None, (aval_text(first.aval), path))))
     text.append(f"  {noted}" if (noted := note(row)) else "", style="dim")
     return text
@@ -130,11 +102,11 @@ def _row_text(row: Sequence[ProgramArray], note: Callable[[Sequence[ProgramArray
 def _of_argument(row: Sequence[ProgramArray]) -> str:
     if _is_written(row[0]):
         return "changed in place"
-    given = "donated" if row[0].is_donated else "not donated"
+    donated = "donated" if row[0].is_donated else "not donated"
     if row[0].counterpart is None:
-        return given if row[0].is_donated else ""
+        return donated if row[0].is_donated else ""
     where = folded(a.counterpart or "" for a in row)
-    return f"returned updated{f' as {where}' if where else ''}, {given}"
+    return f"returned updated{f' as {where}' if where else ''}, {donated}"
 
 
 def _of_output(row: Sequence[ProgramArray]) -> str:

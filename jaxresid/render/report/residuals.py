@@ -12,28 +12,22 @@ from rich.text import Text
 
 from jaxresid.base.text.layer_paths import folded
 from jaxresid.base.text.units import format_bytes
-from jaxresid.render.report.rows import ResidualRow, ResidualRows, View, rows, shapes_text
-from jaxresid.render.style.words import aval_text, computed_text, mark_text, percent, place_text
+from jaxresid.render.report.rows import ResidualRow, View, rows, shapes_text
+from jaxresid.render.style.grids import figure_grid, shares_grid, smaller_text, times_text
+from jaxresid.render.style.words import MARKS, aval_text, computed_text, percent, place_text
 from jaxresid.render.style.wrapping import SourceLines
 from jaxresid.results import Computed, Report, Residual
 
 
 def render_residuals(report: Report, view: View) -> Iterator[RenderableType]:
-    """Yield the table of residuals, the biggest first, and how many rows are left out.
-
-    Args:
-      report: the report.
-      view: which rows to show.
-    """
-    found = rows(report, view)
-    if found.shown:
+    """Yield the table of residuals, the biggest first, and how many rows are left out."""
+    table = rows(report, view)
+    if table.shown:
         yield Text("residuals", style="bold")
-        yield _table(report, found)
-    if found.hidden:
-        n = len(found.hidden)
-        plural = "row" if n == 1 else "rows"
+        yield shares_grid(_cells(report, row) for row in table.shown)
+    if table.hidden:
         how = "--min-bytes hides them" if view.all and view.top is None else "--all shows them"
-        text = f"{n} smaller {plural}, {format_bytes(found.hidden_nbytes)}; {how}."
+        text = f"{smaller_text([row.nbytes for row in table.hidden])}; {how}."
         yield Text(text, style="dim")
 
 
@@ -43,9 +37,7 @@ def render_totals(report: Report) -> Table:
     count: Counter[str] = Counter()
     for r in report.residuals:
         count[f"{r.aval.memory} {r.origin.kind}"] += 1
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = figure_grid()
     lines = [
         (totals.computed_nbytes, "kept for the backward pass", "device computed", "bold"),
         (
@@ -70,22 +62,11 @@ def render_totals(report: Report) -> Table:
     return table
 
 
-def _table(report: Report, rows: ResidualRows) -> Table:
-    totals = report.totals
-    kept = totals.computed_nbytes + totals.host_nbytes
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
-    for row in rows.shown:
-        counted = [r for r in row.residuals if r.origin.kind == "computed"]
-        share = percent(sum(r.nbytes for r in counted), kept) if counted else ""
-        table.add_row(
-            Text(format_bytes(row.nbytes), style="cyan"),
-            Text(share, style="dim"),
-            Group(*(_group_lines(row) if row.title else _lines(row))),
-        )
-    return table
+def _cells(report: Report, row: ResidualRow) -> tuple[int, str, RenderableType]:
+    kept = report.totals.computed_nbytes + report.totals.host_nbytes
+    computed = [r.nbytes for r in row.residuals if r.origin.kind == "computed"]
+    share = percent(sum(computed), kept) if computed else ""
+    return row.nbytes, share, Group(*(_group_lines(row) if row.title else _lines(row)))
 
 
 def _group_lines(row: ResidualRow) -> list[RenderableType]:
@@ -104,10 +85,7 @@ def row_text(row: ResidualRow) -> str:
 
 def _first_line(row: ResidualRow) -> Text:
     residual, origin = row.first, row.first.origin
-    line = Text()
-    if row.count > 1:
-        line.append(f"×{row.count} ", style="bold magenta")
-    line.append(aval_text(residual.aval), style="bold")
+    line = times_text(row.count).append(aval_text(residual.aval), style="bold")
     line.append("  " + _what(row))
     if isinstance(origin, Computed) and origin.within:
         line.append("  in " + " › ".join(origin.within), style="dim")
@@ -119,7 +97,7 @@ def _lines(row: ResidualRow) -> list[RenderableType]:
     lines: list[RenderableType] = [_first_line(row)]
     if not isinstance(origin, Computed):
         return lines
-    marks = tuple(map(mark_text, row.first.marks))
+    marks = tuple(MARKS[mark] for mark in row.first.marks)
     lines.append(SourceLines(row.source, marks, tuple(_notes(row, origin))))
     return lines
 
@@ -141,16 +119,13 @@ def _notes(row: ResidualRow, origin: Computed) -> Iterable[str]:
     if origin.named_at is not None and origin.named_at.line != getattr(origin.location, "line", 0):
         yield f"named at {place_text(origin.named_at)}"
     for phase, words in (("backward", "needed by"), ("recompute", "needed to recompute")):
-        read = _readers(residual, origin, phase)
-        if read:
-            yield f"{words} {read}"
+        readers = _readers(residual, origin, phase)
+        if readers:
+            yield f"{words} {readers}"
 
 
 def _readers(residual: Residual, origin: Computed, phase: str, at_most: int = 2) -> str:
-    """Return the lines that read a residual in a phase.
-
-    The text is empty where the only such line is that of the residual itself.
-    """
+    """Return the lines that read a residual in a phase; '' where only its own line does."""
     places: dict[str, list[str]] = {}
     for consumer in residual.consumers:
         if consumer.location is not None and consumer.phase == phase:

@@ -17,16 +17,7 @@ VIEWS: tuple[ReportView, ...] = get_args(ReportView)
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A choice of what to show.
-
-    Attributes:
-      show: one of `VIEWS`, to show that in full; None: the overview.
-      verbose: show everything.
-      group_by: one of `GROUPS`; None folds identical residuals only.
-      top: the greatest number of rows; None shows all.
-      min_bytes: leave out rows of fewer bytes.
-      all: show arguments and literals too.
-    """
+    """A choice of what to show; `show` None: the overview, `group_by` None: equal ones as one."""
 
     show: ReportView | None = None
     verbose: bool = False
@@ -36,15 +27,12 @@ class View:
     all: bool = False
 
 
+OVERVIEW = View()
+
+
 @dataclass(frozen=True, slots=True)
 class ResidualRow:
-    """One or more residuals that are shown as one.
-
-    Attributes:
-      residuals: the residuals of the row.
-      title: what the residuals of a group have in common; None for a row of identical residuals,
-        which is described by its `first`.
-    """
+    """One or more residuals that are shown as one; those without a `title` are identical."""
 
     residuals: tuple[Residual, ...]
     title: str | None = None
@@ -67,8 +55,12 @@ class ResidualRow:
     @property
     def source(self) -> Source:
         """The source of the first residual that is computed, with the modules of all of them."""
-        each = [r.origin.source for r in self.residuals if isinstance(r.origin, Computed)]
-        return replace(each[0], scope=folded_scopes(s.scope for s in each)) if each else NOWHERE
+        sources = [r.origin.source for r in self.residuals if isinstance(r.origin, Computed)]
+        return (
+            replace(sources[0], scope=folded_scopes(s.scope for s in sources))
+            if sources
+            else NOWHERE
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,33 +70,25 @@ class ResidualRows:
     shown: tuple[ResidualRow, ...]
     hidden: tuple[ResidualRow, ...]
 
-    @property
-    def hidden_nbytes(self) -> int:
-        """The bytes of the rows that were left out."""
-        return sum(row.nbytes for row in self.hidden)
-
 
 def rows(report: Report, view: View) -> ResidualRows:
     """Return the rows of a report under a view."""
-    key, title = _GROUPINGS[view.group_by]
+    title = _TITLES.get(view.group_by or "")
+    kinds = {"computed", "constant", *(["argument"] if view.group_by == "argument" else [])}
     groups: dict[Hashable, list[Residual]] = {}
     for i, residual in enumerate(report.residuals):
-        if view.all or _is_shown(residual, view.group_by):
-            groups.setdefault(key(residual, i), []).append(residual)
-    found = [ResidualRow(tuple(g), title(g[0]) if title else None) for g in groups.values()]
-    found.sort(key=lambda row: -row.nbytes)  # stable: equal ones stay in the vjp's order
-    big = [row for row in found if row.nbytes >= view.min_bytes]
-    small = [row for row in found if row.nbytes < view.min_bytes]
+        if view.all or residual.origin.kind in kinds:
+            alone = i if view.group_by == "none" else _identity(residual)
+            groups.setdefault(title(residual) if title else alone, []).append(residual)
+    by_size = [ResidualRow(tuple(g), title(g[0]) if title else None) for g in groups.values()]
+    by_size.sort(key=lambda row: -row.nbytes)  # stable: equal ones stay in the vjp's order
+    big = [row for row in by_size if row.nbytes >= view.min_bytes]
+    small = [row for row in by_size if row.nbytes < view.min_bytes]
     top = len(big) if view.top is None else view.top
     return ResidualRows(tuple(big[:top]), tuple(big[top:] + small))
 
 
-def _is_shown(residual: Residual, group_by: str | None) -> bool:
-    kind = residual.origin.kind
-    return kind in ("computed", "constant") or (kind == "argument" and group_by == "argument")
-
-
-def _identity(residual: Residual, i: int) -> Hashable:
+def _identity(residual: Residual) -> Hashable:
     o = residual.origin
     key: tuple[Hashable, ...] = (o.kind, residual.aval, residual.trips, residual.marks)
     if isinstance(o, Computed):
@@ -128,9 +112,7 @@ def _kind(residual: Residual) -> str:
 
 def _line(residual: Residual) -> str:
     location = getattr(residual.origin, "location", None)
-    if location is None:
-        return _kind(residual)
-    return line_text(location)
+    return _kind(residual) if location is None else line_text(location)
 
 
 def _function(residual: Residual) -> str:
@@ -147,10 +129,6 @@ def _name(residual: Residual) -> str:
     return f"named {name!r}" if name else "(unnamed)"
 
 
-def _primitive(residual: Residual) -> str:
-    return getattr(residual.origin, "primitive", None) or _kind(residual)
-
-
 def _scope(residual: Residual) -> str:
     if residual.origin.kind != "computed":
         return _kind(residual)
@@ -162,24 +140,14 @@ def _argument(residual: Residual) -> str:
     return pattern(path) if path else "(computed by the forward pass)"
 
 
-def _titled(
-    title: Callable[[Residual], str],
-) -> tuple[Callable[[Residual, int], Hashable], Callable[[Residual], str]]:
-    return lambda residual, i: title(residual), title
-
-
-_GROUPINGS: dict[
-    str | None,
-    tuple[Callable[[Residual, int], Hashable], Callable[[Residual], str] | None],
-] = {
-    None: (_identity, None),
-    "none": (lambda residual, i: i, None),
-    "line": _titled(_line),
-    "function": _titled(_function),
-    "name": _titled(_name),
-    "primitive": _titled(_primitive),
-    "scope": _titled(_scope),
-    "argument": _titled(_argument),
+# What residuals of a group have in common; without a title equal ones are a group.
+_TITLES: dict[str, Callable[[Residual], str]] = {
+    "line": _line,
+    "function": _function,
+    "name": _name,
+    "primitive": lambda r: getattr(r.origin, "primitive", None) or _kind(r),
+    "scope": _scope,
+    "argument": _argument,
 }
 
 

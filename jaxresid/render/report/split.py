@@ -11,6 +11,7 @@ from rich.text import Text
 
 from jaxresid.base.text.safe_text import safe_value
 from jaxresid.render.style.words import aval_text, line_text
+from jaxresid.render.style.wrapping import wrapped
 from jaxresid.results import Equation, Listing, Location, Split, Variable
 
 _SIDE_BY_SIDE = 120
@@ -45,8 +46,8 @@ class _Sides:
         texts = [
             Text("\n").join(
                 piece
-                for line in _lines(title, listing, self.source)
-                for piece in _hanging(line, console, width)
+                for line in (_title(title, listing), *_body(listing, 0, self.source))
+                for piece in wrapped(line.text, console, width, " " * (line.indent + 4))
             )
             for title, listing in sides
         ]
@@ -70,21 +71,9 @@ class _Line:
     indent: int = 0
 
 
-def _hanging(line: _Line, console: Console, width: int) -> Iterator[Text]:
-    """Yield a line, wrapped under itself."""
-    pad = " " * (line.indent + 4)
-    first, *rest = line.text.wrap(console, width) or [Text()]
-    yield first
-    if rest:
-        left = Text(" ").join(piece.copy() for piece in rest)
-        for piece in left.wrap(console, width - len(pad)):
-            yield Text(pad).append_text(piece)
-
-
-def _lines(title: str, listing: Listing, source: bool) -> Iterator[_Line]:
+def _title(name: str, listing: Listing) -> _Line:
     count = len(listing.equations) + listing.hidden
-    yield _Line(Text(f"{title} pass: {count} eqns", style="bold underline"))
-    yield from _body(listing, 0, source)
+    return _Line(Text(f"{name} pass: {count} eqns", style="bold underline"))
 
 
 def _body(listing: Listing, depth: int, source: bool) -> Iterator[_Line]:

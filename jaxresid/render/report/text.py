@@ -25,7 +25,7 @@ from jaxresid.render.report.overview.screen import Overview, made_of, notes
 from jaxresid.render.report.peak import render_live
 from jaxresid.render.report.program_arrays import render_arrays
 from jaxresid.render.report.residuals import render_residuals, render_totals
-from jaxresid.render.report.rows import GROUPS, VIEWS, View
+from jaxresid.render.report.rows import GROUPS, OVERVIEW, VIEWS, View
 from jaxresid.render.style.words import percent
 from jaxresid.results import Peak, Report
 
@@ -35,14 +35,8 @@ _TALL = 16
 _NOT_PEAK = "Residual bytes are what autodiff keeps; the program's peak memory is above."
 
 
-def render_report(report: Report, view: View, encoding: str = "utf-8") -> RenderableType:
-    """Return the text report.
-
-    Args:
-      report: the report to show.
-      view: what to show.
-      encoding: the encoding of the stream that the text is for.
-    """
+def render_report(report: Report, encoding: str = "utf-8", view: View = OVERVIEW) -> RenderableType:
+    """Return the text report."""
     report = safe_value(report)
     if view.verbose:
         return Group(*_everything(report, view, encoding))
@@ -54,21 +48,16 @@ def render_report(report: Report, view: View, encoding: str = "utf-8") -> Render
 def print_report(
     report: Report,
     *,
-    view: ReportView | None,
-    verbose: bool,
-    group_by: GroupBy | None,
-    top: int | None,
-    all: bool,
+    view: ReportView | None = None,
+    verbose: bool = False,
+    group_by: GroupBy | None = None,
+    top: int | None = None,
+    all: bool = False,
 ) -> None:
     """Print a report to stdout, or into the notebook's cell.
 
     Args:
-      report: the report to print.
-      view: the one thing to show in full, one of `VIEWS`; None: the overview.
-      verbose: show everything.
-      group_by: what to group residuals by, one of `GROUPS`; None folds identical residuals only.
       top: the greatest number of rows of residuals; None: 20, or with `all` all.
-      all: show arguments and literals too.
 
     Raises:
       ValueError: there is no such view or grouping, or rows of residuals are chosen and none shown.
@@ -85,7 +74,7 @@ def print_report(
     most = _TOP if top is None and not all else top
     chosen = View(show=view, verbose=verbose, group_by=group_by, top=most, all=all)
     console = Console(highlight=False)
-    console.print(render_report(report, chosen, console.encoding))
+    console.print(render_report(report, console.encoding, chosen))
 
 
 def _everything(report: Report, view: View, encoding: str) -> Iterator[RenderableType]:
@@ -112,14 +101,14 @@ def _everything(report: Report, view: View, encoding: str) -> Iterator[Renderabl
     yield from _spaced(render_gradients(report))
     yield from _spaced(render_residuals(report, view))
     yield from _spaced(_compiled(report))
-    yield from _spaced(_findings(report))
+    if findings := finding_lines(report):
+        yield from _spaced(render_findings(findings))
     yield from _last(report, is_short=False)
     if report.target.has_gradient:
         yield Text(_NOT_PEAK, style="dim")
 
 
 def _one(report: Report, view: View, encoding: str) -> Iterator[RenderableType]:
-    """Yield the one thing that is to be shown."""
     if view.show == "peak":
         yield from made_of(report, encoding, _ROWS)
         yield from render_live(report, None)
@@ -148,7 +137,6 @@ def _one(report: Report, view: View, encoding: str) -> Iterator[RenderableType]:
 
 
 def _phases(peak: Peak) -> Table:
-    """Return a table of the passes: how much of the program each is, and the most that it takes."""
     table = Table.grid(padding=(0, 2))
     for justify in ("left", "right", "right"):
         table.add_column(justify=justify, no_wrap=True)
@@ -167,14 +155,7 @@ def _compiled(report: Report) -> Iterator[RenderableType]:
         yield Text(f"not known, as {report.place.name}'s compiler was not asked")
 
 
-def _findings(report: Report) -> Iterator[RenderableType]:
-    found = finding_lines(report)
-    if found:
-        yield from render_findings(found)
-
-
 def _spaced(block: Iterator[RenderableType]) -> Iterator[RenderableType]:
-    """Yield a block and an empty line after it, if there is anything in it."""
     lines = list(block)
     yield from lines
     yield from [Text()] * bool(lines)

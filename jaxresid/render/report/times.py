@@ -18,7 +18,6 @@ def time_text(fraction: float, interval: TimeInterval | None, times: str) -> str
     Args:
       fraction: the estimated time over that without a checkpoint, as a share of the latter.
       interval: the interval around it; None where it was not checked.
-      times: the sign for "times".
     """
     about = f"{times}{1 + fraction:.2f}"
     if interval is None or interval.low == interval.high:  # it is the same program
@@ -31,14 +30,7 @@ def time_text(fraction: float, interval: TimeInterval | None, times: str) -> str
 def time_remark(
     place: str, basis: TimeBasis | None, checked_on: Sequence[str], *, is_all: bool = True
 ) -> str:
-    """Return a line on what the intervals of times are, or that there are none.
-
-    Args:
-      place: the place of the times.
-      basis: what they were held against; None: nothing.
-      checked_on: the places whose times were held against something, in words.
-      is_all: whether all of the times have one.
-    """
+    """Return a line on what the intervals of times are, or that there are none."""
     if basis is None:
         where = f"; it was for {', '.join(checked_on)}" if checked_on else ""
         return f"The time was {NOT_CHECKED} for {place}{where}."

@@ -7,10 +7,7 @@ from jaxresid.results import Report
 
 
 def totals_lines(report: Report) -> list[str]:
-    """Return a line for each total, for those who parse.
-
-    An example is `# computed 12.38 GiB (13295419392 B)`.
-    """
+    """Return a line for each total: `# computed 12.38 GiB (13295419392 B)`."""
     totals = report.totals
     return [
         f"# {name} {format_bytes(nbytes)} ({nbytes} B)"

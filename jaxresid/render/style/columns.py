@@ -19,23 +19,14 @@ _DECIMAL = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP")
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The unit of a column of figures.
-
-    Attributes:
-      name: what it is called, `MiB`.
-      scale: how many bytes or FLOPs one of it is.
-      decimals: how many decimals tell the figures of the column apart.
-    """
+    """The unit of a column of figures."""
 
     name: str
     scale: int
     decimals: int
 
     def text(self, value: int) -> str:
-        """Return a number of bytes or FLOPs in this unit: `14.12`.
-
-        Nothing is `0`. Something too small to show is `<0.01`, or `>-0.01` where it is negative.
-        """
+        """Return a number in this unit: `14.12`; `<0.01` or `>-0.01` for what is too small."""
         shown = f"{value / self.scale:.{self.decimals}f}"
         if value == 0 or float(shown):
             return shown if value else "0"
@@ -43,10 +34,7 @@ class Unit:
         return f"<{least}" if value > 0 else f">-{least}"
 
     def short(self, value: int) -> str:
-        """Return a number of bytes or FLOPs in this unit with three digits: `14.1`, `0.87`, `1630`.
-
-        There are no more decimals than in the column, and all digits before them.
-        """
+        """Return a number with three digits, and no more decimals than the column: `0.87`."""
         shown = value / self.scale
         before = math.floor(math.log10(shown)) if shown > 0 else 0
         return f"{shown:.{max(min(2 - before, self.decimals), 0)}f}"
@@ -73,14 +61,7 @@ def _unit(values: Iterable[int], names: tuple[str, ...], base: int) -> Unit:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: two lines of heading, and one text per policy, aligned to the right.
-
-    Attributes:
-      heading: the two lines above the texts.
-      texts: one for each row of the table.
-      style: the style of every cell that has none of its own.
-      styles: the style of each cell; empty where none has one of its own.
-    """
+    """A column: two lines of heading, and one text per policy, aligned to the right."""
 
     heading: tuple[str, str]
     texts: tuple[str, ...]
@@ -109,10 +90,7 @@ def room_for(max_width: int) -> int:
 
 
 def headings(columns: Sequence[Column], *, beside: bool) -> Iterator[Text]:
-    """Yield the two lines of heading above the columns.
-
-    The policies have a heading only where they are beside their figures.
-    """
+    """Yield the two lines of heading; the policies have one only beside their figures."""
     for i in range(2):
         line = Text(style="dim")
         for column in columns:

@@ -14,14 +14,7 @@ _CONTINUED = " \\"
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
-    """A command, broken between its words where it is wider than the terminal.
-
-    Attributes:
-      words: its words, quoted where a shell would take them for something else.
-      before: the text before it, in the same line where both fit; None: there is none.
-      indent: how many spaces its lines start with where it has lines of its own.
-      style: the style of the command.
-    """
+    """A command, broken between words where it is too wide; `before` is beside it if both fit."""
 
     words: Sequence[str]
     before: Text | None = None

@@ -9,7 +9,7 @@ from jaxresid.results import Aval, Computed, Location, Mark, Source, Verdict
 
 _SHORT = {"bool": "bool", "bfloat16": "bf16"}
 _MOST_PARTS = 3  # of a library's path
-_MARKS = {
+MARKS = {
     Mark.PRIMAL_OUTPUT: "also an output",
     Mark.DUPLICATE: "same value as another residual",
     Mark.FREE: "free to recompute",
@@ -31,7 +31,7 @@ _KINDS = {  # of what is live at the peak: one, many
     "batch": ("batch", "batch"),
     "state": ("state", "state"),
 }
-_PHASES = {
+PHASES = {
     "forward": "the forward pass",
     "backward": "the backward pass",
     "recompute": "the recomputation",
@@ -58,20 +58,14 @@ def short_dtype(dtype: str) -> str:
 
 
 def aval_text(aval: Aval) -> str:
-    """Return an aval as text: `f32[64,512]`, `f32<host>[4]`.
-
-    One that is split over a mesh is followed by its split: `f32[64,512]@data,model`.
-    """
+    """Return an aval as text: `f32[64,512]`, `f32<host>[4]`, `f32[64,512]@data,model`."""
     host = "<host>" if aval.memory == "host" else ""
     over = f"@{aval.spec}" if aval.spec else ""
     return f"{short_dtype(aval.dtype)}{host}[{','.join(map(str, aval.shape))}]{over}"
 
 
 def place_text(location: Location) -> str:
-    """Return a location as text: `model.py:31`, `the loss (--loss mean)`.
-
-    The path of a file of an installed library begins at its package.
-    """
+    """Return a location: `model.py:31`; the path of a library's file begins at its package."""
     return short_path(location.place)
 
 
@@ -83,18 +77,14 @@ def line_text(location: Location) -> str:
 def short_path(file: str) -> str:
     """Return the path of a file, from the package on for installed libraries."""
     for marker in (f"site-packages{os.sep}", f"dist-packages{os.sep}"):
-        before, found, after = file.rpartition(marker)
-        if found and before is not None:
+        before, marked, after = file.rpartition(marker)
+        if marked and before is not None:
             return after
     return file
 
 
 def called_text(location: Location) -> str:
-    """Return a library call as text: `flax/linen/linear.py:271 Dense`, or `jax.nn.softmax`.
-
-    Only the ends of a long path are shown:
-    `transformers/.../modeling_flax_llama.py:354 FlaxLlamaMLP`.
-    """
+    """Return a library call: `flax/linen/linear.py:271 Dense`, `jax.nn.softmax`; cut if long."""
     path = short_path(location.file)
     function = "" if "<lambda>" in location.function else location.function
     function = function.removesuffix(".__call__")
@@ -108,11 +98,7 @@ def called_text(location: Location) -> str:
 
 
 def source_notes(source: Source) -> tuple[str, ...]:
-    """Return what is known of a source besides the user's line: library calls and scope.
-
-    Examples are `in transformers/.../modeling_flax_llama.py:354 FlaxLlamaMLP ›
-    flax/linen/linear.py:287 Dense` and `scope layers/3/mlp`.
-    """
+    """Return the library calls and the scope of a source: `in flax/linen/linear.py:287 Dense`."""
     calls = [called_text(call) for call in (source.caller, source.library) if call is not None]
     called = f"in {' › '.join(calls)}" if calls else ""
     scope = f"scope {source.scope}" if source.scope else ""
@@ -120,13 +106,9 @@ def source_notes(source: Source) -> tuple[str, ...]:
 
 
 def computed_text(origin: Computed, path: str) -> str:
-    """Return what computes a residual, and the steps from there to the kept value.
+    """Return what computes a residual: `named 'qkv': dot_general`, `mul of params['scale'] → neg`.
 
-    Examples are `named 'qkv': dot_general` and `mul of params['scale'] → convert_element_type`.
-
-    Args:
-      origin: where the residual is computed.
-      path: the only argument that the residual is made of; '' where there is no such argument.
+    `path` is the only argument that it is made of; '' where there is none such.
     """
     what = origin.primitive
     if what == "scan":  # it makes nothing of its own but copies of what comes from outside
@@ -139,11 +121,6 @@ def computed_text(origin: Computed, path: str) -> str:
     return f"named {origin.name!r}: {what}" if origin.name else what
 
 
-def mark_text(mark: Mark) -> str:
-    """Return a mark of a residual in words: `free to recompute`."""
-    return _MARKS[mark]
-
-
 def kind_text(kind: str) -> str:
     """Return a kind of value live at the peak in the singular: `temporary`, `optimizer state`."""
     return _KINDS[kind][0]
@@ -154,21 +131,13 @@ def kinds_text(kind: str) -> str:
     return _KINDS[kind][1]
 
 
-def phase_text(phase: str) -> str:
-    """Return a phase in words: `the backward pass`."""
-    return _PHASES[phase]
-
-
 def verdict_text(verdict: Verdict) -> str:
     """Return the verdict on a checkpoint in words: `earns its keep`."""
     return _VERDICTS[verdict]
 
 
 def percent(part: float, whole: float) -> str:
-    """Return a share in percent with one decimal: `90.8%`.
-
-    It is `<0.1%` for a positive share below that, and '' where the whole is zero.
-    """
+    """Return a share in percent: `90.8%`; `<0.1%` for less, '' where the whole is zero."""
     if not whole:
         return ""
     share = 100 * part / whole

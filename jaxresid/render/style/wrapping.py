@@ -15,14 +15,7 @@ from jaxresid.results import Location, Source
 
 @dataclass(frozen=True, slots=True)
 class FlowingParts:
-    """Parts side by side, as many as fit in each line.
-
-    Attributes:
-      parts: the texts; none of them is split as long as it fits in a line.
-      separator: what is printed between two parts of a line.
-      style: the style of the lines.
-      indent: how many spaces the further lines start with.
-    """
+    """Parts side by side, as many as fit in each line."""
 
     parts: Sequence[str | Text]
     separator: str = " · "
@@ -37,17 +30,14 @@ class FlowingParts:
             begun = bool(line.plain.strip())
             needed = line.cell_len + len(self.separator) * begun + text.cell_len
             if begun and needed > options.max_width:
-                yield from _wrapped(line, console, options.max_width, pad)
+                yield from wrapped(line, console, options.max_width, pad)
                 line, begun = Text(pad, style=self.style), False
             line.append(self.separator if begun else "").append_text(text)
-        yield from _wrapped(line, console, options.max_width, pad)
+        yield from wrapped(line, console, options.max_width, pad)
 
 
-def _wrapped(line: Text, console: Console, width: int, pad: str) -> Iterator[Text]:
-    """Yield a line, wrapped where it is wider than `width`, further lines after `pad`.
-
-    Only a single part can be too long.
-    """
+def wrapped(line: Text, console: Console, width: int, pad: str) -> Iterator[Text]:
+    """Yield a line, wrapped where it is wider than `width`, further lines after `pad`."""
     if line.cell_len <= width:
         yield line
         return
@@ -76,12 +66,7 @@ class LocationLines:
 
 @dataclass(frozen=True, slots=True)
 class SourceLines:
-    """The source of something: the user's line, and under it the library's line and the module.
-
-    Attributes:
-      source: where it is in the user's code and in a library's.
-      before, after: further notes for the line under it, before and after those of the source.
-    """
+    """The user's line, and under it notes: `before`, the library's line and the module, `after`."""
 
     source: Source
     before: tuple[str, ...] = ()

@@ -6,22 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jaxresid.render.style.columns import bytes_unit
 from jaxresid.render.svg.canvas import element, written
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _MOST = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Numbers along a stretch of pixels.
-
-    Attributes:
-      low: the number at `start`.
-      high: the number at `stop`.
-      start: the pixel of the lowest number.
-      stop: the pixel of the highest.
-    """
+    """Numbers from `low` to `high`, along the pixels from `start` to `stop`."""
 
     low: float
     high: float
@@ -45,17 +38,13 @@ def ticks(low: float, high: float, unit: float = 1.0) -> tuple[float, ...]:
     return tuple(number * step * unit for number in range(first, last + 1))
 
 
-def unit_of(nbytes: float) -> tuple[float, str]:
-    """Return the bytes and the name of the unit that a number of bytes is written in."""
-    power = min(int(math.log2(max(nbytes, 1)) // 10), len(_UNITS) - 1)
-    return float(1024**power), _UNITS[power]
-
-
 def bytes_axis(scale: Scale, left: float, right: float) -> str:
     """Return the lines and numbers of an axis of bytes, at the left of a chart."""
-    unit, name = unit_of(scale.high)
-    found = ticks(scale.low, scale.high, unit)
-    return _lines(scale, [(value, f"{value / unit:.6g} {name}") for value in found], left, right)
+    unit = bytes_unit([round(scale.high)])
+    values = ticks(scale.low, scale.high, unit.scale)
+    return _lines(
+        scale, [(value, f"{value / unit.scale:.6g} {unit.name}") for value in values], left, right
+    )
 
 
 def _lines(scale: Scale, marks: Sequence[tuple[float, str]], left: float, right: float) -> str:

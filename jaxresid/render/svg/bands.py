@@ -25,12 +25,7 @@ _SHADES = 0.85
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What the values of a band have in common.
-
-    Attributes:
-      kind: as in `LiveValue`.
-      place: the line that makes them, `gpt.py:26 attention`; '' for all other lines.
-    """
+    """What the values of a band have in common; `place` is '' for all other lines of a kind."""
 
     kind: str
     place: str = ""
@@ -41,11 +36,9 @@ class Band:
     """Values that are drawn as one.
 
     Attributes:
-      key: what they have in common.
       nbytes: the bytes of them that are live at the peak.
       is_rest: whether lines of its kind have bands of their own, and it is that of the others.
       heights: the bytes of them that are live at each column; empty where only the peak is known.
-      opacity: how strongly it is coloured, so that bands of a kind differ.
     """
 
     key: Key
@@ -77,28 +70,28 @@ def bands_over(lifetimes: Lifetimes) -> tuple[tuple[Band, ...], tuple[int, ...]]
     """
     points = lifetimes.points
     columns = _columns([point.nbytes for point in points], lifetimes.at)
-    keys = _keys(each.live for each in lifetimes.live_at(lifetimes.at))
+    keys = _keys(value.live for value in lifetimes.live_at(lifetimes.at))
     changes: dict[Key, list[int]] = {}
     at_peak: dict[Key, int] = {}
-    for each in lifetimes.values:
-        key = _key(each.live, keys)
+    for value in lifetimes.values:
+        key = _key(value.live, keys)
         change = changes.setdefault(key, [0] * (len(columns) + 1))
-        change[bisect_left(columns, each.start)] += each.live.nbytes
-        change[bisect_left(columns, each.stop)] -= each.live.nbytes
-        is_live = each.start <= lifetimes.at < each.stop
-        at_peak[key] = at_peak.get(key, 0) + each.live.nbytes * is_live
-    found = {key: (at_peak[key], tuple(accumulate(change[:-1]))) for key, change in changes.items()}
-    return _ordered(found), columns
+        change[bisect_left(columns, value.start)] += value.live.nbytes
+        change[bisect_left(columns, value.stop)] -= value.live.nbytes
+        is_live = value.start <= lifetimes.at < value.stop
+        at_peak[key] = at_peak.get(key, 0) + value.live.nbytes * is_live
+    bands = {key: (at_peak[key], tuple(accumulate(change[:-1]))) for key, change in changes.items()}
+    return _ordered(bands), columns
 
 
 def _columns(totals: Sequence[int], at: int) -> tuple[int, ...]:
     """Return the index of the highest total in each of so many stretches."""
     count = min(len(totals), _COLUMNS)
-    found = []
+    highest = []
     for i in range(count):
         stretch = range(i * len(totals) // count, (i + 1) * len(totals) // count)
-        found.append(at if at in stretch else max(stretch, key=totals.__getitem__))
-    return tuple(found)
+        highest.append(at if at in stretch else max(stretch, key=totals.__getitem__))
+    return tuple(highest)
 
 
 def _keys(live: Iterable[LiveValue]) -> frozenset[Key]:
@@ -125,14 +118,14 @@ def _line(value: LiveValue) -> Key | None:
     return Key(value.kind, visible(line_text(where)))
 
 
-def _ordered(found: dict[Key, tuple[int, tuple[int, ...]]]) -> tuple[Band, ...]:
+def _ordered(bands: dict[Key, tuple[int, tuple[int, ...]]]) -> tuple[Band, ...]:
     def place(key: Key) -> tuple[int, bool, int]:
-        return _ORDER.index(key.kind), key.place != "", found[key][0]
+        return _ORDER.index(key.kind), key.place != "", bands[key][0]
 
-    own = {key.kind for key in found if key.place}
+    own = {key.kind for key in bands if key.place}
     shown, of_kind = [], dict[str, int]()
-    for key in sorted(found, key=place):
-        nbytes, heights = found[key]
+    for key in sorted(bands, key=place):
+        nbytes, heights = bands[key]
         if not nbytes and not any(heights):
             continue
         shade = of_kind.get(key.kind, 0)

@@ -53,18 +53,16 @@ def element(name: str, *children: str, **attributes: str | float | None) -> str:
     """Return an element as text.
 
     Args:
-      name: its name.
-      children: what is in it, each an element as text.
       attributes: its attributes, `_` for `-`, and `class_` for `class`; None leaves one out.
         Numbers have at most two decimals.
     """
-    given = (
+    pairs = (
         f' {key.rstrip("_").replace("_", "-")}="{_attribute(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
     inside = "".join(children)
-    return f"<{name}{''.join(given)}>{inside}</{name}>" if inside else f"<{name}{''.join(given)}/>"
+    return f"<{name}{''.join(pairs)}>{inside}</{name}>" if inside else f"<{name}{''.join(pairs)}/>"
 
 
 def escaped(words: str) -> str:
@@ -85,10 +83,6 @@ def written(
     """Return words at a place.
 
     Args:
-      x: where they begin, or whatever `anchor` says.
-      y: their base line.
-      words: the words.
-      kind: how they look, classes of the style.
       room: how many pixels they may take; what is too long is cut.
       anchor: `middle` or `end`, where they do not begin at `x`.
       keeps_end: whether what is too long loses its beginning, as paths do.
@@ -102,13 +96,7 @@ def written(
 
 
 def cut(words: str, room: float, *, keeps_end: bool = False) -> str:
-    """Return as much of words as fits into some pixels in a small font, with an ellipsis.
-
-    Args:
-      words: the words.
-      room: the pixels.
-      keeps_end: whether the beginning goes, where they are too long.
-    """
+    """Return as much of words as fits into some pixels in a small font, with an ellipsis."""
     most = int(room / (_SMALL * _LETTER))
     if len(words) <= most:
         return words
@@ -123,14 +111,7 @@ def hint(words: str) -> str:
 
 
 def document(height: float, title: str, description: str, *parts: str) -> str:
-    """Return a whole picture.
-
-    Args:
-      height: its height in pixels; all are equally wide.
-      title: its title, as assistive technology reads it.
-      description: what it shows, in words.
-      parts: its elements.
-    """
+    """Return a whole picture."""
     return element(
         "svg",
         element("title", escaped(title), id="title"),

@@ -10,10 +10,12 @@ from itertools import pairwise
 from jaxresid.base.text.safe_text import safe_value
 from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.policies import policy_text
-from jaxresid.render.svg.axes import Scale, bytes_axis, limit, share_axis, ticks, unit_of
+from jaxresid.render.style.columns import bytes_unit
+from jaxresid.render.svg.axes import Scale, bytes_axis, limit, share_axis, ticks
 from jaxresid.render.svg.canvas import WIDTH, document, element, hint, written
-from jaxresid.render.tables.compare import entries, takeaways
+from jaxresid.render.tables.entries import entries
 from jaxresid.render.tables.plan import verdict_text
+from jaxresid.render.tables.takeaways import takeaways
 from jaxresid.results import Comparison, ParetoPoint, Plan
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 92, 600, 92, 392
@@ -29,14 +31,8 @@ class _Dot:
 
     Attributes:
       letter: what the chart calls it; '' for one of many that it does not list.
-      name: what it is.
-      nbytes: its peak.
       share: what it recomputes, as a share of the FLOPs without checkpoints.
-      is_best: whether no other has both less bytes and less to recompute.
       mark: what else is to be said of it: `knee` or `chosen`; '' for nothing.
-      low_nbytes: the lower end of the interval around its peak; None where none is known.
-      high_nbytes: the upper end.
-      host_nbytes: the bytes that it keeps in host memory.
     """
 
     letter: str
@@ -51,7 +47,6 @@ class _Dot:
 
     @property
     def words(self) -> str:
-        """What it has, in words."""
         host = f" + {format_bytes(self.host_nbytes)} host" * bool(self.host_nbytes)
         mark = f" · {self.mark}" * bool(self.mark)
         return f"{format_bytes(self.nbytes)}{host} · {100 * self.share:.1f}% recomputed{mark}"
@@ -64,7 +59,7 @@ def comparison_frontier(comparison: Comparison) -> str:
       ValueError: no row has figures; the message is for the user.
     """
     comparison = safe_value(comparison)
-    found = entries(comparison)
+    table = entries(comparison)
     dots = [
         _Dot(
             e.letter,
@@ -76,40 +71,28 @@ def comparison_frontier(comparison: Comparison) -> str:
             *((e.row.low_nbytes, e.row.high_nbytes) if e.row.by == "estimate" else (None, None)),
             e.row.host_nbytes or 0,
         )
-        for e in found
+        for e in table
         if e.row.compared_nbytes is not None and e.row.recompute_fraction is not None
     ]
     if not dots:
         raise ValueError("no frontier: no policy gave figures")
-    by = "XLA's peak" if all(e.row.by == "xla" for e in found) else "peak, estimated"
-    said = (*takeaways(comparison), "")[0]
+    by = "XLA's peak" if all(e.row.by == "xla" for e in table) else "peak, estimated"
+    takeaway = (*takeaways(comparison), "")[0]
     room = comparison.place.memory_nbytes
     words = f"{format_bytes(room)} of {comparison.place.name}" if room else ""
     title = f"{comparison.target.name} on {comparison.place.name}: memory against compute"
-    return _drawn(dots, title, said, by, (room, words))
+    return _drawn(dots, title, takeaway, by, (room, words))
 
 
 def plan_frontier(plan: Plan) -> str:
-    """Return the plans that no other beats by peak and recomputation, as SVG.
-
-    The function without checkpoints is there too, where the inputs are the same.
-    """
+    """Return the plans that no other beats by peak and recomputation, as SVG."""
     plan = safe_value(plan)
     rows = plan.selection.front
     dots = [_of_plan(row) for row in rows]
     if not any(row.chosen for row in rows):
-        dots.append(
-            _Dot(
-                "",
-                "this plan",
-                plan.peak_nbytes,
-                plan.recompute_fraction,
-                plan.is_within,
-                "chosen",
-                plan.low_nbytes,
-                plan.high_nbytes,
-            )
-        )
+        costs = plan.peak_nbytes, plan.recompute_fraction
+        ends = plan.low_nbytes, plan.high_nbytes
+        dots.append(_Dot("", "this plan", *costs, plan.is_within, "chosen", *ends))
     if plan.plain_nbytes is not None and all(
         d.share or d.nbytes != plan.plain_nbytes for d in dots
     ):
@@ -131,10 +114,7 @@ def _of_plan(row: ParetoPoint) -> _Dot:
 
 
 def _lettered(dots: Sequence[_Dot]) -> list[_Dot]:
-    """Return variants with letters for so many as can be listed, spread over all.
-
-    The first, the last and those that have a mark are among them.
-    """
+    """Return variants with letters for some: first, last, those with a mark, some between."""
     spread = {round(i * (len(dots) - 1) / (_MOST - 1)) for i in range(_MOST)}
     listed = [i for i, dot in enumerate(dots) if dot.mark or i in spread]
     names = dict(zip(listed, string.ascii_uppercase, strict=False))
@@ -142,18 +122,18 @@ def _lettered(dots: Sequence[_Dot]) -> list[_Dot]:
 
 
 def _drawn(
-    dots: Sequence[_Dot], title: str, said: str, by: str, room: tuple[int | None, str]
+    dots: Sequence[_Dot], title: str, takeaway: str, by: str, room: tuple[int | None, str]
 ) -> str:
     down, across = _scales(dots, room[0])
     is_shown = room[0] is not None and down.low <= room[0] <= down.high
-    told = [f"{dot.letter} {dot.name}: {dot.words}" for dot in dots if dot.letter]
-    height = max(_BOTTOM + 52, _TOP + 16 + _ROW * len(told) + 24)
+    listed = [f"{dot.letter} {dot.name}: {dot.words}" for dot in dots if dot.letter]
+    height = max(_BOTTOM + 52, _TOP + 16 + _ROW * len(listed) + 24)
     return document(
         height,
         title,
-        f"{said}. {'; '.join(told)}.",
+        f"{takeaway}. {'; '.join(listed)}.",
         written(24, 32, title, kind="title", room=WIDTH * 0.7),
-        written(24, 54, said, room=WIDTH * 0.88),
+        written(24, 54, takeaway, room=WIDTH * 0.88),
         written(_LEFT, _TOP - 12, by, kind="muted"),
         bytes_axis(down, _LEFT, _RIGHT),
         share_axis(across, _BOTTOM),
@@ -176,18 +156,17 @@ def _scales(dots: Sequence[_Dot], room: int | None) -> tuple[Scale, Scale]:
     span = max(high - low, high // 10, 1)
     if room is not None and low - _NEAR * span <= room <= high + _NEAR * span:
         low, high = min(low, room), max(high, room)
-    unit, _ = unit_of(high)
+    unit = bytes_unit([high]).scale
     pad = 0.08 * max(high - low, high / 10)
     low = max(int(low - pad), 0)
-    found = ticks(low, high + pad, unit)
-    low = min(low, int(found[0]))
+    marks = ticks(low, high + pad, unit)
+    low = min(low, int(marks[0]))
     most = max(dot.share for dot in dots) or 0.01
     down = Scale(low, high + pad, _BOTTOM, _TOP)
     return down, Scale(-0.04 * most, 1.08 * most, _LEFT, _RIGHT)
 
 
 def _front(dots: Sequence[_Dot], down: Scale, across: Scale) -> str:
-    """Return the steps between the best: what lies below them cannot be had."""
     best = sorted((across(dot.share), down(dot.nbytes)) for dot in dots if dot.is_best)
     if len(best) < 2:
         return ""

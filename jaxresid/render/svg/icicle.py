@@ -25,6 +25,8 @@ _SEPARATOR = re.compile("[/.]")
 _WEIGHTS = {"module": 0.8, "function": 0.9, "line": 1.4, "value": 1.0}
 _HEADS = {"module": "module", "function": "function", "line": "line", "value": "values"}
 
+_Level = tuple[str, Callable[[Residual], str]]
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -32,9 +34,6 @@ class Node:
 
     Attributes:
       kind: `module`, `function`, `line`, `value` or `rest`.
-      label: what they have in common.
-      note: what else there is to say of it: the code of a line.
-      nbytes: their bytes.
       children: these in parts, the biggest first; what a part has no name for is not among them.
     """
 
@@ -47,8 +46,8 @@ class Node:
 
 def tree(report: Report) -> tuple[Node, ...]:
     """Return the computed residuals of a report by module, function, line and value."""
-    found = tuple(r for r in report.residuals if isinstance(r.origin, Computed) and r.nbytes)
-    return _modules([(_scope(r), r) for r in found])
+    computed = tuple(r for r in report.residuals if isinstance(r.origin, Computed) and r.nbytes)
+    return _modules([(_scope(r), r) for r in computed])
 
 
 def icicle(report: Report) -> str:
@@ -74,18 +73,18 @@ def icicle(report: Report) -> str:
     edges = [_EDGE + unit * sum(weights[:i]) for i in range(len(kinds) + 1)]
     title = f"{report.target.name}: kept for the backward pass"
     host = report.totals.host_nbytes
-    said = f"{format_bytes(total)}, by what makes it"
+    subtitle = f"{format_bytes(total)}, by what makes it"
     if host:
-        said += f"; {format_bytes(host)} of it in host memory"
+        subtitle += f"; {format_bytes(host)} of it in host memory"
     biggest = [f"{node.label} {format_bytes(node.nbytes)}" for node in nodes[:5]]
     shown = dict(zip(reversed(kinds), reversed(edges[:-1]), strict=True))
     cells = _Cells(tuple(edges), depth, total)
     return document(
         _TOP + _HEIGHT + 24,
         title,
-        f"{said}. The biggest: {', '.join(biggest)}.",
+        f"{subtitle}. The biggest: {', '.join(biggest)}.",
         written(_EDGE, 32, title, kind="title", room=WIDTH * 0.7),
-        written(_EDGE, 54, said),
+        written(_EDGE, 54, subtitle),
         *(written(x, _TOP - 8, _HEADS[kind], kind="muted") for kind, x in shown.items()),
         *cells.drawn(nodes, 0, float(_TOP)),
     )
@@ -93,38 +92,27 @@ def icicle(report: Report) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """Where cells are.
-
-    Attributes:
-      edges: the left edges of the columns, and the right edge of the last.
-      modules: how many columns are those of modules.
-      total: the bytes of all.
-    """
+    """Where cells are: the edges of the columns, of which the first `modules` are of modules."""
 
     edges: tuple[float, ...]
     modules: int
     total: int
 
     def drawn(self, nodes: Sequence[Node], column: int, top: float) -> Iterator[str]:
-        """Yield cells from a place downwards, each with what is in it at its right."""
         small = [node for node in nodes if self._height(node.nbytes) < _LEAST]
         if len(small) > 1:
             nbytes = sum(node.nbytes for node in small)
             rest = Node("rest", f"{len(small)} smaller", "", nbytes)
             nodes = [*(node for node in nodes if node not in small), rest]
+        first = {"function": self.modules, "line": self.modules + 1, "value": self.modules + 2}
         for node in nodes:
-            left = self._column(node, column)
+            left = first.get(node.kind, column)
             right = self._right(node, left)
             yield from self._cell(node, self.edges[left], self.edges[right], top)
             yield from self.drawn(node.children, right, top)
             top += self._height(node.nbytes)
 
-    def _column(self, node: Node, column: int) -> int:
-        first = {"function": self.modules, "line": self.modules + 1, "value": self.modules + 2}
-        return first.get(node.kind, column)
-
     def _right(self, node: Node, left: int) -> int:
-        """Return the column that a cell ends at: that of what is in it."""
         if not node.children:
             return len(self.edges) - 1
         if any(child.kind == "module" for child in node.children) and left + 1 < self.modules:
@@ -162,10 +150,12 @@ def _depth(node: Node) -> int:
     return node.kind == "module" and 1 + max(map(_depth, node.children), default=0)
 
 
-def _modules(found: Sequence[tuple[tuple[str, ...], Residual]], level: int = 0) -> tuple[Node, ...]:
+def _modules(
+    scoped: Sequence[tuple[tuple[str, ...], Residual]], level: int = 0
+) -> tuple[Node, ...]:
     """Return nodes for modules, and for functions of what is in none (any more)."""
     groups: dict[str, list[tuple[tuple[str, ...], Residual]]] = {}
-    for scope, residual in found:
+    for scope, residual in scoped:
         if scope and level < _MODULES:
             groups.setdefault(scope_key(scope[0]), []).append((scope, residual))
     nodes = []
@@ -178,49 +168,27 @@ def _modules(found: Sequence[tuple[tuple[str, ...], Residual]], level: int = 0) 
             nodes.append(Node("module", f"{label}/{only.label}", "", only.nbytes, only.children))
         else:
             nodes.append(Node("module", label, "", sum(n.nbytes for n in inside), inside))
-    rest = [r for scope, r in found if not scope or level >= _MODULES]
+    rest = [r for scope, r in scoped if not scope or level >= _MODULES]
     return _sorted([*nodes, *_split(rest, _LEVELS)])
 
 
 def _split(residuals: Sequence[Residual], levels: Sequence[_Level]) -> tuple[Node, ...]:
-    """Return nodes for residuals by the first of some levels, and in these by the others."""
     if not levels:
         return ()
-    level, *others = levels
+    (kind, label_of), *others = levels
     groups: dict[str, list[Residual]] = {}
     for residual in residuals:
-        groups.setdefault(level.label(residual), []).append(residual)
+        groups.setdefault(label_of(residual), []).append(residual)
     return _sorted(
         [
-            Node(
-                level.kind,
-                label,
-                level.note(members),
-                sum(r.nbytes for r in members),
-                _split(members, others),
-            )
-            for label, members in groups.items()
+            Node(kind, label, _note(kind, same), sum(r.nbytes for r in same), _split(same, others))
+            for label, same in groups.items()
         ]
     )
 
 
 def _sorted(nodes: Sequence[Node]) -> tuple[Node, ...]:
     return tuple(sorted(nodes, key=lambda node: -node.nbytes))
-
-
-@dataclass(frozen=True, slots=True)
-class _Level:
-    """One column: its kind, and what residuals in it have in common.
-
-    Attributes:
-      kind: as in `Node`.
-      label: what it calls that of a residual.
-      note: what it says of residuals with the same label.
-    """
-
-    kind: str
-    label: Callable[[Residual], str]
-    note: Callable[[Sequence[Residual]], str]
 
 
 def _origin(residual: Residual) -> Computed:
@@ -239,19 +207,9 @@ def _function(residual: Residual) -> str:
     return place_text(where) if where.is_of_loss else where.function
 
 
-def _file(residuals: Sequence[Residual]) -> str:
-    where = _origin(residuals[0]).location
-    return short_path(where.file) if where else ""
-
-
 def _line(residual: Residual) -> str:
     where = _origin(residual).location
     return place_text(where) if where else "no line known"
-
-
-def _code(residuals: Sequence[Residual]) -> str:
-    where = _origin(residuals[0]).location
-    return where.code if where else ""
 
 
 def _value(residual: Residual) -> str:
@@ -259,12 +217,14 @@ def _value(residual: Residual) -> str:
     return f"{origin.name!r} {origin.primitive}" if origin.name else origin.primitive
 
 
-def _shapes(residuals: Sequence[Residual]) -> str:
-    return shapes_text(ResidualRow(tuple(residuals)), at_most=2)
+def _note(kind: str, residuals: Sequence[Residual]) -> str:
+    where = _origin(residuals[0]).location
+    if kind == "value":
+        return shapes_text(ResidualRow(tuple(residuals)), at_most=2)
+    if where is None:
+        return ""
+    return short_path(where.file) if kind == "function" else where.code
 
 
-_LEVELS = (
-    _Level("function", _function, _file),
-    _Level("line", _line, _code),
-    _Level("value", _value, _shapes),
-)
+# The kind of each column after those of modules, and what it calls that of a residual.
+_LEVELS: tuple[_Level, ...] = (("function", _function), ("line", _line), ("value", _value))

@@ -27,14 +27,7 @@ _HEADROOM = 1.6  # a limit or an interval is shown up to so many peaks
 
 @dataclass(frozen=True, slots=True)
 class _Chart:
-    """What is drawn.
-
-    Attributes:
-      bands: the bands, from the bottom to the top.
-      totals: the bytes of each column.
-      at: the column of the peak.
-      count: the number of columns of the passes.
-    """
+    """What is drawn."""
 
     bands: tuple[Band, ...]
     totals: tuple[int, ...]
@@ -58,8 +51,12 @@ def timeline(report: Report) -> str:
             f"no timeline: the peak on {report.place.name} is not estimated, XLA gives it; another"
             ' place has one, as "gpu:h100"'
         )
-    chart = _charted(lifetimes[0]) if lifetimes else _thin(peak)
-    scale = Scale(0, _highest(report, peak), _BOTTOM, _TOP)
+    chart = _Chart(bands_at_peak(peak.live), peak.curve, peak.curve_at)
+    if lifetimes:
+        chart = _charted(lifetimes[0])
+    limits = (report.place.memory_nbytes, peak.high_nbytes)
+    shown = [nbytes for nbytes in limits if nbytes and nbytes <= _HEADROOM * peak.nbytes]
+    scale = Scale(0, 1.04 * max(peak.nbytes, *shown, 1), _BOTTOM, _TOP)
     bars = (*_stacked(chart, scale),) if lifetimes else (*_plain(chart, scale),)
     height = max(_BOTTOM + 44, _TOP + 14 + _ROW * len(chart.bands) + 16)
     title = f"{report.target.name}: bytes live over the program"
@@ -67,10 +64,11 @@ def timeline(report: Report) -> str:
     answer = " · ".join(
         part for part in (f"{peak_text(peak)} on {report.place.name}", room) if part
     )
+    live = [f"{band.label} {format_bytes(band.nbytes)}" for band in reversed(chart.bands)]
     return document(
         height,
         title,
-        _description(answer, peak, chart.bands),
+        f"{answer}. Live at the peak, {op_text(peak)}: {', '.join(live)}.",
         written(24, 32, title, kind="title", room=WIDTH * 0.7),
         written(24, 54, answer, room=WIDTH * 0.88),
         bytes_axis(scale, _LEFT, _RIGHT),
@@ -89,19 +87,7 @@ def _charted(lifetimes: Lifetimes) -> _Chart:
     return _Chart(bands, totals, columns.index(lifetimes.at))
 
 
-def _thin(peak: Peak) -> _Chart:
-    return _Chart(bands_at_peak(peak.live), peak.curve, peak.curve_at)
-
-
-def _highest(report: Report, peak: Peak) -> float:
-    """Return the bytes at the top of the chart."""
-    most = _HEADROOM * peak.nbytes
-    others = (report.place.memory_nbytes, peak.high_nbytes)
-    return 1.04 * max(peak.nbytes, *(each for each in others if each and each <= most), 1)
-
-
 def _stacked(chart: _Chart, scale: Scale) -> Iterator[str]:
-    """Yield the bands over the program, each with its letter where it is highest."""
     count = len(chart.totals)
     below = [0] * count
     letters = _letters(chart.bands)
@@ -127,7 +113,6 @@ def _stacked(chart: _Chart, scale: Scale) -> Iterator[str]:
 
 
 def _plain(chart: _Chart, scale: Scale) -> Iterator[str]:
-    """Yield the bytes over the program, and a bar of those at the peak."""
     zeros = [0] * len(chart.totals)
     yield element("path", class_="band all", d=_outline(zeros, chart.totals, scale))
     left = _RIGHT + 14
@@ -148,7 +133,6 @@ def _plain(chart: _Chart, scale: Scale) -> Iterator[str]:
 
 
 def _outline(below: Sequence[int], above: Sequence[int], scale: Scale) -> str:
-    """Return the path around what is between two lines of steps."""
     return f"M{_LEFT},{_steps(above, scale)}V{_steps(below, scale, is_back=True)}Z"
 
 
@@ -167,12 +151,11 @@ def _steps(values: Sequence[int], scale: Scale, *, is_back: bool = False) -> str
 
 
 def _passes(peak: Peak) -> Iterator[str]:
-    """Yield the names of the passes under the chart, and lines between them."""
     if is_one_pass(peak.phases):
         return
     for span in peak.phases:
         left, right = (
-            _LEFT + each * (_RIGHT - _LEFT) / len(peak.curve) for each in (span.start, span.stop)
+            _LEFT + at * (_RIGHT - _LEFT) / len(peak.curve) for at in (span.start, span.stop)
         )
         if span.start:
             yield element("line", class_="pass", x1=left, x2=left, y1=_TOP, y2=_BOTTOM + 22)
@@ -187,7 +170,6 @@ def _limits(report: Report, scale: Scale) -> Iterator[str]:
 
 
 def _mark(peak: Peak, chart: _Chart, scale: Scale) -> Iterator[str]:
-    """Yield a mark at the peak with its place under the chart, and the interval around it."""
     x = _LEFT + (chart.at + 0.5) * (_RIGHT - _LEFT) / len(chart.totals)
     y = scale(peak.nbytes)
     if peak.low_nbytes is not None and peak.high_nbytes is not None:
@@ -215,7 +197,6 @@ def _mark(peak: Peak, chart: _Chart, scale: Scale) -> Iterator[str]:
 
 
 def _listed(bands: Sequence[Band], nbytes: int) -> Iterator[str]:
-    """Yield the list of bands at the right, in the order in which they lie."""
     yield written(_KEYS, _TOP - 4, "live at the peak", kind="small bold")
     pairs = list(zip(bands, _letters(bands), strict=True))
     for row, (band, letter) in enumerate(reversed(pairs)):
@@ -238,8 +219,3 @@ def _listed(bands: Sequence[Band], nbytes: int) -> Iterator[str]:
 def _letters(bands: Sequence[Band]) -> tuple[str, ...]:
     """Return a letter for each band; the topmost, which is first in the list, has A."""
     return tuple(string.ascii_uppercase[: len(bands)][::-1])
-
-
-def _description(answer: str, peak: Peak, bands: Sequence[Band]) -> str:
-    parts = [f"{band.label} {format_bytes(band.nbytes)}" for band in reversed(bands)]
-    return f"{answer}. Live at the peak, {op_text(peak)}: {', '.join(parts)}."

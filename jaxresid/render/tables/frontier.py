@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from rich.text import Text
 
-from jaxresid.render.report.sparkline import can_encode
+from jaxresid.render.style.encodings import can_encode
 
 HEIGHT = 12
 _WIDTH = 60
@@ -18,15 +18,7 @@ _NARROWEST = 20
 
 @dataclass(frozen=True, slots=True)
 class PlotPoint:
-    """An entry of the table as a point of the plot.
-
-    Attributes:
-      recompute: recomputed FLOPs as a fraction of the FLOPs without checkpoints.
-      peak: in bytes.
-      letter: what the table calls the entry.
-      pareto: whether it is on the Pareto front.
-      knee: whether it is the knee of the front.
-    """
+    """An entry of the table as a point; `recompute` is a share of the FLOPs without checkpoints."""
 
     recompute: float
     peak: int
@@ -37,10 +29,7 @@ class PlotPoint:
 
 @dataclass(frozen=True, slots=True)
 class _Strokes:
-    """The characters that lines are made of.
-
-    `turn` is the corner at which a step that went to the right goes down.
-    """
+    """The characters of lines; at `turn` a step that went to the right goes down."""
 
     along: str
     down: str
@@ -75,8 +64,6 @@ def plot(
       points: not all of one peak, nor all of one recompute (see `plotted`).
       peaks: the lowest and the highest peak as text.
       recomputes: the lowest and the highest recompute as text.
-      width: the width of the terminal, in columns.
-      encoding: the encoding of the stream; lines are ASCII where it has no box characters.
     """
     strokes = _LINES if can_encode("─│┐┤└", encoding) else _ASCII
     margin = max(map(len, peaks))

@@ -65,19 +65,14 @@ class _Table:
         for cells, code in zip(self._cells, self._code, strict=True):
             table.add_row(*map(Text, [*cells, *[code] * has_code]))
         for line in console.render_lines(table, options, pad=False):
-            text = Text.assemble(*((each.text, each.style or "") for each in line))
+            text = Text.assemble(*((segment.text, segment.style or "") for segment in line))
             text.rstrip()
             yield text
 
 
-def print_groups(groups: ResidualGroups) -> None:
-    """Print the table to stdout, or into the notebook's cell."""
-    Console(highlight=False).print(render_groups(groups))
-
-
 def _keys(groups: ResidualGroups, row: ResidualGroup) -> list[str]:
-    found = []
+    shown_keys = []
     for key, held in zip(groups.by, row.keys, strict=True):
         shown = _NONE.get(key, "") if held is None else held
-        found.append(short_path(shown) if key in ("line", "file") else shown)
-    return found
+        shown_keys.append(short_path(shown) if key in ("line", "file") else shown)
+    return shown_keys

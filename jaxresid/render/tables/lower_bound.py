@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from jaxresid.base.text.units import format_bytes
+from jaxresid.render.style.grids import bytes_grid
 from jaxresid.results import LowerBoundPart, Plan, Remedy, TriedPlace
 
 _KINDS = {
@@ -58,20 +58,11 @@ def remedy_text(remedy: Remedy) -> str:
     return f"{remedy.change}: {less}{by}{fits}"
 
 
-def without_text(plan: Plan) -> str | None:
-    """Return what training takes besides what the function shows; None where that is nothing."""
-    if not plan.lower_bound.without:
-        return None
-    return (
-        f"not in this function, and on top of it in training: {', '.join(plan.lower_bound.without)}"
-    )
-
-
 def choices_text(plan: Plan) -> str:
     """Return what was tried where: `Tried at model.py:49 (layer): 5 policies, 3 selections ...`."""
     if not plan.choices:
         return "No place for a checkpoint was found, so none was tried."
-    shown = [f"at {each.place}: {_tried_text(each)}" for each in plan.choices[:_MOST_PLACES]]
+    shown = [f"at {tried.place}: {_tried_text(tried)}" for tried in plan.choices[:_MOST_PLACES]]
     more = len(plan.choices) - len(shown)
     if more:
         shown.append(f"and at {more} more place{'s' * (more > 1)}")
@@ -84,25 +75,24 @@ def render_floor(plan: Plan) -> Iterator[RenderableType]:
         return
     yield Text()
     yield Text(floor_text(plan), style="bold")
-    yield _table(
-        [
-            (part.nbytes, part_text(part, has_gradient=plan.target.has_gradient))
-            for part in plan.lower_bound.parts
-        ]
+    yield bytes_grid(
+        (part.nbytes, Text(part_text(part, has_gradient=plan.target.has_gradient)))
+        for part in plan.lower_bound.parts
     )
-    without = without_text(plan)
-    if without is not None:
-        yield Text(without, style="dim")
+    if without := ", ".join(plan.lower_bound.without):
+        text = f"not in this function, and on top of it in training: {without}"
+        yield Text(text, style="dim")
     if plan.lower_bound.remedies:
         yield Text()
-        found = "lowest peak" if not plan.is_within else "peak of this plan"
-        heading = f"the {found if plan.target.has_gradient else 'peak'} with each"
+        which = "lowest peak" if not plan.is_within else "peak of this plan"
+        heading = f"the {which if plan.target.has_gradient else 'peak'} with each"
         if plan.confirmed and plan.estimate_nbytes is not None:
             heading += f", estimated: {format_bytes(plan.estimate_nbytes)} without"
         yield Text.assemble(
             ("what else lowers it, cheapest first", "bold"), (f"  {heading}", "dim")
         )
-        yield _table([(each.peak_nbytes, remedy_text(each)) for each in plan.lower_bound.remedies])
+        remedies = plan.lower_bound.remedies
+        yield bytes_grid((remedy.peak_nbytes, Text(remedy_text(remedy))) for remedy in remedies)
     for text in plan.lower_bound.left_out:
         yield Text(text, style="dim")
 
@@ -122,12 +112,3 @@ def _tried_text(tried: TriedPlace) -> str:
     if tried.checkpoints:
         parts.append(f"checkpoints={' '.join(map(str, tried.checkpoints))}")
     return ", ".join(parts)
-
-
-def _table(rows: list[tuple[int, str]]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column()
-    for nbytes, what in rows:
-        table.add_row(Text(format_bytes(nbytes), style="cyan"), Text(what))
-    return table

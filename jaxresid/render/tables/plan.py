@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -19,14 +19,15 @@ from jaxresid.render.report.estimates import STYLES, about_text, interval_remark
 from jaxresid.render.report.heading import about, target_line
 from jaxresid.render.report.next_step import next_step_lines
 from jaxresid.render.report.policies import BrokenNames
-from jaxresid.render.report.sparkline import can_encode
 from jaxresid.render.report.times import NOT_CHECKED, time_remark, time_text
 from jaxresid.render.style.columns import bytes_unit
+from jaxresid.render.style.encodings import can_encode
+from jaxresid.render.style.grids import bytes_grid
 from jaxresid.render.style.words import percent, place_text, short_path
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.render.tables.lower_bound import choices_text, render_floor
 from jaxresid.render.tables.selection import render_selection
-from jaxresid.results import Expression, Plan, PlannedPart, PlannedSite, PlannedValue
+from jaxresid.results import Plan, PlannedPart, PlannedSite, PlannedValue
 
 _KINDS = {
     "checkpoint": "already checkpointed",
@@ -49,11 +50,7 @@ _FIGURES = {
 
 
 def verdict_text(plan: Plan) -> str:
-    """Return in one sentence whether the plan fits: `fits 12.00 GiB: peak about 11.2 GiB ...`.
-
-    Where nothing fits it says by how much the lowest peak is too high, and where an estimate cannot
-    tell, what can.
-    """
+    """Return in one sentence whether the plan fits: `fits 12.00 GiB: peak about 11.2 GiB ...`."""
     budget = format_bytes(plan.budget_nbytes)
     peak = about_text(plan.peak_nbytes, plan.interval)
     if plan.confirmed:
@@ -87,10 +84,7 @@ def verdict_text(plan: Plan) -> str:
 
 
 def _safe_budget(plan: Plan) -> str | None:
-    """Return a budget whose plans have ranges that end below this one's budget, as they do here.
-
-    None where no plan that was found has so low a peak.
-    """
+    """Return a budget whose plans have ranges below this one's; None where no peak is so low."""
     if plan.high_nbytes is None:
         return None
     highest = int(plan.budget_nbytes * plan.peak_nbytes / plan.high_nbytes)
@@ -100,29 +94,23 @@ def _safe_budget(plan: Plan) -> str | None:
 
 
 def peak_rows(plan: Plan) -> tuple[tuple[int, str], ...]:
-    """Return peaks in bytes, each with what it is of: `as it is written, 1.00 GiB too much`.
-
-    XLA's are marked where others are estimates.
-    """
+    """Return peaks in bytes, each with what it is of: `as it is written, 1.00 GiB too much`."""
     by_xla = ", by XLA" if len(plan.by_xla) < len(_FIGURES) else ""
     names: dict[tuple[int, bool], list[str]] = {}
     for figure, name in _FIGURES.items():
         nbytes = getattr(plan, figure)
         if nbytes is not None and (plan.is_within or figure != "peak_nbytes"):
             names.setdefault((nbytes, figure in plan.by_xla), []).append(name)
-    return tuple(
-        (nbytes, f"{' and '.join(same)}, {_room(nbytes, plan)}{by_xla if is_by_xla else ''}")
-        for (nbytes, is_by_xla), same in names.items()
-    )
+    rows = []
+    for (nbytes, is_by_xla), same in names.items():
+        over = nbytes - plan.budget_nbytes
+        room = f"{format_bytes(abs(over))} {'too much' if over > 0 else 'to spare'}"
+        rows.append((nbytes, f"{' and '.join(same)}, {room}{by_xla * is_by_xla}"))
+    return tuple(rows)
 
 
 def figure_parts(plan: Plan, times: str = "×") -> tuple[str, ...]:
-    """Return what the function keeps and recomputes with the plan, and its estimated time.
-
-    Args:
-      plan: the plan.
-      times: the sign for "times" in the encoding of the stream.
-    """
+    """Return what the function keeps and recomputes with the plan, and its estimated time."""
     bound = at_least(plan.uncosted)
     about = "about " if bound else ""
     share = f" ({about}{percent(plan.recompute_fraction, 1)})" if plan.recompute_flops else ""
@@ -155,29 +143,26 @@ def part_texts(site: PlannedSite) -> tuple[tuple[str, PlannedPart], ...]:
         last = first + part.calls - 1
         which = f"call{'s' * (last > first)} {first}{f'-{last}' * (last > first)}: "
         length = site.trips // site.calls
-        done = _treatment(part, length, "groups" if site.kind == "groups" else "segments")
-        texts.append((which * (len(site.parts) > 1) + done, part))
+        treatment = _treatment(part, length, "groups" if site.kind == "groups" else "segments")
+        texts.append((which * (len(site.parts) > 1) + treatment, part))
         first = last + 1
     return tuple(texts)
 
 
 def value_text(value: PlannedValue) -> str:
-    """Return what to name: `'qkv': name the output of model.py:42 block  x @ wqkv`.
-
-    A value that has the name already is `'qkv', named in the code`.
-    """
+    """Return what to name: `'qkv': name the output of model.py:42 block  x @ wqkv`."""
     where = value.expression
     if where is None:
         return f"{value.name!r}, named in the code"
     code = " ".join(where.code.split())
-    return f"{value.name!r}: name the output of {_place(where)} {where.function}  {code}".rstrip()
+    place = f"{short_path(where.file)}:{where.line}"
+    if where.end_line > where.line:
+        place += f"-{where.end_line}"
+    return f"{value.name!r}: name the output of {place} {where.function}  {code}".rstrip()
 
 
 def search_text(plan: Plan) -> str:
-    """Return a sentence on what was tried, and whether something cheaper may have been missed.
-
-    "Proven" is said of what was proven alone.
-    """
+    """Return a sentence on what was tried, and whether something cheaper may have been missed."""
     tried = f"{plan.tried} variant{'s' * (plan.tried != 1)} traced"
     if plan.compiles:
         tried += f", {plan.compiles} compiled"
@@ -241,12 +226,7 @@ def helps(plan: Plan) -> str:
 
 
 def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
-    """Return the whole text of a plan.
-
-    Args:
-      plan: the plan to show.
-      encoding: the encoding of the stream that the text is for.
-    """
+    """Return the whole text of a plan."""
     plan = safe_value(plan)
     times = "×" if can_encode("×", encoding) else "x"
     verdict = BrokenNames(verdict_text(plan), style=STYLES[plan.answer])
@@ -272,7 +252,7 @@ def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
         parts += [Text(b, "green", no_wrap=True, overflow="ignore") for b in plan.code]
     if plan.unwritten:
         parts += [Text(), Text("not written", style="bold")]
-        parts += [Text(each) for each in plan.unwritten]
+        parts += [Text(reason) for reason in plan.unwritten]
     parts.append(Text())
     parts += [Text(f"warning: {warning}", style="yellow") for warning in plan.warnings]
     parts += about(plan.target, plan.jax, [plan.place])
@@ -280,35 +260,14 @@ def render_plan(plan: Plan, encoding: str = "utf-8") -> RenderableType:
     return Group(*parts)
 
 
-def print_plan(plan: Plan) -> None:
-    """Print a plan to stdout, or into the notebook's cell."""
-    console = Console(highlight=False)
-    console.print(render_plan(plan, console.encoding), crop=False)
-
-
-def _room(nbytes: int, plan: Plan) -> str:
-    over = nbytes - plan.budget_nbytes
-    return f"{format_bytes(over)} too much" if over > 0 else f"{format_bytes(-over)} to spare"
-
-
 def _peaks(plan: Plan) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column()
-    for nbytes, what in peak_rows(plan):
-        style = "bold" if nbytes <= plan.budget_nbytes else ""
-        table.add_row(Text(format_bytes(nbytes), style="cyan"), Text(what, style=style))
-    return table
+    return bytes_grid(
+        (nbytes, Text(what, style="bold" * (nbytes <= plan.budget_nbytes)))
+        for nbytes, what in peak_rows(plan)
+    )
 
 
 def _treatment(part: PlannedPart, length: int, cut: str) -> str:
-    """Return what to do with calls of a function, or with loops of so many iterations.
-
-    Args:
-      part: the calls.
-      length: how many iterations.
-      cut: what a loop is cut into.
-    """
     if not part.checkpointed:
         return "no checkpoint"
     if part.checkpoints is not None:
@@ -326,16 +285,10 @@ def _segments(part: PlannedPart, length: int, cut: str) -> str:
     text = f"{count} {cut} of {part.segments[0]} iterations"
     for outer, inner in itertools.pairwise(part.segments):
         text += f", each in {outer // inner} segments of {inner}"
-    each = "each" if len(part.segments) == 1 else "all"
+    which = "each" if len(part.segments) == 1 else "all"
     policy = f", policy {part.policy}" if part.policy else ""
     more = f"; the {rest} left over follow{'s' * (rest == 1)}" if rest else ""
-    return f"{text}, {each} in a checkpoint{policy}{more}"
-
-
-def _place(expression: Expression) -> str:
-    place = f"{short_path(expression.file)}:{expression.line}"
-    last = expression.end_line
-    return f"{place}-{last}" if last > expression.line else place
+    return f"{text}, {which} in a checkpoint{policy}{more}"
 
 
 def _sites(plan: Plan) -> Iterator[RenderableType]:

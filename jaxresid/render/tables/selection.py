@@ -13,6 +13,7 @@ from rich.text import Text
 from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.estimates import about_text
 from jaxresid.render.report.policies import BrokenNames
+from jaxresid.render.style.grids import bytes_grid
 from jaxresid.render.style.words import aval_text, percent, place_text
 from jaxresid.results import (
     Growth,
@@ -45,22 +46,18 @@ _AIMS = {
 
 
 def recommendation_text(plan: Plan) -> str | None:
-    """Return what is recommended of several configurations; None where there was one.
-
-    It says how many were searched: `batch 64 in 4 microbatches: most items per second of 12
-    configurations (5 searched, ...)`.
-    """
-    made = plan.selection
-    if not made.rejected:
+    """Return what is recommended of several configurations, and of how many; None for one."""
+    selection = plan.selection
+    if not selection.rejected:
         return None
-    count = 1 + len(made.rejected)
-    parts = [f"{made.searched} searched"]
-    if made.followed:
-        parts.append(f"{made.followed} followed from those with equal microbatches")
-    if made.skipped:
-        parts.append(f"{made.skipped} not traced, as smaller ones do not fit")
+    count = 1 + len(selection.rejected)
+    parts = [f"{selection.searched} searched"]
+    if selection.followed:
+        parts.append(f"{selection.followed} followed from those with equal microbatches")
+    if selection.skipped:
+        parts.append(f"{selection.skipped} not traced, as smaller ones do not fit")
     what = _AIMS[plan.aim] if plan.is_within else "lowest peak"
-    return f"{made.configuration}: {what} of {count} configurations ({', '.join(parts)})"
+    return f"{selection.configuration}: {what} of {count} configurations ({', '.join(parts)})"
 
 
 def shown_rows(rows: Sequence[ParetoPoint], most: int = _MOST_ROWS) -> list[ParetoPoint]:
@@ -71,11 +68,6 @@ def shown_rows(rows: Sequence[ParetoPoint], most: int = _MOST_ROWS) -> list[Pare
     picked = {round(i * step) for i in range(most - 1)}
     picked |= {i for i, row in enumerate(rows) if row.chosen}
     return [rows[i] for i in sorted(picked)]
-
-
-def rejected_text(rejected: RejectedAlternative) -> str:
-    """Return a configuration with why it was not chosen: `batch 64 ...: 3.1% slower per item`."""
-    return f"{rejected.configuration}: {rejected.reason}"
 
 
 def checkpoints_text(checkpoints: str) -> str:
@@ -90,24 +82,24 @@ def checkpoints_text(checkpoints: str) -> str:
 
 def render_selection(plan: Plan) -> Iterator[RenderableType]:
     """Yield what a plan was chosen from; nothing where there was nothing to choose."""
-    made = plan.selection
-    if made.largest is not None:
-        yield from _largest(plan, made.largest)
-    told = None if made.largest is not None else recommendation_text(plan)
-    if told is not None:
+    selection = plan.selection
+    if selection.largest is not None:
+        yield from _largest(plan, selection.largest)
+    recommendation = None if selection.largest is not None else recommendation_text(plan)
+    if recommendation is not None:
         yield Text()
-        yield Text(told, style="bold")
-    for text in made.to_set:
+        yield Text(recommendation, style="bold")
+    for text in selection.to_set:
         if "\n" in text:
             # Not wrapped: it is there to be copied.
             yield Text(text, "green", no_wrap=True, overflow="ignore")
         else:
             yield Text(f"  {text}")
-    if made.rejected:
+    if selection.rejected:
         yield Text()
-        yield Text("it beats" if made.largest is None else "beside it", style="bold")
-        yield from _rejected(made.rejected)
-    if len(made.front) > 1:
+        yield Text("it beats" if selection.largest is None else "beside it", style="bold")
+        yield from _rejected(selection.rejected)
+    if len(selection.front) > 1:
         yield Text()
         yield from _front(plan)
 
@@ -133,7 +125,6 @@ def largest_texts(plan: Plan, largest: Largest) -> Iterator[str]:
 
 
 def _next_text(plan: Plan, name: str, beyond: SizePeak) -> str:
-    """Return what is known of the next larger size."""
     if beyond.interval is None:
         by = " by XLA" if plan.confirmed else ""
         return f"{name} {beyond.size} does not: {format_bytes(beyond.peak_nbytes)}{by}"
@@ -153,9 +144,9 @@ def growth_text(name: str, growth: Growth) -> str:
 
 
 def _value_text(value: LiveValue) -> str:
-    """Return a value: its shape, and the argument that it is or the primitive that makes it."""
+    line = f"{place_text(value.location)}  " if value.location else ""
     shape = f"{aval_text(value.aval)}  " if value.aval else ""
-    return f"{shape}{value.primitive or value.path or value.kind}"
+    return f"{line}{shape}{value.primitive or value.path or value.kind}"
 
 
 def _largest(plan: Plan, largest: Largest) -> Iterator[RenderableType]:
@@ -172,38 +163,30 @@ def _largest(plan: Plan, largest: Largest) -> Iterator[RenderableType]:
     yield Text()
     between = f"between {growth.low_size} and {growth.high_size}"
     yield Text.assemble((growth_text(largest.name, growth), "bold"), (f"  {between}", "dim"))
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column()
     if growth.nbytes <= 0:
         return
     step = growth.high_size - growth.low_size
-    for each in growth.values[:_MOST_GROWING]:
-        where = each.value.location
-        line = "" if where is None else f"{place_text(where)}  "
-        table.add_row(
-            Text(format_bytes(round(each.nbytes / step)), style="cyan"),
-            Text(f"{line}{_value_text(each.value)}"),
-        )
-    yield table
+    yield bytes_grid(
+        (round(growing.nbytes / step), Text(_value_text(growing.value)))
+        for growing in growth.values[:_MOST_GROWING]
+    )
 
 
 def _rejected(rejected: Sequence[RejectedAlternative]) -> Iterator[RenderableType]:
-    fitting = [each for each in rejected if each.fits]
-    others = [each for each in rejected if not each.fits]
+    fitting = [plan for plan in rejected if plan.fits]
+    others = [plan for plan in rejected if not plan.fits]
     shown = [*fitting[:_MOST_BEATEN], *others[:_MOST_REFUSED]]
-    for each in shown:
-        yield Padding(Text(rejected_text(each)), (0, 0, 0, 2))
+    for plan in shown:
+        yield Padding(Text(f"{plan.configuration}: {plan.reason}"), (0, 0, 0, 2))
     more = len(rejected) - len(shown)
     if more:
         yield Text(f"  and {more} more (--format json lists them)", style="dim")
 
 
 def _front(plan: Plan) -> Iterator[RenderableType]:
-    """Yield the plans that no other beats, the lowest peak first."""
-    made = plan.selection
-    rows = shown_rows(made.front)
-    more = len(made.front) - len(rows)
+    selection = plan.selection
+    rows = shown_rows(selection.front)
+    more = len(selection.front) - len(rows)
     heading = "no other plan tried has a lower peak and costs less"
     if more:
         heading += f"; {more} more in --format json"
@@ -231,19 +214,18 @@ def _figure(number: float) -> str:
 def _columns(
     rows: Sequence[ParetoPoint],
 ) -> list[tuple[str, Callable[[ParetoPoint], str]]]:
-    """Return the columns of the table by their names: those in which there is something to tell."""
-    found: list[tuple[str, Callable[[ParetoPoint], str]]] = [
+    columns: list[tuple[str, Callable[[ParetoPoint], str]]] = [
         ("peak", lambda row: about_text(row.peak_nbytes, row.interval).removeprefix("about ")),
         ("recompute", lambda row: percent(row.recompute_fraction, 1)),
     ]
     if all(row.items_per_s is not None for row in rows):
-        found.append(("items/s", lambda row: _figure(row.items_per_s or 0)))
+        columns.append(("items/s", lambda row: _figure(row.items_per_s or 0)))
     elif all(row.seconds is not None for row in rows):
-        found.append(("ms", lambda row: _figure((row.seconds or 0) * 1e3)))
+        columns.append(("ms", lambda row: _figure((row.seconds or 0) * 1e3)))
     if len({row.configuration.batch for row in rows}) > 1:
-        found.append(("batch", lambda row: str(row.configuration.batch)))
+        columns.append(("batch", lambda row: str(row.configuration.batch)))
     if len({row.configuration.microbatches for row in rows}) > 1:
-        found.append(("micro", lambda row: str(row.configuration.microbatches)))
+        columns.append(("micro", lambda row: str(row.configuration.microbatches)))
     if len({row.configuration.mesh for row in rows}) > 1:
-        found.append(("mesh", lambda row: row.configuration.mesh or ""))
-    return [*found, ("checkpoints", lambda row: checkpoints_text(row.checkpoints))]
+        columns.append(("mesh", lambda row: row.configuration.mesh or ""))
+    return [*columns, ("checkpoints", lambda row: checkpoints_text(row.checkpoints))]

@@ -11,14 +11,13 @@ from rich.text import Text
 from jaxresid.base.text.safe_text import safe_value
 from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.compiled import MAY_FIT_TEXT, warned_texts
-from jaxresid.render.report.heading import about, target_line
+from jaxresid.render.report.heading import about, places_line, target_line
 from jaxresid.render.report.policies import BrokenNames, lines, policy_text
-from jaxresid.render.style.columns import Column, Unit, bytes_unit, headings, room_for, width_of
+from jaxresid.render.style.columns import Column, bytes_unit, headings, room_for, width_of
 from jaxresid.render.style.words import percent
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.results import Compiled, Sweep, SweepRow
 
-_PLACES = 6
 _TOO_MUCH, _MAY_FIT = "x", "?"
 _ERROR = "error"
 _NOTHING = "-"
@@ -31,7 +30,7 @@ def render_sweep(sweep: Sweep) -> RenderableType:
     sweep = safe_value(sweep)
     parts: list[RenderableType] = [target_line(sweep.target, sweep.on, None)]
     if sweep.at:
-        parts.append(_where(sweep))
+        parts.append(places_line(sweep.at, sweep.places))
     for on in (place.name for place in sweep.on):
         table = {(row.policy, row.batch): row for row in sweep.rows if row.on == on}
         if any(_peak(row) is not None for row in table.values()):
@@ -46,23 +45,9 @@ def render_sweep(sweep: Sweep) -> RenderableType:
     return Group(*parts)
 
 
-def print_sweep(sweep: Sweep) -> None:
-    """Print a sweep to stdout, or into the notebook's cell."""
-    Console(highlight=False).print(render_sweep(sweep))
-
-
 def largest(policy: str, batches: Sequence[int], table: Table) -> int | None:
     """Return the largest batch size that fits with a policy; None where none fits."""
     return max((b for b in batches if _fits(table.get((policy, b)))), default=None)
-
-
-def _where(sweep: Sweep) -> RenderableType:
-    places = list(sweep.places[:_PLACES])
-    more = len(sweep.places) - len(places)
-    if more:
-        places.append(f"and {more} more")
-    at = Text.assemble(("policies at ", "dim"), (sweep.at, "bold"))
-    return FlowingParts([at, *places], separator="  ", indent=2)
 
 
 def _place(on: str, table: Table) -> Text:
@@ -96,7 +81,6 @@ def _remarks(table: Table) -> Iterator[RenderableType]:
 
 
 def _failed(failed: Sequence[SweepRow], sweep: Sweep) -> Iterator[RenderableType]:
-    """Yield one line for each error, after the places, policies and batch sizes that have it."""
     groups: dict[str, list[SweepRow]] = {}
     for row in failed:
         groups.setdefault(" ".join((row.error or "").split()), []).append(row)
@@ -167,7 +151,6 @@ class _Table:
 
 
 def _blocks(columns: Sequence[Column], max_width: int) -> list[list[Column]]:
-    """Return the columns in as many tables as they need, one under the other."""
     blocks: list[list[Column]] = [[]]
     room = max_width if width_of(columns) <= max_width else room_for(max_width)
     for column in columns:
@@ -192,7 +175,11 @@ def _columns(sweep: Sweep, table: Table) -> list[Column]:
             else f"{batch}"
         )
         pad = f" {' ' * len(_TOO_MUCH)}" * is_marked
-        texts = tuple(_figure(row, unit, is_marked) for row in rows)
+        texts = tuple(
+            (_ERROR if (peak := _peak(row)) is None else unit.text(peak))
+            + f" {_mark(row).ljust(len(_TOO_MUCH))}" * is_marked
+            for row in rows
+        )
         styles = tuple("red" if _fits(row) is False else "" for row in rows)
         columns.append(Column((name + pad, unit.name + pad), texts, styles=styles))
     if any(_fits(row) is not None for row in table.values()):
@@ -202,14 +189,7 @@ def _columns(sweep: Sweep, table: Table) -> list[Column]:
     return columns
 
 
-def _figure(row: SweepRow | None, unit: Unit, is_marked: bool) -> str:
-    peak = _peak(row)
-    text = _ERROR if peak is None else unit.text(peak)
-    return f"{text} {_mark(row).ljust(len(_TOO_MUCH))}" if is_marked else text
-
-
 def _mark(row: SweepRow | None) -> str:
-    """Return the mark of a figure that does not fit, or may not; '' for others."""
     if row is None or row.compiled is None:
         return ""
     if row.compiled.may_fit:
@@ -230,10 +210,7 @@ def _verdicts(sweep: Sweep, table: Table) -> Column:
 
 
 def _recompute(sweep: Sweep, table: Table) -> Column:
-    """Return the column of recomputed FLOPs.
-
-    They are a share of the FLOPs without any checkpoint, at the largest batch size with a figure.
-    """
+    """Return the column of recomputed FLOPs, shares at the largest batch size with a figure."""
     texts = []
     for policy in sweep.policies:
         of_batches = (table.get((policy, b)) for b in reversed(sweep.batches or (None,)))

@@ -56,13 +56,7 @@ _Details = list[tuple[str, str | int]]
 
 @dataclass(slots=True)
 class _Trace:
-    """The packets of a trace.
-
-    Attributes:
-      tracks: the descriptors of tracks.
-      events: each with its time and its order among those of the same time.
-      numbers: makes the numbers of tracks.
-    """
+    """The packets of a trace; events have a time, and an order among those of the same time."""
 
     tracks: list[bytes] = field(default_factory=list)
     events: list[tuple[int, int, bytes]] = field(default_factory=list)
@@ -71,15 +65,6 @@ class _Trace:
     def track(
         self, name: str, *, parent: int = 0, rank: int = 0, says: str = "", more: bytes = b""
     ) -> int:
-        """Add a track and return its number.
-
-        Args:
-          name: its name.
-          parent: the number of the track that it is below; 0: none.
-          rank: where it is among those below the same.
-          says: its description.
-          more: further fields of its descriptor.
-        """
         number = next(self.numbers)
         fields = [integer(1, number), data(2, visible(name)), integer(11, _BY_RANK), more]
         if parent:
@@ -92,17 +77,15 @@ class _Trace:
 
     def slice(self, track: int, start: int, stop: int, name: str, details: _Details) -> None:
         """Add a slice from one op to the beginning of another."""
-        said = data(23, visible(name)) + b"".join(_annotation(*each) for each in details)
-        self._event(start, 2, _BEGIN, track, said)
+        fields = data(23, visible(name)) + b"".join(_annotation(*detail) for detail in details)
+        self._event(start, 2, _BEGIN, track, fields)
         self._event(stop, 1, _END, track, b"")
 
     def instant(self, track: int, at: int, name: str, details: _Details) -> None:
-        """Add a mark at an op."""
-        said = data(23, visible(name)) + b"".join(_annotation(*each) for each in details)
-        self._event(at, 3, _INSTANT, track, said)
+        fields = data(23, visible(name)) + b"".join(_annotation(*detail) for detail in details)
+        self._event(at, 3, _INSTANT, track, fields)
 
     def count(self, track: int, at: int, value: int) -> None:
-        """Add the value of a counter from an op on."""
         self._event(at, 0, _COUNTER, track, integer(30, value))
 
     def _event(self, at: int, order: int, kind: int, track: int, more: bytes) -> None:
@@ -110,7 +93,6 @@ class _Trace:
         self.events.append((at, order, integer(8, at * _OP) + data(11, event)))
 
     def written(self) -> bytes:
-        """Return the whole trace."""
         self.events.sort(key=lambda event: event[:2])
         packets = itertools.chain(self.tracks, (packet for *_, packet in self.events))
         return b"".join(data(1, packet + integer(10, _SEQUENCE)) for packet in packets)
@@ -128,12 +110,7 @@ def trace(result: Report | Comparison | Plan) -> bytes:
 
 
 def trace_of(title: str, programs: Sequence[Lifetimes]) -> bytes:
-    """Return programs over their runs as a trace, compressed.
-
-    Args:
-      title: what they are programs of.
-      programs: the programs, each of which becomes a group of tracks.
-    """
+    """Return programs over their runs as a trace, compressed."""
     trace = _Trace()
     for rank, program in enumerate(programs):
         _add(trace, title, program, rank)
@@ -158,8 +135,8 @@ def _add(trace: _Trace, title: str, program: Lifetimes, rank: int) -> None:
     trace.count(counter, end, before or 0)
     passes = trace.track("passes", parent=root, rank=1)
     start = 0
-    for phase, each in itertools.groupby(program.points, key=lambda point: point.phase):
-        stop = start + len(list(each))
+    for phase, points in itertools.groupby(program.points, key=lambda point: point.phase):
+        stop = start + len(list(points))
         trace.slice(passes, start, stop, phase, [])
         start = stop
     ops = trace.track("ops", parent=root, rank=2)
@@ -191,22 +168,19 @@ class _Slice:
 
 
 def _add_lanes(trace: _Trace, parent: int, rank: int, name: str, slices: Sequence[_Slice]) -> None:
-    """Add slices, each to the first track of those called `name` that is free.
-
-    Viewers show tracks of one name as one.
-    """
+    """Add slices, each to the first free track called `name`; viewers show these as one."""
     lanes: list[int] = []
     free: list[int] = []
     busy: list[tuple[int, int]] = []
-    for each in sorted(slices, key=lambda each: each.start):
-        while busy and busy[0][0] <= each.start:
+    for piece in sorted(slices, key=lambda piece: piece.start):
+        while busy and busy[0][0] <= piece.start:
             heapq.heappush(free, heapq.heappop(busy)[1])
         if not free:
             heapq.heappush(free, len(lanes))
             lanes.append(trace.track(name, parent=parent, rank=rank))
         lane = heapq.heappop(free)
-        heapq.heappush(busy, (each.stop, lane))
-        trace.slice(lanes[lane], each.start, each.stop, each.name, each.details)
+        heapq.heappush(busy, (piece.stop, lane))
+        trace.slice(lanes[lane], piece.start, piece.stop, piece.name, piece.details)
 
 
 def _slice(value: Lifetime) -> _Slice:
@@ -233,40 +207,38 @@ def _added_up(values: Sequence[Lifetime]) -> Iterator[_Slice]:
     groups: dict[tuple[str, int, int], list[LiveValue]] = {}
     for value in values:
         groups.setdefault((value.live.kind, value.start, value.stop), []).append(value.live)
-    for (kind, start, stop), each in groups.items():
-        nbytes, count = sum(v.nbytes for v in each), sum(v.count for v in each)
-        each.sort(key=lambda v: -v.nbytes)
+    for (kind, start, stop), values_of_kind in groups.items():
+        nbytes, count = sum(v.nbytes for v in values_of_kind), sum(v.count for v in values_of_kind)
+        values_of_kind.sort(key=lambda v: -v.nbytes)
         details: _Details = [("bytes", nbytes), ("count", count)]
-        details += [(v.path or _value_name(v), v.nbytes) for v in each[:_NAMED]]
-        if left := each[_NAMED:]:
+        details += [(v.path or _value_name(v), v.nbytes) for v in values_of_kind[:_NAMED]]
+        if left := values_of_kind[_NAMED:]:
             details.append((f"{len(left)} more", sum(v.nbytes for v in left)))
         yield _Slice(start, stop, f"{kind} ×{count} {format_bytes(nbytes)}", details)
 
 
 def _largest(program: Lifetimes) -> _Details:
-    """Return the bytes that are live at the peak by kind, and the largest values."""
-    live = [each.live for each in program.live_at(program.at)]
+    live = [item.live for item in program.live_at(program.at)]
     by_kind: dict[str, int] = {}
     for value in live:
         by_kind[value.kind] = by_kind.get(value.kind, 0) + value.nbytes
-    kinds = sorted(by_kind.items(), key=lambda each: -each[1])
+    kinds = sorted(by_kind.items(), key=lambda item: -item[1])
     return [
         *((f"{kind} bytes", nbytes) for kind, nbytes in kinds),
-        *((f"largest {i}", f"{_value_name(v)} {format_bytes(v.nbytes)}") for i, v in _first(live)),
+        *(
+            (f"largest {i}", f"{_value_name(v)} {format_bytes(v.nbytes)}")
+            for i, v in enumerate(live[:10], start=1)
+        ),
     ]
-
-
-def _first(live: Sequence[LiveValue]) -> Iterator[tuple[int, LiveValue]]:
-    return enumerate(itertools.islice(live, 10), start=1)
 
 
 def _value_name(live: LiveValue) -> str:
     if live.aval is None:
         return f"{live.kind} ×{live.count}" if live.count > 1 else live.kind
-    made = live.path or live.primitive or live.kind
+    origin = live.path or live.primitive or live.kind
     place = live.source.location
     where = f" {place.file.rpartition('/')[2]}:{place.line}" if place and not live.path else ""
-    return f"{made}{where} {_array(live.aval)}"
+    return f"{origin}{where} {_array(live.aval)}"
 
 
 def _array(aval: Aval) -> str:
@@ -278,17 +250,16 @@ def _op_name(point: ProgramPoint) -> str:
 
 
 def _place(name: str, source: Source | None) -> _Details:
-    """Return where something is, as far as that is known."""
     if source is None:
         return []
-    found: _Details = []
+    details: _Details = []
     if (line := source.location) is not None:
-        found.append((name, f"{line.file}:{line.line} in {line.function}: {line.code}"))
+        details.append((name, f"{line.file}:{line.line} in {line.function}: {line.code}"))
     if (line := source.library) is not None:
-        found.append((f"{name}, in the library", f"{line.file}:{line.line} in {line.function}"))
+        details.append((f"{name}, in the library", f"{line.file}:{line.line} in {line.function}"))
     if source.scope:
-        found.append((f"{name}, module", source.scope))
-    return found
+        details.append((f"{name}, module", source.scope))
+    return details
 
 
 def _annotation(name: str, value: str | int) -> bytes:

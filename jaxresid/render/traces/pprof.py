@@ -43,13 +43,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What comes from one stack.
-
-    Attributes:
-      stack: the frames, outermost first.
-      values: the figures by the name of their type; what is not there is 0.
-      labels: what else is known, by name.
-    """
+    """What comes from one stack, the outermost frame first; figures that are not there are 0."""
 
     stack: tuple[Frame, ...]
     values: Mapping[str, int]
@@ -75,9 +69,6 @@ def profile_of_report(report: Report) -> bytes:
     XLA's, if it was asked) and the FLOPs that each checkpoint adds; without a gradient it has the
     bytes at the peak alone.
 
-    Args:
-      report: the report; the estimate's bytes at the peak are those of its lifetimes.
-
     Raises:
       ValueError: it has an estimate and no lifetimes.
     """
@@ -85,17 +76,21 @@ def profile_of_report(report: Report) -> bytes:
         raise ValueError(
             "the stacks of what is live at the peak are not known; inspect with lifetimes=True"
         )
-    samples = [_kept(each) for each in report.residuals if _is_kept(each)]
-    said = "nothing is known of the peak"
+    samples = [
+        _kept(residual)
+        for residual in report.residuals
+        if residual.origin.kind == "computed" and residual.aval.memory == "device"
+    ]
+    whose = "nothing is known of the peak"
     if report.lifetimes:
         first = report.lifetimes[0]
-        samples += [_live(each) for each in first.live_at(first.at)]
-        said = "peak: an estimate"
+        samples += [_live(item) for item in first.live_at(first.at)]
+        whose = "peak: an estimate"
     elif report.compiled and report.compiled[0].buffers:
         samples += _buffers(report.compiled[0])
-        said = "peak: XLA's"
-    samples += [_recompute(each) for each in report.checkpoints if each.recompute_flops]
-    comments = [f"{report.target.name} on {report.place.name}, JAX {report.jax.version}", said]
+        whose = "peak: XLA's"
+    samples += [_recompute(item) for item in report.checkpoints if item.recompute_flops]
+    comments = [f"{report.target.name} on {report.place.name}, JAX {report.jax.version}", whose]
     types = (_KEPT, _PEAK, _RECOMPUTE) if report.target.has_gradient else (_PEAK,)
     return _profile(report.target.name, types, _PEAK, samples, comments)
 
@@ -103,9 +98,6 @@ def profile_of_report(report: Report) -> bytes:
 @profile.register
 def profile_of_compiled(result: CompiledReport) -> bytes:
     """Return what XLA has live at the peak of a program as a profile, compressed.
-
-    Args:
-      result: the result, for one place, of which XLA's buffers are known.
 
     Raises:
       ValueError: it is of several places, or the buffers are not known.
@@ -120,10 +112,6 @@ def profile_of_compiled(result: CompiledReport) -> bytes:
         )
     comments = [f"{result.target.name} on {compiled.on}, {compiled.compiler}", "peak: XLA's"]
     return _profile(result.target.name, (_PEAK,), _PEAK, list(_buffers(compiled)), comments)
-
-
-def _is_kept(residual: Residual) -> bool:
-    return residual.origin.kind == "computed" and residual.aval.memory == "device"
 
 
 def _kept(residual: Residual) -> Sample:
@@ -158,9 +146,9 @@ def _live(value: Lifetime) -> Sample:
 
 def _buffers(compiled: Compiled) -> Iterator[Sample]:
     """Yield XLA's buffers that are live at the peak; those that are not listed as one."""
-    listed = [each for each in compiled.buffers if each.memory == "device"]
+    listed = [buffer for buffer in compiled.buffers if buffer.memory == "device"]
     yield from map(_buffer, listed)
-    left = (compiled.live_nbytes or 0) - sum(each.nbytes for each in listed)
+    left = (compiled.live_nbytes or 0) - sum(buffer.nbytes for buffer in listed)
     if left > 0:
         yield Sample((Frame("<buffers that are not listed>"),), {"peak": left}, {})
 
@@ -169,8 +157,8 @@ def _buffer(buffer: CompiledBuffer) -> Sample:
     source = buffer.source
     frames = buffer.origin.stack if buffer.origin is not None else ()
     if not frames:
-        each = (source.location, source.caller, source.library)
-        frames = tuple(place for place in each if place is not None)
+        places = (source.location, source.caller, source.library)
+        frames = tuple(place for place in places if place is not None)
     stack = tuple(map(_frame, frames))
     if not stack:
         outer = Frame(f"<{buffer.kind}>")
@@ -254,35 +242,31 @@ class _Table:
         self._locations: dict[Frame, int] = {}
 
     def put(self, name: str, value: bytes | int) -> None:
-        """Add a field of the profile."""
         number = _PROFILE[name]
-        made = integer(number, value) if isinstance(value, int) else data(number, value)
-        self._fields.append(made)
+        message_field = integer(number, value) if isinstance(value, int) else data(number, value)
+        self._fields.append(message_field)
 
     def text(self, text: str) -> int:
-        """Return the number of a text."""
         return self._texts.setdefault(visible(text), len(self._texts))
 
     def location(self, frame: Frame) -> int:
-        """Return the number of a frame's location."""
-        found = self._locations.get(frame)
-        if found is None:
-            found = self._locations[frame] = len(self._locations) + 1
+        number = self._locations.get(frame)
+        if number is None:
+            number = self._locations[frame] = len(self._locations) + 1
             line = integer(1, self._function(frame)) + integer(2, frame.line)
-            self.put("location", integer(1, found) + integer(2, 1) + data(4, line))
-        return found
+            self.put("location", integer(1, number) + integer(2, 1) + data(4, line))
+        return number
 
     def _function(self, frame: Frame) -> int:
         key = frame.function, frame.file
-        found = self._functions.get(key)
-        if found is None:
-            found = self._functions[key] = len(self._functions) + 1
+        number = self._functions.get(key)
+        if number is None:
+            number = self._functions[key] = len(self._functions) + 1
             name = self.text(frame.function)
-            fields = integer(1, found), integer(2, name), integer(4, self.text(frame.file))
+            fields = integer(1, number), integer(2, name), integer(4, self.text(frame.file))
             self.put("function", b"".join(fields))
-        return found
+        return number
 
     def message(self) -> bytes:
-        """Return the whole profile."""
         texts = (data(_PROFILE["string_table"], text) for text in self._texts)
         return b"".join([*self._fields, *texts])

@@ -8,41 +8,26 @@ _VARINT, _DATA = 0, 2
 
 
 def integer(number: int, value: int) -> bytes:
-    """Return a field that is an integer, a bool or an enum.
-
-    Args:
-      number: the number of the field.
-      value: an integer of 64 bits at most.
-    """
+    """Return a field that is an integer of 64 bits at most, a bool or an enum."""
     return _varint(number << 3 | _VARINT) + _varint(value)
 
 
 def data(number: int, value: bytes | str) -> bytes:
-    """Return a field that is text, bytes or a message.
-
-    Args:
-      number: the number of the field.
-      value: the text, or the fields of the message.
-    """
-    given = value.encode() if isinstance(value, str) else value
-    return _varint(number << 3 | _DATA) + _varint(len(given)) + given
+    """Return a field that is text, bytes or a message."""
+    payload = value.encode() if isinstance(value, str) else value
+    return _varint(number << 3 | _DATA) + _varint(len(payload)) + payload
 
 
 def packed(number: int, values: Iterable[int]) -> bytes:
-    """Return a field that is a list of integers.
-
-    Args:
-      number: the number of the field.
-      values: integers of 64 bits at most.
-    """
+    """Return a field that is a list of integers."""
     return data(number, b"".join(map(_varint, values)))
 
 
 def _varint(value: int) -> bytes:
     left = value & 0xFFFF_FFFF_FFFF_FFFF  # negative ones as their two's complement
-    found = bytearray()
+    encoded = bytearray()
     while left > 0x7F:
-        found.append(left & 0x7F | 0x80)
+        encoded.append(left & 0x7F | 0x80)
         left >>= 7
-    found.append(left)
-    return bytes(found)
+    encoded.append(left)
+    return bytes(encoded)

@@ -246,7 +246,7 @@ def printed(report):
 
     console = Console(width=80, color_system=None, highlight=False, force_terminal=False)
     with console.capture() as capture:
-        console.print(render_report(report, View(verbose=True)))
+        console.print(render_report(report, view=View(verbose=True)))
     return capture.get()
 
 

@@ -34,7 +34,7 @@ def _entry(run: Run, v: Violation) -> dict[str, Any]:
         "location": _location(span.row, span.column),
         "message": v.message,
         "name": v.name,
-        "noqa_row": _noqa_row(v),
+        "noqa_row": span.row if span.row in v.noqa_rows else next(iter(v.noqa_rows), None),
         "severity": v.severity,
         "url": page(v),
         "why": v.why,
@@ -46,12 +46,6 @@ def _entry(run: Run, v: Violation) -> dict[str, Any]:
 
 def _location(row: int, column: int) -> dict[str, int]:
     return {"row": row, "column": column + 1}
-
-
-def _noqa_row(v: Violation) -> int | None:
-    if v.span.row in v.noqa_rows:
-        return v.span.row
-    return v.noqa_rows[0] if v.noqa_rows else None
 
 
 def _fix(fix: Fix) -> dict[str, Any]:

@@ -57,5 +57,4 @@ def _case(suite: ET.Element, path: str, v: Violation) -> None:
 
 
 def _xml(text: str) -> str:
-    """Return lines of text without the characters that XML has no way to write."""
     return _NOT_XML.sub("", lines(text))

@@ -24,12 +24,12 @@ def render(run: Run) -> str:
 
     Clean files are listed too, so that editors remove what they showed for them.
     """
-    found: dict[str, list[Violation]] = {linted.path: [] for linted in run.results}
-    found |= run.by_file()
+    by_path: dict[str, list[Violation]] = {linted.path: [] for linted in run.results}
+    by_path |= run.by_file()
     place = _OfRun(run)
     files = [
-        {"uri": file_uri(run, path), "diagnostics": [diagnostic(v, place) for v in found[path]]}
-        for path in sorted(found)
+        {"uri": file_uri(run, path), "diagnostics": [diagnostic(v, place) for v in by_path[path]]}
+        for path in sorted(by_path)
     ]
     return json_text(files) + "\n"
 
@@ -58,12 +58,7 @@ class _OfRun:
 
 
 def diagnostic(v: Violation, place: Place) -> dict[str, Any]:
-    """Return a violation as a diagnostic of the protocol.
-
-    Args:
-      v: the violation.
-      place: says where its positions are.
-    """
+    """Return a violation as a diagnostic of the protocol."""
     diagnostic: dict[str, Any] = {
         "range": range_at(place, v.path, v.cell, v.span),
         "severity": _SEVERITIES[v.severity],

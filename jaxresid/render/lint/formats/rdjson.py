@@ -79,10 +79,7 @@ def _suggestion(run: Run, v: Violation, fix: Fix) -> dict[str, Any] | None:
 
 
 def _between(lines: tuple[str, ...], before: Span, after: Span) -> str | None:
-    """Return the source from the end of one span to the start of the next.
-
-    It is None where the source is not known.
-    """
+    """Return the source between two spans; None where it is not known."""
     start, stop = before.end_row, after.row
     if stop > len(lines) + 1:
         return None

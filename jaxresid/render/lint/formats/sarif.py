@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxresid.base.text.safe_text import json_text
 from jaxresid.base.urls import rule_page
-from jaxresid.base.violations import Fix, Related, RuleInfo, Span, Violation
+from jaxresid.base.violations import Fix, RuleInfo, Span, Violation
 from jaxresid.render.lint.run import Run, fingerprints, message_lines, plain, position_inside
 from jaxresid.render.lint.uris import file_uri, relative_uri
 
@@ -28,7 +28,7 @@ def render(run: Run) -> str:
             {
                 "tool": {"driver": {"name": "jaxresid", "version": run.version, "rules": rules}},
                 "columnKind": "unicodeCodePoints",
-                "originalUriBaseIds": {_BASE: {"uri": _base_uri(run)}},
+                "originalUriBaseIds": {_BASE: {"uri": file_uri(run, ".").removesuffix("/") + "/"}},
                 "results": [
                     _result(run, v, index[v.code], f"{digest}:{number}")
                     for v, (digest, number) in zip(run.violations, marks, strict=True)
@@ -39,16 +39,12 @@ def render(run: Run) -> str:
     return json_text(log) + "\n"
 
 
-def _base_uri(run: Run) -> str:
-    return file_uri(run, ".").removesuffix("/") + "/"
-
-
 def _rules(run: Run) -> list[dict[str, Any]]:
     """Return the rules that occur, and an entry for each reason not to lint a file."""
-    known = {rule.code: rule for rule in run.rules}
+    by_code = {rule.code: rule for rule in run.rules}
     names = {v.code: v.name for v in run.violations}
     return [
-        _rule(known[code]) if code in known else {"id": code, "name": names[code]}
+        _rule(by_code[code]) if code in by_code else {"id": code, "name": names[code]}
         for code in sorted(names)
     ]
 
@@ -93,7 +89,10 @@ def _result(run: Run, v: Violation, rule_index: int, mark: str) -> dict[str, Any
         "partialFingerprints": {"primaryLocationLineHash": mark},
     }
     if v.related:
-        result["relatedLocations"] = [_related(run, i, r) for i, r in enumerate(v.related)]
+        result["relatedLocations"] = [
+            {"id": i, "message": {"text": r.message}, **_location(run, r.path, r.cell, r.span)}
+            for i, r in enumerate(v.related)
+        ]
     if v.fix is not None and v.cell is None:  # a cell's rows are not the notebook file's
         result["fixes"] = [_fix(run, v.path, v.fix)]
     properties = dict(_properties(v))
@@ -123,11 +122,6 @@ def _location(run: Run, path: str, cell: int | None, span: Span) -> dict[str, An
             {"name": f"cell {cell}", "fullyQualifiedName": position_inside(cell, span)}
         ]
     return location
-
-
-def _related(run: Run, number: int, related: Related) -> dict[str, Any]:
-    location = _location(run, related.path, related.cell, related.span)
-    return {"id": number, "message": {"text": related.message}, **location}
 
 
 def _artifact(run: Run, path: str) -> dict[str, str]:

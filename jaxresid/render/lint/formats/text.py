@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from jaxresid.base.text.safe_text import one_line, visible
-from jaxresid.base.violations import Fix, Violation
+from jaxresid.base.violations import Violation
 from jaxresid.render.lint.excerpt import excerpt, gutter_width
 from jaxresid.render.lint.layout import Paint, labelled, painter
 from jaxresid.render.lint.run import Run, label, position
@@ -28,11 +28,12 @@ def render(run: Run) -> str:
 
 def _finding(run: Run, v: Violation, paint: Paint) -> list[str]:
     source = run.lines(v.path, v.cell)
+    where = visible(position(run.relative(v.path), v.cell, v.span))
     margin = " " * gutter_width(source, v.span)
-    said, why = _said(v)
+    message, why = _said(v)
     lines = [
-        _header(run, v, said, paint),
-        f"{margin}{paint('gutter', '-->')} {_position(run, v.path, v)}",
+        _header(run, v, message, paint),
+        f"{margin}{paint('gutter', '-->')} {where}",
         *excerpt(source, v.span, run.width, paint, v.severity),
     ]
     if why:
@@ -45,12 +46,9 @@ def _finding(run: Run, v: Violation, paint: Paint) -> list[str]:
         where = visible(position(run.relative(related.path), related.cell, related.span))
         lines.append(f"{paint('label', 'note:')} {where}: {one_line(related.message)}")
     if v.fix is not None:
-        lines += labelled("fix", f"{v.fix.title} ({_applicability(v.fix)})", run.width, paint)
+        how = "safe" if v.fix.applicability == "safe" else "unsafe: --unsafe-fixes"
+        lines += labelled("fix", f"{v.fix.title} ({how})", run.width, paint)
     return lines
-
-
-def _position(run: Run, path: str, v: Violation) -> str:
-    return visible(position(run.relative(path), v.cell, v.span))
 
 
 def _said(v: Violation) -> tuple[str, str]:
@@ -64,25 +62,18 @@ def _said(v: Violation) -> tuple[str, str]:
     return parts[0], "".join(parts[1:])
 
 
-def _header(run: Run, v: Violation, said: str, paint: Paint) -> str:
+def _header(run: Run, v: Violation, message: str, paint: Paint) -> str:
     parts = [paint(v.severity, f"{v.severity}:"), paint("bold", visible(label(v)))]
     if run.fixable(v):
         parts.append(f"[{paint('info', '*')}]")
-    parts.append(paint("bold", one_line(said)))
+    parts.append(paint("bold", one_line(message)))
     if v.code != v.name:
         parts.append(paint("dim", visible(f"({v.name})")))
     return " ".join(parts)
 
 
-def _applicability(fix: Fix) -> str:
-    return "safe" if fix.applicability == "safe" else "unsafe: --unsafe-fixes"
-
-
 def _by(measured: Mapping[str, object]) -> str:
-    """Return whose figures those in a message are: `estimated for gpu:h100, jax 0.12.0`.
-
-    The text is empty where the place is not known.
-    """
+    """Return whose figures a message has: `estimated for gpu:h100, jax 0.12.0`; '' if unknown."""
     on = measured.get("on")
     if on is None:
         return ""

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.peak import op_text
-from jaxresid.render.report.sparkline import can_encode, column
+from jaxresid.render.style.encodings import can_encode
 from jaxresid.render.style.words import line_text, place_text
 from jaxresid.results import Peak, PhaseSpan
 
@@ -25,13 +25,7 @@ _SHORT = {"forward": "fwd", "backward": "bwd", "update": "upd"}
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart of what is live over a program.
-
-    Attributes:
-      peak: the peak with the curve.
-      rows: how many lines high it is, without those under it.
-      encoding: the encoding of the stream that the text is for.
-    """
+    """A chart of what is live over a program, `rows` lines high without those under it."""
 
     peak: Peak
     rows: int
@@ -61,6 +55,13 @@ class Chart:
             yield Text(f"{indent}{line}")
 
 
+def column(at: int, count: int, width: int) -> int:
+    """Return the column that shows value `at` of `count`; the middle one where several do."""
+    last = ((at + 1) * width - 1) // count
+    first = min(-(-at * width // count), last)
+    return (first + last) // 2
+
+
 def bottom_of(values: Sequence[int]) -> int:
     """Return the value that a chart begins at.
 
@@ -78,10 +79,7 @@ def chart_lines(values: Sequence[int], low: int, width: int, rows: int, levels: 
     Every column is as high as the greatest value in it, and empty where that is below `low`.
 
     Args:
-      values: the values, from left to right.
       low: the value of the lowest step.
-      width: the number of columns.
-      rows: the number of lines.
       levels: the characters of a cell, from the lowest to a full one.
     """
     high = max(values)
@@ -102,14 +100,7 @@ def chart_lines(values: Sequence[int], low: int, width: int, rows: int, levels: 
 
 
 def phases_line(spans: Sequence[PhaseSpan], count: int, width: int, axis: str) -> str:
-    """Return the names of passes under their columns, each but the first after a bar.
-
-    Args:
-      spans: the passes of a curve.
-      count: the number of values of the curve.
-      width: the number of columns that show them.
-      axis: the bar.
-    """
+    """Return the names of passes under their columns, each but the first after a bar."""
     if not spans or is_one_pass(spans):
         return ""
     starts = [-(-span.start * width // count) for span in spans]
@@ -128,14 +119,7 @@ def is_one_pass(spans: Sequence[PhaseSpan]) -> bool:
 
 
 def mark_lines(peak: Peak, at: int, width: int, mark: str) -> list[str]:
-    """Return the mark under the peak's column with its place: beside it, or in a line of its own.
-
-    Args:
-      peak: the peak.
-      at: the column of the peak.
-      width: the number of columns.
-      mark: the character that points up to it.
-    """
+    """Return the mark under the peak's column, and its place beside it or in a line of its own."""
     where = peak.location
     place = f"peak {op_text(peak)}", "peak"
     if where is not None:

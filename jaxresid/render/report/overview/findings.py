@@ -30,44 +30,36 @@ class FindingLines:
 
 def finding_lines(report: Report) -> tuple[FindingLines, ...]:
     """Return all findings: of checkpoints the verdicts that are no good, then the others."""
-    return (*_of_verdicts(report), *_of_checkpoints(report), *_of_code(report))
+    of_checkpoints = dict.fromkeys(finding for c in report.checkpoints for finding in c.findings)
+    findings = (*of_checkpoints, *report.findings)
+    return (*_of_verdicts(report), *map(_finding_lines, findings))
 
 
 def _of_verdicts(report: Report) -> Iterator[FindingLines]:
     for group in grouped(report.checkpoints):
-        c = group.first
+        c = group[0]
         if c.verdict in GOOD:
             continue
-        reasons = tuple(dict.fromkeys(each.reason for each in group.checkpoints))
+        reasons = tuple(dict.fromkeys(checkpoint.reason for checkpoint in group))
         style = STYLES.get(c.verdict, "bold yellow")
-        places = (f"checkpoint of {c.function}", places_text(group, len(group.checkpoints)))
+        places = (f"checkpoint of {c.function}", places_text(group, len(group)))
         yield FindingLines(verdict_text(c.verdict), style, places, reasons)
 
 
-def _of_checkpoints(report: Report) -> Iterator[FindingLines]:
-    findings = (finding for c in report.checkpoints for finding in c.findings)
-    for finding in dict.fromkeys(findings):
-        yield _finding_lines(finding.name, finding)
-
-
-def _of_code(report: Report) -> Iterator[FindingLines]:
-    for finding in report.findings:
-        yield _finding_lines(finding.name, finding)
-
-
-def _finding_lines(name: str, finding: Finding) -> FindingLines:
+def _finding_lines(finding: Finding) -> FindingLines:
     where = [place_text(finding.location)] if finding.location is not None else []
     texts = [finding.message] + [f"help: {finding.help}"] * bool(finding.help)
     is_refuted = finding.compiled is not None and finding.compiled.verdict == "refuted"
     style = "dim" if is_refuted else "bold yellow"
-    return FindingLines(name, style, (*where, *source_notes(finding.source)), tuple(texts))
+    notes = (*where, *source_notes(finding.source))
+    return FindingLines(finding.name, style, notes, tuple(texts))
 
 
-def render_findings(found: Sequence[FindingLines]) -> Iterator[RenderableType]:
+def render_findings(findings: Sequence[FindingLines]) -> Iterator[RenderableType]:
     """Yield the block on findings."""
-    yield Text(f"{len(found)} finding{'s' * (len(found) != 1)}", style="bold")
-    for each in found:
-        head = [Text(each.head, style=each.style), *map(Text, filter(None, each.where))]
+    yield Text(f"{len(findings)} finding{'s' * (len(findings) != 1)}", style="bold")
+    for finding in findings:
+        head = [Text(finding.head, style=finding.style), *map(Text, filter(None, finding.where))]
         yield FlowingParts(head, separator="  ", indent=_INDENT)
-        for text in each.texts:
+        for text in finding.texts:
             yield Padding(Text(text), (0, 0, 0, _INDENT))

@@ -18,28 +18,28 @@ _INDENT = 2
 
 def render_modules(report: Report) -> Iterator[RenderableType]:
     """Yield a table of the modules: a row each, those in it below it."""
-    found = report.modules
-    if not found:
+    modules = report.modules
+    if not modules:
         why = "nothing is kept, and no argument is differentiated"
         yield Text(f"no modules: {why}" if report.target.has_gradient else "no modules")
         return
     is_step = report.target.mode == "program" and report.target.has_gradient
     figures = {
-        "parameters" if is_step else "arguments": [m.parameters_nbytes for m in found],
-        "gradients": [m.gradients_nbytes for m in found],
-        "optimizer": [m.optimizer_nbytes for m in found],
-        "residuals": [m.residuals_nbytes for m in found],
+        "parameters" if is_step else "arguments": [m.parameters_nbytes for m in modules],
+        "gradients": [m.gradients_nbytes for m in modules],
+        "optimizer": [m.optimizer_nbytes for m in modules],
+        "residuals": [m.residuals_nbytes for m in modules],
     }
     shown = {name: values for name, values in figures.items() if any(values)}
     unit = bytes_unit([value for values in shown.values() for value in values])
     yield Text(f"by module, in {unit.name}", style="bold")
     table = Table.grid(padding=(0, 1))
-    for _ in (*shown, *([""] if _has_peak(found) else [])):
+    for _ in (*shown, *([""] if _has_peak(modules) else [])):
         table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
-    names = [*shown, *(["peak"] if _has_peak(found) else [])]
+    names = [*shown, *(["peak"] if _has_peak(modules) else [])]
     table.add_row(*(Text(name, style="dim") for name in (*names, "module")))
-    for i, module in enumerate(found):
+    for i, module in enumerate(modules):
         cells = [Text(unit.text(values[i]) if values[i] else "-") for values in shown.values()]
         if module.peak_nbytes is not None and report.peak is not None:
             cells.append(Text(percent(module.peak_nbytes, report.peak.nbytes), style="cyan"))
@@ -52,5 +52,5 @@ def render_modules(report: Report) -> Iterator[RenderableType]:
         yield Text("peak: the share of it that is any of these, or that the module's code makes")
 
 
-def _has_peak(found: Sequence[ModuleMemory]) -> bool:
-    return any(module.peak_nbytes is not None for module in found)
+def _has_peak(modules: Sequence[ModuleMemory]) -> bool:
+    return any(module.peak_nbytes is not None for module in modules)

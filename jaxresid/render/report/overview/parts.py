@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from jaxresid.base.text.units import format_bytes
-from jaxresid.render.report.sparkline import can_encode
+from jaxresid.render.style.encodings import can_encode
 from jaxresid.render.style.words import kinds_text, percent
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.results import Compiled, Report
@@ -42,22 +42,19 @@ class Part:
 
 
 def parts_of(report: Report) -> tuple[Part, ...]:
-    """Return the parts of the peak, the biggest first; they add up to it.
-
-    They are those of the estimate, or XLA's where there is none; none where neither is known.
-    """
+    """Return the parts of the peak, estimated or else XLA's, the biggest first; they add up."""
     breakdown: tuple[tuple[str, int], ...] = ()
     if report.peak is not None:
         breakdown = report.peak.breakdown
     elif report.compiled:
         breakdown = _of_compiled(report.compiled[0])
-    each = [Part(kind, nbytes) for kind, nbytes in breakdown if nbytes]
-    total = sum(part.nbytes for part in each)
-    small = [part for part in each if part.nbytes < _SMALL * total]
+    parts = [Part(kind, nbytes) for kind, nbytes in breakdown if nbytes]
+    total = sum(part.nbytes for part in parts)
+    small = [part for part in parts if part.nbytes < _SMALL * total]
     if len(small) > 1:
-        each = [part for part in each if part not in small]
-        each.append(Part(_OTHERS, sum(part.nbytes for part in small)))
-    return tuple(each)
+        parts = [part for part in parts if part not in small]
+        parts.append(Part(_OTHERS, sum(part.nbytes for part in small)))
+    return tuple(parts)
 
 
 def _of_compiled(compiled: Compiled) -> tuple[tuple[str, int], ...]:
@@ -65,18 +62,13 @@ def _of_compiled(compiled: Compiled) -> tuple[tuple[str, int], ...]:
         return ()
     outputs = (compiled.output_nbytes or 0) - (compiled.alias_nbytes or 0)
     rest = compiled.peak_nbytes - compiled.temp_nbytes - outputs
-    found = (("argument", rest), ("output", outputs), ("temporary", compiled.temp_nbytes))
-    return tuple(sorted(found, key=lambda item: -item[1]))
+    breakdown = (("argument", rest), ("output", outputs), ("temporary", compiled.temp_nbytes))
+    return tuple(sorted(breakdown, key=lambda item: -item[1]))
 
 
 @dataclass(frozen=True, slots=True)
 class PartsBar:
-    """A bar as wide as the terminal, and the legend under it.
-
-    Attributes:
-      parts: the parts, the biggest first.
-      encoding: the encoding of the stream that the text is for.
-    """
+    """A bar as wide as the terminal, and the legend under it."""
 
     parts: Sequence[Part]
     encoding: str
@@ -103,8 +95,8 @@ def columns_of(values: Sequence[int], width: int) -> list[int]:
     total = sum(values)
     if not total:
         return [0] * len(values)
-    found = [value * width // total for value in values]
+    columns = [value * width // total for value in values]
     rest = sorted(range(len(values)), key=lambda i: -(values[i] * width % total))
-    for i in rest[: width - sum(found)]:
-        found[i] += 1
-    return found
+    for i in rest[: width - sum(columns)]:
+        columns[i] += 1
+    return columns

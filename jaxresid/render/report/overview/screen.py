@@ -50,12 +50,7 @@ _SIZES = (
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A report without what `--verbose` adds.
-
-    Attributes:
-      report: the report, with safe texts.
-      encoding: the encoding of the stream that the text is for.
-    """
+    """A report, whose texts are safe, without what `--verbose` adds."""
 
     report: Report
     encoding: str
@@ -87,13 +82,7 @@ def _above(report: Report, encoding: str, size: _Size) -> Iterator[RenderableTyp
 
 
 def made_of(report: Report, encoding: str, rows: int) -> Iterator[RenderableType]:
-    """Yield what makes up the peak, and the chart, followed by an empty line; nothing if unknown.
-
-    Args:
-      report: the report.
-      encoding: the encoding of the stream that the text is for.
-      rows: how many lines high the chart is.
-    """
+    """Yield what makes up the peak, and the chart, and an empty line; nothing if unknown."""
     parts = parts_of(report)
     if parts:
         yield PartsBar(parts, encoding)
@@ -104,10 +93,10 @@ def made_of(report: Report, encoding: str, rows: int) -> Iterator[RenderableType
 
 
 def _below(report: Report) -> Iterator[RenderableType]:
-    found = finding_lines(report)
-    if found:
+    findings = finding_lines(report)
+    if findings:
         yield Text()
-        yield from render_findings(found)
+        yield from render_findings(findings)
     yield Text()
     for warning in report.warnings:
         yield Text(f"warning: {warning}", style="yellow")
@@ -120,14 +109,10 @@ def notes(report: Report, *, is_short: bool = True) -> Iterator[RenderableType]:
         place = report.place
         about = [jax_text(report.jax), f"{place.name}: {place.origin}"]
         yield FlowingParts([Text(text) for text in about], style="dim")
-    told = (*remarks(report.compiled), *_interval_remarks(report))
-    yield from (Text(remark, style="dim") for remark in told)
+    has_interval = report.peak is not None and not report.peak.uncounted
+    of_interval = interval_remarks([report.place]) if has_interval else ()
+    for remark in (*remarks(report.compiled), *of_interval):
+        yield Text(remark, style="dim")
     if is_short:
         more = _MORE if report.target.has_gradient else _MORE_WITHOUT_GRADIENT
         yield Text(more, style="dim")
-
-
-def _interval_remarks(report: Report) -> tuple[str, ...]:
-    if report.peak is None or report.peak.uncounted:
-        return ()
-    return interval_remarks([report.place])

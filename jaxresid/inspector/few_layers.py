@@ -36,7 +36,6 @@ class FewLayers:
     """The trace of a function of which layers were left out.
 
     Attributes:
-      trace: the trace.
       numbers: the places in `Arguments.dynamic` of the whole function's leaves that it has.
       runs: what was left out.
     """
@@ -81,10 +80,6 @@ def can_leave_out_layers(traced: Trace) -> bool:
 def few_layers(traced: Trace, short: Shortened) -> FewLayers:
     """Return the trace of a function whose primal jaxpr was rewritten, of a few of its layers.
 
-    Args:
-      traced: the trace before.
-      short: the rewritten jaxpr, with layers left out.
-
     Raises:
       Exception: whatever JAX raises where it cannot differentiate that.
     """
@@ -95,10 +90,6 @@ def few_layers(traced: Trace, short: Shortened) -> FewLayers:
 
 def whole_figures(few: FewLayers, profile: Profile) -> Figures | None:
     """Return the figures that the trace of the whole function gives.
-
-    Args:
-      few: the trace of a few layers.
-      profile: the profile of the compiler.
 
     Returns:
       The figures; None where two layers in the middle do not lead to the same.
@@ -117,10 +108,6 @@ def whole_figures(few: FewLayers, profile: Profile) -> Figures | None:
 
 def lowered_whole(few: FewLayers, profile: Profile) -> Lowered | None:
     """Return the whole program as a compiler runs it, with layers left out of its ops.
-
-    Args:
-      few: the trace of a few layers.
-      profile: the profile of the compiler.
 
     Returns:
       The program; None where two layers in the middle do not lead to the same kernels.

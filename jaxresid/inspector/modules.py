@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from jaxresid.inspector.jaxpr.common import common_prefix
 from jaxresid.inspector.jaxpr.module_paths import tokens
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.step_roles import OPTIMIZER_STATE, PARAMETERS
@@ -50,7 +51,6 @@ class _Modules:
     found: dict[Names, _Bytes] = field(default_factory=dict)
 
     def holder(self, path: str) -> Names:
-        """Return the module that holds a parameter."""
         names = _names_of(path)
         first = 0 if names[0].endswith("]") else 1
         inner = names[first:-1]
@@ -89,8 +89,6 @@ def modules(
     """Return the bytes of each module, each before those in it, what is in none last.
 
     Args:
-      report: what was found of the program.
-      program: the program.
       live: what is live at its peak, one by one; empty where that is not estimated.
     """
     kept = [
@@ -150,13 +148,7 @@ def _preorder(found: dict[Names, _Bytes]) -> Iterable[Names]:
 
 def _scope(scope: str) -> Names:
     """Return the names of a module path, or what several have in common."""
-    each = [_names(one.split("/")) for one in scope.split(", ") if one]
-    common = []
-    for names in zip(*each, strict=False):
-        if len(set(names)) > 1:
-            break
-        common.append(names[0])
-    return tuple(common)
+    return common_prefix(_names(path.split("/")) for path in scope.split(", ") if path)
 
 
 def _names(parts: Iterable[str]) -> Names:

@@ -61,7 +61,6 @@ def jaxpr_cost(jaxpr: Jaxpr, trips: WhileTrips | None = None) -> Cost:
     """Return what one run of a jaxpr costs.
 
     Args:
-      jaxpr: the jaxpr.
       trips: the trips of its while loops; None: those that it says itself.
     """
     return Costs().of_program(jaxpr) if trips is None else Costs(trips).of_jaxpr(jaxpr)
@@ -78,7 +77,6 @@ def passes_cost(
     nothing reads, and a compiler drops them.
 
     Args:
-      traced: the trace.
       chosen: which of the eqns of the two jaxprs count; None: all.
       opened: the ids of calls of which some eqns count.
     """
@@ -106,9 +104,9 @@ def flat_cost(eqn: Eqn) -> Cost | None:
     rule = RULES.get(name)
     if rule is not None:
         cost = rule(eqn)
-        cost = cost if cost.nbytes else _with_traffic(cost, eqn)
+        cost = cost if cost.nbytes else replace(cost, nbytes=traffic(eqn))
         return replace(cost, collectives=_exchanged(eqn)) if name in COLLECTIVES else cost
-    return Cost() if nests(eqn) or _holds_known(eqn) else None
+    return Cost() if nests(eqn) or name in _APPLIED or name in _RUNS else None
 
 
 class Costs:
@@ -127,12 +125,7 @@ class Costs:
         self._reading: dict[tuple[int, Wanted], _NeededPart] = {}
 
     def of_jaxpr(self, jaxpr: Jaxpr, wanted: Wanted = None) -> Cost:
-        """Return what one run of a jaxpr costs.
-
-        Args:
-          jaxpr: the jaxpr, open or closed.
-          wanted: the numbers of those of its results that are read; None for all of them.
-        """
+        """Return what one run of a jaxpr costs."""
         jaxpr = jax_compat.open_jaxpr(jaxpr)
         key = (id(jaxpr), wanted)
         met = self._costs.get(key)
@@ -155,10 +148,7 @@ class Costs:
         """Return what one run of some eqns of an open jaxpr costs.
 
         Args:
-          jaxpr: the open jaxpr.
-          chosen: which of its eqns count.
           opened: the ids of calls of which some eqns count.
-          wanted: the numbers of those of its results that are read; None for all of them.
         """
         read = self._read(jaxpr, wanted).eqns
         total = self._sum(each for each in read if chosen(each[0]))
@@ -173,12 +163,7 @@ class Costs:
         return self._read(jaxpr, None).invars
 
     def of_eqn(self, eqn: Eqn, wanted: Wanted = None) -> Cost:
-        """Return what one run of an eqn costs, with everything inside it times its trips.
-
-        Args:
-          eqn: the eqn.
-          wanted: the numbers of those of its results that are read; None for all of them.
-        """
+        """Return what one run of an eqn costs, with everything inside it times its trips."""
         name = jax_compat.primitive_name(eqn)
         rule = RULES.get(name)
         if rule is not None:
@@ -192,7 +177,7 @@ class Costs:
             return self._while(eqn, params)
         found = nests(eqn)
         if not found:
-            return _with_traffic(Cost(uncosted=(name,)), eqn)
+            return Cost(uncosted=(name,), nbytes=traffic(eqn))
         costs = [self.of_jaxpr(nest.jaxpr, self._inside(nest, wanted)) for nest in found]
         if found[0].kind == "branch":
             return _most_expensive(costs)
@@ -240,11 +225,7 @@ class Costs:
             uncosted.update(cost.uncosted)
             notes.update(dict.fromkeys(cost.notes))
         return Cost(
-            matmul,
-            conv,
-            elementwise,
-            transcendentals,
-            moved,
+            *(matmul, conv, elementwise, transcendentals, moved),
             tuple(sorted(uncosted)),
             (*notes,),
             tuple(sorted(exchanged.items())),
@@ -262,7 +243,7 @@ class Costs:
             times = size(eqn.outvars[0] if name == "reduce_window" else eqn.invars[1])
             times *= window - (name == "reduce_window")
         inner = sum((self.of_jaxpr(params[p]) for p in _APPLIED[name]), Cost()) * times
-        return _with_traffic(inner, eqn)
+        return replace(inner, nbytes=traffic(eqn))
 
     def _read(self, jaxpr: Jaxpr, wanted: Wanted) -> _NeededPart:
         """Return the eqns and invars of a jaxpr that its wanted results need."""
@@ -316,24 +297,6 @@ class Costs:
                 break
             inside = more
         return inside
-
-
-def _holds_known(eqn: Eqn) -> bool:
-    name = jax_compat.primitive_name(eqn)
-    return name in _APPLIED or name in _RUNS
-
-
-def _with_traffic(cost: Cost, eqn: Eqn) -> Cost:
-    return Cost(
-        cost.matmul_flops,
-        cost.conv_flops,
-        cost.elementwise_flops,
-        cost.transcendentals,
-        traffic(eqn),
-        cost.uncosted,
-        cost.notes,
-        cost.collectives,
-    )
 
 
 def _exchanged(eqn: Eqn) -> tuple[tuple[str, int], ...]:

@@ -25,12 +25,7 @@ _LEAVING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CallMark:
-    """An eqn of a run: its frames from the called function on, and its primitive.
-
-    Attributes:
-      frames: the frames, outermost first, starting with that of the called function.
-      primitive: the name of the primitive.
-    """
+    """An eqn of a run: its frames from the called function on, and its primitive."""
 
     frames: tuple[Frame, ...]
     primitive: str
@@ -73,11 +68,7 @@ class LoopRun:
 
 
 def iterations(marks: Sequence[CallMark]) -> list[LoopRun]:
-    """Return the runs of a function's innermost loops, as far as eqns show their iterations.
-
-    Args:
-      marks: the eqns of one call of the function, in the order in which they were made.
-    """
+    """Return the runs of a function's innermost loops, of the eqns of one call of it, in order."""
     loops = _flow(marks[0].frames[0].code).loops
     offsets = [mark.frames[0].lasti for mark in marks]
     found = []

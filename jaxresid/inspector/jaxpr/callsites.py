@@ -8,13 +8,13 @@ checkpointed at several places, their order tells them apart.
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.common import common_prefix
 from jaxresid.inspector.jaxpr.frames import Frame, Frames, Stack, below
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.jaxpr_types import Eqn, Jaxpr
@@ -58,7 +58,6 @@ class CallSites:
           primal: the twin of `forward` in the primal jaxpr; None: not known, and so is the site.
           forward: the open jaxpr that holds the eqn.
           above: the frames with which `forward` is called, outermost first.
-          eqn: the eqn.
         """
         if primal is None:
             return _NONE
@@ -130,12 +129,8 @@ def _common(sites: list[EqnSite]) -> EqnSite:
     """Return what holds for all of several sites."""
     if not sites:
         return _NONE
-    frames = sites[0].frames
-    for site in sites[1:]:
-        pairs = zip(frames, site.frames, strict=False)
-        frames = tuple(a for a, _ in itertools.takewhile(lambda p: p[0] == p[1], pairs))
     least = min(sites, key=lambda s: len(s.labels))
-    return EqnSite(least.labels, frames, least.jaxpr)
+    return EqnSite(least.labels, common_prefix(s.frames for s in sites), least.jaxpr)
 
 
 def is_inlined(forward: Jaxpr, frames: Frames) -> bool:

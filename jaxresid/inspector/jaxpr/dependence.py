@@ -45,10 +45,6 @@ def dependences(jaxpr: Jaxpr, passes: Passes) -> list[Dependence]:
     """Return what each outvar of an open jaxpr depends on.
 
     A bit more than there are inputs is that of a gradient.
-
-    Args:
-      jaxpr: the jaxpr.
-      passes: tells which of its eqns are those of a backward pass.
     """
     given: list[Dependence] = [1 << i for i in range(len(jaxpr.invars))]
     return _Dependences(passes, 1 << len(given)).of(jaxpr, given)
@@ -122,7 +118,6 @@ class _Dependences:
 
 
 def _joined(values: Sequence[Dependence]) -> Dependence:
-    """Return what several values together depend on; ZERO if all of them are zero."""
     found: Dependence = ZERO
     for value in values:
         if value is not None:

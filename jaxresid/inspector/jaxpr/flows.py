@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,6 +54,11 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= lowest
 
 
+def mask_of(positions: Iterable[int]) -> int:
+    """Return the mask in which the bits at these positions are set."""
+    return functools.reduce(operator.or_, (1 << i for i in positions), 0)
+
+
 def shape_and_dtype(var: Var) -> tuple[tuple[int, ...] | None, Any]:
     """Return the shape and the dtype of a variable; None for what its aval does not have."""
     return getattr(var.aval, "shape", None), getattr(var.aval, "dtype", None)
@@ -97,12 +103,7 @@ class Flows:
         return self._like.get(shape_and_dtype(var), 0)
 
     def _of(self, jaxpr: Jaxpr, given: Sequence[Flow]) -> list[Flow]:
-        """Return what comes together in each outvar of a jaxpr.
-
-        Args:
-          jaxpr: the open jaxpr.
-          given: what comes together in its constants and then in its invars.
-        """
+        """Return what comes together in each outvar, given that of constants, then of invars."""
         env = self._env(jaxpr, given)
         return [NOTHING if jax_compat.is_literal(v) else env[v] for v in jaxpr.outvars]
 
@@ -130,9 +131,7 @@ class Flows:
         if not found or phase == FORWARD:
             if jax_compat.primitive_name(eqn) in ("get", "freeze", "free_ref"):
                 return
-            together = NOTHING
-            for flow in operands:
-                together |= flow
+            together = functools.reduce(operator.or_, operands, NOTHING)
             if phase == FORWARD:
                 together = replace(together, inputs=0, is_seen=True)
             yield from ((i, replace(together, is_gradient=False)) for i in refs)
@@ -144,9 +143,7 @@ class Flows:
                     yield i, env[v]
 
     def _results(self, eqn: Eqn, operands: Sequence[Flow]) -> Sequence[Flow]:
-        together = NOTHING
-        for flow in operands:
-            together |= flow
+        together = functools.reduce(operator.or_, operands, NOTHING)
         phase = self._passes.of(eqn)
         if phase == FORWARD:
             for flow in operands:

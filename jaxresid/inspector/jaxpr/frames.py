@@ -54,7 +54,6 @@ _TRANSFORMS = {
     ("custom_derivatives", "custom_vjp.__call__"): "custom_vjp",
     ("ad", "process_custom_vjp_call"): "custom_vjp",
 }
-# What of jax takes derivatives; `jax.grad` and the like call these.
 # The methods that run when a module is called, whatever its library names them.
 _CALLED = frozenset({"__call__", "call", "forward"})
 _DECORATORS = 32  # lines of them, at most
@@ -65,8 +64,6 @@ class Frame:
     """One frame of a stack.
 
     Attributes:
-      code: the code object that runs in it.
-      lasti: the offset of the instruction that it is at, in bytes.
       kind: `user`, `library` or `jax` (jax.nn, jax.numpy, ...).
     """
 
@@ -216,7 +213,9 @@ class Frames:
         )
 
     def _location(self, frame: Frame) -> Location:
-        line, column = _position(frame.code, frame.lasti)
+        line, _, column, _ = _span(frame)
+        if line is None:
+            line, column = frame.code.co_firstlineno, None
         file = frame.code.co_filename
         text = linecache.getline(file, line)
         if file == _LOSSES:
@@ -296,7 +295,11 @@ def _calls_of_wrapped(file: str) -> frozenset[tuple[int | None, ...]]:
     while todo:
         node, own, around = todo.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            own, around = frozenset(arg.arg for arg in _arguments(node.args)), own | around
+            names = node.args
+            own, around = (
+                frozenset(arg.arg for arg in (*names.posonlyargs, *names.args, *names.kwonlyargs)),
+                own | around,
+            )
         elif (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
@@ -305,10 +308,6 @@ def _calls_of_wrapped(file: str) -> frozenset[tuple[int | None, ...]]:
             found.add((node.lineno, node.col_offset, node.end_lineno, node.end_col_offset))
         todo += [(child, own, around) for child in ast.iter_child_nodes(node)]
     return frozenset(found)
-
-
-def _arguments(arguments: ast.arguments) -> list[ast.arg]:
-    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
 
 
 def name_of(code: CodeType) -> str:
@@ -458,16 +457,6 @@ def _span(frame: Frame) -> tuple[int | None, ...]:
     """Return row, end row, column and end column of what a frame was at, as Python counts them."""
     positions, at = _positions(frame.code), frame.lasti // 2
     return positions[at] if 0 <= at < len(positions) else (None,) * 4
-
-
-def _position(code: CodeType, lasti: int) -> tuple[int, int | None]:
-    positions = _positions(code)
-    at = lasti // 2
-    if 0 <= at < len(positions):
-        line, _, column, _ = positions[at]
-        if line is not None:
-            return line, column
-    return code.co_firstlineno, None
 
 
 @functools.cache

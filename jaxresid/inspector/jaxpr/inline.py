@@ -38,10 +38,6 @@ class Inlining:
 def without(jaxpr: Jaxpr, removed: Iterable[int]) -> Jaxpr:
     """Return the open jaxpr with some remat eqns replaced by what their bodies do.
 
-    Args:
-      jaxpr: the open jaxpr.
-      removed: the ids of the remat eqns.
-
     Raises:
       InputsError: one of them is where jaxprs cannot be replaced.
     """
@@ -55,7 +51,6 @@ def flattened(jaxpr: Jaxpr, *, everywhere: bool = False) -> Jaxpr:
     checkpoint is around them.
 
     Args:
-      jaxpr: the open jaxpr.
       everywhere: whether to inline the other calls for removed checkpoints too.
     """
     return _Flattening().jaxpr(jaxpr, everywhere)
@@ -65,7 +60,6 @@ def with_calls_inlined(jaxpr: Jaxpr, is_inlined: Callable[[Eqn], bool]) -> Jaxpr
     """Return the open jaxpr with some of its calls, and of theirs, replaced by their eqns.
 
     Args:
-      jaxpr: the open jaxpr.
       is_inlined: whether to replace a jit eqn; one whose callee holds constants stays.
     """
     substitutes: dict[Var, Var] = {}

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.calls import CallMark, call_starts
+from jaxresid.inspector.jaxpr.common import common_prefix
 from jaxresid.inspector.jaxpr.frames import Frame, Frames, is_module_method
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.phases import BACKWARD, phase_of
@@ -167,9 +168,6 @@ def _paths_of_span(
     """Return the module's path for each eqn of a span that is in `depth` methods, or more.
 
     Args:
-      eqns: all eqns of the level.
-      span: the indices of those that are asked about.
-      depth: how many methods enclose the eqns of the span.
       around: the path of the module whose method calls them.
     """
     found: dict[int, Path] = {}
@@ -268,8 +266,4 @@ def _common(paths: Sequence[Path]) -> Path:
     roots: dict[str, list[Path]] = {}
     for path in paths:
         roots.setdefault(path[0], []).append(path)
-    found: list[Path] = []
-    for each in roots.values():
-        same = itertools.takewhile(lambda p: len(set(p)) == 1, zip(*each, strict=False))
-        found.append(tuple(p[0] for p in same))
-    return max(found, key=len, default=())
+    return max(map(common_prefix, roots.values()), key=len, default=())

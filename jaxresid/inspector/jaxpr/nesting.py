@@ -8,10 +8,11 @@ it inwards from operands. Unknown primitives with one inner jaxpr of matching ar
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.extents import shape
 from jaxresid.inspector.jaxpr.primitives import CALLS, PRIMITIVES
 from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
 
@@ -26,25 +27,24 @@ _PLAIN: set[str] = set()
 class Nest:
     """One inner jaxpr of an eqn.
 
-    Attributes:
-      jaxpr: the inner jaxpr, opened.
-      kind: `call`, `scan`, `while` or `branch`.
-      operands: for each inner invar, the index of the eqn's operand that it is (for a loop's carry,
-        of the initial one).
-      results: for each inner outvar, the index of the eqn's result that it becomes (None: none).
-      carries: for a loop, inner invar index -> inner outvar index of the same carry.
-      slices: for a scan, inner invars that are one slice per trip of their operand.
-      stacked: for a scan, inner outvars whose result stacks all trips.
-      length: trips of a scan; None where unknown (while).
+    jaxpr: the inner jaxpr, opened.
+    kind: `call`, `scan`, `while` or `branch`.
+    operands: for each inner invar, the index of the eqn's operand that it is (for a loop's carry,
+      of the initial one).
+    results: for each inner outvar, the index of the eqn's result that it becomes (None: none).
+    carries: for a loop, inner invar index -> inner outvar index of the same carry.
+    slices: for a scan, inner invars that are one slice per trip of their operand.
+    stacked: for a scan, inner outvars whose result stacks all trips.
+    length: trips of a scan; None where unknown (while).
     """
 
     jaxpr: Jaxpr
     kind: str
     operands: tuple[int, ...]
     results: tuple[int | None, ...]
-    carries: dict[int, int]
-    slices: frozenset[int]
-    stacked: frozenset[int]
+    carries: Mapping[int, int] = field(default_factory=dict)
+    slices: frozenset[int] = frozenset()
+    stacked: frozenset[int] = frozenset()
     length: int | None = 1
 
     def outvar(self, result: int) -> int:
@@ -77,7 +77,6 @@ def eqns_in(jaxpr: Jaxpr, closed: Container[str] = ()) -> Iterator[Eqn]:
     """Yield the eqns of an open jaxpr and of those inside it, each once.
 
     Args:
-      jaxpr: the open jaxpr.
       closed: the primitives whose own jaxprs are left out.
     """
     seen: set[int] = set()
@@ -101,9 +100,6 @@ def _call(eqn: Eqn, jaxpr: Jaxpr) -> Nest:
         "call",
         tuple(i + extra for i in range(len(jaxpr.invars))),
         tuple(range(len(jaxpr.outvars))),
-        {},
-        frozenset(),
-        frozenset(),
     )
 
 
@@ -114,9 +110,6 @@ def _branch(eqn: Eqn, branch: Jaxpr | ClosedJaxpr) -> Nest:
         "branch",
         tuple(i + 1 for i in range(len(jaxpr.invars))),  # operand 0 is the index
         tuple(range(len(jaxpr.outvars))),
-        {},
-        frozenset(),
-        frozenset(),
     )
 
 
@@ -156,9 +149,7 @@ def _while(eqn: Eqn, params: Mapping[str, Any]) -> Nest:
         tuple(cond_consts + i for i in range(len(jaxpr.invars))),
         tuple(range(len(jaxpr.outvars))),
         {body_consts + i: i for i in range(len(jaxpr.outvars))},
-        frozenset(),
-        frozenset(),
-        None,
+        length=None,
     )
 
 
@@ -187,17 +178,13 @@ def _lines_up(jaxpr: Jaxpr, eqn: Eqn) -> bool:
     Those of lax.reduce are as many, but single elements.
     """
     inside, outside = [*jaxpr.invars, *jaxpr.outvars], [*eqn.invars, *eqn.outvars]
-    return len(jaxpr.invars) == len(eqn.invars) and [_shape(v) for v in inside] == [
-        _shape(v) for v in outside
+    return len(jaxpr.invars) == len(eqn.invars) and [shape(v) for v in inside] == [
+        shape(v) for v in outside
     ]
 
 
 def _rank(var: Var) -> int:
-    return len(_shape(var))
-
-
-def _shape(var: Var) -> tuple[int, ...]:
-    return tuple(getattr(var.aval, "shape", ()))
+    return len(shape(var))
 
 
 def label(eqn: Eqn) -> str | None:

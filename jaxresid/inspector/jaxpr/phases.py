@@ -36,9 +36,6 @@ def phase_of(tags: str) -> Pass:
 
     `update` is what no derivative is part of: an optimizer's work, or what prepares a batch.
     So is `jax.linear_transpose`, which leaves `transpose(` without `jvp(` in it.
-
-    Args:
-      tags: the name stacks, those of enclosing eqns first.
     """
     first = _DERIVATIVE.search(tags)
     if first is None:

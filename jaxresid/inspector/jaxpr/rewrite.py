@@ -24,7 +24,6 @@ def rewritten(
     once.
 
     Args:
-      jaxpr: the open jaxpr.
       eqns: what replaces an eqn, by the id of the eqn.
       jaxprs: what regroups the eqns of a jaxpr, by the id of the open jaxpr that holds them.
 

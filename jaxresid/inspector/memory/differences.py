@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.jaxpr.phases import BACKWARD
-from jaxresid.inspector.memory.rules.kernels import Kernel, Kernels, array_nbytes
+from jaxresid.inspector.memory.rules.kernels import Kernels, array_nbytes
 from jaxresid.inspector.program.ops import Block, Op, Value
 
 # So many kernels on either side of a change have to be alike too.
@@ -21,12 +21,7 @@ _AROUND = 4
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Kernels that stand in the place of others.
-
-    Attributes:
-      before: the numbers of the kernels that are replaced.
-      after: the numbers of those in their place, in the other program.
-    """
+    """The numbers of kernels, and of those in their place in another program."""
 
     before: range
     after: range
@@ -42,8 +37,6 @@ class Difference:
     """What is to be changed in the kernels of a program so that they are those of another.
 
     Attributes:
-      base: the kernels of the program.
-      changed: those of the other.
       stretches: where they differ, in order.
       pairs: by the arrays of the other those of the base that they correspond to.
     """
@@ -55,17 +48,15 @@ class Difference:
 
     @functools.cached_property
     def _makers(self) -> dict[Value, int]:
-        """By the arrays of the base the number of the kernel that makes them."""
         return {v: i for i, op in enumerate(self.base.ops) for v in op.results}
 
     @functools.cached_property
     def _readers(self) -> dict[Value, list[int]]:
-        """By the arrays of the base the numbers of the kernels that read them."""
-        found: dict[Value, list[int]] = {}
+        readers: dict[Value, list[int]] = {}
         for i, op in enumerate(self.base.ops):
             for v in op.operands:
-                found.setdefault(v, []).append(i)
-        return found
+                readers.setdefault(v, []).append(i)
+        return readers
 
     @functools.cached_property
     def _sources(self) -> tuple[Stretch, ...]:
@@ -102,14 +93,9 @@ class Difference:
         return self._changed(shifts, twins.there)
 
     def _pair(self, shifts: dict[Stretch, int], twins: Pairs) -> bool:
-        """Pair the arrays around the stretches and their sources with those in the other place.
+        """Pair the arrays around the stretches with those elsewhere; return whether all are alike.
 
-        Args:
-          shifts: by how many kernels one of the stretches is moved; gets those of the others.
-          twins: gets the pairs.
-
-        Returns:
-          Whether the kernels there are alike.
+        By how many kernels one stretch is moved is in `shifts`, which gets those of the others.
         """
         ops, makers = self.base.ops, self._makers
         others = [s for s in self.stretches if s not in shifts]
@@ -254,7 +240,9 @@ class Pairs:
             return False
         fresh: list[tuple[Value, Value]] = []
         pairs = zip((*a.operands, *a.results), (*b.operands, *b.results), strict=True)
-        is_alike = all(self._values(v, w, fresh) for v, w in pairs) and self._overwrite(a, b)
+        is_alike = all(self._values(v, w, fresh) for v, w in pairs)
+        # What they may write over.
+        is_alike = is_alike and {self.there.get(v) for v in a.overwrites} == {*b.overwrites}
         if not is_alike:
             for v, w in fresh:
                 del self.there[v], self.back[w]
@@ -272,12 +260,6 @@ class Pairs:
         if fresh is not None:
             fresh.append((v, w))
         return True
-
-    def _overwrite(self, a: Op, b: Op) -> bool:
-        """Return whether two kernels whose arrays are paired may write over the same ones."""
-        mine = a.overwrites if isinstance(a, Kernel) else ()
-        others = b.overwrites if isinstance(b, Kernel) else ()
-        return {self.there.get(v) for v in mine} == {*others}
 
 
 def _array(value: Value) -> tuple[object, ...]:
@@ -321,5 +303,9 @@ def _renamed(op: Op, renamed: Callable[[Value], Value | None]) -> Op | None:
     def of(values: Sequence[Value]) -> tuple[Value, ...]:
         return tuple(w for v in values if (w := names[v]) is not None)
 
-    made = replace(op, operands=of(op.operands), results=of(op.results))
-    return replace(made, overwrites=of(made.overwrites)) if isinstance(made, Kernel) else made
+    return replace(
+        op,
+        operands=of(op.operands),
+        results=of(op.results),
+        overwrites=of(op.overwrites),
+    )

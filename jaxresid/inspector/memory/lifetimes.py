@@ -6,9 +6,10 @@ import bisect
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from jaxresid.inspector.jaxpr.phases import PROGRAM
+from jaxresid.inspector.memory.curve import highest
 from jaxresid.inspector.memory.live_values import (
     Temporaries,
     held_inputs,
@@ -17,6 +18,7 @@ from jaxresid.inspector.memory.live_values import (
 )
 from jaxresid.inspector.memory.liveness import Span, timeline
 from jaxresid.inspector.memory.lowered import Lowered
+from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.program.ops import Op
 from jaxresid.model import (
     NOWHERE,
@@ -25,9 +27,7 @@ from jaxresid.model import (
     Lifetimes,
     LiveKind,
     LiveValue,
-    Location,
     ProgramPoint,
-    Source,
 )
 
 # So many values are kept at most; of more half as many of the biggest one by one.
@@ -37,29 +37,17 @@ _MOST: Final = 10_000
 _VALUES_PER_POINT: Final = 9
 
 
-class Places(Protocol):
-    """Tells where the ops of a program come from, as `peak.OpSources` does."""
+def lifetimes(
+    lowered: Lowered, sources: OpSources, *, name: str = "", most: int = _MOST
+) -> Lifetimes:
+    """Return at most `most` values of a program, with all of its layers, over its run.
 
-    def source(self, op: Op) -> Source:
-        """Return where an op comes from."""
-
-    def stack(self, op: Op) -> tuple[Location, ...]:
-        """Return the frames of an op, outermost first."""
-
-
-def lifetimes(lowered: Lowered, places: Places, *, name: str = "", most: int = _MOST) -> Lifetimes:
-    """Return the memory of a program over its run; the interval around its peak is not in it.
-
-    Args:
-      lowered: the program, with all of its layers.
-      places: tells where the ops come from.
-      name: what the program is, as `Lifetimes` has it.
-      most: the greatest number of values to keep.
+    The interval around its peak is not in it.
     """
     assert lowered.whole is None
     found, outside = timeline(lowered), outside_nbytes(lowered.program)
     points = [
-        ProgramPoint(p.op.name, places.source(p.op), p.op.phase, outside + p.nbytes)
+        ProgramPoint(p.op.name, sources.source(p.op), p.op.phase, outside + p.nbytes)
         for p in found.points
     ] or [ProgramPoint(None, NOWHERE, PROGRAM, outside)]
     values = [
@@ -67,18 +55,18 @@ def lifetimes(lowered: Lowered, places: Places, *, name: str = "", most: int = _
         for live in held_inputs(lowered.program)
     ]
     values += [
-        Lifetime(0, len(points), live, "output", stack=places.stack(op) if op else ())
-        for live, op in held_outputs(lowered.program, places.source)
+        Lifetime(0, len(points), live, "output", stack=sources.stack(op) if op else ())
+        for live, op in held_outputs(lowered.program, sources.source)
     ]
-    temporaries = Temporaries(lowered.program, found, places.source)
-    values += [_lifetime(span, *temporaries.value(span), places) for span in found.spans()]
+    temporaries = Temporaries(lowered.program, found, sources.source)
+    values += [_lifetime(span, *temporaries.value(span), sources) for span in found.spans()]
     made = Lifetimes(
         name, tuple(points), tuple(values), max(found.at, 0), outside + found.peak_nbytes
     )
     return _fewer(made, most)
 
 
-def _lifetime(span: Span, live: LiveValue, maker: Op, places: Places) -> Lifetime:
+def _lifetime(span: Span, live: LiveValue, maker: Op, sources: OpSources) -> Lifetime:
     reader = span.reader
     is_unread = reader is span.buffer.op
     return Lifetime(
@@ -86,9 +74,9 @@ def _lifetime(span: Span, live: LiveValue, maker: Op, places: Places) -> Lifetim
         span.stop,
         live,
         _reason(live.kind, is_unread=is_unread),
-        None if reader is None or is_unread else places.source(reader),
-        None if span.loop is None else places.source(span.loop),
-        places.stack(maker),
+        None if reader is None or is_unread else sources.source(reader),
+        None if span.loop is None else sources.source(span.loop),
+        sources.stack(maker),
     )
 
 
@@ -146,10 +134,7 @@ def _stretches(values: Sequence[Lifetime]) -> Iterator[tuple[int, int, int, int]
 
 def _thinned(made: Lifetimes, most: int) -> Lifetimes:
     """Return lifetimes with at most so many points, of each stretch the one with most bytes."""
-    nbytes = [point.nbytes for point in made.points]
-    stretches = min(len(nbytes), most)
-    edges = [i * len(nbytes) // stretches for i in range(stretches + 1)]
-    kept = [max(range(a, b), key=nbytes.__getitem__) for a, b in itertools.pairwise(edges)]
+    kept = highest([point.nbytes for point in made.points], most)
     values = (
         replace(
             value,

@@ -31,13 +31,7 @@ _TRIES = 64
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """A temporary that is live at some point.
-
-    Attributes:
-      op: the op that makes it.
-      value: the value that it holds.
-      nbytes: its bytes of device memory; 0 for one in host memory.
-    """
+    """A temporary that is live at some point; its bytes are 0 if it is in host memory."""
 
     op: Final[Op]
     value: Final[Value]
@@ -57,7 +51,6 @@ class Span:
     """The stretch of a program that a buffer is live in.
 
     Attributes:
-      buffer: the buffer.
       start: the index of the first point that it is live at.
       stop: the index after the last.
       reader: the last op that reads it, the one that makes it where none does; None: it stays to
@@ -79,9 +72,7 @@ class Timeline:
     Attributes:
       points: the points in order; those of a loop's body are in the place of the loop, once.
       at: index of the peak; -1 without ops.
-      peak_nbytes: device bytes of temporaries at the peak.
       host_nbytes: the most bytes that are live in host memory at once, wherever that is.
-      tracker: when each buffer came and left.
     """
 
     points: tuple[Point, ...]
@@ -120,13 +111,10 @@ def _fetching_first(block: Kernels) -> Kernels:
     first: list[Op] = []
     later: list[Op] = []
     for op in block.ops:
-        is_first = is_transfer(op) and arguments.issuperset(op.operands) and _is_on_device(op)
+        is_first = is_transfer(op) and arguments.issuperset(op.operands)
+        is_first = is_first and all(v.memory == "device" for v in op.results)
         (first if is_first else later).append(op)
     return replace(block, ops=(*first, *later)) if first else block
-
-
-def _is_on_device(op: Op) -> bool:
-    return all(v.memory == "device" for v in op.results)
 
 
 def _taking_over(program: Program, block: Block) -> dict[Value, Value]:
@@ -247,15 +235,12 @@ class _Tracker:
         self._inner: list[tuple[Op, Timeline, int]] = []
 
     def allocate(self, buffer: Buffer, start: int) -> None:
-        """Record the first point that the buffer is live at."""
         self._allocated_at[buffer] = start
 
     def release(self, buffer: Buffer, stop: int, reader: Op) -> None:
-        """Record the first point that the buffer is not live at, and its reader; see `Span`."""
         self._released[buffer] = stop, reader
 
     def enter(self, op: Op, inner: Timeline, start: int) -> None:
-        """Record that the points of an op's body follow, from `start` on."""
         self._inner.append((op, inner, start))
 
     def observe(self, nbytes: int, inner: Timeline | None, index: int) -> None:
@@ -290,10 +275,7 @@ def _body_timeline(op: Op, profile: Profile) -> Timeline:
 
 
 def _last_reads(block: Block) -> dict[Value, int]:
-    """Return, for each value, the index of the last op that needs it.
-
-    Outputs are needed to the end.
-    """
+    """Return, for each value, the index of the last op that needs it; outputs are to the end."""
     last: dict[Value, int] = {}
     for i, op in enumerate(block.ops):
         if op.results or op.bodies:
@@ -310,11 +292,7 @@ def _written_in_place(
     free: set[Value],
     taking_over: frozenset[Value],
 ) -> dict[Value, Value]:
-    """Add to `free` what an output is written over: it is in the output's buffer already.
-
-    Returns:
-      What each of them is written over by.
-    """
+    """Add what an output is written over to `free`; return what each is written over by."""
     overwritten_by: dict[Value, Value] = {}
     for i in range(len(block.ops) - 1, -1, -1):
         op = block.ops[i]
@@ -335,7 +313,6 @@ def _written_in_place(
 
 
 def _by_nbytes(sizes: Iterable[tuple[Value, int]]) -> dict[int, deque[Value]]:
-    """Return values by their bytes, in the order given."""
     found: dict[int, deque[Value]] = {}
     for v, nbytes in sizes:
         found.setdefault(nbytes, deque()).append(v)
@@ -381,10 +358,7 @@ def _reusing_output_buffers(
 
 
 def _reserve_output_buffer(output_buffers: Sequence[_OutputBuffer], begin: int, end: int) -> bool:
-    """Take room in one of these buffers, and return whether there was any.
-
-    Those written last are tried first.
-    """
+    """Take room in one of these buffers, written last first; return whether there was any."""
     for output_buffer in output_buffers[:_TRIES]:
         if output_buffer.written_at <= end:
             return False

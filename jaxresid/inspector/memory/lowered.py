@@ -31,8 +31,6 @@ class Lowered:
     """A program, lowered for one compiler.
 
     Attributes:
-      program: the program.
-      profile: the profile of the compiler.
       block: the program's block as this compiler runs it; bodies of loops are as they were.
       whole: the kernels of the whole program, where layers are left out of this.
     """

@@ -14,7 +14,6 @@ from jaxresid.inspector.jaxpr.primitives import PRIMITIVES, of_kind
 from jaxresid.inspector.memory.curve import curve_of
 from jaxresid.inspector.memory.live_values import (
     Temporaries,
-    aliased_nbytes,
     arguments_nbytes,
     held_inputs,
     held_outputs,
@@ -24,6 +23,7 @@ from jaxresid.inspector.memory.live_values import (
 from jaxresid.inspector.memory.liveness import timeline
 from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.program.build import Program, all_ops, implementation
+from jaxresid.inspector.program.donation import taken_over_nbytes
 from jaxresid.inspector.program.ops import InlineContext, Op
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.model import NOWHERE, LiveKind, LiveValue, Location, Peak, Source
@@ -37,9 +37,7 @@ _OPAQUE = of_kind("foreign") | {"io_callback"}
 class OpSources:
     """A finder of the places that ops come from.
 
-    Args:
-      traced: the trace that the ops come from. The primal jaxpr of a function tells where the
-        checkpoints are that its forward pass no longer shows.
+    Of a function the primal jaxpr tells the checkpoints that its forward pass no longer shows.
     """
 
     def __init__(self, traced: Traced) -> None:
@@ -92,13 +90,7 @@ def peak_nbytes(lowered: Lowered) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EstimatedPeak:
-    """An estimated peak.
-
-    Attributes:
-      peak: the peak.
-      live: what is live there, one by one, where `peak` has equal values as one.
-      temporaries: each temporary that is live there, with the op that makes it.
-    """
+    """An estimated peak, its values one by one, and its temporaries with their makers."""
 
     peak: Peak
     live: tuple[LiveValue, ...]
@@ -131,7 +123,7 @@ def peak(lowered: Lowered, places: OpSources) -> EstimatedPeak:
         arguments_nbytes=arguments_nbytes(program),
         outputs_nbytes=outputs_nbytes(program),
         temporaries_nbytes=found.peak_nbytes,
-        aliased_nbytes=aliased_nbytes(program),
+        aliased_nbytes=taken_over_nbytes(program),
         host_nbytes=outside_nbytes(program, "host") + found.host_nbytes,
         live=live,
         breakdown=tuple(sorted(breakdown.items(), key=lambda item: -item[1])),

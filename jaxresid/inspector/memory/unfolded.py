@@ -15,7 +15,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.alike.repeats import BEFORE, LAST, Layer, Run, has_layer, layers_of
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE
 from jaxresid.inspector.memory.lowered import Lowered, Whole
-from jaxresid.inspector.memory.rules.kernels import Kernel, Kernels
+from jaxresid.inspector.memory.rules.kernels import Kernels
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block, Op, Value
 
@@ -31,8 +31,6 @@ def unfolded(lowered: Lowered, runs: Iterable[Run], gradients: Mapping[int, int]
     """Return a lowered program with the kernels of the whole; None where layers are not alike.
 
     Args:
-      lowered: the program of a shortened jaxpr.
-      runs: what was left out of that.
       gradients: for each of its inputs by number, the number of the output that is its gradient.
     """
     program, block = lowered.program, lowered.block
@@ -60,11 +58,7 @@ def unfolded(lowered: Lowered, runs: Iterable[Run], gradients: Mapping[int, int]
     except _NotAlikeError:
         return None
     whole = Kernels(tuple(state.inputs), tuple(state.ops), tuple(state.outputs), state.nbytes)
-    made = Program(
-        Block(whole.inputs, (), tuple(state.returned)),
-        tuple(roles),
-        tuple(outputs),
-    )
+    made = Program(Block(whole.inputs, (), tuple(state.returned)), tuple(roles), tuple(outputs))
     return replace(lowered, whole=Whole(made, whole, tuple(state.templates)))
 
 
@@ -73,13 +67,10 @@ class _State:
     """The kernels so far.
 
     Attributes:
-      ops: the kernels.
       templates: for each the one of the shortened program.
       layers: for each the run and the layer that it belongs to.
       labelled: the kernels of the shortened program whose layer is written on them.
-      inputs, outputs: the arrays of the block.
       returned: the outputs as the program has them.
-      nbytes: as of `Kernels`.
     """
 
     ops: list[Op]
@@ -146,7 +137,6 @@ class _Layers:
         self._made: dict[tuple[int, int, int], Value] = {}
 
     def put_back(self) -> None:
-        """Put the layers that were left out among the kernels."""
         self._check_alike()
         state, more = self._state, self._omitted
         zones = self._zones()
@@ -187,7 +177,6 @@ class _Layers:
     # -- what is alike -----------------------------------------------------------------------
 
     def _check_alike(self) -> None:
-        """Check that the kernels of the two layers in the middle read alike."""
         one, other = self._ops[_FRONT], self._ops[_BEHIND]
         if len(one) != len(other):
             raise _NotAlikeError
@@ -258,7 +247,6 @@ class _Layers:
         return _Zone([begins.get(layer, -1) for layer in range(LAST + 1)], is_ascending)
 
     def _stretch(self, start: int, stop: int, layer: int) -> list[_Token]:
-        """Return the kernels of a stretch by how far from a layer they are."""
         found = []
         for token in self._tokens[start:stop]:
             if token is None or abs(token[0] - layer) > 1:
@@ -286,29 +274,15 @@ class _Layers:
                 self._made[key] = v
         if not is_new and operands == op.operands and overwrites == _overwrites(op):
             return op
-        return Kernel(
-            op.name,
-            operands,
-            results,
-            op.eqn,
-            op.context,
-            op.phase,
-            op.bodies,
-            op.nest,
-            op.devices,
-            op.collectives,
-            overwrites,
-        )
+        return replace(op, operands=operands, results=results, overwrites=overwrites)
 
     def _like(self, value: Value) -> Value:
-        made = value.copy()
-        nbytes = self._state.nbytes.get(value)
-        if nbytes is not None:
-            self._state.nbytes[made] = nbytes
-        return made
+        new = value.copy()
+        if value in self._state.nbytes:
+            self._state.nbytes[new] = self._state.nbytes[value]
+        return new
 
     def _read(self, value: Value, token: _Token | None, shift: int) -> Value:
-        """Return what a kernel reads in the place of a value."""
         own = self._own.get(value)
         if own is not None:
             layer, slot = own
@@ -380,8 +354,5 @@ class _Layers:
 
 def _overwrites(op: Op) -> tuple[Value, ...]:
     """Return what a kernel may write over, in the order of its operands."""
-    if not isinstance(op, Kernel) or not op.overwrites:
-        return ()
-    given = dict.fromkeys(op.overwrites)
-    first = [v for v in op.operands if v in given]
-    return tuple(dict.fromkeys((*first, *given)))
+    overwrites = dict.fromkeys(op.overwrites)
+    return tuple(dict.fromkeys((*(v for v in op.operands if v in overwrites), *overwrites)))

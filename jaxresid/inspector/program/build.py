@@ -9,7 +9,6 @@ line can be looked up when it is asked for.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -18,10 +17,12 @@ from jaxresid import jax_compat
 from jaxresid.errors import RetraceError
 from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.inspector.call.splits import Split
+from jaxresid.inspector.jaxpr.extents import keeps_precision
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE, phase_of
 from jaxresid.inspector.jaxpr.primitives import COLLECTIVES, MARKS, PRIMITIVES, SHARDINGS
 from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
+from jaxresid.inspector.program.avals import dtype_of
 from jaxresid.inspector.program.collectives import written
 from jaxresid.inspector.program.ops import Block, InlineContext, Op, Value
 from jaxresid.inspector.program.per_device import SPLIT_ANEW, per_device
@@ -44,7 +45,6 @@ class ValueRole:
     """What an input or output of a program is.
 
     Attributes:
-      kind: what it is, in the words of `model.LiveValue.kind`.
       path: the pytree path, for an argument.
       donated: whether an output may take over its buffer.
     """
@@ -60,7 +60,6 @@ class Program:
 
     Attributes:
       block: its inputs are the arguments and constants, its outputs what is returned.
-      inputs, outputs: the roles of the block's inputs and outputs.
       residuals: what autodiff keeps, where the program was put together from two passes.
       sharding: how it is split over a mesh; None if it is for one device.
       values: on a mesh, the values of its jaxprs' variables; for a jaxpr that is called more than
@@ -137,9 +136,7 @@ def program_of_jaxpr(
     """Return the program of an open jaxpr as it stands.
 
     Args:
-      jaxpr: the open jaxpr.
       inputs: the roles of its constants and arguments, in this order.
-      outputs: the roles of its outputs.
       as_written: leave checkpoint_names as ops, and what is computed twice.
       sharding: how it is split over a mesh; None for one device.
       reader: what has read other programs, not `as_written`, that share eqns with this one.
@@ -169,9 +166,6 @@ def _of_one_device(
     """Return the block as one device of a mesh runs it, and the values of the variables there.
 
     Args:
-      block: the block of the whole program.
-      record: what was met while its jaxprs were inlined.
-      sharding: how it is split over the mesh.
       inputs: constants and arguments; what is not an argument of the user's is on every device.
     """
     pins: dict[Value, Split] = {}
@@ -212,8 +206,6 @@ class _Step:
     """What is known of an eqn wherever its jaxpr is called.
 
     Attributes:
-      eqn: the eqn.
-      name: its primitive.
       operands: what it reads: variables, and the ids of literals.
       literals: the literals among them, each with a value like it.
       number: what makes two plain eqns on equal operands equal; None if nothing does.
@@ -260,9 +252,6 @@ class JaxprReader:
     """A reader of jaxprs that looks at each jaxpr, and each eqn, once for all programs.
 
     Layers share what they call, and variants of a step most of what is done with its gradients.
-
-    Args:
-      as_written: whether to leave checkpoint_names as ops, and what is computed twice.
     """
 
     def __init__(self, *, as_written: bool = False) -> None:
@@ -371,7 +360,6 @@ class _Builder:
     def _results(
         self, eqn: Eqn, name: str, operands: list[Value], context: InlineContext
     ) -> Sequence[Value]:
-        """Return the results of an eqn that is no op of its own, or has bodies."""
         if name == "optimization_barrier":
             return self._barrier(eqn, operands, context, (True,) * len(operands))
         inner = nests(eqn)
@@ -414,7 +402,7 @@ class _Builder:
             record.partly[made] = split, frozenset(free)
         else:
             record.pins[made] = split
-        self._add(Op(SPLIT_ANEW, (value,), (made,), eqn, context, _phase(eqn, context)))
+        self.ops.append(Op(SPLIT_ANEW, (value,), (made,), eqn, context, _phase(eqn, context)))
         return made
 
     def _add_plain(
@@ -434,7 +422,7 @@ class _Builder:
         op = Op(step.name, tuple(operands), results, step.eqn, context, phase)
         if step.name in COLLECTIVES and (exchange := written(op)) is not None:
             op = replace(op, collectives=(exchange,))
-        self._add(op)
+        self.ops.append(op)
         if key is not None:
             self._known[key] = results
         return results
@@ -453,7 +441,7 @@ class _Builder:
             pins.update((fresh[v], pins[v]) for v in behind if v in pins)
             partly.update((fresh[v], partly[v]) for v in behind if v in partly)
         results = tuple(fresh.values())
-        self._add(Op("barrier", tuple(fresh), results, eqn, context, _phase(eqn, context)))
+        self.ops.append(Op("barrier", tuple(fresh), results, eqn, context, _phase(eqn, context)))
         return [fresh.get(v, v) if h else v for v, h in zip(operands, held, strict=True)]
 
     def _call(
@@ -479,7 +467,7 @@ class _Builder:
                 made[i] = replace(before, memory="host")
                 put = jax_compat.as_host_put(eqn.outvars[i], eqn)
                 phase = _phase(eqn, context)
-                self._add(Op("device_put", (before,), (made[i],), put, context, phase))
+                self.ops.append(Op("device_put", (before,), (made[i],), put, context, phase))
         return made
 
     def _inline_shard_map(
@@ -539,21 +527,16 @@ class _Builder:
         results = tuple(_value(v) for v in eqn.outvars)
         loop = inner[0] if inner[0].kind in ("scan", "while") else None
         phase = _phase(eqn, context)
-        self._add(Op(name, tuple(operands), results, eqn, context, phase, tuple(blocks), loop))
+        op = Op(name, tuple(operands), results, eqn, context, phase, tuple(blocks), loop)
+        self.ops.append(op)
         return results
 
-    def _add(self, op: Op) -> None:
-        self.ops.append(op)
-
     def _body(self, jaxpr: Jaxpr, context: InlineContext) -> Block:
-        return _body(_Builder(self._reader, self._record), jaxpr, context)
-
-
-def _body(build: _Builder, jaxpr: Jaxpr, context: InlineContext) -> Block:
-    constants = [_constant(v) for v in jaxpr.constvars]
-    inputs = [_value(v) for v in jaxpr.invars]
-    outputs = build.inline(jaxpr, [*constants, *inputs], context)
-    return Block(tuple(inputs), tuple(build.ops), tuple(outputs))
+        build = _Builder(self._reader, self._record)
+        constants = [_constant(v) for v in jaxpr.constvars]
+        inputs = [_value(v) for v in jaxpr.invars]
+        outputs = build.inline(jaxpr, [*constants, *inputs], context)
+        return Block(tuple(inputs), tuple(build.ops), tuple(outputs))
 
 
 def _inner_context(context: InlineContext, eqn: Eqn, which: int) -> InlineContext:
@@ -604,10 +587,7 @@ def _literal(var: Literal) -> Value:
 
 
 def _constant(var: Var) -> Value:
-    """Return the value of a nested jaxpr's constant.
-
-    The executable holds it as it does a literal.
-    """
+    """Return the value of a nested jaxpr's constant, held by the executable as a literal is."""
     return replace(_value(var), literal=f"constant {id(var)}")
 
 
@@ -615,22 +595,7 @@ def _described(aval: Aval) -> tuple[tuple[int, ...], str, int, str]:
     dtype = getattr(aval, "dtype", None)
     if dtype is None:  # a token or a ref
         return (), str(aval), 0, "device"
-    return (tuple(map(int, aval.shape)), *_dtype(dtype), jax_compat.memory_space(aval))
-
-
-@functools.cache
-def _dtype(dtype: Any) -> tuple[str, int]:
-    return getattr(dtype, "name", str(dtype)), int(dtype.itemsize)
-
-
-def _same_precision(eqn: Eqn) -> bool:
-    """Return whether a reduce_precision keeps every bit.
-
-    Legacy remat puts one on each float it saves.
-    """
-    params = jax_compat.params(eqn)
-    finfo = jax_compat.import_jax().numpy.finfo(eqn.invars[0].aval.dtype)
-    return bool(params["exponent_bits"] >= finfo.nexp and params["mantissa_bits"] >= finfo.nmant)
+    return (tuple(map(int, aval.shape)), *dtype_of(dtype), jax_compat.memory_space(aval))
 
 
 def _same_type(eqn: Eqn) -> bool:
@@ -639,7 +604,7 @@ def _same_type(eqn: Eqn) -> bool:
 
 
 _MAYBE_SAME: dict[str, Callable[[Eqn], bool]] = {
-    "reduce_precision": _same_precision,
+    "reduce_precision": keeps_precision,
     "convert_element_type": _same_type,
     "reshape": _same_type,
     "copy": _same_type,

@@ -12,6 +12,7 @@ device, and what is exchanged is written there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -48,7 +49,6 @@ class Exchanged(NamedTuple):
     """What devices exchange of an operand or a result of an op.
 
     Attributes:
-      value: the operand or result.
       split: how the whole array is split: the operand when it is gathered or exchanged, the result
         before parts of it are scattered.
       collective: the exchange.
@@ -63,9 +63,7 @@ def exchanges(op: Op, splits: Mapping[Value, Split], sizes: Mapping[str, int]) -
     """Return what an op without bodies exchanges: first of its operands, then of its results.
 
     Args:
-      op: the op of the whole program.
       splits: how values are split; others are whole.
-      sizes: the sizes of the mesh's axes by name.
     """
     if not op.results or op.name == BARRIER:
         return []
@@ -165,9 +163,10 @@ def written(op: Op) -> Collective | None:
     kind = _EXCHANGES.get(name.removesuffix("_invariant").removesuffix("_reduced"))
     params = jax_compat.params(op.eqn)
     names = params.get("axes", params.get("axis_name"))
+    names = names if isinstance(names, tuple | list) else (names,)
     sizes = _axis_sizes(op.context)
     # A number is a dim of the array, which `vmap` made of an axis.
-    axes = [a for a in _each(names) if not isinstance(a, int)]
+    axes = [a for a in names if not isinstance(a, int)]
     if kind is None or not all(axis in sizes for axis in axes):
         return None
     groups = params.get("axis_index_groups")
@@ -175,10 +174,6 @@ def written(op: Op) -> Collective | None:
     arrays = op.results if kind in ("all-gather", "all-reduce") else op.operands
     found = exchange(kind, sum(array.nbytes for array in arrays), axes, sizes)
     return replace(found, devices=len(groups[0])) if groups else found
-
-
-def _each(names: Any) -> tuple[Any, ...]:
-    return tuple(names) if isinstance(names, (tuple, list)) else (names,)
 
 
 def _axis_sizes(context: InlineContext | None) -> dict[Any, int]:
@@ -246,7 +241,4 @@ def _common(each: list[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _nbytes(value: Value, split: Split, sizes: Mapping[str, int]) -> int:
-    size = value.itemsize
-    for n in shard(value.shape, split, sizes):
-        size *= n
-    return size
+    return value.itemsize * math.prod(shard(value.shape, split, sizes))

@@ -7,7 +7,6 @@ links, between arrays of one rank, the dims of one size: so do elementwise ops, 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -52,7 +51,8 @@ def links(op: Op) -> Links:
     """Return the dims of an op without bodies that are the same dim."""
     if op.name == BARRIER:
         pairs = zip(op.operands, op.results, strict=True)
-        return Links(_one_by_one(itertools.chain.from_iterable([[p] for p in pairs])), True)
+        ranked = ((a, b, range(min(len(a.shape), len(b.shape)))) for a, b in pairs)
+        return Links(tuple(((a, d), (b, d)) for a, b, dims in ranked for d in dims), True)
     rule = _RULES.get(op.name)
     if rule is not None:
         return Links(tuple(g for g in rule(op) if len(g) > 1))
@@ -70,10 +70,6 @@ def _is_repeated(value: Value, results: Sequence[Value]) -> bool:
     (shape,) = shapes
     pairs = [*zip(value.shape, shape, strict=False)]
     return len(value.shape) == len(shape) and all(a in (1, b) for a, b in pairs)
-
-
-def _one_by_one(pairs: itertools.chain[tuple[Value, Value]]) -> tuple[tuple[Dim, ...], ...]:
-    return tuple(((a, d), (b, d)) for a, b in pairs for d in range(min(len(a.shape), len(b.shape))))
 
 
 def _alike(op: Op) -> list[tuple[Dim, ...]]:
@@ -103,11 +99,7 @@ def _reduce(op: Op) -> list[tuple[Dim, ...]]:
 
 
 def _reshape(op: Op) -> list[tuple[Dim, ...]]:
-    """Return the links of a reshape.
-
-    Dims that stay as they are are linked; of dims that are split up or merged, only the major one
-    is.
-    """
+    """Link the dims that stay as they are; of those split up or merged, only the major one."""
     a, b = op.operands[0], op.results[0]
     before = [d for d, size in enumerate(a.shape) if size != 1]
     after = [d for d, size in enumerate(b.shape) if size != 1]

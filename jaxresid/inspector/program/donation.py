@@ -21,9 +21,7 @@ class StepArgument:
     """An argument of a step that holds arrays.
 
     Attributes:
-      name: the name of the argument.
       position: its number among the positional arguments; None: it is passed by name.
-      inputs: the invars that its arrays are.
     """
 
     name: str
@@ -39,11 +37,8 @@ class StepArgument:
 class MissingDonation:
     """The arguments that a step could give away and keeps, and the step that gives them away.
 
-    Attributes:
-      arguments: the arguments, in order.
-      nbytes: the bytes of their arrays, on one device.
-      step: the step with these arguments donated.
-      program: its program: the ops are the same, and outputs take over buffers.
+    nbytes: the bytes of their arrays, on one device.
+    program: its program: the ops are the same, and outputs take over buffers.
     """
 
     arguments: tuple[StepArgument, ...]
@@ -83,12 +78,9 @@ def missing_donation(
 ) -> MissingDonation | None:
     """Return the arguments that a step returns updated and does not donate; None without any.
 
-    Args:
-      step: the trace of the step.
-      program: its program.
-      least_nbytes: it is None, too, where outputs cannot take over more bytes than this.
+    It is None, too, where outputs cannot take over more than `least_nbytes`.
     """
-    if _most_taken_over(program) <= least_nbytes:
+    if taken_over_nbytes(program, are_donated=False) <= least_nbytes:
         return None
     nexts = next_values(step, only_of_itself=True)
     if not nexts:
@@ -115,17 +107,18 @@ def missing_donation(
     )
 
 
-def _most_taken_over(program: Program) -> int:
-    """Return the most bytes that outputs could take over of arguments that are not donated."""
-    kept = Counter(
+def taken_over_nbytes(program: Program, memory: str = "device", *, are_donated: bool = True) -> int:
+    """Return the bytes of outputs that are like donated arguments, or like those that are not."""
+    inputs = zip(program.block.inputs, program.inputs, strict=True)
+    left = Counter(
         (v.shape, v.dtype)
-        for v, role in zip(program.block.inputs, program.inputs, strict=True)
-        if not role.donated and v.memory == "device"
+        for v, role in inputs
+        if role.donated == are_donated and v.memory == memory
     )
     total = 0
     for v in program.block.outputs:
-        if v.memory == "device" and kept[v.shape, v.dtype] > 0:
-            kept[v.shape, v.dtype] -= 1
+        if v.memory == memory and left[v.shape, v.dtype] > 0:
+            left[v.shape, v.dtype] -= 1
             total += v.size * v.itemsize
     return total
 

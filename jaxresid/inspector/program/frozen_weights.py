@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from jaxresid import jax_compat
-from jaxresid.inspector.jaxpr.flows import bits, is_inexact
+from jaxresid.inspector.jaxpr import extents
+from jaxresid.inspector.jaxpr.flows import bits, is_inexact, mask_of
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.phases import BACKWARD, Passes
 from jaxresid.inspector.jaxpr.primitives import (
@@ -85,27 +86,26 @@ def frozen_weights(
     argument is.
 
     Args:
-      jaxpr: the program.
       passes: tells which of its eqns are those of a backward pass.
       trained: the inputs that are trained.
       unknown: the inputs in question: a forward pass reads them.
       holders: for each input the number of the argument that holds it.
     """
-    sizes = [math.prod(_shape(v)) for v in jaxpr.invars]
+    sizes = [math.prod(extents.shape(v)) for v in jaxpr.invars]
     unknown = [i for i in unknown if sizes[i] > 1]
     if sum(sizes[i] for i in unknown) < _WORTH_TELLING * sum(sizes):
         return frozenset()
-    trained_mask, unknown_mask = _mask(trained), _mask(unknown)
+    trained_mask, unknown_mask = mask_of(trained), mask_of(unknown)
     holders_of_trained = {holders[i] for i in trained}
-    beside = _mask(
+    beside = mask_of(
         i for i in unknown if holders[i] in holders_of_trained and is_inexact(jaxpr.invars[i])
     )
     given = [
-        _Made(mask := 1 << i & (trained_mask | unknown_mask), axes=(mask,) * len(_shape(v)))
+        _Made(mask := 1 << i & (trained_mask | unknown_mask), axes=(mask,) * len(extents.shape(v)))
         for i, v in enumerate(jaxpr.invars)
     ]
-    floats = _mask(i for i in unknown if is_inexact(jaxpr.invars[i]))
-    square = _mask(i for i in unknown if _is_square(jaxpr.invars[i]))
+    floats = mask_of(i for i in unknown if is_inexact(jaxpr.invars[i]))
+    square = mask_of(i for i in unknown if _is_square(jaxpr.invars[i]))
     votes = _Votes()
     weights = batch = 0
     for _ in range(_ROUNDS):
@@ -123,10 +123,6 @@ def frozen_weights(
     return frozenset(found | {i for i in unknown if holders[i] in decided})
 
 
-def _mask(numbers: Iterable[int]) -> int:
-    return functools.reduce(operator.or_, (1 << i for i in numbers), 0)
-
-
 @dataclass(slots=True)
 class _Reader:
     """Reads how values are read.
@@ -136,7 +132,6 @@ class _Reader:
       weights, batch: the inputs that are known, a bit each.
       unknown: the inputs in question.
       floats, square: those of these that are of floats, and that are square matrices.
-      votes: gets what they are read like.
     """
 
     passes: Passes
@@ -225,7 +220,7 @@ class _Reader:
                 votes.batch |= self._asked(made)
         elif name in _COMPARISONS:
             for made, v in zip(operands, eqn.invars, strict=True):
-                if _shape(v):
+                if extents.shape(v):
                     votes.batch |= self._asked(made)
         elif _is_elementwise(eqn):
             for made in operands:
@@ -267,14 +262,10 @@ class _Reader:
                     self.votes.weights |= self._asked(made)
 
 
-def _shape(v: Var) -> tuple[int, ...]:
-    return tuple(getattr(v.aval, "shape", ()))
-
-
 def _axes(eqn: Eqn, name: str, operands: Sequence[_Made]) -> tuple[int, ...]:
     """Return the inputs that each dim of a result is of; empty: not known."""
     params = jax_compat.params(eqn)
-    first, rank = operands[0].axes, len(_shape(eqn.outvars[0]))
+    first, rank = operands[0].axes, len(extents.shape(eqn.outvars[0]))
     if name == "dot_general":
         contracted, batch = params["dimension_numbers"]
         parts = [
@@ -286,7 +277,7 @@ def _axes(eqn: Eqn, name: str, operands: Sequence[_Made]) -> tuple[int, ...]:
         found = (*both, *parts[0], *parts[1])
         return found if len(found) == rank else ()
     if name == "broadcast_in_dim" and first:
-        sizes = _shape(eqn.invars[0])
+        sizes = extents.shape(eqn.invars[0])
         to = dict(zip(params["broadcast_dimensions"], zip(first, sizes, strict=True), strict=True))
         return tuple(to[dim][0] if dim in to and to[dim][1] > 1 else 0 for dim in range(rank))
     if name == "transpose" and first:
@@ -301,7 +292,7 @@ def _axes(eqn: Eqn, name: str, operands: Sequence[_Made]) -> tuple[int, ...]:
 
 
 def _is_square(v: Var) -> bool:
-    return len(set(_shape(v)[-2:])) == 1 < len(_shape(v))
+    return len(set(extents.shape(v)[-2:])) == 1 < len(extents.shape(v))
 
 
 def _joined(first: _Made, second: _Made) -> _Made:
@@ -322,8 +313,8 @@ def _has_batch_dims(eqn: Eqn) -> bool:
 
 
 def _is_elementwise(eqn: Eqn) -> bool:
-    shapes = {_shape(v) for v in eqn.invars} - {()}
-    to = _shape(eqn.outvars[0])
+    shapes = {extents.shape(v) for v in eqn.invars} - {()}
+    to = extents.shape(eqn.outvars[0])
     if len(eqn.invars) < 2 or to not in shapes:
         return False
     if jax_compat.primitive_name(eqn) not in ELEMENTWISE:
@@ -343,5 +334,5 @@ def _is_narrow(eqn: Eqn, name: str, operands: Sequence[_Made]) -> bool:
         spread = set(range(rank)).difference(own, kept)
         return operands[0].is_narrow or (bool(own) and any(d < own[0] for d in spread))
     made = [each for each in operands if each.inputs]
-    is_same = _shape(eqn.invars[0]) == _shape(eqn.outvars[0])
+    is_same = extents.shape(eqn.invars[0]) == extents.shape(eqn.outvars[0])
     return is_same and all(each.is_narrow for each in made)

@@ -9,13 +9,7 @@ from jaxresid.model import Cost
 
 
 def block_cost(block: Block, trips: WhileTrips, *phases: str) -> Cost:
-    """Return the cost of a block's ops: those of the given phases, or all without any.
-
-    Args:
-      block: the block.
-      trips: the trips of its while loops.
-      phases: the phases to count.
-    """
+    """Return the cost of a block's ops: those of the given phases, or all without any."""
     total = Cost()
     for op in block.ops:
         inside = not phases or op.phase in phases
@@ -27,8 +21,6 @@ def op_cost(op: Op, trips: WhileTrips, phases: tuple[str, ...] = ()) -> Cost:
     """Return the cost of one op; for an op with bodies, that of their ops of some phases.
 
     Args:
-      op: the op.
-      trips: the trips of while loops.
       phases: the phases to count inside its bodies; all where empty.
     """
     if op.name in UNWRITTEN:

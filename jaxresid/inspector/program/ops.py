@@ -24,11 +24,7 @@ class Value:
     """An array.
 
     Attributes:
-      shape: its shape; on a mesh, that of the part that one device holds.
       dtype: the name of its dtype.
-      itemsize: bytes of one element.
-      memory: `device` or `host`.
-      literal: the number that a literal is, written out; it needs no storage.
       whole: on a mesh, for an array that is split, the shape of all of it.
       spec: how it is split, `data,model`.
     """
@@ -44,13 +40,7 @@ class Value:
     def copy(self) -> Value:
         """Return another array like it; `dataclasses.replace` takes twice as long."""
         return Value(
-            self.shape,
-            self.dtype,
-            self.itemsize,
-            self.memory,
-            self.literal,
-            self.whole,
-            self.spec,
+            self.shape, self.dtype, self.itemsize, self.memory, self.literal, self.whole, self.spec
         )
 
     @property
@@ -181,16 +171,13 @@ class Op:
 
     Attributes:
       name: the primitive, or one of `UNWRITTEN`.
-      operands: what it reads.
-      results: what it makes.
-      eqn: the eqn that it comes from.
-      context: the eqns around that one.
       phase: `forward`, `recompute`, `backward` or `update`.
       bodies: for a loop its body (for a while its condition after it), for a cond its branches.
       nest: how a loop's body lines up with the op; None if it is no loop.
       devices: on a mesh, how many devices share the work of the eqn.
       collectives: what it exchanges with other devices: on a mesh, as the splits imply; in the body
         of a `shard_map`, as it is written.
+      overwrites: of a kernel, the operands whose buffers its result may take over.
     """
 
     name: Final[str]
@@ -203,6 +190,7 @@ class Op:
     nest: Final[Nest | None] = None
     devices: Final[int] = 1
     collectives: Final[tuple[Collective, ...]] = ()
+    overwrites: Final[tuple[Value, ...]] = ()
 
     @property
     def params(self) -> Mapping[str, Any]:

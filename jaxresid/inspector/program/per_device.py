@@ -105,7 +105,6 @@ class _Local:
         return self._splits.get(value, ((),) * len(value.shape))
 
     def _at(self, value: Value, split: Split) -> Value:
-        """Return a value like another, split like this."""
         shape = shard(value.shape, split, self._sizes)
         return replace(
             value, shape=shape, whole=value.shape if any(split) else None, spec=text(split)
@@ -146,12 +145,9 @@ class _Local:
     ) -> Value:
         """Return an operand of an op as split anew, and add the op that does it, if none did.
 
-        Args:
-          op: the op.
-          found: what is exchanged.
-          source: the operand as far as it was gathered before.
-          ops: the ops before; the new one is added.
-          gathered: what was gathered or exchanged before in the block, and how.
+        source: the operand as far as it was gathered before.
+        ops: the ops before; the new one is added.
+        gathered: what was gathered or exchanged before in the block, and how.
         """
         key = found.value, found.split
         if key not in gathered:

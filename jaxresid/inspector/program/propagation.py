@@ -40,9 +40,7 @@ def propagated(
     A value that is not in it is whole.
 
     Args:
-      block: the block of the whole program.
       known: values whose splits stay as they are.
-      sizes: the sizes of the mesh's axes by name.
       local: ops of one device, such as those of a `shard_map` body; nothing spreads over them.
       partly: values whose splits stay as they are, except for some dims.
     """
@@ -171,12 +169,7 @@ class _Propagation:
         self._sizes = sizes
 
     def settle(self, steps: Sequence[_Step], stage: int) -> None:
-        """Spread splits until nothing changes.
-
-        Args:
-          steps: the steps, in program order.
-          stage: the stage.
-        """
+        """Spread splits over the steps, in program order, until nothing changes."""
         readers, makers = defaultdict[Value, list[int]](list), defaultdict[Value, list[int]](list)
         for n, step in enumerate(steps):
             for v in step.read:

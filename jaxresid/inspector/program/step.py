@@ -10,6 +10,7 @@ from jaxresid.inspector.program.build import JaxprReader, Program, program_of_ja
 from jaxresid.inspector.program.ops import Block, Op, Value
 from jaxresid.inspector.program.step_roles import Roles, roles
 from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.model import Pass
 
 
 def step_program(
@@ -18,7 +19,6 @@ def step_program(
     """Return the program of a training step.
 
     Args:
-      step: the trace of the step.
       known: its roles, where they are known of the step with other checkpoints: these change what
         is computed again, and not which values go where.
       reader: what has read the programs of other variants of the step.
@@ -50,7 +50,6 @@ def _infer_phases(block: Block, behind: frozenset[Value], ahead: frozenset[Value
     """Return the block with the phases of its untagged ops settled.
 
     Args:
-      block: the block.
       behind: the inputs that a gradient has a part in.
       ahead: the outputs that a forward pass reads.
     """
@@ -66,7 +65,7 @@ def _infer_phases(block: Block, behind: frozenset[Value], ahead: frozenset[Value
             for body in op.bodies
         )
         if phase == UPDATE:
-            is_after = is_after or _holds_backward(bodies)
+            is_after = is_after or _holds(bodies, RECOMPUTE, BACKWARD)
             phase = UPDATE if is_after or fed.isdisjoint(op.results) else FORWARD
         if is_after:
             after.update(op.results)
@@ -82,31 +81,19 @@ def _fed(block: Block, phases: Sequence[str], ahead: frozenset[Value]) -> set[Va
     fed = set(ahead)
     for op, phase in zip(reversed(block.ops), reversed(phases), strict=True):
         reaches = phase == UPDATE and not fed.isdisjoint(op.results)
-        if reaches or phase == FORWARD or _holds_forward(op):
+        if reaches or phase == FORWARD or _holds(op.bodies, FORWARD):
             fed.update(op.operands)
     return fed
 
 
-def _holds_forward(op: Op) -> bool:
-    """Return whether the bodies of an untagged op contain a forward op."""
+def _holds(bodies: Sequence[Block], *phases: Pass) -> bool:
     return any(
-        inner.phase == FORWARD or _holds_forward(inner) for b in op.bodies for inner in b.ops
-    )
-
-
-def _holds_backward(bodies: Sequence[Block]) -> bool:
-    return any(
-        op.phase in (RECOMPUTE, BACKWARD) or _holds_backward(op.bodies)
-        for body in bodies
-        for op in body.ops
+        op.phase in phases or _holds(op.bodies, *phases) for body in bodies for op in body.ops
     )
 
 
 def _entering(op: Op, body: Block, after: set[Value]) -> frozenset[Value]:
-    """Return the body's inputs that a gradient has a part in.
-
-    For a loop these are those of its first trip.
-    """
+    """Return the body's inputs that a gradient has a part in; for a loop, in its first trip."""
     if op.nest is not None:
         outside = [op.operands[i] for i in op.nest.operands]
         if len(outside) != len(body.inputs):  # the condition of a while loop

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxresid import jax_compat
-from jaxresid.inspector.jaxpr.flows import NOTHING, Flow, Flows, bits, is_inexact, shape_and_dtype
+from jaxresid.inspector.jaxpr.common import common_prefix
+from jaxresid.inspector.jaxpr.flows import (
+    NOTHING,
+    Flow,
+    Flows,
+    bits,
+    is_inexact,
+    mask_of,
+    shape_and_dtype,
+)
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.program.build import ValueRole
 from jaxresid.inspector.program.frozen_weights import frozen_weights
@@ -94,7 +103,6 @@ def next_values(step: StepTrace, *, only_of_itself: bool = False) -> dict[int, f
     They are parameters and optimizer state, by number. A gradient is no next value.
 
     Args:
-      step: the trace of the step.
       only_of_itself: leave out what nothing but its place tells, and what is not made of the input:
         parameters remade of an optimizer's copy, and what looks like these, updates that the caller
         adds to the parameters.
@@ -121,10 +129,6 @@ def is_training_step(step: StepTrace, inputs: Sequence[ValueRole]) -> bool:
     A sampler draws from a key beside the gradient, and Newton's method takes derivatives of the
     gradient or solves with it: without an optimizer's state neither is said to train. A step of
     molecular dynamics has no batch.
-
-    Args:
-      step: the trace of the step.
-      inputs: the roles of its inputs.
     """
     kinds = {role.kind for role in inputs}
     if kinds.isdisjoint({BATCH, FROZEN}) or not step.holds_gradient:
@@ -213,7 +217,7 @@ def _input_uses(step: StepTrace, holders: Sequence[int]) -> _InputUses:
     )
     changed = {i for i, at in back.items() if any(made[j].is_after for j in at)}
     unchanged = fed - changed - set(bits(seen)) - parameters.keys() - state.keys()
-    keys = _union(1 << i for i, v in enumerate(jaxpr.invars) if _is_key(v))
+    keys = mask_of(i for i, v in enumerate(jaxpr.invars) if _is_key(v))
     is_drawn = any(made[j].inputs & keys for at in parameters.values() for j in at)
     return _InputUses(
         fed,
@@ -248,7 +252,7 @@ def _unread_parameters(
     gradients, and goes into parameters; a mean of parameters is made of them, and the mean of a
     gradient's norm is a number.
     """
-    others = _union(1 << j for j in parameters)
+    others = mask_of(parameters)
 
     def is_apart(i: int, outputs: set[int]) -> bool:
         var = step.jaxpr.invars[i]
@@ -265,20 +269,10 @@ def _unread_parameters(
         ]
         if not any(holders[j] == holders[i] for j in state.keys() - found.keys()):
             return bool(beside)
-        shared = _shared(beside)
+        shared = list(common_prefix(beside))
         return bool(beside) and path_keys(step.inputs[i] or "")[: len(shared)] == shared
 
     return {i: at for i, at in found.items() if is_beside(i)}
-
-
-def _shared(paths: Sequence[Sequence[str]]) -> list[str]:
-    """Return the keys that all paths begin with."""
-    found = []
-    for keys in zip(*paths, strict=False):
-        if len(set(keys)) > 1:
-            break
-        found.append(keys[0])
-    return found
 
 
 def _union(masks: Iterable[int]) -> int:

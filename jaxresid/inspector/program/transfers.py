@@ -20,10 +20,8 @@ IN_PLACE = PARTS | VIEWS
 class Move:
     """One value that an op moves.
 
-    Attributes:
-      before: the value where it was.
-      after: the value where it is moved to.
-      to: the memory that it is moved into, `host` or `device`.
+    after: the value where it is moved to.
+    to: the memory that it is moved into, `host` or `device`.
     """
 
     before: Value
@@ -42,8 +40,6 @@ def moves(op: Op, hosted: Set[Value]) -> Iterator[Move]:
     Until JAX 0.7.1 avals do not tell where they are; a device_put that names a memory is then taken
     to move.
 
-    Args:
-      op: the op.
       hosted: values in host memory whose avals do not say so, see `entering`.
     """
     if op.name != "device_put":

@@ -17,11 +17,7 @@ from jaxresid.inspector.trace.step import StepTrace
 class UnusableLeaf:
     """A donated array that no output takes over.
 
-    Attributes:
-      path: its path, in the arguments.
-      value: the array.
-      output: the output at the same place of what is returned; None: there is none.
-      output_path: the path of that output.
+    output: the output at the same place of what is returned; None: there is none.
     """
 
     path: str

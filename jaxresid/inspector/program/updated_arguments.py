@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr import extents
 from jaxresid.inspector.jaxpr.flows import Flows, bits, is_inexact
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.primitives import (
@@ -64,7 +65,11 @@ def updated_arguments(step: StepTrace) -> dict[int, frozenset[int]]:
                 if i not in updates and inputs[i] is not None:
                     back.setdefault(i, set()).add(j)
     keys = {i: path_keys(inputs[i] or "") for i in back}
-    tails = _Tails([path_keys(path) for path in step.outputs])
+    ending: dict[tuple[str, ...], set[int]] = {}
+    for j, path in enumerate(step.outputs):
+        tail = tuple(path_keys(path))
+        for start in range(len(tail)):
+            ending.setdefault(tail[start:], set()).add(j)
     bare = _in_order({i: back[i] for i in back if not keys[i]})
     origins = _Origins(_written_operands)
     written: dict[int, set[int]] = {}
@@ -73,7 +78,7 @@ def updated_arguments(step: StepTrace) -> dict[int, frozenset[int]]:
             written.setdefault(i, set()).add(j)
     found = {i: frozenset({j}) for i, j in updates.items()}
     for i, outputs in back.items():
-        nexts = outputs & tails.ending_with(keys[i]) or outputs & written.get(i, set())
+        nexts = outputs & ending.get(tuple(keys[i]), set()) or outputs & written.get(i, set())
         nexts = nexts or bare.get(i, set())
         if nexts or step.donated[i]:
             found[i] = frozenset(nexts or outputs)
@@ -117,7 +122,6 @@ def _added_to(
     """Return the inputs that come back with something added to them, each with its output.
 
     Args:
-      jaxpr: the program.
       back: the inputs in question, each with the outputs like it that are made of it.
       taken: the outputs that are the next value of other inputs.
     """
@@ -129,25 +133,21 @@ def _added_to(
             if len(alone) == 1 and alone[0] not in found:
                 found[alone[0]] = frozenset({j})
                 taken |= {j}
-    matrices = _contracted(jaxpr, [1 << i for i in range(len(jaxpr.invars))]) if found else 0
+    invars = [1 << i for i in range(len(jaxpr.invars))]
+    matrices = _Contracted(1 << len(invars)).of(jaxpr, invars) if found else 0
     return {} if any(i not in found for i in bits(matrices)) else found
-
-
-def _contracted(jaxpr: Jaxpr, given: Sequence[int]) -> int:
-    """Return the inputs, a bit each, that matrix products and convolutions read as they are.
-
-    Vectors are none of them, nor are stencils: kernels of one channel. A bit more than there are
-    inputs is that of matrices which the program itself holds.
-
-    Args:
-      jaxpr: the jaxpr.
-      given: the input that each of its invars is, a bit each; 0 for one that is computed.
-    """
-    return _Contracted(1 << len(given)).of(jaxpr, given)
 
 
 @dataclass(frozen=True, slots=True)
 class _Contracted:
+    """The inputs, a bit each, that matrix products and convolutions read as they are.
+
+    Vectors are none of them, nor are stencils: kernels of one channel.
+
+    Attributes:
+      constant: the bit of the matrices that the program itself holds.
+    """
+
     constant: int
 
     def of(self, jaxpr: Jaxpr, given: Sequence[int]) -> int:
@@ -178,33 +178,15 @@ def _matrices(eqn: Eqn, name: str) -> Iterator[int]:
     """Yield the numbers of the operands of a contraction that may be weights."""
     if name == "conv_general_dilated":
         outputs, inputs, *_ = jax_compat.params(eqn)["dimension_numbers"].rhs_spec
-        if max(_shape(eqn.invars[1])[outputs], _shape(eqn.invars[1])[inputs]) > 1:
+        if max(extents.shape(eqn.invars[1])[outputs], extents.shape(eqn.invars[1])[inputs]) > 1:
             yield 1
     else:
-        yield from (i for i, v in enumerate(eqn.invars) if len(_shape(v)) > 1)
-
-
-def _shape(v: Var) -> tuple[int, ...]:
-    return tuple(getattr(v.aval, "shape", ()))
+        yield from (i for i, v in enumerate(eqn.invars) if len(extents.shape(v)) > 1)
 
 
 def path_keys(path: str) -> list[str]:
     """Return the keys of a path: `['layers']`, `[3]` and `.w` for `params['layers'][3].w`."""
     return re.findall(r"\[(?:'[^']*'|[^\[\]]*+)\]|(?<=[\w\]])\.\w+|^\.\w+", path)
-
-
-class _Tails:
-    """Which paths end with some keys."""
-
-    def __init__(self, paths: Sequence[Sequence[str]]) -> None:
-        self._ending: dict[tuple[str, ...], set[int]] = {}
-        for j, keys in enumerate(paths):
-            for start in range(len(keys)):
-                self._ending.setdefault(tuple(keys[start:]), set()).add(j)
-
-    def ending_with(self, keys: Sequence[str]) -> set[int]:
-        """Return the numbers of the paths that end with keys; none where there are no keys."""
-        return self._ending.get(tuple(keys), set())
 
 
 class _Origins:
@@ -269,7 +251,7 @@ def _written_operands(eqn: Eqn, name: str, result: int) -> Iterable[int]:
 def _added_operands(eqn: Eqn, name: str, result: int) -> Iterable[int]:
     """Return the numbers of the operands that a result is, with something added or put beside."""
     if name in ("add", "add_any"):
-        return (i for i, v in enumerate(eqn.invars) if _shape(v))
+        return (i for i, v in enumerate(eqn.invars) if extents.shape(v))
     if name == "concatenate":
         return range(len(eqn.invars))
     if name in ("sub", "slice"):
@@ -282,7 +264,7 @@ def _scaled_operands(eqn: Eqn, name: str, result: int) -> Iterable[int]:
     if name == "fft":
         return (0,)
     if name in ("mul", "div", "rem", "max", "min", "clamp") and len(eqn.invars) > 1:
-        whole = [i for i, v in enumerate(eqn.invars) if _shape(v)]
+        whole = [i for i, v in enumerate(eqn.invars) if extents.shape(v)]
         is_phase = getattr(eqn.outvars[0].aval.dtype, "kind", "") == "c"
         return whole if len(whole) == 1 or is_phase else ()
     return _added_operands(eqn, name, result)

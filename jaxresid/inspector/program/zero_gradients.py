@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import collections
-import functools
-import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from jaxresid.inspector.jaxpr.dependence import dependences
-from jaxresid.inspector.jaxpr.flows import Flows, bits, is_inexact, shape_and_dtype
+from jaxresid.inspector.jaxpr.flows import Flows, bits, is_inexact, mask_of, shape_and_dtype
 from jaxresid.inspector.program.build import Program, pruned
 from jaxresid.inspector.program.ops import Block
 from jaxresid.inspector.program.step_roles import argument_numbers
@@ -41,14 +39,10 @@ def needless_moments(step: StepTrace, program: Program) -> NeedlessMoments | Non
     of itself alone, but for numbers such as a count or a rate: no gradient is part of either. The
     gradient of an embedding, of which few rows are read, or of an expert that gets no tokens, is
     part of what these become.
-
-    Args:
-      step: the trace of the step.
-      program: its program.
     """
     invars = step.jaxpr.invars
     made = dependences(step.jaxpr, step.passes)
-    big = _mask(i for i, v in enumerate(invars) if shape_and_dtype(v)[0] and is_inexact(v))
+    big = mask_of(i for i, v in enumerate(invars) if shape_and_dtype(v)[0] and is_inexact(v))
     beside = big | 1 << len(invars)  # the bit of a gradient
     read = Flows(step.jaxpr).fed
 
@@ -103,22 +97,12 @@ def needless_moments(step: StepTrace, program: Program) -> NeedlessMoments | Non
     return NeedlessMoments(paths(weights), paths(moments), nbytes(weights), nbytes(moments), left)
 
 
-def _mask(which: Iterable[int]) -> int:
-    return functools.reduce(operator.or_, (1 << i for i in which), 0)
-
-
 def _without(
     step: StepTrace, program: Program, weights: Mapping[int, int], moments: Mapping[int, int]
 ) -> Program | None:
     """Return the program in which weights stay as they are, without moments.
 
     None where something else reads these, such as a norm of all updates.
-
-    Args:
-      step: the trace of the step.
-      program: its program.
-      weights: these inputs, each with its next value.
-      moments: likewise.
     """
     lead = len(program.inputs) - len(step.donated)
     block = program.block

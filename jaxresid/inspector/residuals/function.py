@@ -16,7 +16,6 @@ def residuals(traced: Trace, program: Program | None = None) -> tuple[Residual, 
     """Return the residuals of a trace, in the order of the vjp function's leaves.
 
     Args:
-      traced: the trace of the function.
       program: the program of the trace, where there is one already; it knows what is split over a
         mesh.
     """

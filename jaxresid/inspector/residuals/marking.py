@@ -19,9 +19,7 @@ class Marking:
     """The marks of residuals that cross from one pass to the other at one level, in order.
 
     Args:
-      level: the level.
       numbers: numbers its variables; equal values have one number.
-      outputs: the variables that are returned.
       free: what is made of constants alone.
       values: on a mesh, the values of variables.
     """
@@ -47,9 +45,6 @@ class Marking:
         """Return a variable as a residual, marked.
 
         Args:
-          var: the variable.
-          made: where it comes from.
-          read: the backward eqns that read it.
           is_unread: whether nothing depends on it.
         """
         aval = aval_on(self._values, var)

@@ -79,8 +79,6 @@ def matched(
     that are residuals, arguments or outputs.
 
     Args:
-      buffers: the buffers that the compiler holds at its peak.
-      residuals: the residuals of the report.
       paths: the paths of the arguments in the order in which the program takes them, to say which
         they are.
     """
@@ -92,13 +90,7 @@ def matched(
 def rows_of(
     buffers: Sequence[PeakBuffer], residuals: Sequence[Residual], paths: Sequence[str] = ()
 ) -> tuple[CompiledBuffer, ...]:
-    """Return each buffer in a user's terms, in the same order.
-
-    Args:
-      buffers: the buffers that the compiler holds at its peak.
-      residuals: the residuals of the report.
-      paths: as in `matched`.
-    """
+    """Return each buffer in a user's terms, in the same order."""
     found = _labels(buffers, residuals)
     known = _known(residuals)
     return tuple(
@@ -368,11 +360,7 @@ def _known(residuals: Sequence[Residual]) -> _Known:
     return _Known(stacks, lines, frozenset(users), Frames().kind)
 
 
-def _source(
-    buffer: PeakBuffer,
-    candidate: _Candidate | None,
-    known: _Known,
-) -> Source:
+def _source(buffer: PeakBuffer, candidate: _Candidate | None, known: _Known) -> Source:
     """Return where a buffer comes from: for a residual what its row says, else its metadata."""
     if candidate is not None and isinstance(candidate.residual.origin, Computed):
         return candidate.residual.origin.source
@@ -411,10 +399,6 @@ def compiler_warnings(
     """Return what a compiler says in a user's terms, what is of the most bytes first.
 
     What it says of several operations of one line is one warning.
-
-    Args:
-      messages: the compiler's messages.
-      residuals: the residuals of the report, which tell the lines that lead into libraries.
     """
     known = _known(residuals)
     groups: dict[CompilerWarning, list[CompilerMessage]] = defaultdict(list)

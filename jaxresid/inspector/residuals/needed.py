@@ -95,7 +95,8 @@ class Needed:
             inside = self._body(eqn, nest, variables).variables
             for v, i in zip(nest.jaxpr.invars, nest.operands, strict=True):
                 needed[i] = needed[i] or v in inside
-            needed.update({nest.operands[i]: True for i in _read_by_condition(eqn, nest)})
+            asked = _deciding_carries(eqn, nest)
+            needed.update({nest.operands[i]: True for i, o in nest.carries.items() if o in asked})
         return [v for i, v in enumerate(eqn.invars) if needed[i] and not jax_compat.is_literal(v)]
 
 
@@ -114,12 +115,6 @@ def _is_kept_whole(level: Level) -> bool:
             return True
         level = level.parent
     return False
-
-
-def _read_by_condition(eqn: Eqn, nest: Nest) -> set[int]:
-    """Return the inner invars of a `while` that its condition reads."""
-    asked = _deciding_carries(eqn, nest)
-    return {i for i, o in nest.carries.items() if o in asked}
 
 
 def _deciding_carries(eqn: Eqn, nest: Nest) -> set[int]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable
 
 from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.extents import keeps_precision, size
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.primitives import CASTS, FILLS, MARKS, VIEWS
@@ -156,16 +156,12 @@ class FreeValues:
 
 
 def _is_single(var: Var) -> bool:
-    return math.prod(getattr(var.aval, "shape", ())) == 1
+    return size(var) == 1
 
 
 def _same_aval(eqn: Eqn) -> bool:
     a, b = eqn.invars[0].aval, eqn.outvars[0].aval
     if (a.shape, a.dtype) != (b.shape, b.dtype):
         return False
-    if jax_compat.primitive_name(eqn) != "reduce_precision":
-        return True
-    # The identity where it keeps every bit that the type has, as legacy remat inserts it.
-    finfo = jax_compat.import_jax().numpy.finfo(a.dtype)
-    params = jax_compat.params(eqn)
-    return bool(params["exponent_bits"] >= finfo.nexp and params["mantissa_bits"] >= finfo.nmant)
+    # Legacy remat inserts one that is the identity.
+    return jax_compat.primitive_name(eqn) != "reduce_precision" or keeps_precision(eqn)

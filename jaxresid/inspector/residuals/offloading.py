@@ -40,22 +40,12 @@ class KeptResidual:
 
 
 def kept_by(traced: Trace, program: Program) -> tuple[KeptResidual, ...]:
-    """Return the computed residuals of a function's trace, without tracing its primal jaxpr.
-
-    Args:
-      traced: the trace of the function.
-      program: the program of the trace.
-    """
+    """Return the computed residuals of a function's trace, without tracing its primal jaxpr."""
     return tuple(each for _, found in kept_each(traced, program) for each in found)
 
 
 def kept_each(traced: Trace, program: Program) -> Iterator[tuple[Var, Sequence[KeptResidual]]]:
-    """Yield each residual of a function's trace, with what it is if it is computed.
-
-    Args:
-      traced: the trace of the function.
-      program: the program of the trace.
-    """
+    """Yield each residual of a function's trace, with what it is if it is computed."""
     levels, top = traced.levels, Level(traced.forward)
     for var in traced.kept:
         made = provenance(levels, top, var, traced.inputs)
@@ -95,12 +85,8 @@ def offloading(
 ) -> Offloading | None:
     """Return where the residuals of a program are; None where nothing is in host memory.
 
-    Args:
-      program: the program of a value with its gradients, or of a training step.
-      kept: returns what the program keeps.
-      plain: returns what it would keep without any checkpoint.
-      without_effect: whether a policy offloads something that is not moved; this is reported even
-        where nothing is in host memory.
+    without_effect: whether a policy offloads something that is not moved; this is reported even
+      where nothing is in host memory.
     """
     moved, hosts = transfers(program), _on_host(program)
     if not (hosts or moved != Transfers() or without_effect):

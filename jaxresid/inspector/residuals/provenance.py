@@ -7,11 +7,11 @@ value, to say what it really is.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.extents import size
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels, source_of, stack_of
 from jaxresid.inspector.jaxpr.primitives import COPIES, FILLS, MARKS, SIDE_BY_SIDE, TRANSPARENT
@@ -61,9 +61,6 @@ def provenance(levels: Levels, top: Level, var: Var, paths: Sequence[str | None]
     """Return where the value of `var`, a variable of the `top` level, comes from.
 
     Args:
-      levels: the levels to walk through.
-      top: the level that the walk begins at.
-      var: the variable.
       paths: the pytree path of each invar of the top level; None for one that is no argument.
     """
     walk = _ProvenanceWalk(top, var)
@@ -79,12 +76,6 @@ def computed_in(
     """Return whether the origin of `var` is `Computed`, and the memory, as `provenance` has them.
 
     No line is looked up for it.
-
-    Args:
-      levels: as for `provenance`.
-      top: as for `provenance`.
-      var: the variable.
-      paths: as for `provenance`.
     """
     walk = _ProvenanceWalk(top, var)
     found = _walked(levels, walk, paths)
@@ -158,7 +149,7 @@ def _how_empty(jaxpr: Jaxpr, i: int) -> int:
     for eqn in reversed(jaxpr.eqns):
         if var in eqn.outvars:
             is_fill = jax_compat.primitive_name(eqn) in FILLS - {"iota"}
-            return 2 * (is_fill and not any(_size(v) > 1 for v in eqn.invars))
+            return 2 * (is_fill and not any(size(v) > 1 for v in eqn.invars))
     return 1
 
 
@@ -176,7 +167,7 @@ def _look_through(walk: _ProvenanceWalk, eqn: Eqn, i: int) -> bool:
     elif primitive in TRANSPARENT:
         operand = eqn.invars[i if primitive in SIDE_BY_SIDE else 0]
         if jax_compat.is_literal(operand) or (
-            primitive == "broadcast_in_dim" and _size(operand) == 1 < _size(walk.var)
+            primitive == "broadcast_in_dim" and size(operand) == 1 < size(walk.var)
         ):
             return False
         if primitive == "device_put" and walk.memory is None:
@@ -249,7 +240,3 @@ def _inside(level: Level | None, outer: Level) -> bool:
             return True
         level = level.parent
     return False
-
-
-def _size(var: Var) -> int:
-    return math.prod(getattr(var.aval, "shape", ()))

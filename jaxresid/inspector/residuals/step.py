@@ -42,11 +42,6 @@ def step_residuals(step: StepTrace, program: Program | None = None) -> tuple[Res
     while that one goes forward is not among them. Arguments that a backward pass reads are, and so
     is what the step makes of its arguments before it differentiates (parameters cast to bfloat16,
     for example).
-
-    Args:
-      step: the trace of the training step.
-      program: the program of the step, where there is one already; it knows what is split over a
-        mesh.
     """
     crossings = _Crossings(step.levels, step.passes, step.kept)
     residuals_at = _residuals_at(step, crossings, _values(step, program))
@@ -71,14 +66,10 @@ def gradients(step: StepTrace, program: Program | None = None) -> Gradients:
     """Return the gradients of a program, in program order.
 
     What one keeps is what `jax.vjp` of what it differentiates returns: also what nothing reads.
-
-    Args:
-      step: as for `step_residuals`.
-      program: as for `step_residuals`.
     """
     values = _values(step, program)
     every = step.taken_gradients
-    crossing = {gradient.path: _crossings_of(step, gradient) for gradient in with_inner(every)}
+    crossing = {gradient.path: crossings_of(step, gradient) for gradient in with_inner(every)}
     # JAX moves parts of a gradient to where nothing of it crosses.
     told = {path[-1] for path, each in crossing.items() if each.makes_any(step.tops[0])}
     untold: list[Gradient] = []
@@ -90,7 +81,7 @@ def gradients(step: StepTrace, program: Program | None = None) -> Gradients:
         if not is_told and gradient.derivative in told:
             yield from inside
             return
-        totals = totals_of(_kept_of(step, crossings, values))
+        totals = totals_of(kept_of(step, crossings, values))
         shown = Gradient(
             gradient.function,
             gradient.location,
@@ -108,27 +99,16 @@ def gradients(step: StepTrace, program: Program | None = None) -> Gradients:
     return Gradients(found, tuple(untold))
 
 
-def residuals_of_gradient(
-    step: StepTrace, gradient: TakenGradient, program: Program | None = None
-) -> tuple[Residual, ...]:
-    """Return what one gradient of a program keeps each time, also what nothing reads.
-
-    Args:
-      step: as for `step_residuals`.
-      gradient: the gradient.
-      program: as for `step_residuals`.
-    """
-    return _kept_of(step, _crossings_of(step, gradient), _values(step, program))
-
-
-def _crossings_of(step: StepTrace, gradient: TakenGradient) -> _Crossings:
+def crossings_of(step: StepTrace, gradient: TakenGradient) -> _Crossings:
+    """Return what crosses from the forward to the backward pass of one gradient."""
     passes = GradientPasses(gradient, step.levels, step.jaxpr)
     return _Crossings(step.levels, passes, gradient.derivative.kept, is_whole=True)
 
 
-def _kept_of(
+def kept_of(
     step: StepTrace, crossings: _Crossings, values: Mapping[Var, Value]
 ) -> tuple[Residual, ...]:
+    """Return what a gradient keeps each time, also what nothing reads."""
     residuals_at = _residuals_at(step, crossings, values, all=True)
 
     def kept_at(level: Level) -> tuple[Residual, ...]:
@@ -175,10 +155,6 @@ def step_kept_nbytes(step: StepTrace, program: Program | None = None) -> tuple[i
 
     It is what `totals_of` adds up of `step_residuals`, without the lines of residuals and of what
     reads them.
-
-    Args:
-      step: as for `step_residuals`.
-      program: as for `step_residuals`.
     """
     values = _values(step, program)
     levels, (top,) = step.levels, step.tops
@@ -225,7 +201,6 @@ class _BackwardReaders:
         return [(eqn, i) for eqn, i in found if self._needed.has(level, eqn)]
 
     def _is_backward(self, level: Level) -> bool:
-        """Return whether a level is inside the backward pass."""
         if level.parent is None:
             return False
         is_backward = self._crossings.passes.of(level.eqn) == BACKWARD

@@ -151,7 +151,6 @@ def periodic(keys: Sequence[int], least: int, *, latest: bool = False) -> list[S
     """Return the longest stretches of equal eqns, one after another, that do not overlap.
 
     Args:
-      keys: for each eqn a number that equal ones share.
       least: how many layers a stretch has at least.
       latest: whether layers that may begin at several eqns do so at the last of these.
     """

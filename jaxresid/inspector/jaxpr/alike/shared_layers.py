@@ -69,7 +69,8 @@ class _Keys:
 
     def _eqn(self, eqn: Eqn) -> Hashable:
         params = jax_compat.params_with_rule(eqn, is_differentiated=not self._is_rule)
-        is_rule, self._is_rule = self._is_rule, self._is_rule or _has_rule(eqn)
+        is_rule = self._is_rule
+        self._is_rule |= jax_compat.primitive_name(eqn) == "custom_jvp_call"
         each = tuple((name, self._param(value)) for name, value in params.items())
         self._is_rule = is_rule
         return (
@@ -108,10 +109,6 @@ class _Keys:
         return inputs, eqns, each(jaxpr.outvars)
 
 
-def _has_rule(eqn: Eqn) -> bool:
-    return jax_compat.primitive_name(eqn) == "custom_jvp_call"
-
-
 def _is_integer(literal: Var) -> bool:
     return not literal.aval.shape and literal.aval.dtype.kind in "iu"
 
@@ -131,7 +128,6 @@ class _Layer:
     """The eqns of a layer.
 
     Attributes:
-      eqns: the eqns.
       reads: what each of them reads, literals included.
       operands: what they read from outside, each variable once, and their literals.
     """

@@ -62,10 +62,9 @@ class WhileTrips:
     ) -> None:
         """Add an open jaxpr; it is read when a loop is asked about.
 
-        Args:
-          jaxpr: the jaxpr.
-          then: another one, that runs after it.
-          handed: for invars of that other one, by number, the outvars of the first that they are.
+        jaxpr: the jaxpr.
+        then: another one, that runs after it.
+        handed: for invars of that other one, by number, the outvars of the first that they are.
         """
         self._pending.append((jaxpr, then, handed or {}))
 
@@ -177,7 +176,6 @@ def _counted(start: Range, step: int | None, trips: Trips | None) -> Range:
     """Return the range of a carry from its start to the end of the loop.
 
     Args:
-      start: the range of its start.
       step: by how much a trip counts it up, at most; None: it is no counter.
       trips: the trips of the loop; None: not known.
     """

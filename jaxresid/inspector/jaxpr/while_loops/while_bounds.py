@@ -17,12 +17,7 @@ _COMPARISONS = {"lt": (0, 0), "le": (0, 1), "gt": (1, 0), "ge": (1, 1), "lt_to":
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A bound of a while loop's trips.
-
-    Attributes:
-      most: the most trips.
-      is_exact: whether they are always as many.
-    """
+    """A bound of a while loop's trips."""
 
     most: int
     is_exact: bool
@@ -30,12 +25,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A value in a jaxpr that is called, with the place of each of its operands.
-
-    Attributes:
-      scope: the jaxpr.
-      var: the value.
-    """
+    """A value in a jaxpr that is called, with the place of each of its operands."""
 
     scope: Scope
     var: Var
@@ -131,13 +121,7 @@ def _step(scope: Scope, var: Var, carry: Var) -> int | None:
 
 
 def bound_of(eqn: Eqn, nest: Nest, operands: Sequence[Range]) -> Bound | None:
-    """Return the bound of a while loop's trips; None where none is seen.
-
-    Args:
-      eqn: the while eqn.
-      nest: its body.
-      operands: the ranges of its operands.
-    """
+    """Return the bound of a while loop's trips; None where none is seen."""
     return _Conditions(eqn, nest, operands).bound()
 
 
@@ -171,10 +155,7 @@ class _Conditions:
     def _of(self, scope: Scope, var: Var, late: int) -> list[Bound | None]:
         """Return the bounds of each part of a condition; None for a part that is not read.
 
-        Args:
-          scope: where it is.
-          var: the condition.
-          late: 1 for what is computed in the trip before.
+        late: 1 for what is computed in the trip before.
         """
         at = scope.source(var)
         if jax_compat.is_literal(at.var):

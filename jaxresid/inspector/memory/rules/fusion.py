@@ -248,7 +248,6 @@ def _readers(block: Block) -> dict[Value, list[Op]]:
 
 
 def _reading(op: Op, readers: Mapping[Value, Sequence[Op]]) -> Sequence[Op]:
-    """Return the ops that read an op's results."""
     results = op.results
     if len(results) == 1:
         return readers.get(results[0], ())

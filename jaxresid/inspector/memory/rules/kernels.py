@@ -6,9 +6,9 @@ results those that it writes.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.jaxpr.primitives import SCATTERS
@@ -29,6 +29,7 @@ from jaxresid.inspector.memory.rules.overwriting import kept_operands
 from jaxresid.inspector.memory.rules.precision import narrowed
 from jaxresid.inspector.program.ops import Block, Op, Value
 
+_FIELDS = tuple(field.name for field in dataclasses.fields(Op))
 # So many values are looked up in a set.
 _MANY = 16
 # These write over their first operand.
@@ -41,33 +42,15 @@ _CALLED = SCATTERS | LIBRARY
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernels(Block):
-    """Kernels in order.
-
-    Attributes:
-      nbytes: the bytes of the arrays that take another size than a row-major one of their type.
-    """
+    """Kernels in order, and the bytes of arrays that do not take those of their shape and type."""
 
     nbytes: Mapping[Value, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
-class Kernel(Op):
-    """Ops that run as one.
-
-    Attributes:
-      overwrites: the operands whose buffers the result may take over.
-    """
-
-    overwrites: Final[tuple[Value, ...]] = ()
 
 
 def kernels(block: Block, nest: Nest | None, profile: Profile) -> Kernels:
     """Return the kernels that a compiler makes of a block and of the bodies in it.
 
-    Args:
-      block: the block; one that is lowered already stays as it is.
-      nest: how it lines up with the loop whose body it is; None if it is no loop's.
-      profile: the compiler's decisions.
+    `nest` says how a body lines up with its loop. What is lowered already stays as it is.
     """
     if isinstance(block, Kernels):
         return block
@@ -81,7 +64,7 @@ def array_nbytes(value: Value, block: Block) -> int:
 
 def overwritten(op: Op) -> Collection[Value]:
     """Return what an op may write a result over, if it is the last to read it."""
-    found = op.overwrites if isinstance(op, Kernel) else ()
+    found = op.overwrites
     return found if len(found) < _MANY else frozenset(found)
 
 
@@ -95,7 +78,6 @@ def _array_type(value: Value) -> tuple[tuple[int, ...], str, str]:
 
 
 def _stacks_alike(block: Block) -> dict[tuple[tuple[int, ...], str, str], list[Value]]:
-    """Return the stacks of the loops in a block by shape and type."""
     found: dict[tuple[tuple[int, ...], str, str], list[Value]] = {}
     for op in block.ops:
         for i in sorted(op.nest.stacked) if op.nest else ():
@@ -130,7 +112,7 @@ class _KernelWriter:
         self._fusions = compiler.fusions(block)
         self._block = self._fusions.block
         self._nest = nest
-        self._kernels: list[Kernel] = []
+        self._kernels: list[Op] = []
         # Value -> the arrays it takes to compute it.
         self._roots: dict[Value, Arrays] = {v: (v,) for v in block.inputs}
         # Values that are arrays, or views of one.
@@ -145,7 +127,7 @@ class _KernelWriter:
         self._turned: set[Value] = set()
         # A stack's slices -> the copies that dots read, which start with the trip.
         self._copied: dict[Value, Value] = {}
-        self._first: list[Kernel] = []
+        self._first: list[Op] = []
         # Of a value that is computed where it is read: the arrays that are read elsewhere.
         self._elsewhere: dict[Value, Arrays] = {}
         # Loops' stacks of one shape and type, of several loops.
@@ -200,7 +182,7 @@ class _KernelWriter:
             outputs.append(out)
         return tuple(outputs)
 
-    def _ordered(self, outputs: Sequence[Value]) -> tuple[Kernel, ...]:
+    def _ordered(self, outputs: Sequence[Value]) -> tuple[Op, ...]:
         """Return the kernels; in a loop, those dots last whose results go straight into a stack.
 
         No other kernel waits for a weight's gradient, and the scheduler puts it at the end of the
@@ -215,7 +197,7 @@ class _KernelWriter:
         last = {op: None for op in found if op.name in MULTIPLIED and op.results[0] in stacked}
         return (*self._first, *(op for op in found if op not in last), *last)
 
-    def _early(self) -> list[Kernel]:
+    def _early(self) -> list[Op]:
         """Return the kernels, those of a dot and what finishes it where the dot is.
 
         What finishes it may stand far behind: gradients are added to those of other microbatches,
@@ -368,21 +350,9 @@ class _KernelWriter:
         return made
 
     def _emit(self, op: Op, operands: tuple[Value, ...], overwrites: Sequence[Value]) -> None:
-        self._kernels.append(
-            Kernel(
-                op.name,
-                operands,
-                op.results,
-                op.eqn,
-                op.context,
-                op.phase,
-                op.bodies,
-                op.nest,
-                op.devices,
-                op.collectives,
-                tuple(overwrites),
-            )
-        )
+        # What was marked for the decisions, such as `Elementwise`, is a plain op from here on.
+        kernel = Op(*(getattr(op, name) for name in _FIELDS))
+        self._kernels.append(replace(kernel, operands=operands, overwrites=tuple(overwrites)))
         stacks = {op.results[i] for i in op.nest.stacked} if op.nest else ()
         for v in op.results:
             self._roots[v] = (v,)
@@ -466,7 +436,7 @@ class _KernelWriter:
             self._emit(cast, listed(self._roots[value]), ())
         return made
 
-    def _carry(self, made: Kernels, ops: Sequence[Kernel]) -> None:
+    def _carry(self, made: Kernels, ops: Sequence[Op]) -> None:
         """Let a carry's next value take the buffer of the carry, if nothing reads it any more."""
         if self._nest is None:
             return

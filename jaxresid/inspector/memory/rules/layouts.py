@@ -56,9 +56,6 @@ def stored_nbytes(
     """Return the bytes of an array, padding included.
 
     Args:
-      value: the array.
-      itemsize: the bytes that one element takes.
-      fixed: the tiled axes of some shapes, see `layouts`.
       is_stack: whether it is a loop's stack, which is laid out as what it stacks.
     """
     if value.literal is not None:

@@ -28,10 +28,6 @@ def narrowed(block: Block, plan: Callable[[Block], Fusions]) -> frozenset[Value]
     """Return the values of a whole program, bodies included, that are float32 but hold bfloat16.
 
     A reduction of what a dot writes is made along with the dot, and does not read its result.
-
-    Args:
-      block: the block of the whole program.
-      plan: returns what is fused in a block.
     """
     found: set[Value] = set()
     _find(block, frozenset(), plan, found)

@@ -21,14 +21,7 @@ def uncopied(
     readers: Mapping[Value, Sequence[Op]],
     is_elementwise: Callable[[Op], bool],
 ) -> set[Value]:
-    """Return those results of reshapes across tiles that need no copy.
-
-    Args:
-      ops: the ops of a block.
-      reshapes: those that are reshapes across tiles.
-      readers: what reads each value of the block.
-      is_elementwise: whether an op is computed as elementwise ones are.
-    """
+    """Return those results of reshapes across tiles that need no copy."""
     splits = {op for op in reshapes if _splits_minor_axis(op)}
     if not splits:
         return set()

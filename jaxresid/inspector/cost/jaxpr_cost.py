@@ -82,8 +82,8 @@ def passes_cost(
     """
     costs = Costs(traced.trips)
     needed = {traced.backward.invars[i] for i in costs.read(traced.backward)}
-    read = (traced.num_outputs + i for i, v in enumerate(traced.read) if v in needed)
-    wanted = frozenset([*range(traced.num_outputs), *read])
+    residuals = (traced.num_outputs + i for i, v in enumerate(traced.read) if v in needed)
+    wanted = frozenset([*range(traced.num_outputs), *residuals])
     if chosen is not None:
         ahead = costs.of_some(traced.forward, chosen, opened, wanted)
         return ahead, costs.of_some(traced.backward, chosen, opened)
@@ -150,9 +150,9 @@ class Costs:
         Args:
           opened: the ids of calls of which some eqns count.
         """
-        read = self._read(jaxpr, wanted).eqns
-        total = self._sum(each for each in read if chosen(each[0]))
-        for eqn, results in read:
+        needed = self._read(jaxpr, wanted).eqns
+        total = self._sum(pair for pair in needed if chosen(pair[0]))
+        for eqn, results in needed:
             if id(eqn) in opened:
                 (nest,) = nests(eqn)
                 total += self.of_some(nest.jaxpr, chosen, opened, self._inside(nest, results))
@@ -175,13 +175,13 @@ class Costs:
             return self.of_jaxpr(params[_RUNS[name]])
         if name == "while":
             return self._while(eqn, params)
-        found = nests(eqn)
-        if not found:
+        inner = nests(eqn)
+        if not inner:
             return Cost(uncosted=(name,), nbytes=traffic(eqn))
-        costs = [self.of_jaxpr(nest.jaxpr, self._inside(nest, wanted)) for nest in found]
-        if found[0].kind == "branch":
+        costs = [self.of_jaxpr(nest.jaxpr, self._inside(nest, wanted)) for nest in inner]
+        if inner[0].kind == "branch":
             return _most_expensive(costs)
-        (nest,), (cost,) = found, costs
+        (nest,), (cost,) = inner, costs
         if name == "shard_map":
             return replace(cost * devices_of(params), collectives=cost.collectives)
         return cost if nest.length is None else cost * nest.length
@@ -191,11 +191,11 @@ class Costs:
         once = self.of_jaxpr(params["cond_jaxpr"]) + self.of_jaxpr(body)
         trips = self.trips.of(eqn)
         branches = {
-            id(jax_compat.params(each)["branches"]): [
-                self.of_jaxpr(nest.jaxpr, self._inside(nest, results)) for nest in nests(each)
+            id(jax_compat.params(inner)["branches"]): [
+                self.of_jaxpr(nest.jaxpr, self._inside(nest, results)) for nest in nests(inner)
             ]
-            for each, results in self._read(body, None).eqns
-            if trips is not None and trips.branches and jax_compat.primitive_name(each) == "cond"
+            for inner, results in self._read(body, None).eqns
+            if trips is not None and trips.branches and jax_compat.primitive_name(inner) == "cond"
         }
         return loop_cost(once, trips, branches)
 
@@ -211,12 +211,12 @@ class Costs:
             if rule is None:
                 cost = self.of_eqn(eqn, wanted)
                 moved += cost.nbytes
-                found = cost.collectives
+                collectives = cost.collectives
             else:
                 cost = rule(eqn)
                 moved += cost.nbytes or traffic(eqn)
-                found = _exchanged(eqn) if name in COLLECTIVES else ()
-            for kind, count in found:
+                collectives = _exchanged(eqn) if name in COLLECTIVES else ()
+            for kind, count in collectives:
                 exchanged[kind] = exchanged.get(kind, 0) + count
             matmul += cost.matmul_flops
             conv += cost.conv_flops
@@ -248,39 +248,39 @@ class Costs:
     def _read(self, jaxpr: Jaxpr, wanted: Wanted) -> _NeededPart:
         """Return the eqns and invars of a jaxpr that its wanted results need."""
         key = (id(jaxpr), wanted)
-        known = self._reading.get(key)
-        if known is not None:
-            return known
-        read = {
+        part = self._reading.get(key)
+        if part is not None:
+            return part
+        needed = {
             v
             for i, v in enumerate(jaxpr.outvars)
             if (wanted is None or i in wanted) and not jax_compat.is_literal(v)
         }
         eqns: list[tuple[Eqn, Wanted]] = []
         for eqn in reversed(jaxpr.eqns):
-            if not eqn.effects and read.isdisjoint(eqn.outvars):
+            if not eqn.effects and needed.isdisjoint(eqn.outvars):
                 continue
             results, operands = None, None
             if not eqn.effects and jax_compat.primitive_name(eqn) not in RULES:
-                results = frozenset(i for i, v in enumerate(eqn.outvars) if v in read)
+                results = frozenset(i for i, v in enumerate(eqn.outvars) if v in needed)
                 operands = self._operands(eqn, results)
             for i, v in enumerate(eqn.invars):
                 if (operands is None or i in operands) and not jax_compat.is_literal(v):
-                    read.add(v)
+                    needed.add(v)
             eqns.append((eqn, results))
         eqns.reverse()
-        invars = frozenset(i for i, v in enumerate(jaxpr.invars) if v in read)
+        invars = frozenset(i for i, v in enumerate(jaxpr.invars) if v in needed)
         self._reading[key] = _NeededPart(jaxpr, tuple(eqns), invars)
         return self._reading[key]
 
     def _operands(self, eqn: Eqn, results: frozenset[int]) -> Wanted:
         """Return the operands that these results of a call, scan or cond need; None for all."""
-        found = nests(eqn)
-        if not found or found[0].kind == "while":
+        inner_jaxprs = nests(eqn)
+        if not inner_jaxprs or inner_jaxprs[0].kind == "while":
             return None
-        passed = {operand for nest in found for operand in nest.operands}
+        passed = {operand for nest in inner_jaxprs for operand in nest.operands}
         needed = set(range(len(eqn.invars))) - passed
-        for nest in found:
+        for nest in inner_jaxprs:
             inner = self._read(nest.jaxpr, self._inside(nest, results))
             needed.update(nest.operands[i] for i in inner.invars)
         return frozenset(needed)
@@ -291,8 +291,8 @@ class Costs:
             return None
         inside = frozenset(i for i, result in enumerate(nest.results) if result in wanted)
         while nest.carries:
-            read = self._read(nest.jaxpr, inside).invars
-            more = inside | {out for into, out in nest.carries.items() if into in read}
+            inner_reads = self._read(nest.jaxpr, inside).invars
+            more = inside | {out for into, out in nest.carries.items() if into in inner_reads}
             if more == inside:
                 break
             inside = more
@@ -332,9 +332,9 @@ def loop_cost(once: Cost, trips: Trips | None, branches: Mapping[int, Sequence[C
     total = once * trips.count
     for cond, runs in trips.branches.items():
         if cond in branches:
-            each = branches[cond]
-            total -= _most_expensive(list(each)) * trips.count
-            total += sum((cost * n for cost, n in zip(each, runs, strict=True)), Cost())
+            costs = branches[cond]
+            total -= _most_expensive(list(costs)) * trips.count
+            total += sum((cost * n for cost, n in zip(costs, runs, strict=True)), Cost())
     return total + Cost(notes=(trips.note,) * bool(trips.note))
 
 

@@ -71,7 +71,7 @@ def iterations(marks: Sequence[CallMark]) -> list[LoopRun]:
     """Return the runs of a function's innermost loops, of the eqns of one call of it, in order."""
     loops = _flow(marks[0].frames[0].code).loops
     offsets = [mark.frames[0].lasti for mark in marks]
-    found = []
+    runs = []
 
     def add(start: int, cuts: Sequence[int], stop: int) -> None:
         if not cuts:
@@ -80,7 +80,7 @@ def iterations(marks: Sequence[CallMark]) -> list[LoopRun]:
         if is_one_call:
             called = [CallMark(m.frames[1:], m.primitive) for m in marks[cuts[0] : stop]]
             cuts = [cuts[0] + at for at in call_starts(called)]
-        found.append(LoopRun(start, (*cuts, stop), is_one_call))
+        runs.append(LoopRun(start, (*cuts, stop), is_one_call))
 
     for start, end in loops:
         if any(start <= s and e <= end and (s, e) != (start, end) for s, e in loops):
@@ -93,7 +93,7 @@ def iterations(marks: Sequence[CallMark]) -> list[LoopRun]:
             elif not cuts or at < offsets[i - 1]:
                 cuts.append(i)
         add(start, cuts, len(offsets))
-    return found
+    return runs
 
 
 def _went_back(before: Sequence[Frame], now: Sequence[Frame]) -> int | None:

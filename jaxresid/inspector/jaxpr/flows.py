@@ -102,14 +102,14 @@ class Flows:
         """Return the inputs, a bit each, that have a variable's shape and dtype."""
         return self._like.get(shape_and_dtype(var), 0)
 
-    def _of(self, jaxpr: Jaxpr, given: Sequence[Flow]) -> list[Flow]:
+    def _of(self, jaxpr: Jaxpr, inputs: Sequence[Flow]) -> list[Flow]:
         """Return what comes together in each outvar, given that of constants, then of invars."""
-        env = self._env(jaxpr, given)
+        env = self._env(jaxpr, inputs)
         return [NOTHING if jax_compat.is_literal(v) else env[v] for v in jaxpr.outvars]
 
-    def _env(self, jaxpr: Jaxpr, given: Sequence[Flow]) -> dict[Var, Flow]:
+    def _env(self, jaxpr: Jaxpr, inputs: Sequence[Flow]) -> dict[Var, Flow]:
         """Return what comes together in each variable of a jaxpr; in a Ref, all that it gets."""
-        env = dict(zip([*jaxpr.constvars, *jaxpr.invars], given, strict=True))
+        env = dict(zip([*jaxpr.constvars, *jaxpr.invars], inputs, strict=True))
         for eqn in jaxpr.eqns:
             operands = [NOTHING if jax_compat.is_literal(v) else env[v] for v in eqn.invars]
             env.update(zip(eqn.outvars, self._results(eqn, operands), strict=True))
@@ -127,8 +127,8 @@ class Flows:
         if phase == BACKWARD:
             yield from ((i, Flow(is_after=True, is_gradient=True)) for i in refs)
             return
-        found = nests(eqn)
-        if not found or phase == FORWARD:
+        inner = nests(eqn)
+        if not inner or phase == FORWARD:
             if jax_compat.primitive_name(eqn) in ("get", "freeze", "free_ref"):
                 return
             together = functools.reduce(operator.or_, operands, NOTHING)
@@ -136,7 +136,7 @@ class Flows:
                 together = replace(together, inputs=0, is_seen=True)
             yield from ((i, replace(together, is_gradient=False)) for i in refs)
             return
-        for nest in found:
+        for nest in inner:
             env = self._body(nest, operands)
             for v, i in zip(nest.jaxpr.invars, nest.operands, strict=True):
                 if i in refs:
@@ -156,17 +156,17 @@ class Flows:
             return self._result_flows(eqn, Flow(is_after=True, is_gradient=True))
         if jax_compat.primitive_name(eqn) in SIDE_BY_SIDE:
             return [replace(flow, is_gradient=False) for flow in operands]
-        found = nests(eqn)
-        if not found:
+        inner = nests(eqn)
+        if not inner:
             return self._result_flows(
                 eqn, replace(together, is_gradient=False) if together.is_gradient else together
             )
         # What no body is given decides which of them runs, or how often.
-        given = {i for nest in found for i in nest.operands}
-        deciding = [flow for i, flow in enumerate(operands) if i not in given]
+        passed = {i for nest in inner for i in nest.operands}
+        deciding = [flow for i, flow in enumerate(operands) if i not in passed]
         is_steered = any(flow.is_after or flow.is_steered for flow in deciding)
         results = [Flow(is_steered=is_steered)] * len(eqn.outvars)
-        for nest in found:
+        for nest in inner:
             env = self._body(nest, operands)
             for i, v in zip(nest.results, nest.jaxpr.outvars, strict=True):
                 if i is not None and not jax_compat.is_literal(v):
@@ -187,18 +187,18 @@ class Flows:
         """
         jaxpr = nest.jaxpr
         constants = [NOTHING] * len(jaxpr.constvars)
-        given = [operands[i] for i in nest.operands]
+        inputs = [operands[i] for i in nest.operands]
         refs = [i for i, v in enumerate(jaxpr.invars) if jax_compat.is_ref_type(v.aval)]
         while True:
-            env = self._env(jaxpr, constants + given)
-            entering = list(given)
+            env = self._env(jaxpr, constants + inputs)
+            entering = list(inputs)
             for into, out in nest.carries.items():
                 leaving = jaxpr.outvars[out]
                 if not jax_compat.is_literal(leaving):
                     entering[into] |= env[leaving]
-                    env[leaving] |= given[into]
+                    env[leaving] |= inputs[into]
             for i in refs if nest.kind in ("scan", "while") else ():
                 entering[i] |= env[jaxpr.invars[i]]
-            if entering == given:
+            if entering == inputs:
                 return env
-            given = entering
+            inputs = entering

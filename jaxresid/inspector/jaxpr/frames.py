@@ -167,9 +167,9 @@ class Frames:
                 frames.append(Frame(code, lasti, kind))
         # An uncut traceback goes down to the interpreter's start.
         whole = rooted or (bool(codes) and codes[-1].co_name == "<module>")
-        made = tuple(reversed(frames))
+        outermost_first = tuple(reversed(frames))
         return Stack(
-            self._shared.setdefault(made, made),
+            self._shared.setdefault(outermost_first, outermost_first),
             rooted,
             whole,
             tuple(dict.fromkeys(reversed(transforms))),
@@ -287,7 +287,7 @@ def _calls_of_wrapped(file: str) -> frozenset[tuple[int | None, ...]]:
 
     A call is row, column, end row and end column, as Python counts them.
     """
-    found: set[tuple[int | None, ...]] = set()
+    calls: set[tuple[int | None, ...]] = set()
     module = _parsed(file)
     todo: list[tuple[ast.AST, frozenset[str], frozenset[str]]] = []
     if module is not None:
@@ -305,9 +305,9 @@ def _calls_of_wrapped(file: str) -> frozenset[tuple[int | None, ...]]:
             and isinstance(node.func, ast.Name)
             and node.func.id in around - own
         ):
-            found.add((node.lineno, node.col_offset, node.end_lineno, node.end_col_offset))
+            calls.add((node.lineno, node.col_offset, node.end_lineno, node.end_col_offset))
         todo += [(child, own, around) for child in ast.iter_child_nodes(node)]
-    return frozenset(found)
+    return frozenset(calls)
 
 
 def name_of(code: CodeType) -> str:
@@ -343,7 +343,7 @@ def _definitions(file: str) -> Mapping[tuple[int, str], str]:
     module = _parsed(file)
     if module is None:
         return {}
-    found: dict[tuple[int, str], str] = {}
+    names: dict[tuple[int, str], str] = {}
     todo: list[tuple[ast.AST, str]] = [(module, "")]
     while todo:
         node, prefix = todo.pop()
@@ -353,10 +353,10 @@ def _definitions(file: str) -> Mapping[tuple[int, str], str]:
                 inner = f"{prefix}{child.name}."
             elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
                 first = min((child.lineno, *(d.lineno for d in child.decorator_list)))
-                found[first, child.name] = prefix + child.name
+                names[first, child.name] = prefix + child.name
                 inner = f"{prefix}{child.name}.<locals>."
             todo.append((child, inner))
-    return found
+    return names
 
 
 def _parsed(file: str) -> ast.Module | None:
@@ -396,8 +396,8 @@ def _package(frame: Frame) -> str:
     """Return the path of the top folder (or module) that a library's frame is in."""
     file = frame.code.co_filename
     for folder in ("site-packages", "dist-packages"):
-        before, found, after = file.rpartition(f"{os.sep}{folder}{os.sep}")
-        if found:
+        before, separator, after = file.rpartition(f"{os.sep}{folder}{os.sep}")
+        if separator:
             return os.path.join(before, after.partition(os.sep)[0])
     return os.path.dirname(file)
 
@@ -441,11 +441,11 @@ def inside(stack: Stack, jaxpr: Jaxpr) -> tuple[Frame, ...]:
 
 def from_exception(tb: TracebackType | None) -> list[tuple[CodeType, int]]:
     """Return the raw frames of a Python traceback, outermost first."""
-    found = []
+    frames = []
     while tb is not None:
-        found.append((tb.tb_frame.f_code, tb.tb_lasti))
+        frames.append((tb.tb_frame.f_code, tb.tb_lasti))
         tb = tb.tb_next
-    return found
+    return frames
 
 
 @functools.cache

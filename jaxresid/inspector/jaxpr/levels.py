@@ -67,10 +67,10 @@ class Levels:
 
     def nests(self, eqn: Eqn) -> tuple[Nest, ...]:
         """Return the inner jaxprs of an eqn, as `nesting.nests` does."""
-        found = self._nests.get(id(eqn))
-        if found is None:
-            found = self._nests[id(eqn)] = nests(eqn)
-        return found
+        inner = self._nests.get(id(eqn))
+        if inner is None:
+            inner = self._nests[id(eqn)] = nests(eqn)
+        return inner
 
     def inner(self, eqn: Eqn, operand: int) -> Sequence[tuple[int, int]]:
         """Return what an eqn's operand is inside it: the numbers of a nest and of its invar."""
@@ -146,8 +146,8 @@ class Levels:
 
     def place(self, level: Level, eqn: Eqn) -> EqnPlace:
         """Return the stack, enclosures, scope and module of an eqn of this level."""
-        found = self.position(level, eqn)
-        return found if found.scope else replace(found, module=self.modules.of(level, eqn))
+        position = self.position(level, eqn)
+        return position if position.scope else replace(position, module=self.modules.of(level, eqn))
 
     def position(self, level: Level, eqn: Eqn) -> EqnPlace:
         """Return the stack, enclosures and scope of an eqn of this level, without its module."""

@@ -103,12 +103,12 @@ class Difference:
             kernels = stretch.around
             if stretch not in shifts:
                 # What is read elsewhere of what is made here tells where that is made there.
-                found = (
+                distances = (
                     makers[w] - makers[v]
                     for v, w in twins.there.items()
                     if w in makers and makers.get(v, -1) in kernels
                 )
-                shifts[stretch] = next(found, len(ops))
+                shifts[stretch] = next(distances, len(ops))
             shift = shifts[stretch]
             if kernels.start + min(shift, 0) < 0 or kernels.stop + max(shift, 0) > len(ops):
                 return False
@@ -126,17 +126,17 @@ class Difference:
 
         It is None where something is read there that is not among the pairs, or is no longer made.
         """
-        made: dict[Value, Value] = {}
+        copies: dict[Value, Value] = {}
         nbytes = dict(self.base.nbytes)
 
         def moved(v: Value) -> Value | None:
             if v in self.pairs:
                 return twins.get(self.pairs[v])
-            if v not in made:
-                made[v] = v.copy()
+            if v not in copies:
+                copies[v] = v.copy()
                 if v in self.changed.nbytes:
-                    nbytes[made[v]] = self.changed.nbytes[v]
-            return made[v]
+                    nbytes[copies[v]] = self.changed.nbytes[v]
+            return copies[v]
 
         ops: list[Op] = []
         gone: dict[Value, None] = {}
@@ -159,8 +159,8 @@ class Difference:
                     gone.pop(v, None)
         ops += self.base.ops[end:]
         for v in gone:
-            read = self._readers.get(v, ())
-            if v in self._outputs or not all(any(i in at for at in places) for i in read):
+            readers = self._readers.get(v, ())
+            if v in self._outputs or not all(any(i in at for at in places) for i in readers):
                 return None
         return replace(self.base, ops=tuple(ops), nbytes=nbytes)
 
@@ -196,8 +196,8 @@ def difference(base: Kernels, changed: Kernels) -> Difference | None:
 
 def are_alike(one: Kernels, other: Kernels) -> bool:
     """Return whether the kernels of two programs are the same but for the arrays' names."""
-    found = difference(one, other)
-    return found is not None and not found.stretches
+    change = difference(one, other)
+    return change is not None and not change.stretches
 
 
 class Pairs:
@@ -249,9 +249,9 @@ class Pairs:
         return is_alike
 
     def _values(self, v: Value, w: Value, fresh: list[tuple[Value, Value]] | None = None) -> bool:
-        known = self.there.get(v)
-        if known is not None:
-            return known is w
+        twin = self.there.get(v)
+        if twin is not None:
+            return twin is w
         if w in self.back or _array(v) != _array(w):
             return False
         if array_nbytes(v, self._one) != array_nbytes(w, self._other):

@@ -121,12 +121,12 @@ def interval_of(
     nbytes: int, kind: ProgramKind, profile_name: str, versions: Mapping[str, str]
 ) -> Interval | None:
     """Return the interval around an estimated peak; None where too few programs were measured."""
-    found = calibrations(is_split=kind.is_split).get(profile_name)
-    if found is None:
+    calibration = calibrations(is_split=kind.is_split).get(profile_name)
+    if calibration is None:
         return None
-    factors = next(each for each in found.kinds if each.is_of(kind))
-    basis = found.basis_of(kind.gradients)
-    wider = found.other_versions if _others(basis, versions) else 1.0
+    factors = next(row for row in calibration.kinds if row.is_of(kind))
+    basis = calibration.basis_of(kind.gradients)
+    wider = calibration.other_versions if _others(basis, versions) else 1.0
     return Interval(
         math.floor(nbytes * factors.low / wider), math.ceil(nbytes * factors.high * wider)
     )
@@ -140,29 +140,31 @@ def basis_of(
     gradients: Gradients = "one",
 ) -> IntervalBasis | None:
     """Return what the intervals of a profile were measured with; None where there are none."""
-    found = calibrations(is_split=is_split).get(profile_name)
-    if found is None:
+    calibration = calibrations(is_split=is_split).get(profile_name)
+    if calibration is None:
         return None
-    basis = found.basis_of(gradients)
+    basis = calibration.basis_of(gradients)
     others = _others(basis, versions)
-    return replace(basis, others=others, widened=found.other_versions if others else 1.0)
+    return replace(basis, others=others, widened=calibration.other_versions if others else 1.0)
 
 
 @functools.cache
 def calibrations(*, is_split: bool = False) -> Mapping[str, Calibration]:
     """Return the calibrations by profile, for programs of one device or over a mesh."""
     file = resources.files(__package__) / ("mesh_intervals.json" if is_split else "intervals.json")
-    found = json.loads(file.read_text(encoding="utf-8"))
-    return {name: _calibration(each, found["coverage"]) for name, each in found["profiles"].items()}
+    data = json.loads(file.read_text(encoding="utf-8"))
+    return {
+        name: _calibration(profile, data["coverage"]) for name, profile in data["profiles"].items()
+    }
 
 
-def _basis(found: Mapping[str, Any], coverage: float) -> IntervalBasis:
+def _basis(data: Mapping[str, Any], coverage: float) -> IntervalBasis:
     return IntervalBasis(
-        programs=found["programs"],
-        places=tuple(found["places"]),
-        compilers={name: tuple(each) for name, each in found["compilers"].items()},
-        smallest_nbytes=found["smallest_nbytes"],
-        largest_nbytes=found["largest_nbytes"],
+        programs=data["programs"],
+        places=tuple(data["places"]),
+        compilers={name: tuple(versions) for name, versions in data["compilers"].items()},
+        smallest_nbytes=data["smallest_nbytes"],
+        largest_nbytes=data["largest_nbytes"],
         coverage=coverage,
     )
 
@@ -174,7 +176,7 @@ def _calibration(profile: Mapping[str, Any], coverage: float) -> Calibration:
         )
         for row in profile["kinds"]
     )
-    own = {name: _basis(each, coverage) for name, each in profile.get("own", {}).items()}
+    own = {name: _basis(data, coverage) for name, data in profile.get("own", {}).items()}
     return Calibration(_basis(profile, coverage), kinds, profile["other_versions"], own)
 
 

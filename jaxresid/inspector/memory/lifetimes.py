@@ -45,10 +45,10 @@ def lifetimes(
     The interval around its peak is not in it.
     """
     assert lowered.whole is None
-    found, outside = timeline(lowered), outside_nbytes(lowered.program)
+    temporaries_at, outside = timeline(lowered), outside_nbytes(lowered.program)
     points = [
         ProgramPoint(p.op.name, sources.source(p.op), p.op.phase, outside + p.nbytes)
-        for p in found.points
+        for p in temporaries_at.points
     ] or [ProgramPoint(None, NOWHERE, PROGRAM, outside)]
     values = [
         Lifetime(0, len(points), live, "constant" if live.kind == "constant" else "argument")
@@ -58,12 +58,18 @@ def lifetimes(
         Lifetime(0, len(points), live, "output", stack=sources.stack(op) if op else ())
         for live, op in held_outputs(lowered.program, sources.source)
     ]
-    temporaries = Temporaries(lowered.program, found, sources.source)
-    values += [_lifetime(span, *temporaries.value(span), sources) for span in found.spans()]
-    made = Lifetimes(
-        name, tuple(points), tuple(values), max(found.at, 0), outside + found.peak_nbytes
+    temporaries = Temporaries(lowered.program, temporaries_at, sources.source)
+    values += [
+        _lifetime(span, *temporaries.value(span), sources) for span in temporaries_at.spans()
+    ]
+    over_run = Lifetimes(
+        name,
+        tuple(points),
+        tuple(values),
+        max(temporaries_at.at, 0),
+        outside + temporaries_at.peak_nbytes,
     )
-    return _fewer(made, most)
+    return _fewer(over_run, most)
 
 
 def _lifetime(span: Span, live: LiveValue, maker: Op, sources: OpSources) -> Lifetime:
@@ -88,30 +94,30 @@ def _reason(kind: str, *, is_unread: bool) -> LifetimeReason:
     return "gradient" if kind == "gradient" else "temporary"
 
 
-def _fewer(made: Lifetimes, most: int) -> Lifetimes:
+def _fewer(over_run: Lifetimes, most: int) -> Lifetimes:
     """Return lifetimes with at most so many values, which add up to the same at each point."""
-    if len(made.values) <= most:
-        return made
-    summed = _small_ones_summed(made, most // 2)
+    if len(over_run.values) <= most:
+        return over_run
+    summed = _small_ones_summed(over_run, most // 2)
     if len(summed.values) <= most:
         return summed
-    return _small_ones_summed(_thinned(made, most // _VALUES_PER_POINT), most // 2)
+    return _small_ones_summed(_thinned(over_run, most // _VALUES_PER_POINT), most // 2)
 
 
-def _small_ones_summed(made: Lifetimes, biggest: int) -> Lifetimes:
+def _small_ones_summed(over_run: Lifetimes, biggest: int) -> Lifetimes:
     """Return lifetimes with so many of the biggest values, and the sums of the others by kind."""
-    by_size = sorted(range(len(made.values)), key=lambda i: -made.values[i].live.nbytes)
+    by_size = sorted(range(len(over_run.values)), key=lambda i: -over_run.values[i].live.nbytes)
     alone = set(by_size[:biggest])
     others: dict[tuple[LiveKind, LifetimeReason], list[Lifetime]] = {}
-    for i, value in enumerate(made.values):
+    for i, value in enumerate(over_run.values):
         if i not in alone:
             others.setdefault((value.live.kind, value.reason), []).append(value)
     sums = [
         Lifetime(start, stop, LiveValue(kind, nbytes, None, count), reason)
-        for (kind, reason), each in others.items()
-        for start, stop, nbytes, count in _stretches(each)
+        for (kind, reason), alike in others.items()
+        for start, stop, nbytes, count in _stretches(alike)
     ]
-    return replace(made, values=(*(made.values[i] for i in sorted(alone)), *sums))
+    return replace(over_run, values=(*(over_run.values[i] for i in sorted(alone)), *sums))
 
 
 def _stretches(values: Sequence[Lifetime]) -> Iterator[tuple[int, int, int, int]]:
@@ -132,20 +138,20 @@ def _stretches(values: Sequence[Lifetime]) -> Iterator[tuple[int, int, int, int]
             yield start, stop, nbytes, count
 
 
-def _thinned(made: Lifetimes, most: int) -> Lifetimes:
+def _thinned(over_run: Lifetimes, most: int) -> Lifetimes:
     """Return lifetimes with at most so many points, of each stretch the one with most bytes."""
-    kept = highest([point.nbytes for point in made.points], most)
+    kept = highest([point.nbytes for point in over_run.points], most)
     values = (
         replace(
             value,
             start=bisect.bisect_left(kept, value.start),
             stop=bisect.bisect_left(kept, value.stop),
         )
-        for value in made.values
+        for value in over_run.values
     )
     return replace(
-        made,
-        points=tuple(made.points[i] for i in kept),
+        over_run,
+        points=tuple(over_run.points[i] for i in kept),
         values=tuple(value for value in values if value.start < value.stop),
-        at=kept.index(made.at),
+        at=kept.index(over_run.at),
     )

@@ -40,7 +40,7 @@ def held_inputs(program: Program) -> tuple[LiveValue, ...]:
     Donated arguments and the outputs that take them over are the same bytes, named once, as
     outputs; what is left of the donated ones is one value.
     """
-    each: list[LiveValue] = []
+    live: list[LiveValue] = []
     donated_nbytes = 0
     for v, role in zip(program.block.inputs, program.inputs, strict=True):
         if v.memory != "device":
@@ -48,10 +48,10 @@ def held_inputs(program: Program) -> tuple[LiveValue, ...]:
         if role.donated:
             donated_nbytes += v.nbytes
         elif v.nbytes:
-            each.append(LiveValue(role.kind, v.nbytes, aval_of_value(v), path=role.path))
+            live.append(LiveValue(role.kind, v.nbytes, aval_of_value(v), path=role.path))
     if left := donated_nbytes - taken_over_nbytes(program):
-        each.append(LiveValue("argument", left, None))
-    return tuple(each)
+        live.append(LiveValue("argument", left, None))
+    return tuple(live)
 
 
 def held_outputs(
@@ -61,13 +61,13 @@ def held_outputs(
 
     The op is None for an output that is an argument.
     """
-    each: list[tuple[LiveValue, Op | None]] = []
-    made = {v: op for op in program.block.ops for v in op.results}
+    outputs: list[tuple[LiveValue, Op | None]] = []
+    makers = {v: op for op in program.block.ops for v in op.results}
     for v, role in zip(program.block.outputs, program.outputs, strict=True):
         if v.memory != "device" or not v.size * v.itemsize:
             continue
         # The state of a program without a gradient is the argument, which stays where it is.
-        op = None if role.kind == "state" else made.get(v)
+        op = None if role.kind == "state" else makers.get(v)
         phase = op.phase if op else None
         op = _maker(op, v) if op else None
         live = LiveValue(
@@ -79,8 +79,8 @@ def held_outputs(
             source=source_of(op) if op else NOWHERE,
             phase=phase,
         )
-        each.append((live, op))
-    return tuple(each)
+        outputs.append((live, op))
+    return tuple(outputs)
 
 
 class Temporaries:

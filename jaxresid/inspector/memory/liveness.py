@@ -126,12 +126,12 @@ def _taking_over(program: Program, block: Block) -> dict[Value, Value]:
     for v, role in zip(program.block.inputs, program.inputs, strict=True):
         if role.donated:
             donated.setdefault((v.shape, v.dtype, v.memory), deque()).append(v)
-    found: dict[Value, Value] = {}
+    arguments: dict[Value, Value] = {}
     for v in block.outputs:
         alike = donated.get((v.shape, v.dtype, v.memory))
         if alike:
-            found[v] = alike.popleft()
-    return found
+            arguments[v] = alike.popleft()
+    return arguments
 
 
 def _copied(block: Block, taking_over: Mapping[Value, Value]) -> frozenset[Value]:
@@ -184,15 +184,15 @@ def _walk(
     tracker = _Tracker()
     most_host = 0
     for i, op in enumerate(block.ops):
-        made = op.results
-        if not made and not op.bodies:
+        results = op.results
+        if not results and not op.bodies:
             continue
         dying = [v for v in op.operands if v in live and last[v] == i]
         if dying:
-            for v in _reused(made, dying, op, free, live, block):
+            for v in _reused(results, dying, op, free, live, block):
                 tracker.release(live[v], len(points), op)
                 now -= live.pop(v).nbytes
-        for v in made:
+        for v in results:
             if v in free or not (nbytes := array_nbytes(v, block)):
                 continue
             if v.memory == "host":
@@ -216,7 +216,7 @@ def _walk(
                 tracker.release(live[v], len(points), op)
                 now -= live.pop(v).nbytes
                 host -= v.nbytes if v.memory == "host" else 0
-        for v in made:
+        for v in results:
             if last.get(v, -1) <= i and v in live:
                 tracker.release(live[v], len(points), op)
                 now -= live.pop(v).nbytes
@@ -313,10 +313,10 @@ def _written_in_place(
 
 
 def _by_nbytes(sizes: Iterable[tuple[Value, int]]) -> dict[int, deque[Value]]:
-    found: dict[int, deque[Value]] = {}
+    by_nbytes: dict[int, deque[Value]] = {}
     for v, nbytes in sizes:
-        found.setdefault(nbytes, deque()).append(v)
-    return found
+        by_nbytes.setdefault(nbytes, deque()).append(v)
+    return by_nbytes
 
 
 def _reusing_output_buffers(
@@ -330,12 +330,12 @@ def _reusing_output_buffers(
 
     XLA's buffer assignment tries the biggest first, each in the smallest buffer that has room.
     """
-    made: dict[Value, int] = {}
+    made_at: dict[Value, int] = {}
     for i, op in enumerate(block.ops):
-        made.update(dict.fromkeys(op.results, i))
+        made_at.update(dict.fromkeys(op.results, i))
     output_buffers: dict[int, list[_OutputBuffer]] = {}
     written_at: dict[Value, int] = {}
-    for v, i in made.items():  # from the first of those written over each other
+    for v, i in made_at.items():  # from the first of those written over each other
         if v in overwritten_by:
             written_at[overwritten_by[v]] = written_at.get(v, i)
         elif v in free and v not in taking_over and v.memory == "device":
@@ -343,7 +343,7 @@ def _reusing_output_buffers(
     for same_size in output_buffers.values():
         same_size.sort(key=lambda host: -host.written_at)
     temporaries = sorted(
-        ((v, i) for v, i in made.items() if v not in free and v.memory == "device"),
+        ((v, i) for v, i in made_at.items() if v not in free and v.memory == "device"),
         key=lambda g: (-g[0].nbytes, g[1]),
     )
     sizes = sorted(output_buffers)

@@ -40,7 +40,7 @@ def unfolded(lowered: Lowered, runs: Iterable[Run], gradients: Mapping[int, int]
         list(block.ops),
         list(block.ops),
         layers_of(tags),
-        {op for op, each in zip(block.ops, tags, strict=True) if has_layer(each)},
+        {op for op, tag in zip(block.ops, tags, strict=True) if has_layer(tag)},
         list(block.inputs),
         list(block.outputs),
         list(program.block.outputs),
@@ -58,8 +58,10 @@ def unfolded(lowered: Lowered, runs: Iterable[Run], gradients: Mapping[int, int]
     except _NotAlikeError:
         return None
     whole = Kernels(tuple(state.inputs), tuple(state.ops), tuple(state.outputs), state.nbytes)
-    made = Program(Block(whole.inputs, (), tuple(state.returned)), tuple(roles), tuple(outputs))
-    return replace(lowered, whole=Whole(made, whole, tuple(state.templates)))
+    whole_program = Program(
+        Block(whole.inputs, (), tuple(state.returned)), tuple(roles), tuple(outputs)
+    )
+    return replace(lowered, whole=Whole(whole_program, whole, tuple(state.templates)))
 
 
 @dataclass(slots=True)
@@ -95,11 +97,11 @@ class _Zone:
 
 
 def _are_in_order(zones: Iterable[_Zone]) -> bool:
-    found: list[int] = []
+    begins: list[int] = []
     for zone in zones:
         # Those of the last layer may be anywhere, and those of the first where nothing follows.
-        found += zone.begins[:LAST] if zone.is_ascending else reversed(zone.begins[1:LAST])
-    return min(found) >= 0 and found == sorted(set(found))
+        begins += zone.begins[:LAST] if zone.is_ascending else reversed(zone.begins[1:LAST])
+    return min(begins) >= 0 and begins == sorted(set(begins))
 
 
 # A kernel's layer, and its number among the kernels of its layer.
@@ -196,15 +198,15 @@ class _Layers:
         if len(one) != len(other):
             raise _NotAlikeError
         for a, b in zip(one, other, strict=True):
-            made, own = self._origins.get(a), self._own.get(a)
+            origin, own = self._origins.get(a), self._own.get(a)
             if own is not None:
                 is_same = own[0] == _FRONT and self._own.get(b) == (_BEHIND, own[1])
-            elif made is None:
+            elif origin is None:
                 is_same = a is b
             elif a is b:
-                is_same = made[0][0] in (0, LAST)
+                is_same = origin[0][0] in (0, LAST)
             else:
-                (layer, number), which = made
+                (layer, number), which = origin
                 is_near = abs(layer - _FRONT) <= 1
                 is_same = is_near and self._origins.get(b) == ((layer + 1, number), which)
             if not is_same or self._type(a) != self._type(b):
@@ -229,13 +231,13 @@ class _Layers:
             raise _NotAlikeError
         for zone in zones:
             begins = zone.begins
-            each = [
+            stretches = [
                 self._stretch(begins[at], begins[at + 1], at)
                 if zone.is_ascending
                 else self._stretch(begins[at + 1], begins[at], at)
                 for at in range(1, LAST - 1)
             ]
-            if any(stretch != each[0] for stretch in each):
+            if any(stretch != stretches[0] for stretch in stretches):
                 raise _NotAlikeError
         return zones
 
@@ -247,12 +249,12 @@ class _Layers:
         return _Zone([begins.get(layer, -1) for layer in range(LAST + 1)], is_ascending)
 
     def _stretch(self, start: int, stop: int, layer: int) -> list[_Token]:
-        found = []
+        tokens = []
         for token in self._tokens[start:stop]:
             if token is None or abs(token[0] - layer) > 1:
                 raise _NotAlikeError
-            found.append((token[0] - layer, token[1]))
-        return found
+            tokens.append((token[0] - layer, token[1]))
+        return tokens
 
     # -- what is made ------------------------------------------------------------------------
 
@@ -306,10 +308,10 @@ class _Layers:
         raise _NotAlikeError
 
     def _value(self, layer: int, number: int, which: int) -> Value:
-        found = self._made.get((layer, number, which))
-        if found is None:
+        value = self._made.get((layer, number, which))
+        if value is None:
             raise _NotAlikeError
-        return found
+        return value
 
     def _own_input(self, layer: int, slot: int) -> Value:
         new = self._new_inputs.get((layer, slot))

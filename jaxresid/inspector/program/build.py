@@ -83,8 +83,8 @@ def value_and_gradients(traced: Trace) -> Program:
     record = None if sharding is None else _InlinedValues()
     build = _Builder(JaxprReader(), record)
     inputs = [_value(v) for v in [*forward.constvars, *forward.invars]]
-    made = build.inline(forward, inputs, InlineContext(tags="jvp(", top=forward))
-    primal, kept = made[: traced.num_outputs], made[traced.num_outputs :]
+    results = build.inline(forward, inputs, InlineContext(tags="jvp(", top=forward))
+    primal, kept = results[: traced.num_outputs], results[traced.num_outputs :]
     paths = [None] * len(forward.constvars) + list(traced.inputs)
     # What leads the residuals are constants; what follows them are cotangents.
     lead = len(backward.invars) - traced.num_cotangents - len(kept)
@@ -105,7 +105,7 @@ def value_and_gradients(traced: Trace) -> Program:
                 record.pins[gradient] = sharding.inputs[var]
         block, values = _of_one_device(block, record, sharding, inputs)
         pairs = zip(traced.kept, kept, strict=True)
-        kept = [made if jax_compat.is_literal(v) else values[v] for v, made in pairs]
+        kept = [results if jax_compat.is_literal(v) else values[v] for v, results in pairs]
     roles = [
         ValueRole("constant") if path is None else ValueRole("argument", path) for path in paths
     ]
@@ -145,8 +145,8 @@ def program_of_jaxpr(
     record = None if sharding is None else _InlinedValues()
     build = _Builder(reader or JaxprReader(as_written=as_written), record)
     arguments = [_value(v) for v in [*jaxpr.constvars, *jaxpr.invars]]
-    made = build.inline(jaxpr, arguments, InlineContext(top=jaxpr))
-    block = Block(tuple(arguments), tuple(build.ops), tuple(made))
+    results = build.inline(jaxpr, arguments, InlineContext(top=jaxpr))
+    block = Block(tuple(arguments), tuple(build.ops), tuple(results))
     values: Mapping[Var, Value] = {}
     if sharding is not None and record is not None:
         block, values = _of_one_device(block, record, sharding, arguments)
@@ -179,9 +179,9 @@ def _of_one_device(
         pins.setdefault(value, ((),) * len(value.shape))
     pins = {**record.pins, **pins}
     local = frozenset(record.local)
-    known = {v: split for var, split in sharding.known.items() if (v := record.values.get(var))}
-    made, find = per_device(block, pins, known, sharding.sizes, local, record.partly)
-    return made, {var: find(value) for var, value in record.values.items()}
+    shapes = {v: split for var, split in sharding.known.items() if (v := record.values.get(var))}
+    local_block, find = per_device(block, pins, shapes, sharding.sizes, local, record.partly)
+    return local_block, {var: find(value) for var, value in record.values.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,13 +267,13 @@ class JaxprReader:
 
     def steps(self, jaxpr: Jaxpr, tags: str) -> _Steps:
         """Return the eqns of a jaxpr that is called under these name stacks."""
-        found = self._steps.get((id(jaxpr), tags))
-        if found is None:
-            known = self._eqns.setdefault(tags, {})
-            steps = tuple([known.get(id(eqn)) or self._step(eqn, tags) for eqn in jaxpr.eqns])
-            literals = {id(v): made.copy() for step in steps for v, made in step.literals}
-            found = self._steps[id(jaxpr), tags] = _Steps(jaxpr, steps, literals)
-        return found
+        entry = self._steps.get((id(jaxpr), tags))
+        if entry is None:
+            eqns = self._eqns.setdefault(tags, {})
+            steps = tuple([eqns.get(id(eqn)) or self._step(eqn, tags) for eqn in jaxpr.eqns])
+            literals = {id(v): value.copy() for step in steps for v, value in step.literals}
+            entry = self._steps[id(jaxpr), tags] = _Steps(jaxpr, steps, literals)
+        return entry
 
     def _step(self, eqn: Eqn, tags: str) -> _Step:
         step = self._eqns[tags][id(eqn)] = self._read(eqn, tags)
@@ -299,20 +299,20 @@ class JaxprReader:
 
     def implementation(self, eqn: Eqn) -> Jaxpr | None:
         """Return what a primitive of a library's own does; None where that is not known."""
-        known = self._implementations.get(id(eqn))
-        if known is None:
-            made = None
+        entry = self._implementations.get(id(eqn))
+        if entry is None:
+            jaxpr = None
             with contextlib.suppress(RetraceError):
-                made = implementation(eqn)
-            known = self._implementations[id(eqn)] = eqn, made
-        return known[1]
+                jaxpr = implementation(eqn)
+            entry = self._implementations[id(eqn)] = eqn, jaxpr
+        return entry[1]
 
     def _type(self, var: Var) -> Value:
         aval = var.aval
-        known = self._types.get(id(aval))
-        if known is None:
-            known = self._types[id(aval)] = aval, _value(var)
-        return known[1]
+        entry = self._types.get(id(aval))
+        if entry is None:
+            entry = self._types[id(aval)] = aval, _value(var)
+        return entry[1]
 
     def _number(self, eqn: Eqn, name: str) -> int | None:
         if self.as_written or eqn.effects:
@@ -339,22 +339,22 @@ class _Builder:
         self, jaxpr: Jaxpr, arguments: Sequence[Value], context: InlineContext
     ) -> list[Value]:
         """Add the ops of a jaxpr called with `arguments` (constants first); return its results."""
-        read = self._reader.steps(jaxpr, context.tags)
+        steps = self._reader.steps(jaxpr, context.tags)
         env: dict[Any, Value] = dict(zip([*jaxpr.constvars, *jaxpr.invars], arguments, strict=True))
-        env.update(read.literals)
-        for step in read.steps:
+        env.update(steps.literals)
+        for step in steps.steps:
             operands = [env[v] for v in step.operands]
             results: Sequence[Value]
             if step.phase is None:
                 results = self._results(step.eqn, step.name, operands, context)
             else:
                 results = self._add_plain(step, step.phase, operands, context)
-            for var, made in zip(step.eqn.outvars, results, strict=True):
-                env[var] = made
+            for var, value in zip(step.eqn.outvars, results, strict=True):
+                env[var] = value
         if self._record is not None:
-            for var, made in env.items():
+            for var, value in env.items():
                 if not isinstance(var, int):
-                    self._record.values.setdefault(var, made)
+                    self._record.values.setdefault(var, value)
         return [_literal(v) if jax_compat.is_literal(v) else env[v] for v in jaxpr.outvars]
 
     def _results(
@@ -397,13 +397,13 @@ class _Builder:
         """
         if value.literal is not None:
             return value
-        made = value.copy()
+        result = value.copy()
         if free:
-            record.partly[made] = split, frozenset(free)
+            record.partly[result] = split, frozenset(free)
         else:
-            record.pins[made] = split
-        self.ops.append(Op(SPLIT_ANEW, (value,), (made,), eqn, context, _phase(eqn, context)))
-        return made
+            record.pins[result] = split
+        self.ops.append(Op(SPLIT_ANEW, (value,), (result,), eqn, context, _phase(eqn, context)))
+        return result
 
     def _add_plain(
         self, step: _Step, phase: Pass, operands: list[Value], context: InlineContext
@@ -414,9 +414,9 @@ class _Builder:
         if step.number is not None:
             same = [v if v.literal is None else (v.literal, v.dtype) for v in operands]
             key = (step.number, *same)
-            known = self._known.get(key)
-            if known is not None:
-                return known
+            same_results = self._known.get(key)
+            if same_results is not None:
+                return same_results
         results = step.results
         results = (results[0].copy(),) if len(results) == 1 else tuple([v.copy() for v in results])
         op = Op(step.name, tuple(operands), results, step.eqn, context, phase)
@@ -456,19 +456,19 @@ class _Builder:
         arguments += [operands[i] for i in nest.operands]
         if name == "shard_map" and self._record is not None:
             return self._inline_shard_map(eqn, nest, arguments, inside, self._record)
-        made = self.inline(nest.jaxpr, arguments, inside)
-        return self._move_results(eqn, made, context) if name == "jit" else made
+        results = self.inline(nest.jaxpr, arguments, inside)
+        return self._move_results(eqn, results, context) if name == "jit" else results
 
-    def _move_results(self, eqn: Eqn, made: list[Value], context: InlineContext) -> list[Value]:
+    def _move_results(self, eqn: Eqn, results: list[Value], context: InlineContext) -> list[Value]:
         """Return the results of a jit eqn, moved to host memory where its out_shardings say so."""
         for i in jax_compat.host_results(eqn):
-            before = made[i]
+            before = results[i]
             if before.memory == "device" and before.literal is None:
-                made[i] = replace(before, memory="host")
+                results[i] = replace(before, memory="host")
                 put = jax_compat.as_host_put(eqn.outvars[i], eqn)
                 phase = _phase(eqn, context)
-                self.ops.append(Op("device_put", (before,), (made[i],), put, context, phase))
-        return made
+                self.ops.append(Op("device_put", (before,), (results[i],), put, context, phase))
+        return results
 
     def _inline_shard_map(
         self,
@@ -490,9 +490,9 @@ class _Builder:
         start = len(self.ops)
         results = self.inline(nest.jaxpr, arguments, context)
         around: dict[Value, Value] = {}
-        made = {v for op in self.ops[start:] for v in op.results}
+        inside = {v for op in self.ops[start:] for v in op.results}
         for inner, var, spec in zip(results, eqn.outvars, params["out_specs"], strict=True):
-            outer = around.setdefault(inner, _value(var)) if inner in made else _value(var)
+            outer = around.setdefault(inner, _value(var)) if inner in inside else _value(var)
             record.pins.setdefault(outer, jax_compat.spec_split(spec, len(outer.shape)))
             # An input that is handed on is that input; as a residual it is split as it comes out.
             record.values.setdefault(var, outer)
@@ -577,8 +577,8 @@ def _value(var: Var) -> Value:
 
 def _cotangent(var: Var) -> Value:
     """Return the value of a cotangent: the number 1 for a scalar's, an argument for any other."""
-    made = _value(var)
-    return replace(made, literal="1.0") if made.size == 1 else made
+    value = _value(var)
+    return replace(value, literal="1.0") if value.size == 1 else value
 
 
 def _literal(var: Literal) -> Value:
@@ -613,11 +613,11 @@ _MAYBE_SAME: dict[str, Callable[[Eqn], bool]] = {
 
 def all_ops(ops: Sequence[Op]) -> list[Op]:
     """Return the ops and those in their bodies."""
-    found = list(ops)
+    inner_too = list(ops)
     for op in ops:
         for body in op.bodies:
-            found += all_ops(body.ops)
-    return found
+            inner_too += all_ops(body.ops)
+    return inner_too
 
 
 def pruned(block: Block, *, is_body: bool = False) -> Block:
@@ -669,25 +669,25 @@ def _placed_before_readers(block: Block, waits: Sequence[bool]) -> Block:
     for i, op in enumerate(block.ops):
         for v in op.operands:
             readers.setdefault(v, []).append(i)
-    done: set[int] = set()
+    placed: set[int] = set()
     ops: list[Op] = []
 
     def missing(i: int) -> list[int]:
-        found = {waiting[v] for v in block.ops[i].operands if v in waiting} - done
-        return sorted(found, reverse=True)
+        needed = {waiting[v] for v in block.ops[i].operands if v in waiting} - placed
+        return sorted(needed, reverse=True)
 
     def is_ready(i: int) -> bool:
-        return done.issuperset([makers[v] for v in block.ops[i].operands if v in makers])
+        return placed.issuperset([makers[v] for v in block.ops[i].operands if v in makers])
 
     def emit(i: int) -> None:
-        done.add(i)
+        placed.add(i)
         ops.append(block.ops[i])
 
     def run(first: int) -> None:
         stack = [first]
         while stack:
             at = stack[-1]
-            if at in done:
+            if at in placed:
                 stack.pop()
                 continue
             left = missing(at)
@@ -700,7 +700,7 @@ def _placed_before_readers(block: Block, waits: Sequence[bool]) -> Block:
             for v in block.ops[at].operands:
                 if len(readers[v]) > _SIBLINGS:
                     continue
-                rest = [i for i in readers[v] if i not in done]
+                rest = [i for i in readers[v] if i not in placed]
                 if rest and all(waits[i] and is_ready(i) for i in rest):
                     for i in rest:
                         emit(i)
@@ -755,20 +755,24 @@ def _trim_loop(op: Op, needed: set[Value]) -> Op:
     entering = {out: inner for inner, out in carries.items()}
     condition = set()
     if len(op.bodies) > 1:  # the condition reads carries of its own
-        read = _reads(op.bodies[1])
+        inner_reads = _reads(op.bodies[1])
         count = len(op.bodies[1].inputs) - len(body.outputs)
-        condition = {i for i in range(len(body.outputs)) if op.bodies[1].inputs[count + i] in read}
+        condition = {
+            i for i in range(len(body.outputs)) if op.bodies[1].inputs[count + i] in inner_reads
+        }
         live |= condition
     while True:
         trimmed = pruned(replace(body, outputs=_only(body.outputs, live)), is_body=True)
-        read = _reads(trimmed)
+        inner_reads = _reads(trimmed)
         more = {
-            out for out, inner in entering.items() if out not in live and body.inputs[inner] in read
+            out
+            for out, inner in entering.items()
+            if out not in live and body.inputs[inner] in inner_reads
         }
         if not more:
             break
         live |= more
-    used = {i for i, v in enumerate(body.inputs) if v in read}
+    used = {i for i, v in enumerate(body.inputs) if v in inner_reads}
     used |= {entering[i] for i in live if i in entering}
     inputs = [i for i in range(len(body.inputs)) if i in used]
     outputs = [i for i in range(len(body.outputs)) if i in live]
@@ -783,7 +787,7 @@ def _trim_loop(op: Op, needed: set[Value]) -> Op:
     condition_operands: tuple[Value, ...] = ()
     if len(op.bodies) > 1:
         condition_operands = op.operands[: op.params["cond_nconsts"]]
-    made = replace(
+    trimmed_nest = replace(
         nest,
         operands=tuple(range(len(inputs))),
         results=tuple(range(len(outputs))),
@@ -798,7 +802,7 @@ def _trim_loop(op: Op, needed: set[Value]) -> Op:
         operands=(*(op.operands[i] for i in operands), *condition_operands),
         results=tuple(op.results[i] for i in outputs),
         bodies=(block, *op.bodies[1:]),
-        nest=made,
+        nest=trimmed_nest,
     )
 
 
@@ -808,8 +812,8 @@ def _only(outputs: Sequence[Value], live: Iterable[int]) -> tuple[Value, ...]:
 
 
 def _reads(block: Block) -> set[Value]:
-    read = {v for op in block.ops for v in op.operands}
-    return read.union(block.outputs)
+    operands = {v for op in block.ops for v in op.operands}
+    return operands.union(block.outputs)
 
 
 def _trim_branches(op: Op, needed: set[Value]) -> Op:

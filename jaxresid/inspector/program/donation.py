@@ -59,14 +59,14 @@ def step_arguments(step: StepTrace) -> tuple[StepArgument, ...]:
     names = [*call.names[: len(counts) - len(keys)], *keys]
     lead = len(step.jaxpr.invars) - len(call.dynamic)
     invars = {leaf: lead + n for n, leaf in enumerate(call.dynamic)}
-    found, start = [], 0
+    arguments, start = [], 0
     for at, (name, count) in enumerate(zip(names, counts, strict=True)):
         inputs = [invars[leaf] for leaf in range(start, start + count) if leaf in invars]
         start += count
         if inputs:
             position = at if at < len(counts) - len(keys) else _position(call.names, name)
-            found.append(StepArgument(name, position, tuple(inputs)))
-    return tuple(found)
+            arguments.append(StepArgument(name, position, tuple(inputs)))
+    return tuple(arguments)
 
 
 def _position(names: Sequence[str], name: str) -> int | None:
@@ -93,16 +93,16 @@ def missing_donation(
     )
     if not arguments:
         return None
-    given = {i for argument in arguments for i in argument.inputs}
+    newly_donated = {i for argument in arguments for i in argument.inputs}
     lead = len(program.inputs) - len(step.donated)
     inputs = tuple(
-        replace(role, donated=True) if i - lead in given else role
+        replace(role, donated=True) if i - lead in newly_donated else role
         for i, role in enumerate(program.inputs)
     )
     return MissingDonation(
         arguments,
-        sum(program.block.inputs[lead + i].nbytes for i in given if not step.donated[i]),
-        replace(step, donated=tuple(d or i in given for i, d in enumerate(step.donated))),
+        sum(program.block.inputs[lead + i].nbytes for i in newly_donated if not step.donated[i]),
+        replace(step, donated=tuple(d or i in newly_donated for i, d in enumerate(step.donated))),
         replace(program, inputs=inputs),
     )
 

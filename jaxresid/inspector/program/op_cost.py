@@ -27,10 +27,10 @@ def op_cost(op: Op, trips: WhileTrips, phases: tuple[str, ...] = ()) -> Cost:
         return Cost()
     if not op.bodies:
         return flat_cost(op.eqn) or Cost(uncosted=(op.name,))
-    each = [block_cost(body, trips, *phases) for body in op.bodies]
+    costs = [block_cost(body, trips, *phases) for body in op.bodies]
     if op.nest is None:
-        return max(each, key=lambda cost: cost.flops)
-    once = sum(each, Cost())
+        return max(costs, key=lambda cost: cost.flops)
+    once = sum(costs, Cost())
     if op.nest.length is not None:
         return once * op.nest.length
     branches = {

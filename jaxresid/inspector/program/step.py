@@ -14,17 +14,17 @@ from jaxresid.model import Pass
 
 
 def step_program(
-    step: StepTrace, known: Roles | None = None, reader: JaxprReader | None = None
+    step: StepTrace, known_roles: Roles | None = None, reader: JaxprReader | None = None
 ) -> Program:
     """Return the program of a training step.
 
     Args:
-      known: its roles, where they are known of the step with other checkpoints: these change what
+      known_roles: its roles, where they are known of the step with other checkpoints: these change what
         is computed again, and not which values go where.
       reader: what has read the programs of other variants of the step.
     """
-    inputs, outputs = known or roles(step)
-    made = program_of_jaxpr(
+    inputs, outputs = known_roles or roles(step)
+    program = program_of_jaxpr(
         step.jaxpr,
         inputs,
         outputs,
@@ -33,11 +33,11 @@ def step_program(
         trips=step.trips,
     )
     if not step.holds_gradient:
-        return replace(made, block=_as_one(made.block))
+        return replace(program, block=_as_one(program.block))
     # What no derivative has a part in is `forward` where a forward pass reads it and it needs no
     # gradient (preparing a batch, running a frozen model), otherwise `update`. So is a loop around
     # both passes, for example over microbatches; the ops of its body are settled one by one.
-    return replace(made, block=_infer_phases(made.block, frozenset(), frozenset()))
+    return replace(program, block=_infer_phases(program.block, frozenset(), frozenset()))
 
 
 def _as_one(block: Block) -> Block:

@@ -65,12 +65,12 @@ def entering(op: Op, hosted: Set[Value]) -> set[Value]:
     return {v for i, v in pairs if _is_on_host(op.operands[i], hosted)}
 
 
-def follow(op: Op, known: set[Value]) -> None:
-    """Add to `known` the results of an op that are known values, or parts of them, not copied."""
+def follow(op: Op, tracked: set[Value]) -> None:
+    """Add to `tracked` the results that are tracked values, or parts of them, not copied."""
     if op.name == "barrier":
-        known.update(b for a, b in zip(op.operands, op.results, strict=False) if a in known)
-    elif op.name in IN_PLACE and op.operands[0] in known:
-        known.update(op.results)
+        tracked.update(b for a, b in zip(op.operands, op.results, strict=False) if a in tracked)
+    elif op.name in IN_PLACE and op.operands[0] in tracked:
+        tracked.update(op.results)
 
 
 def transfers(program: Program) -> Transfers:
@@ -82,8 +82,8 @@ def transfers(program: Program) -> Transfers:
     return _of(program.block, set())
 
 
-def _of(block: Block, known: Set[Value]) -> Transfers:
-    total, hosted = Transfers(), set(known)
+def _of(block: Block, hosted_before: Set[Value]) -> Transfers:
+    total, hosted = Transfers(), set(hosted_before)
     for op in block.ops:
         follow(op, hosted)
         for move in moves(op, hosted):
@@ -93,9 +93,9 @@ def _of(block: Block, known: Set[Value]) -> Transfers:
             )
         if op.bodies:
             inner = hosted | entering(op, hosted)
-            each = [_of(body, inner) for body in op.bodies]
+            totals = [_of(body, inner) for body in op.bodies]
             trips = op.nest.length or 1 if op.nest is not None else 1
-            most = max(each, key=lambda t: t.to_host_nbytes + t.to_device_nbytes)
+            most = max(totals, key=lambda t: t.to_host_nbytes + t.to_device_nbytes)
             total = _sum(total, most, times=trips)
     return total
 
@@ -107,15 +107,15 @@ def refetched_nbytes(program: Program) -> int:
 
 
 def _refetched(block: Block, arguments: Set[Value]) -> int:
-    total, known = 0, set(arguments)
+    total, tracked = 0, set(arguments)
     for op in block.ops:
-        follow(op, known)
-        for move in moves(op, known):
-            if op.phase == RECOMPUTE and move.before in known:
+        follow(op, tracked)
+        for move in moves(op, tracked):
+            if op.phase == RECOMPUTE and move.before in tracked:
                 total += move.nbytes
         if op.nest is not None:
             pairs = zip(op.nest.operands, op.bodies[0].inputs, strict=True)
-            inner = {v for i, v in pairs if op.operands[i] in known}
+            inner = {v for i, v in pairs if op.operands[i] in tracked}
             total += _refetched(op.bodies[0], inner) * (op.nest.length or 1)
     return total
 

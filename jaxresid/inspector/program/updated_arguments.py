@@ -76,14 +76,14 @@ def updated_arguments(step: StepTrace) -> dict[int, frozenset[int]]:
     for j in set().union(*back.values()):
         for i in origins.of(jaxpr, j):
             written.setdefault(i, set()).add(j)
-    found = {i: frozenset({j}) for i, j in updates.items()}
+    updated = {i: frozenset({j}) for i, j in updates.items()}
     for i, outputs in back.items():
         nexts = outputs & ending.get(tuple(keys[i]), set()) or outputs & written.get(i, set())
         nexts = nexts or bare.get(i, set())
         if nexts or step.donated[i]:
-            found[i] = frozenset(nexts or outputs)
-    left = {i: back[i] for i in back.keys() - found.keys()}
-    return found | _added_to(jaxpr, left, frozenset().union(*found.values()))
+            updated[i] = frozenset(nexts or outputs)
+    left = {i: back[i] for i in back.keys() - updated.keys()}
+    return updated | _added_to(jaxpr, left, frozenset().union(*updated.values()))
 
 
 def argument_roles(step: StepTrace) -> tuple[tuple[ValueRole, ...], tuple[ValueRole, ...]]:
@@ -107,13 +107,13 @@ def argument_roles(step: StepTrace) -> tuple[tuple[ValueRole, ...], tuple[ValueR
 
 def _in_order(back: dict[int, set[int]]) -> dict[int, set[int]]:
     """Return the inputs that come back in their order, two or more, each with its output."""
-    found: dict[int, set[int]] = {}
+    pairs: dict[int, set[int]] = {}
     last = -1
     for i in sorted(back):
         j = next((j for j in sorted(back[i]) if j > last), None)
         if j is not None:
-            found[i], last = {j}, j
-    return found if len(found) > 1 else {}
+            pairs[i], last = {j}, j
+    return pairs if len(pairs) > 1 else {}
 
 
 def _added_to(
@@ -125,17 +125,17 @@ def _added_to(
       back: the inputs in question, each with the outputs like it that are made of it.
       taken: the outputs that are the next value of other inputs.
     """
-    found: dict[int, frozenset[int]] = {}
+    added_to: dict[int, frozenset[int]] = {}
     for operands_of in (_added_operands, _scaled_operands):
         origins = _Origins(operands_of)
         for j in sorted(set().union(*back.values()) - taken):
             alone = [i for i in origins.of(jaxpr, j) if j in back.get(i, ())]
-            if len(alone) == 1 and alone[0] not in found:
-                found[alone[0]] = frozenset({j})
+            if len(alone) == 1 and alone[0] not in added_to:
+                added_to[alone[0]] = frozenset({j})
                 taken |= {j}
     invars = [1 << i for i in range(len(jaxpr.invars))]
-    matrices = _Contracted(1 << len(invars)).of(jaxpr, invars) if found else 0
-    return {} if any(i not in found for i in bits(matrices)) else found
+    matrices = _Contracted(1 << len(invars)).of(jaxpr, invars) if added_to else 0
+    return {} if any(i not in added_to for i in bits(matrices)) else added_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +150,11 @@ class _Contracted:
 
     constant: int
 
-    def of(self, jaxpr: Jaxpr, given: Sequence[int]) -> int:
-        env = dict(zip(jaxpr.invars, given, strict=True)) | dict.fromkeys(
+    def of(self, jaxpr: Jaxpr, inputs: Sequence[int]) -> int:
+        env = dict(zip(jaxpr.invars, inputs, strict=True)) | dict.fromkeys(
             jaxpr.constvars, self.constant
         )
-        found = 0
+        contracted = 0
         for eqn in jaxpr.eqns:
             operands = [0 if jax_compat.is_literal(v) else env.get(v, 0) for v in eqn.invars]
             name = jax_compat.primitive_name(eqn)
@@ -163,15 +163,15 @@ class _Contracted:
             elif name in TRANSPARENT or name in PARTS:
                 env[eqn.outvars[0]] = operands[0]
             elif name in CONTRACTIONS:
-                found |= functools.reduce(
+                contracted |= functools.reduce(
                     operator.or_, (operands[i] for i in _matrices(eqn, name)), 0
                 )
             for nest in nests(eqn):
-                given = [
+                inputs = [
                     0 if i in nest.carries else operands[j] for i, j in enumerate(nest.operands)
                 ]
-                found |= self.of(nest.jaxpr, given)
-        return found
+                contracted |= self.of(nest.jaxpr, inputs)
+        return contracted
 
 
 def _matrices(eqn: Eqn, name: str) -> Iterator[int]:

@@ -46,13 +46,13 @@ class Needed:
             return held[1]
         jaxpr = level.jaxpr
         if level.parent is None or level.nest is None:
-            found = self._back(jaxpr, frozenset(range(len(jaxpr.outvars))))
+            part = self._back(jaxpr, frozenset(range(len(jaxpr.outvars))))
         elif _is_kept_whole(level):
-            found = _whole(jaxpr)
+            part = _whole(jaxpr)
         else:
-            found = self._body(level.eqn, level.nest, self._of(level.parent).variables)
-        self._parts[id(level)] = level, found  # the level is held, so that its id stays its own
-        return found
+            part = self._body(level.eqn, level.nest, self._of(level.parent).variables)
+        self._parts[id(level)] = level, part  # the level is held, so that its id stays its own
+        return part
 
     def _body(self, eqn: Eqn, nest: Nest, outside: frozenset[Var] | set[Var]) -> _Part:
         """Return the needed part of a pruned eqn's body, given those variables needed around it."""
@@ -63,12 +63,12 @@ class Needed:
             i for i, r in enumerate(nest.results) if r is None or eqn.outvars[r] in outside
         }
         while True:
-            found = self._back(jaxpr, frozenset(wanted))
+            part = self._back(jaxpr, frozenset(wanted))
             carried = {
-                o for i, o in nest.carries.items() if jaxpr.invars[i] in found.variables
+                o for i, o in nest.carries.items() if jaxpr.invars[i] in part.variables
             } - wanted
             if not carried:
-                return found
+                return part
             wanted |= carried
 
     def _back(self, jaxpr: Jaxpr, outputs: frozenset[int]) -> _Part:
@@ -101,8 +101,8 @@ class Needed:
 
 
 def _whole(jaxpr: Jaxpr) -> _Part:
-    made = (v for eqn in jaxpr.eqns for v in eqn.outvars)
-    return _Part(frozenset(map(id, jaxpr.eqns)), frozenset((*jaxpr.invars, *made)))
+    results = (v for eqn in jaxpr.eqns for v in eqn.outvars)
+    return _Part(frozenset(map(id, jaxpr.eqns)), frozenset((*jaxpr.invars, *results)))
 
 
 def _is_opened(eqn: Eqn) -> bool:
@@ -123,7 +123,9 @@ def _deciding_carries(eqn: Eqn, nest: Nest) -> set[int]:
         return set()
     params = jax_compat.params(eqn)
     condition = jax_compat.open_jaxpr(params["cond_jaxpr"])
-    read = {v for inner in condition.eqns for v in inner.invars if not jax_compat.is_literal(v)}
-    read |= {v for v in condition.outvars if not jax_compat.is_literal(v)}
+    variables = {
+        v for inner in condition.eqns for v in inner.invars if not jax_compat.is_literal(v)
+    }
+    variables |= {v for v in condition.outvars if not jax_compat.is_literal(v)}
     carried = condition.invars[params["cond_nconsts"] :]
-    return {i for i, v in enumerate(carried) if v in read}
+    return {i for i, v in enumerate(carried) if v in variables}

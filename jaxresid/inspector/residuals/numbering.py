@@ -46,10 +46,10 @@ class Numbering:
 
     def of(self, jaxpr: Jaxpr) -> dict[Var, int]:
         """Return the number of every variable of a jaxpr, comparable within this jaxpr only."""
-        found = self._jaxprs.get(id(jaxpr))
-        if found is None:
-            found = self._jaxprs[id(jaxpr)] = self._number(jaxpr)
-        return found
+        numbers = self._jaxprs.get(id(jaxpr))
+        if numbers is None:
+            numbers = self._jaxprs[id(jaxpr)] = self._number(jaxpr)
+        return numbers
 
     def _intern(self, key: Hashable) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
@@ -73,7 +73,7 @@ class Numbering:
                 )
                 continue
             # The params may be as many as the results: they are hashed once.
-            made = self._intern((self._operation_key(eqn, name), operands))
+            operation = self._intern((self._operation_key(eqn, name), operands))
             nest = next(iter(self._levels.nests(eqn)), None)
             inner = self.of(nest.jaxpr) if nest is not None and nest.kind != "branch" else None
             for i, var in enumerate(eqn.outvars):
@@ -82,7 +82,7 @@ class Numbering:
                     out = nest.jaxpr.outvars[i]
                     if not jax_compat.is_literal(out):
                         result = ("inner", inner[out])
-                numbers[var] = self._intern((made, result, var.aval))
+                numbers[var] = self._intern((operation, result, var.aval))
         return numbers
 
     def _operation_key(self, eqn: Eqn, name: str) -> Hashable:
@@ -125,21 +125,21 @@ class FreeValues:
         if depth == 0:
             return False
         key = (id(level), var)
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._decide(level, var, depth)
-        return known
+        is_free = self._known.get(key)
+        if is_free is None:
+            is_free = self._known[key] = self._decide(level, var, depth)
+        return is_free
 
     def _decide(self, level: Level, var: Var, depth: int) -> bool:
         levels = self._levels
-        made = levels.producer(level, var)
-        if made is None:
+        producer = levels.producer(level, var)
+        if producer is None:
             i, nest = levels.invar(level, var), level.nest
             if i is not None and nest is not None and level.parent and nest.kind == "call":
                 outside = level.eqn.invars[nest.operands[i]]
                 return self._is_free(level.parent, outside, depth - 1)
             return _is_single(var)
-        eqn, i = made
+        eqn, i = producer
         if levels.nests(eqn):
             nest = levels.nests(eqn)[0]
             if nest.kind == "branch":

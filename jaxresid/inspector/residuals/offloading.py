@@ -41,17 +41,17 @@ class KeptResidual:
 
 def kept_by(traced: Trace, program: Program) -> tuple[KeptResidual, ...]:
     """Return the computed residuals of a function's trace, without tracing its primal jaxpr."""
-    return tuple(each for _, found in kept_each(traced, program) for each in found)
+    return tuple(residual for _, residuals in kept_each(traced, program) for residual in residuals)
 
 
 def kept_each(traced: Trace, program: Program) -> Iterator[tuple[Var, Sequence[KeptResidual]]]:
     """Yield each residual of a function's trace, with what it is if it is computed."""
     levels, top = traced.levels, Level(traced.forward)
     for var in traced.kept:
-        made = provenance(levels, top, var, traced.inputs)
+        origin = provenance(levels, top, var, traced.inputs)
         aval = aval_on(program.values, var)
-        memory = "host" if "host" in (aval.memory, made.memory) else "device"
-        yield var, _kept(made.origin, aval, memory)
+        memory = "host" if "host" in (aval.memory, origin.memory) else "device"
+        yield var, _kept(origin.origin, aval, memory)
 
 
 def kept_of(residuals: Iterable[Residual]) -> tuple[KeptResidual, ...]:
@@ -62,8 +62,8 @@ def kept_of(residuals: Iterable[Residual]) -> tuple[KeptResidual, ...]:
 def kept_nbytes(kept: Iterable[KeptResidual]) -> tuple[int, int]:
     """Return the bytes of computed residuals in device and in host memory."""
     nbytes = Counter[str]()
-    for each in kept:
-        nbytes[each.memory] += each.nbytes
+    for residual in kept:
+        nbytes[residual.memory] += residual.nbytes
     return nbytes["device"], nbytes["host"]
 
 
@@ -118,19 +118,19 @@ def offloading(
 def _without(some: Sequence[KeptResidual], others: Sequence[KeptResidual]) -> list[KeptResidual]:
     """Return those of `some` that `others` do not have as well, each counted once."""
     left = Counter(k.key for k in others)
-    found = []
+    left_out = []
     for k in some:
         if left[k.key]:
             left[k.key] -= 1
         else:
-            found.append(k)
-    return found
+            left_out.append(k)
+    return left_out
 
 
 def _on_host(program: Program) -> tuple[tuple[str, int], ...]:
     """Return the bytes of the inputs in host memory by their kind."""
-    found: dict[str, int] = {}
+    nbytes: dict[str, int] = {}
     for value, role in zip(program.block.inputs, program.inputs, strict=True):
         if value.memory == "host":
-            found[role.kind] = found.get(role.kind, 0) + value.nbytes
-    return tuple(found.items())
+            nbytes[role.kind] = nbytes.get(role.kind, 0) + value.nbytes
+    return tuple(nbytes.items())

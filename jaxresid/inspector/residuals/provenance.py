@@ -64,10 +64,10 @@ def provenance(levels: Levels, top: Level, var: Var, paths: Sequence[str | None]
       paths: the pytree path of each invar of the top level; None for one that is no argument.
     """
     walk = _ProvenanceWalk(top, var)
-    found = _walked(levels, walk, paths)
-    if isinstance(found, Origin):
-        return _end(levels, walk, found)
-    return _computed(levels, walk, found, None)
+    maker = _walked(levels, walk, paths)
+    if isinstance(maker, Origin):
+        return _end(levels, walk, maker)
+    return _computed(levels, walk, maker, None)
 
 
 def computed_in(
@@ -78,8 +78,8 @@ def computed_in(
     No line is looked up for it.
     """
     walk = _ProvenanceWalk(top, var)
-    found = _walked(levels, walk, paths)
-    return not (isinstance(found, Origin) and _is_source(walk)), walk.memory
+    maker = _walked(levels, walk, paths)
+    return not (isinstance(maker, Origin) and _is_source(walk)), walk.memory
 
 
 def _walked(levels: Levels, walk: _ProvenanceWalk, paths: Sequence[str | None]) -> Eqn | Origin:
@@ -87,13 +87,13 @@ def _walked(levels: Levels, walk: _ProvenanceWalk, paths: Sequence[str | None]) 
     while True:
         if jax_compat.is_literal(walk.var):
             return Literal(jax_compat.literal_text(walk.var))
-        made = levels.producer(walk.level, walk.var)
-        if made is None:
+        producer = levels.producer(walk.level, walk.var)
+        if producer is None:
             source = _outwards(levels, walk, paths)
             if source is not None:
                 return source
             continue
-        eqn, i = made
+        eqn, i = producer
         if levels.nests(eqn):
             _inwards(levels, walk, eqn, i)
         elif not _look_through(walk, eqn, i):
@@ -125,11 +125,11 @@ def _outwards(levels: Levels, walk: _ProvenanceWalk, paths: Sequence[str | None]
 
 def _inwards(levels: Levels, walk: _ProvenanceWalk, eqn: Eqn, i: int) -> None:
     """Step from a result of an eqn to the inner outvar that it is."""
-    found = levels.nests(eqn)
+    inner = levels.nests(eqn)
     which = 0
-    if len(found) > 1:
-        which = min(range(len(found)), key=lambda n: _how_empty(found[n].jaxpr, i))
-    nest = found[which]
+    if len(inner) > 1:
+        which = min(range(len(inner)), key=lambda n: _how_empty(inner[n].jaxpr, i))
+    nest = inner[which]
     walk.level = levels.enter(walk.level, eqn, which)
     walk.var = nest.jaxpr.outvars[nest.outvar(i)]
     if i in nest.stacked:

@@ -71,14 +71,16 @@ def gradients(step: StepTrace, program: Program | None = None) -> Gradients:
     every = step.taken_gradients
     crossing = {gradient.path: crossings_of(step, gradient) for gradient in with_inner(every)}
     # JAX moves parts of a gradient to where nothing of it crosses.
-    told = {path[-1] for path, each in crossing.items() if each.makes_any(step.tops[0])}
+    told_derivatives = {
+        path[-1] for path, passing in crossing.items() if passing.makes_any(step.tops[0])
+    }
     untold: list[Gradient] = []
 
     def taken(gradient: TakenGradient) -> Iterator[Gradient]:
         crossings = crossing[gradient.path]
         inside = tuple(itertools.chain.from_iterable(map(taken, gradient.inner)))
         is_told = crossings.makes_any(step.tops[0]) or not gradient.derivative.kept_nbytes
-        if not is_told and gradient.derivative in told:
+        if not is_told and gradient.derivative in told_derivatives:
             yield from inside
             return
         totals = totals_of(kept_of(step, crossings, values))
@@ -95,8 +97,8 @@ def gradients(step: StepTrace, program: Program | None = None) -> Gradients:
             untold.append(shown)
         yield shown
 
-    found = tuple(itertools.chain.from_iterable(map(taken, every)))
-    return Gradients(found, tuple(untold))
+    shown_gradients = tuple(itertools.chain.from_iterable(map(taken, every)))
+    return Gradients(shown_gradients, tuple(untold))
 
 
 def crossings_of(step: StepTrace, gradient: TakenGradient) -> _Crossings:
@@ -133,19 +135,21 @@ def _residuals_at(
     numbering, free = Numbering(levels), FreeValues(levels)
 
     def residuals_at(level: Level) -> tuple[Residual, ...]:
-        found = []
+        residuals = []
         marking = Marking(level, numbering.of(level.jaxpr), _returned(level), free, values)
         crossing = crossings.of(level.jaxpr).residuals
         read_by = {var: consumers(levels, level, var, readers) for var in crossing}
         kept = crossings.kept_in(level.jaxpr)
-        listed = {kept.get(var) for var, read in read_by.items() if read}
-        for var, read in read_by.items():
-            if read or (all and var in kept and kept[var] not in listed):
+        listed = {kept.get(var) for var, read_by_eqns in read_by.items() if read_by_eqns}
+        for var, read_by_eqns in read_by.items():
+            if read_by_eqns or (all and var in kept and kept[var] not in listed):
                 listed.add(kept.get(var))
                 source = _source(levels, level, var)
-                made = provenance(levels, source.level, source.var, step.inputs)
-                found.append(marking.residual(var, made, read, is_unread=not read))
-        return tuple(found)
+                origin = provenance(levels, source.level, source.var, step.inputs)
+                residuals.append(
+                    marking.residual(var, origin, read_by_eqns, is_unread=not read_by_eqns)
+                )
+        return tuple(residuals)
 
     return residuals_at
 
@@ -190,15 +194,15 @@ class _BackwardReaders:
 
     def all(self, level: Level, var: Var) -> list[tuple[Eqn, int]]:
         """Return the readers of a variable, also those that nothing depends on."""
-        found = self._levels.readers(level, var)
+        every = self._levels.readers(level, var)
         if self._is_backward(level):
-            return found
-        return [(eqn, i) for eqn, i in found if i in self._crossings.reads(eqn)]
+            return every
+        return [(eqn, i) for eqn, i in every if i in self._crossings.reads(eqn)]
 
     def readers(self, level: Level, var: Var) -> list[tuple[Eqn, int]]:
         """Return the readers of a variable that something depends on."""
-        found = self.all(level, var)
-        return [(eqn, i) for eqn, i in found if self._needed.has(level, eqn)]
+        every = self.all(level, var)
+        return [(eqn, i) for eqn, i in every if self._needed.has(level, eqn)]
 
     def _is_backward(self, level: Level) -> bool:
         if level.parent is None:
@@ -244,10 +248,10 @@ class _Crossings:
 
     def of(self, jaxpr: Jaxpr) -> _Crossing:
         """Return what crosses in an open jaxpr."""
-        known = self._of.get(id(jaxpr))
-        if known is None:
-            known = self._of[id(jaxpr)] = jaxpr, self._found(jaxpr)
-        return known[1]
+        entry = self._of.get(id(jaxpr))
+        if entry is None:
+            entry = self._of[id(jaxpr)] = jaxpr, self._found(jaxpr)
+        return entry[1]
 
     def makes_any(self, top: Level) -> bool:
         """Return whether a backward pass reads what is made at a level or below it."""
@@ -294,17 +298,17 @@ class _Crossings:
         Each is with what it is: a value that is kept and is the result of the forward pass as well
         is returned twice.
         """
-        known = self._kept.get(id(jaxpr))
-        if known is None:
-            known = self._kept[id(jaxpr)] = {v: id(v) for v in self.kept}
+        kept = self._kept.get(id(jaxpr))
+        if kept is None:
+            kept = self._kept[id(jaxpr)] = {v: id(v) for v in self.kept}
             for eqn in jaxpr.eqns:
                 for nest in self._levels.nests(eqn) if self.kept else ():
                     if nest.kind == "call":
                         inside = self.kept_in(nest.jaxpr)
                         for v, result in zip(nest.jaxpr.outvars, nest.results, strict=True):
                             if result is not None and not jax_compat.is_literal(v) and v in inside:
-                                known[eqn.outvars[result]] = id(eqn), inside[v]
-        return known
+                                kept[eqn.outvars[result]] = id(eqn), inside[v]
+        return kept
 
     def _found(self, jaxpr: Jaxpr) -> _Crossing:
         """Return what crosses in a jaxpr.
@@ -317,7 +321,7 @@ class _Crossings:
         last: dict[Var, int] = {}  # read by a backward eqn
         inside: set[Var] = set()  # is a residual in an eqn with both passes
         forwards = []
-        made = [(v, -1, "") for v in (*jaxpr.constvars, *jaxpr.invars)]
+        defined = [(v, -1, "") for v in (*jaxpr.constvars, *jaxpr.invars)]
         for at, eqn in enumerate(jaxpr.eqns):
             phase = self.passes.of(eqn)
             if phase == FORWARD:
@@ -329,7 +333,9 @@ class _Crossings:
                 if not jax_compat.is_literal(eqn.invars[i]):
                     last[eqn.invars[i]] = at
             ahead = self._makes(eqn) if phase == BOTH else frozenset()
-            made += [(v, at, FORWARD if i in ahead else phase) for i, v in enumerate(eqn.outvars)]
+            defined += [
+                (v, at, FORWARD if i in ahead else phase) for i, v in enumerate(eqn.outvars)
+            ]
             if phase == BOTH:
                 inside.update(self._residual_operands(eqn))
 
@@ -345,7 +351,7 @@ class _Crossings:
 
         kept = self.kept_in(jaxpr)
         # A cotangent may be made before the forward pass, or be what that pass returns.
-        is_known = any(v in kept for v, _, _ in made)
+        is_known = any(v in kept for v, _, _ in defined)
 
         def is_kept(var: Var, phase: str) -> bool:
             if jax_compat.is_ref_type(var.aval):
@@ -360,12 +366,12 @@ class _Crossings:
                 return False
             return crosses(var, at, phase) or (var in kept and phase != BACKWARD)
 
-        residuals = tuple(v for v, at, phase in made if is_residual(v, at, phase))
-        forward = {v for v, _, phase in made if phase == FORWARD}
-        given = {*jaxpr.constvars, *jaxpr.invars}
+        residuals = tuple(v for v, at, phase in defined if is_residual(v, at, phase))
+        forward = {v for v, _, phase in defined if phase == FORWARD}
+        inputs = {*jaxpr.constvars, *jaxpr.invars}
         return _Crossing(
             residuals,
-            any(v in last and v not in given for v in residuals),
+            any(v in last and v not in inputs for v in residuals),
             frozenset(i for i, v in enumerate(jaxpr.invars) if v in last.keys() - {*residuals}),
             frozenset(
                 i

@@ -89,10 +89,10 @@ def _turning(nest: Nest, gradient: Var) -> int | None:
     for eqn in nest.jaxpr.eqns:
         if jax_compat.primitive_name(eqn) != "cond":
             continue
-        found = scope.eqn_of(eqn.invars[0])
-        if found is None or jax_compat.primitive_name(found[1]) != "eq":
+        test = scope.eqn_of(eqn.invars[0])
+        if test is None or jax_compat.primitive_name(test[1]) != "eq":
             continue
             continue
-        if any(found[0].source(v).var is gradient for v in found[1].invars):
+        if any(test[0].source(v).var is gradient for v in test[1].invars):
             return id(jax_compat.params(eqn)["branches"])
     return None

@@ -49,28 +49,28 @@ class Scope:
         """Return where a value comes from: through calls, and what only moves or selects it."""
         at = _Place(self, var)
         while not jax_compat.is_literal(at.var):
-            made = at.scope.makers.get(at.var)
-            if made is None:
+            maker = at.scope.makers.get(at.var)
+            if maker is None:
                 outer = at.scope._outside.get(at.var)
                 if outer is None:
                     return at
                 at = outer
                 continue
-            eqn, i = made
+            eqn, i = maker
             if jax_compat.primitive_name(eqn) in SAME:
                 at = _Place(at.scope, eqn.invars[0])
                 continue
-            found = nests(eqn)
-            if len(found) != 1 or found[0].kind != "call":
+            inner = nests(eqn)
+            if len(inner) != 1 or inner[0].kind != "call":
                 return at
-            at = at.scope._called(eqn, found[0], i)
+            at = at.scope._called(eqn, inner[0], i)
         return at
 
     def eqn_of(self, var: Var) -> tuple[Scope, Eqn] | None:
         """Return the eqn that a value comes from, and its scope; None: an input or a literal."""
         at = self.source(var)
-        made = None if jax_compat.is_literal(at.var) else at.scope.makers.get(at.var)
-        return None if made is None else (at.scope, made[0])
+        maker = None if jax_compat.is_literal(at.var) else at.scope.makers.get(at.var)
+        return None if maker is None else (at.scope, maker[0])
 
     def _called(self, eqn: Eqn, nest: Nest, result: int) -> _Place:
         inner = self._inside.get(id(eqn))
@@ -87,12 +87,12 @@ def counters(nest: Nest) -> dict[int, int]:
     Those that stay as they are count up by 0.
     """
     scope = Scope(nest.jaxpr)
-    found = {}
+    steps = {}
     for into, out in nest.carries.items():
         step = _step(scope, nest.jaxpr.outvars[out], nest.jaxpr.invars[into])
         if step is not None:
-            found[out] = step
-    return found
+            steps[out] = step
+    return steps
 
 
 def _step(scope: Scope, var: Var, carry: Var) -> int | None:
@@ -102,10 +102,10 @@ def _step(scope: Scope, var: Var, carry: Var) -> int | None:
         return None
     if at.var is carry:
         return 0
-    made = at.scope.makers.get(at.var)
-    if made is None:
+    maker = at.scope.makers.get(at.var)
+    if maker is None:
         return None
-    eqn = made[0]
+    eqn = maker[0]
     name = jax_compat.primitive_name(eqn)
     if name == "add":
         for i in (0, 1):
@@ -115,8 +115,8 @@ def _step(scope: Scope, var: Var, carry: Var) -> int | None:
                 start = _step(at.scope, eqn.invars[1 - i], carry)
                 return None if start is None else start + more
     if name in SELECTIONS:
-        each = [_step(at.scope, v, carry) for v in eqn.invars[1:]]
-        return None if None in each else max(step for step in each if step is not None)
+        steps = [_step(at.scope, v, carry) for v in eqn.invars[1:]]
+        return None if None in steps else max(step for step in steps if step is not None)
     return None
 
 
@@ -145,12 +145,12 @@ class _Conditions:
         self._met: set[int] = set()
 
     def bound(self) -> Bound | None:
-        each = self._of(self._cond, self._cond.jaxpr.outvars[0], 0)
-        known = [bound for bound in each if bound is not None]
-        if not known:
+        bounds = self._of(self._cond, self._cond.jaxpr.outvars[0], 0)
+        read_bounds = [bound for bound in bounds if bound is not None]
+        if not read_bounds:
             return None
-        most = min(bound.most for bound in known)
-        return Bound(most, all(bound is not None and bound.is_exact for bound in each))
+        most = min(bound.most for bound in read_bounds)
+        return Bound(most, all(bound is not None and bound.is_exact for bound in bounds))
 
     def _of(self, scope: Scope, var: Var, late: int) -> list[Bound | None]:
         """Return the bounds of each part of a condition; None for a part that is not read.
@@ -166,16 +166,16 @@ class _Conditions:
                 return []
             self._met.add(carry)
             first = self._initial[carry]
-            made = self._of(self._body, self._nest.jaxpr.outvars[carry], 1)
+            bounds = self._of(self._body, self._nest.jaxpr.outvars[carry], 1)
             # What the first trip depends on.
-            return made if first.low else [*made, None]
-        found = at.scope.makers.get(at.var)
-        if found is None:
+            return bounds if first.low else [*bounds, None]
+        maker = at.scope.makers.get(at.var)
+        if maker is None:
             return [None]
-        eqn = found[0]
+        eqn = maker[0]
         name = jax_compat.primitive_name(eqn)
         if name == "and":
-            return [each for v in eqn.invars for each in self._of(at.scope, v, late)]
+            return [bound for v in eqn.invars for bound in self._of(at.scope, v, late)]
         if name in _COMPARISONS:
             return [self._compared(at.scope, eqn, *_COMPARISONS[name], late)]
         return [None]

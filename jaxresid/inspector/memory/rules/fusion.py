@@ -135,15 +135,15 @@ def fusions(block: Block, profile: Profile) -> Fusions:
 
     arrays = {op for op in block.ops if is_array(op)}
     views = {op for op in block.ops if is_view(op) and op.results[0] not in widths}
-    made = Fusions(block, arrays, set(), fused, starts, widths, views)
+    decided = Fusions(block, arrays, set(), fused, starts, widths, views)
     # The traffic that an array saves depends on which of its readers are arrays.
     for _ in range(2):
-        consumers = _consumer_kernels(block, held | made.materialized, readers, fusible)
-        materialized = _materialized_to_save_traffic(made, consumers, post_dominators)
-        if materialized == made.materialized:
+        consumers = _consumer_kernels(block, held | decided.materialized, readers, fusible)
+        materialized = _materialized_to_save_traffic(decided, consumers, post_dominators)
+        if materialized == decided.materialized:
             break
-        made = replace(made, materialized=materialized)
-    return made
+        decided = replace(decided, materialized=materialized)
+    return decided
 
 
 def is_multiplied(op: Op) -> bool:
@@ -216,12 +216,12 @@ def _scattered_into_sums(block: Block) -> Block:
     outputs = set(block.outputs)
 
     def into_zeros(value: Value) -> Op | None:
-        made = makers.get(value)
-        if made is None or made.name != "scatter-add" or value in outputs:
+        scatter = makers.get(value)
+        if scatter is None or scatter.name != "scatter-add" or value in outputs:
             return None
-        zeros = makers.get(made.operands[0])
+        zeros = makers.get(scatter.operands[0])
         is_zeros = zeros is not None and zeros.operands[0].literal in _ZERO
-        return made if is_zeros and len(readers[value]) == 1 else None
+        return scatter if is_zeros and len(readers[value]) == 1 else None
 
     sums: dict[Op, Op] = {}
     scatters: set[Op] = set()
@@ -229,22 +229,22 @@ def _scattered_into_sums(block: Block) -> Block:
         if op.name not in _SUMS:
             continue
         for value, other in (op.operands, op.operands[::-1]):
-            made = into_zeros(value)
-            if made is not None and other.literal is None:
-                scatters.add(made)
-                operands = (other, *made.operands[1:])
-                sums[op] = replace(made, operands=operands, results=op.results)
+            scatter = into_zeros(value)
+            if scatter is not None and other.literal is None:
+                scatters.add(scatter)
+                operands = (other, *scatter.operands[1:])
+                sums[op] = replace(scatter, operands=operands, results=op.results)
                 break
     ops = tuple(sums.get(op, op) for op in block.ops if op not in scatters)
     return replace(block, ops=ops)
 
 
 def _readers(block: Block) -> dict[Value, list[Op]]:
-    found: defaultdict[Value, list[Op]] = defaultdict(list)
+    readers: defaultdict[Value, list[Op]] = defaultdict(list)
     for op in block.ops:
         for v in op.operands:
-            found[v].append(op)
-    return dict(found)
+            readers[v].append(op)
+    return dict(readers)
 
 
 def _reading(op: Op, readers: Mapping[Value, Sequence[Op]]) -> Sequence[Op]:
@@ -340,15 +340,15 @@ def _always_materialized(block: Block, profile: Profile) -> set[Value]:
 
 def _is_same_in_batch(op: Op, which: int, spread: Mapping[Value, Op]) -> bool:
     """Return whether a dot reads the same for all of its batch, which is then no axis of it."""
-    made = spread.get(op.operands[which])
-    if made is None or op.name != "dot_general" or made.operands[0].literal is not None:
+    broadcast = spread.get(op.operands[which])
+    if broadcast is None or op.name != "dot_general" or broadcast.operands[0].literal is not None:
         return False
     batch = op.params["dimension_numbers"][1][which]
-    kept = made.params["broadcast_dimensions"]
-    small = made.operands[0].shape
+    kept = broadcast.params["broadcast_dimensions"]
+    small = broadcast.operands[0].shape
     new = [
         axis
-        for axis, extent in enumerate(made.results[0].shape)
+        for axis, extent in enumerate(broadcast.results[0].shape)
         if axis not in kept or small[list(kept).index(axis)] != extent
     ]
     return bool(new) and set(new) <= set(batch)
@@ -364,28 +364,28 @@ def _post_dominators(
 
     It is None where there is no such op.
     """
-    found: dict[Op, Op | None] = {}
+    post_dominators: dict[Op, Op | None] = {}
     depth: dict[Op, int] = {}
     for op in reversed(block.ops):
         reading = _reading(op, readers)
         if not reading or not held.isdisjoint(op.results):
-            found[op], depth[op] = None, 0
+            post_dominators[op], depth[op] = None, 0
             continue
         meet: Op | None = reading[0]
         for other in reading[1:]:
             if meet is None:
                 break
             if other is not meet:
-                meet = _common_post_dominator(meet, other, found, depth, fusible)
-        found[op] = meet
+                meet = _common_post_dominator(meet, other, post_dominators, depth, fusible)
+        post_dominators[op] = meet
         depth[op] = depth[meet] + 1 if meet is not None and meet in fusible else 1
-    return found
+    return post_dominators
 
 
 def _common_post_dominator(
     a: Op | None,
     b: Op | None,
-    found: Mapping[Op, Op | None],
+    post_dominators: Mapping[Op, Op | None],
     depth: Mapping[Op, int],
     fusible: Container[Op],
 ) -> Op | None:
@@ -393,9 +393,9 @@ def _common_post_dominator(
         if a is b or a is None or b is None:
             break
         if a in fusible and (depth[a] >= depth[b] or b not in fusible):
-            a = found[a]
+            a = post_dominators[a]
         elif b in fusible:
-            b = found[b]
+            b = post_dominators[b]
         else:
             return None
     return a if a is b else None
@@ -433,7 +433,7 @@ def _epilogues(
                 continue
             size = v.size
             large = [
-                frozenset((o,)) if (known := made_of.get(o)) is None else known
+                frozenset((o,)) if (arrays := made_of.get(o)) is None else arrays
                 for o in op.operands
                 if o.literal is None and o.size >= size
             ]
@@ -542,7 +542,7 @@ def _consumer_kernels(
 
     They are counted up to a few.
     """
-    found: dict[Op, frozenset[Op]] = {}
+    consumer_kernels: dict[Op, frozenset[Op]] = {}
     # The kernels that compute what a reader computes.
     computing: dict[Op, frozenset[Op]] = {}
     for op in reversed(block.ops):
@@ -556,9 +556,9 @@ def _consumer_kernels(
             consumers = consumers | more if is_few else more
             if len(consumers) >= _MAX_CONSUMERS:
                 break
-        found[op] = consumers
+        consumer_kernels[op] = consumers
         computing[op] = consumers if arrays.isdisjoint(op.results) else frozenset((op,))
-    return found
+    return consumer_kernels
 
 
 def _materialized_to_save_traffic(
@@ -572,7 +572,7 @@ def _materialized_to_save_traffic(
     time takes r k, materialising it r + 1 + k. And a cast to a narrower type is not left to several
     dots. What everything made of a value leads through computes it once.
     """
-    found: set[Value] = set()
+    materialized: set[Value] = set()
     roots: dict[Value, Arrays] = {v: (v,) for v in fusions.block.inputs}
     arrays, views = fusions.arrays, fusions.views
     for op in fusions.block.ops:
@@ -585,7 +585,7 @@ def _materialized_to_save_traffic(
                 roots[v] = (v,)
             continue
         operands = op.operands
-        read = joined([roots[a] for a in operands if a in roots])
+        sources = joined([roots[a] for a in operands if a in roots])
         consumers = consumer_kernels.get(op, ())
         if (
             len(consumers) > 1
@@ -594,19 +594,19 @@ def _materialized_to_save_traffic(
             and op.results[0] not in fusions.fused
         ):
             (v,) = op.results
-            if "float" in v.dtype and _saves_traffic(v, listed(read), consumers):
-                found.add(v)
-                read = (v,)
+            if "float" in v.dtype and _saves_traffic(v, listed(sources), consumers):
+                materialized.add(v)
+                sources = (v,)
         for v in op.results:
-            roots[v] = read
-    return found
+            roots[v] = sources
+    return materialized
 
 
-def _saves_traffic(value: Value, read: Sequence[Value], consumers: Collection[Op]) -> bool:
+def _saves_traffic(value: Value, sources: Sequence[Value], consumers: Collection[Op]) -> bool:
     size, nbytes = value.size, value.nbytes
     if not nbytes:
         return False
-    large = [r for r in read if r.size >= size]
+    large = [r for r in sources if r.size >= size]
     is_narrowed = any(r.itemsize > value.itemsize for r in large)
     if is_narrowed and sum(is_multiplied(s) for s in consumers) > 1:
         return True
@@ -618,7 +618,7 @@ def _retiled(block: Block, readers: Mapping[Value, Sequence[Op]]) -> dict[Value,
 
     A TPU computes in float32, and casts what it reads in that type before it copies it.
     """
-    found: dict[Value, int] = {}
+    widths: dict[Value, int] = {}
     reshapes = [op for op in block.ops if op.name == "reshape" and cuts_tiles(op)]
     free = uncopied(block.ops, reshapes, readers, is_elementwise)
     for op in reshapes:
@@ -626,5 +626,5 @@ def _retiled(block: Block, readers: Mapping[Value, Sequence[Op]]) -> dict[Value,
         reading = readers.get(v, ())
         if v not in free and any(r.name in _ELEMENTWISE or r.name in _REDUCTIONS for r in reading):
             casts = [r.results[0].itemsize for r in reading if r.name == "convert_element_type"]
-            found[v] = max([v.itemsize, *casts])
-    return found
+            widths[v] = max([v.itemsize, *casts])
+    return widths

@@ -64,8 +64,8 @@ def array_nbytes(value: Value, block: Block) -> int:
 
 def overwritten(op: Op) -> Collection[Value]:
     """Return what an op may write a result over, if it is the last to read it."""
-    found = op.overwrites
-    return found if len(found) < _MANY else frozenset(found)
+    values = op.overwrites
+    return values if len(values) < _MANY else frozenset(values)
 
 
 # Of more stacks of one shape and type XLA:GPU makes the zeros once and copies them at each loop, as
@@ -78,11 +78,11 @@ def _array_type(value: Value) -> tuple[tuple[int, ...], str, str]:
 
 
 def _stacks_alike(block: Block) -> dict[tuple[tuple[int, ...], str, str], list[Value]]:
-    found: dict[tuple[tuple[int, ...], str, str], list[Value]] = {}
+    stacks: dict[tuple[tuple[int, ...], str, str], list[Value]] = {}
     for op in block.ops:
         for i in sorted(op.nest.stacked) if op.nest else ():
-            found.setdefault(_array_type(op.results[i]), []).append(op.results[i])
-    return found
+            stacks.setdefault(_array_type(op.results[i]), []).append(op.results[i])
+    return stacks
 
 
 class _Compiler:
@@ -95,10 +95,10 @@ class _Compiler:
         self.narrow = set(narrowed(block, self.fusions)) if profile.narrows_factors else set()
 
     def fusions(self, block: Block) -> Fusions:
-        found = self._fusions.get(block)
-        if found is None:
-            found = self._fusions[block] = fusions(block, self.profile)
-        return found
+        plan = self._fusions.get(block)
+        if plan is None:
+            plan = self._fusions[block] = fusions(block, self.profile)
+        return plan
 
     def block(self, block: Block, nest: Nest | None) -> Kernels:
         return _KernelWriter(self, block, nest).write()
@@ -164,9 +164,9 @@ class _KernelWriter:
             else op
             for op in ops
         )
-        made = Kernels(self._block.inputs, ops, outputs, self._nbytes)
-        self._carry(made, ops)
-        return made
+        written = Kernels(self._block.inputs, ops, outputs, self._nbytes)
+        self._carry(written, ops)
+        return written
 
     def _outputs(self) -> tuple[Value, ...]:
         outputs = []
@@ -188,14 +188,14 @@ class _KernelWriter:
         No other kernel waits for a weight's gradient, and the scheduler puts it at the end of the
         trip: what it reads was still there at the peak in most scans measured.
         """
-        found = self._early()
+        early = self._early()
         if self._nest is None:
-            return tuple(found)
+            return tuple(early)
         stacked = {outputs[i] for i in self._nest.stacked}
-        for op in found:
+        for op in early:
             stacked.difference_update(op.operands)
-        last = {op: None for op in found if op.name in MULTIPLIED and op.results[0] in stacked}
-        return (*self._first, *(op for op in found if op not in last), *last)
+        last = {op: None for op in early if op.name in MULTIPLIED and op.results[0] in stacked}
+        return (*self._first, *(op for op in early if op not in last), *last)
 
     def _early(self) -> list[Op]:
         """Return the kernels, those of a dot and what finishes it where the dot is.
@@ -233,9 +233,9 @@ class _KernelWriter:
 
         They are among its roots.
         """
-        known = self._elsewhere.get(value)
-        if known is not None:
-            return known
+        moved = self._elsewhere.get(value)
+        if moved is not None:
+            return moved
         roots = self._roots[value]
         return () if roots == (value,) else roots
 
@@ -331,8 +331,8 @@ class _KernelWriter:
         if op.name == "triangular_solve" and profile.solved_rows is not None:
             blocks = op.operands[0].shape[-1] // profile.solved_rows
             if blocks >= _LEAST_BLOCKS:
-                (made,) = op.results
-                return [Value((blocks // 2, *made.shape), made.dtype, made.itemsize)]
+                (solution,) = op.results
+                return [Value((blocks // 2, *solution.shape), solution.dtype, solution.itemsize)]
         return []
 
     def _array(self, op: Op, value: Value) -> Value:
@@ -342,12 +342,12 @@ class _KernelWriter:
         return self._copy(op, value)
 
     def _copy(self, near: Op, value: Value) -> Value:
-        made = value.copy()
+        copy = value.copy()
         if value in self._compiler.narrow:
-            self._compiler.narrow.add(made)
-        op = Op("copy", (value,), (made,), near.eqn, near.context, near.phase)
+            self._compiler.narrow.add(copy)
+        op = Op("copy", (value,), (copy,), near.eqn, near.context, near.phase)
         self._emit(op, listed(self._roots[value]), ())
-        return made
+        return copy
 
     def _emit(self, op: Op, operands: tuple[Value, ...], overwrites: Sequence[Value]) -> None:
         # What was marked for the decisions, such as `Elementwise`, is a plain op from here on.
@@ -418,25 +418,25 @@ class _KernelWriter:
             if not later:
                 continue
             if len(alike) > _MOST_FILLED_AT_ONCE:
-                made = dict.fromkeys(alike, v.copy())
-                self._copied_zeros.update(made)
+                zeros = dict.fromkeys(alike, v.copy())
+                self._copied_zeros.update(zeros)
             else:
-                made = {w: w.copy() for w in later}
-                self._zeros.update(made)
-            results = tuple(dict.fromkeys(made.values()))
+                zeros = {w: w.copy() for w in later}
+                self._zeros.update(zeros)
+            results = tuple(dict.fromkeys(zeros.values()))
             fill = Op("broadcast_in_dim", (), results, op.eqn, op.context, op.phase)
             self._emit(fill, (), ())
 
     def _cast(self, op: Op, value: Value) -> Value:
         """Return what a loop multiplies, cast before the loop, once and all of it."""
-        made = self._casts.get(value)
-        if made is None:
-            made = self._casts[value] = replace(value, dtype="bfloat16", itemsize=2)
-            cast = Op("convert_element_type", (value,), (made,), op.eqn, op.context, op.phase)
+        narrow = self._casts.get(value)
+        if narrow is None:
+            narrow = self._casts[value] = replace(value, dtype="bfloat16", itemsize=2)
+            cast = Op("convert_element_type", (value,), (narrow,), op.eqn, op.context, op.phase)
             self._emit(cast, listed(self._roots[value]), ())
-        return made
+        return narrow
 
-    def _carry(self, made: Kernels, ops: Sequence[Op]) -> None:
+    def _carry(self, block: Kernels, ops: Sequence[Op]) -> None:
         """Let a carry's next value take the buffer of the carry, if nothing reads it any more."""
         if self._nest is None:
             return
@@ -445,9 +445,9 @@ class _KernelWriter:
         for i, op in enumerate(ops):
             last.update(dict.fromkeys(op.operands, i))
             born.update(dict.fromkeys(op.results, i))
-        returned = set(made.outputs)
+        returned = set(block.outputs)
         for entering, leaving in self._nest.carries.items():
-            old, new = made.inputs[entering], made.outputs[leaving]
+            old, new = block.inputs[entering], block.outputs[leaving]
             at = born.get(new)
             if at is None or old in returned:
                 continue

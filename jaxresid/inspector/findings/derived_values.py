@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.findings.frameworks import checkpointed_layer, framework_of
 from jaxresid.inspector.findings.proposals import (
     WORTH_SAYING,
@@ -22,8 +23,7 @@ from jaxresid.inspector.variants.rewrites.derived_values import (
     plain,
 )
 from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
-from jaxresid.model import Computed, Finding, Location, Mark, Report, Residual, Source
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Computed, Finding, Location, Mark, Report, Residual, Source
 
 _MADE_OF = {
     "arguments": "arguments, by casts and the like,",

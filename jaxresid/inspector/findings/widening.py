@@ -23,8 +23,8 @@ from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.variants.rewrites.derived_values import plain
 from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
 from jaxresid.inspector.variants.rewrites.narrowing import Cast, casts_in, narrowed
-from jaxresid.jaxpr_types import Jaxpr
-from jaxresid.model import Finding, Peak, Report, Source
+from jaxresid.jax_compat.jaxpr_types import Jaxpr
+from jaxresid.results import Finding, Peak, Report, Source
 
 _DELIBERATE = re.compile(r"astype|float32|float64|\bf32\b|\bf64\b|convert_element_type|dtype")
 # What is live from beginning to end in the type that it has.

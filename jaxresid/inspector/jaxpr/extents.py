@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from jaxresid import jax_compat
-from jaxresid.jaxpr_types import Eqn, Var
+from jaxresid.jax_compat.jaxpr_types import Eqn, Var
 
 
 def shape(var: Var) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from jaxresid.inspector.memory.liveness import Span, timeline
 from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.program.ops import Op
-from jaxresid.model import (
+from jaxresid.results import (
     NOWHERE,
     Lifetime,
     LifetimeReason,

@@ -46,8 +46,8 @@ def per_device(
       block: the block of the whole program.
       pins: how values are split, where something says so; for others it is found out (see
         `propagation`), and what cannot be found out is whole.
-      shapes: the shapes that a device holds of some values, as the compiler reports them; except for
-        the block's inputs they take precedence over pins.
+      shapes: those that a device holds of some values, as the compiler reports them; except for the
+        block's inputs they take precedence over pins.
       sizes: the sizes of the mesh's axes by name.
       local: ops whose types are one device's already, except for their inputs and outputs.
       partly: values of which something says how they are split, except for some dims.

@@ -10,7 +10,7 @@ from jaxresid.inspector.program.build import JaxprReader, Program, program_of_ja
 from jaxresid.inspector.program.ops import Block, Op, Value
 from jaxresid.inspector.program.step_roles import Roles, roles
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.model import Pass
+from jaxresid.results import Pass
 
 
 def step_program(
@@ -19,8 +19,8 @@ def step_program(
     """Return the program of a training step.
 
     Args:
-      known_roles: its roles, where they are known of the step with other checkpoints: these change what
-        is computed again, and not which values go where.
+      known_roles: its roles, where they are known of the step with other checkpoints: these change
+        what is computed again, and not which values go where.
       reader: what has read the programs of other variants of the step.
     """
     inputs, outputs = known_roles or roles(step)

@@ -30,7 +30,7 @@ from jaxresid.inspector.jaxpr.primitives import (
 )
 from jaxresid.inspector.jaxpr.rewrite import rewritten, with_inner
 from jaxresid.inspector.program.avals import aval_of
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 
 _RANDOM = of_kind("random")
 _CHEAP = of_kind("elementwise", "key") | _RANDOM | CASTS | VIEWS | FILLS | PARTS | SHARDINGS

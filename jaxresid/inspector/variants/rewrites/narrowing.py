@@ -19,7 +19,7 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.jaxpr.primitives import PARTS, VIEWS, of_kind
 from jaxresid.inspector.jaxpr.rewrite import rewritten
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 
 _RESHAPED = (VIEWS | {"broadcast_in_dim"}) - {"bitcast", "bitcast_convert_type"}
 _ELEMENTS = of_kind("elementwise", "special") | _RESHAPED | PARTS

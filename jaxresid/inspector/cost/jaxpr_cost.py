@@ -21,22 +21,14 @@ from jaxresid.inspector.cost.flops import RULES
 from jaxresid.inspector.cost.traffic import traffic
 from jaxresid.inspector.jaxpr.extents import nbytes, size
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
-from jaxresid.inspector.jaxpr.primitives import COLLECTIVES
+from jaxresid.inspector.jaxpr.primitives import COLLECTIVES, PRIMITIVES
 from jaxresid.inspector.jaxpr.while_loops.trips import TRIPS_UNKNOWN, Trips, WhileTrips
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
 from jaxresid.results import Cost
 
-# How often the eqn applies the inner jaxprs of these params, each to single elements.
-_APPLIED = {
-    "reduce": ("jaxpr",),
-    "reduce_window": ("jaxpr",),
-    "select_and_scatter": ("select_jaxpr", "scatter_jaxpr"),
-}
-
-# Of several inner jaxprs the one that runs.
-_RUNS = {"linear_call": "callee", "remat_opt": "fwd_jaxpr"}
-
+_APPLIED = {row.name: row.applied for row in PRIMITIVES.values() if row.applied}
+_RUNS = {row.name: row.runs for row in PRIMITIVES.values() if row.runs is not None}
 
 # The numbers of those results that are read; None: all of them.
 Wanted = frozenset[int] | None
@@ -173,11 +165,11 @@ class Costs:
             return self._applied(eqn, name, params)
         if name in _RUNS:
             return self.of_jaxpr(params[_RUNS[name]])
-        if name == "while":
-            return self._while(eqn, params)
         inner = nests(eqn)
         if not inner:
             return Cost(uncosted=(name,), nbytes=traffic(eqn))
+        if inner[0].condition is not None:
+            return self._while(eqn, inner[0].jaxpr, inner[0].condition)
         costs = [self.of_jaxpr(nest.jaxpr, self._inside(nest, wanted)) for nest in inner]
         if inner[0].kind == "branch":
             return _most_expensive(costs)
@@ -186,9 +178,8 @@ class Costs:
             return replace(cost * devices_of(params), collectives=cost.collectives)
         return cost if nest.length is None else cost * nest.length
 
-    def _while(self, eqn: Eqn, params: Mapping[str, Any]) -> Cost:
-        body = jax_compat.open_jaxpr(params["body_jaxpr"])
-        once = self.of_jaxpr(params["cond_jaxpr"]) + self.of_jaxpr(body)
+    def _while(self, eqn: Eqn, body: Jaxpr, condition: Jaxpr) -> Cost:
+        once = self.of_jaxpr(condition) + self.of_jaxpr(body)
         trips = self.trips.of(eqn)
         branches = {
             id(jax_compat.params(inner)["branches"]): [
@@ -276,7 +267,7 @@ class Costs:
     def _operands(self, eqn: Eqn, results: frozenset[int]) -> Wanted:
         """Return the operands that these results of a call, scan or cond need; None for all."""
         inner_jaxprs = nests(eqn)
-        if not inner_jaxprs or inner_jaxprs[0].kind == "while":
+        if not inner_jaxprs or inner_jaxprs[0].condition is not None:
             return None
         passed = {operand for nest in inner_jaxprs for operand in nest.operands}
         needed = set(range(len(eqn.invars))) - passed

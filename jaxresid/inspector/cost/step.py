@@ -123,7 +123,7 @@ class _PassCosts(Costs):
         cost = times.of(self.of_eqn(eqn, wanted))
         inner = nests(eqn)
         is_plain = not inner or (phase == UPDATE and self._passes.of(eqn) == UPDATE)
-        trips = self.trips.of(eqn) if inner and inner[0].kind == "while" else None
+        trips = self.trips.of(eqn) if inner and inner[0].condition is not None else None
         if phase in (FORWARD, RECOMPUTE) or is_plain:
             if phase == UPDATE and ahead and not behind:
                 phase = FORWARD

@@ -197,7 +197,7 @@ class Flows:
                 if not jax_compat.is_literal(leaving):
                     entering[into] |= env[leaving]
                     env[leaving] |= inputs[into]
-            for i in refs if nest.kind in ("scan", "while") else ():
+            for i in refs if nest.is_loop else ():
                 entering[i] |= env[jaxpr.invars[i]]
             if entering == inputs:
                 return env

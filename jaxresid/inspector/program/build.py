@@ -521,11 +521,10 @@ class _Builder:
         blocks = []
         for which, nest in enumerate(inner):
             blocks.append(self._body(nest.jaxpr, _inner_context(context, eqn, which)))
-        if name == "while":
-            cond = jax_compat.open_jaxpr(jax_compat.params(eqn)["cond_jaxpr"])
-            blocks.append(self._body(cond, _inner_context(context, eqn, 0)))
+        if inner[0].condition is not None:
+            blocks.append(self._body(inner[0].condition, _inner_context(context, eqn, 0)))
         results = tuple(_value(v) for v in eqn.outvars)
-        loop = inner[0] if inner[0].kind in ("scan", "while") else None
+        loop = inner[0] if inner[0].is_loop else None
         phase = _phase(eqn, context)
         op = Op(name, tuple(operands), results, eqn, context, phase, tuple(blocks), loop)
         self.ops.append(op)
@@ -784,9 +783,7 @@ def _trim_loop(op: Op, needed: set[Value]) -> Op:
         tuple(body.outputs[i] for i in outputs),
     )
     operands = [nest.operands[i] for i in inputs]
-    condition_operands: tuple[Value, ...] = ()
-    if len(op.bodies) > 1:
-        condition_operands = op.operands[: op.params["cond_nconsts"]]
+    condition_operands = op.operands[: nest.condition_constants]
     trimmed_nest = replace(
         nest,
         operands=tuple(range(len(inputs))),

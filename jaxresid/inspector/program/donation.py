@@ -35,10 +35,9 @@ class StepArgument:
 
 @dataclass(frozen=True, slots=True)
 class MissingDonation:
-    """The arguments that a step could give away and keeps, and the step that gives them away.
+    """The arguments that a step could give away and keeps, with the bytes of their arrays.
 
-    nbytes: the bytes of their arrays, on one device.
-    program: its program: the ops are the same, and outputs take over buffers.
+    The step and its program are those that give them away: outputs take over buffers.
     """
 
     arguments: tuple[StepArgument, ...]

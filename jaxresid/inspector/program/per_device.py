@@ -145,9 +145,10 @@ class _Local:
     ) -> Value:
         """Return an operand of an op as split anew, and add the op that does it, if none did.
 
-        source: the operand as far as it was gathered before.
-        ops: the ops before; the new one is added.
-        gathered: what was gathered or exchanged before in the block, and how.
+        Args:
+          source: the operand as far as it was gathered before.
+          ops: the ops before; the new one is added.
+          gathered: what was gathered or exchanged before in the block, and how.
         """
         key = exchanged.value, exchanged.split
         if key not in gathered:

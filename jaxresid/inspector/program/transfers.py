@@ -18,11 +18,7 @@ IN_PLACE = PARTS | VIEWS
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One value that an op moves.
-
-    after: the value where it is moved to.
-    to: the memory that it is moved into, `host` or `device`.
-    """
+    """A value before and after an op moves it into a memory, `host` or `device`."""
 
     before: Value
     after: Value

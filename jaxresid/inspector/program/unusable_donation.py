@@ -15,10 +15,7 @@ from jaxresid.inspector.trace.step import StepTrace
 
 @dataclass(frozen=True, slots=True)
 class UnusableLeaf:
-    """A donated array that no output takes over.
-
-    output: the output at the same place of what is returned; None: there is none.
-    """
+    """A donated array that no output takes over, and the output at its place, if any."""
 
     path: str
     value: Value

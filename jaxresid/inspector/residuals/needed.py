@@ -59,7 +59,7 @@ class Needed:
         jaxpr = nest.jaxpr
         if eqn.effects:
             return self._back(jaxpr, frozenset(range(len(jaxpr.outvars))))
-        wanted = _deciding_carries(eqn, nest) | {
+        wanted = _deciding_carries(nest) | {
             i for i, r in enumerate(nest.results) if r is None or eqn.outvars[r] in outside
         }
         while True:
@@ -95,7 +95,7 @@ class Needed:
             inside = self._body(eqn, nest, variables).variables
             for v, i in zip(nest.jaxpr.invars, nest.operands, strict=True):
                 needed[i] = needed[i] or v in inside
-            asked = _deciding_carries(eqn, nest)
+            asked = _deciding_carries(nest)
             needed.update({nest.operands[i]: True for i, o in nest.carries.items() if o in asked})
         return [v for i, v in enumerate(eqn.invars) if needed[i] and not jax_compat.is_literal(v)]
 
@@ -117,15 +117,14 @@ def _is_kept_whole(level: Level) -> bool:
     return False
 
 
-def _deciding_carries(eqn: Eqn, nest: Nest) -> set[int]:
+def _deciding_carries(nest: Nest) -> set[int]:
     """Return the carries of a `while` that decide whether it goes on, by the outvar of its body."""
-    if nest.kind != "while":
+    condition = nest.condition
+    if condition is None:
         return set()
-    params = jax_compat.params(eqn)
-    condition = jax_compat.open_jaxpr(params["cond_jaxpr"])
     variables = {
         v for inner in condition.eqns for v in inner.invars if not jax_compat.is_literal(v)
     }
     variables |= {v for v in condition.outvars if not jax_compat.is_literal(v)}
-    carried = condition.invars[params["cond_nconsts"] :]
+    carried = condition.invars[nest.condition_constants :]
     return {i for i, v in enumerate(carried) if v in variables}

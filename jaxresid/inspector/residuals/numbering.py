@@ -8,7 +8,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.extents import keeps_precision, size
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
-from jaxresid.inspector.jaxpr.primitives import CASTS, FILLS, MARKS, VIEWS
+from jaxresid.inspector.jaxpr.primitives import CASTS, FILLS, MARKS, PRIMITIVES, VIEWS
 from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 
 # Results that equal their operand, bit for bit. One that devices share otherwise is another array.
@@ -27,7 +27,7 @@ _CHEAP = (
     }
 )
 # What may stack a literal.
-_LOOPS = frozenset({"scan", "while"})
+_LOOPS = frozenset(row.name for row in PRIMITIVES.values() if row.nesting in ("scan", "while"))
 # How far back a value is followed; causal masks are some ten operations deep.
 _DEPTH = 32
 

@@ -85,8 +85,11 @@ def offloading(
 ) -> Offloading | None:
     """Return where the residuals of a program are; None where nothing is in host memory.
 
-    without_effect: whether a policy offloads something that is not moved; this is reported even
-      where nothing is in host memory.
+    Args:
+      kept: returns what the program keeps.
+      plain: returns what it would keep without any checkpoint.
+      without_effect: whether a policy offloads something that is not moved; this is reported even
+        where nothing is in host memory.
     """
     moved, hosts = transfers(program), _on_host(program)
     if not (hosts or moved != Transfers() or without_effect):

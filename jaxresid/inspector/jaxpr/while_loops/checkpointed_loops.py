@@ -36,9 +36,9 @@ class CheckpointedBackward:
 
 def backward_of(eqn: Eqn, nest: Nest) -> CheckpointedBackward | None:
     """Return what a while eqn is the backward pass of; None if it is of no checkpointed loop."""
-    if _NAME not in jax_compat.name_stack(eqn):
+    cond = nest.condition
+    if cond is None or _NAME not in jax_compat.name_stack(eqn):
         return None
-    cond = jax_compat.open_jaxpr(jax_compat.params(eqn)["cond_jaxpr"])
     scope = Scope(cond)
     tested = scope.eqn_of(cond.outvars[0])
     if tested is None or jax_compat.primitive_name(tested[1]) != "gt":
@@ -46,7 +46,7 @@ def backward_of(eqn: Eqn, nest: Nest) -> CheckpointedBackward | None:
     counted, zero = (tested[0].source(v).var for v in tested[1].invars)
     if not jax_compat.is_literal(zero) or literal(zero).high != 0 or counted not in cond.invars:
         return None
-    gradient = cond.invars.index(counted) - jax_compat.params(eqn)["cond_nconsts"]
+    gradient = cond.invars.index(counted) - nest.condition_constants
     buffers = _buffers(nest)
     if buffers is None:
         return None

@@ -62,9 +62,7 @@ class WhileTrips:
     ) -> None:
         """Add an open jaxpr; it is read when a loop is asked about.
 
-        jaxpr: the jaxpr.
-        then: another one, that runs after it.
-        handed: for invars of that other one, by number, the outvars of the first that they are.
+        `then` runs after it; by the numbers of its invars, `handed` has the outvars that they are.
         """
         self._pending.append((jaxpr, then, handed or {}))
 
@@ -76,7 +74,7 @@ class WhileTrips:
             if then is not None:
                 numbers = map(handed.get, range(len(then.invars)))
                 self._jaxpr(then, [UNKNOWN if n is None else outputs[n] for n in numbers])
-        body = jax_compat.open_jaxpr(jax_compat.params(eqn)["body_jaxpr"])
+        body = nests(eqn)[0].jaxpr
         if id(body) not in self._found:
             self._while(eqn, [_read({}, v) for v in eqn.invars])
         return self._found.get(id(body))
@@ -104,7 +102,7 @@ class WhileTrips:
         inner = nests(eqn)
         if not inner:
             return [ranges.plain(eqn, operands)]
-        if inner[0].kind == "while":
+        if inner[0].condition is not None:
             return self._while(eqn, operands)
         results = [UNKNOWN] * len(eqn.outvars)
         for number, nest in enumerate(inner):
@@ -127,7 +125,7 @@ class WhileTrips:
         steps = counters(nest)
         backward = backward_of(eqn, nest)
         if backward is None:
-            trips = self._forward(eqn, nest, operands)
+            trips = self._forward(nest, operands)
         else:
             trips = self._backward(backward, initial)
         body = nest.jaxpr
@@ -147,8 +145,8 @@ class WhileTrips:
         self._jaxpr(body, inside)
         return results
 
-    def _forward(self, eqn: Eqn, nest: Nest, operands: Sequence[Range]) -> Trips | None:
-        bound = bound_of(eqn, nest, operands)
+    def _forward(self, nest: Nest, operands: Sequence[Range]) -> Trips | None:
+        bound = bound_of(nest, operands)
         if bound is None:
             if self._assumed is None:
                 return None

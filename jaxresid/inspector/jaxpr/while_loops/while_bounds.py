@@ -120,16 +120,15 @@ def _step(scope: Scope, var: Var, carry: Var) -> int | None:
     return None
 
 
-def bound_of(eqn: Eqn, nest: Nest, operands: Sequence[Range]) -> Bound | None:
+def bound_of(nest: Nest, operands: Sequence[Range]) -> Bound | None:
     """Return the bound of a while loop's trips; None where none is seen."""
-    return _Conditions(eqn, nest, operands).bound()
+    return _Conditions(nest, operands).bound()
 
 
 class _Conditions:
-    def __init__(self, eqn: Eqn, nest: Nest, operands: Sequence[Range]) -> None:
-        params = jax_compat.params(eqn)
-        cond = jax_compat.open_jaxpr(params["cond_jaxpr"])
-        count = params["cond_nconsts"]
+    def __init__(self, nest: Nest, operands: Sequence[Range]) -> None:
+        cond, count = nest.condition, nest.condition_constants
+        assert cond is not None
         self._nest, self._body, self._cond = nest, Scope(nest.jaxpr), Scope(cond)
         # What a condition's invars are: constants, or carries by number.
         self._carries = dict(zip(cond.invars[count:], range(len(nest.jaxpr.outvars)), strict=True))
@@ -155,7 +154,7 @@ class _Conditions:
     def _of(self, scope: Scope, var: Var, late: int) -> list[Bound | None]:
         """Return the bounds of each part of a condition; None for a part that is not read.
 
-        late: 1 for what is computed in the trip before.
+        `late` is 1 for what is computed in the trip before.
         """
         at = scope.source(var)
         if jax_compat.is_literal(at.var):

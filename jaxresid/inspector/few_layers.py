@@ -23,7 +23,8 @@ from jaxresid.inspector.memory.lowered import Lowered, lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.memory.unfolded import unfolded
-from jaxresid.inspector.program.build import Program, all_ops, value_and_gradients
+from jaxresid.inspector.program.build import Program, value_and_gradients
+from jaxresid.inspector.program.ops import all_ops
 from jaxresid.inspector.program.transfers import moves
 from jaxresid.inspector.residuals.offloading import kept_each
 from jaxresid.inspector.trace.function import Trace, retrace

@@ -19,8 +19,8 @@ from typing import Any, Literal
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE
 from jaxresid.inspector.memory.peak import uncounted
-from jaxresid.inspector.program.build import Program, all_ops
-from jaxresid.inspector.program.ops import Op
+from jaxresid.inspector.program.build import Program
+from jaxresid.inspector.program.ops import Op, all_ops
 from jaxresid.results import Interval, IntervalBasis
 
 # None; gradients of losses; derivatives of derivatives, or of each example.

@@ -23,9 +23,10 @@ from jaxresid.inspector.memory.live_values import (
 )
 from jaxresid.inspector.memory.liveness import timeline
 from jaxresid.inspector.memory.lowered import Lowered
-from jaxresid.inspector.program.build import Program, all_ops, implementation
+from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.donation import taken_over_nbytes
-from jaxresid.inspector.program.ops import InlineContext, Op
+from jaxresid.inspector.program.ops import InlineContext, Op, all_ops
+from jaxresid.inspector.program.reading import implementation
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.results import NOWHERE, LiveKind, LiveValue, Location, Peak, Source
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 from typing import Literal as OneOf
@@ -201,3 +201,12 @@ class Op:
     def is_loop(self) -> bool:
         """Whether it is a scan or a while loop."""
         return self.nest is not None
+
+
+def all_ops(ops: Sequence[Op]) -> list[Op]:
+    """Return the ops and those in their bodies."""
+    collected = list(ops)
+    for op in ops:
+        for body in op.bodies:
+            collected += all_ops(body.ops)
+    return collected

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, PROGRAM, RECOMPUTE, UPDATE
-from jaxresid.inspector.program.build import JaxprReader, Program, program_of_jaxpr
+from jaxresid.inspector.program.build import Program, program_of_jaxpr
 from jaxresid.inspector.program.ops import Block, Op, Value
+from jaxresid.inspector.program.reading import JaxprReader
 from jaxresid.inspector.program.step_roles import Roles, roles
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.results import Pass

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from jaxresid.inspector.jaxpr.dependence import dependences
 from jaxresid.inspector.jaxpr.flows import Flows, bits, is_inexact, mask_of, shape_and_dtype
-from jaxresid.inspector.program.build import Program, pruned
+from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block
+from jaxresid.inspector.program.pruning import pruned
 from jaxresid.inspector.program.step_roles import argument_numbers
 from jaxresid.inspector.trace.step import StepTrace
 

@@ -20,9 +20,8 @@ from jaxresid.inspector.checkpoints import placement
 from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.memory.rules import fusion
-from jaxresid.inspector.program.build import all_ops
 from jaxresid.inspector.program.op_cost import op_cost
-from jaxresid.inspector.program.ops import CUT, GATHER, SCATTER, UNWRITTEN, Value
+from jaxresid.inspector.program.ops import CUT, GATHER, SCATTER, UNWRITTEN, Value, all_ops
 from jaxresid.inspector.report import subject
 from jaxresid.results import Cost
 from jaxresid.xla.places import parse_place

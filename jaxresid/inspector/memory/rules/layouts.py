@@ -12,8 +12,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping
 
-from jaxresid.inspector.program.build import all_ops
-from jaxresid.inspector.program.ops import Block, Op, Value
+from jaxresid.inspector.program.ops import Block, Op, Value, all_ops
 
 _ROWS, _LANES = 8, 128
 _LOW = (2, 4)

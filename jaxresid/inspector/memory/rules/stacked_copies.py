@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jaxresid.inspector.program.build import pruned
 from jaxresid.inspector.program.ops import Block, Op, Value
+from jaxresid.inspector.program.pruning import pruned
 
 
 def without_stacked_copies(block: Block) -> Block:

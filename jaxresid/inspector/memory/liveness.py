@@ -17,8 +17,8 @@ from typing import Final
 from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.memory.rules.fusion import is_elementwise, is_transfer
 from jaxresid.inspector.memory.rules.kernels import Kernels, array_nbytes, kernels, overwritten
+from jaxresid.inspector.memory.rules.op_kinds import is_elementwise, is_transfer
 from jaxresid.inspector.memory.rules.overwriting import kept_operands
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block, Op, Value

@@ -17,7 +17,7 @@ from jaxresid.inspector.cost.flops import RULES
 from jaxresid.inspector.jaxpr import primitives
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.primitives import PRIMITIVES, of_kind
-from jaxresid.inspector.memory.rules import fusion as tpu
+from jaxresid.inspector.memory.rules import op_kinds as tpu
 from jaxresid.inspector.program.ops import UNWRITTEN
 
 X, Y = jnp.full((3, 7), 0.5), jnp.full((3, 7), 0.25)
@@ -241,4 +241,4 @@ def test_every_row_has_its_cost():
 
 def test_compilers_speak_of_rows():
     assert PRIMITIVES.keys() >= tpu._MOVES - UNWRITTEN | tpu._UNMEASURED | tpu.LIBRARY
-    assert tpu._EXPENSIVE <= primitives.ELEMENTWISE
+    assert tpu.EXPENSIVE <= primitives.ELEMENTWISE

@@ -14,17 +14,16 @@ from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.jaxpr.primitives import SCATTERS
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.memory.rules.arrays import Arrays, joined, listed
-from jaxresid.inspector.memory.rules.fusion import (
+from jaxresid.inspector.memory.rules.fusion import Fusions, fusions
+from jaxresid.inspector.memory.rules.layouts import layouts, stored_nbytes
+from jaxresid.inspector.memory.rules.op_kinds import (
     LIBRARY,
     MULTIPLIED,
-    Fusions,
     Move,
-    fusions,
     is_elementwise,
     is_multiplied,
     reorders,
 )
-from jaxresid.inspector.memory.rules.layouts import layouts, stored_nbytes
 from jaxresid.inspector.memory.rules.overwriting import kept_operands
 from jaxresid.inspector.memory.rules.precision import narrowed
 from jaxresid.inspector.program.ops import Block, Op, Value

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.primitives import PARTS, REDUCTIONS, VIEWS
-from jaxresid.inspector.memory.rules.fusion import LIBRARY, Fusions, is_multiplied
+from jaxresid.inspector.memory.rules.fusion import Fusions
+from jaxresid.inspector.memory.rules.op_kinds import LIBRARY, is_multiplied
 from jaxresid.inspector.program.ops import EXCHANGE, GATHER, SCATTER, Block, Op, Value
 
 # The bits of a float32 are not those of the bfloat16 that it holds.

@@ -149,7 +149,6 @@ def _alike(runs: Iterable[Run]) -> list[tuple[Layer, Layer, int]]:
 def _kept(
     traced: Trace, program: Program, layers: _LayersOf, runs: Iterable[Run]
 ) -> Counter[str] | None:
-    """Return the bytes of computed residuals by the memory that they are in."""
     total = Counter[str]()
     of_layers: dict[Layer | None, Counter[str]] = defaultdict(Counter)
     for var, residuals in kept_each(traced, program):

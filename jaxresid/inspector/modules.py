@@ -76,7 +76,6 @@ class _Modules:
         return next((scope[i:] for i, name in enumerate(scope) if name in tops), scope)
 
     def add(self, module: Names, what: str, nbytes: int) -> None:
-        """Add bytes to a module and to those that it is in."""
         for end in range(min(1, len(module)), len(module) + 1):
             if end or not module:
                 nbytes_of = self.nbytes.setdefault(module[:end], _Bytes())
@@ -149,7 +148,6 @@ def _preorder(nbytes: dict[Names, _Bytes]) -> Iterable[Names]:
 
 
 def _scope(scope: str) -> Names:
-    """Return the names of a module path, or what several have in common."""
     return common_prefix(_names(path.split("/")) for path in scope.split(", ") if path)
 
 

@@ -291,7 +291,6 @@ class Costs:
 
 
 def _exchanged(eqn: Eqn) -> tuple[tuple[str, int], ...]:
-    """Return a collective's name with the bytes of its results."""
     return ((jax_compat.primitive_name(eqn), sum(nbytes(v) for v in eqn.outvars)),)
 
 

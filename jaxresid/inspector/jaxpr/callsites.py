@@ -126,7 +126,6 @@ class CallSites:
 
 
 def _common(sites: list[EqnSite]) -> EqnSite:
-    """Return what holds for all of several sites."""
     if not sites:
         return _NONE
     least = min(sites, key=lambda s: len(s.labels))

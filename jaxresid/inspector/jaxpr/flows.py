@@ -103,7 +103,6 @@ class Flows:
         return self._like.get(shape_and_dtype(var), 0)
 
     def _of(self, jaxpr: Jaxpr, inputs: Sequence[Flow]) -> list[Flow]:
-        """Return what comes together in each outvar, given that of constants, then of invars."""
         env = self._env(jaxpr, inputs)
         return [NOTHING if jax_compat.is_literal(v) else env[v] for v in jaxpr.outvars]
 

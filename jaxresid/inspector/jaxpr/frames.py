@@ -360,7 +360,6 @@ def _definitions(file: str) -> Mapping[tuple[int, str], str]:
 
 
 def _parsed(file: str) -> ast.Module | None:
-    """Return the syntax tree of a source file; None where it cannot be had."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError):

@@ -219,7 +219,6 @@ def _stretches(eqns: Sequence[_Eqn], span: Iterable[int], depth: int) -> Iterato
 
 
 def _runs(eqns: Sequence[_Eqn], stretch: Sequence[int], depth: int) -> Iterator[Sequence[int]]:
-    """Yield the calls that make up a run of eqns."""
     at = eqns[stretch[0]].methods[depth]
     marks = [CallMark(eqns[i].frames[at:], eqns[i].primitive) for i in stretch]
     for start, stop in itertools.pairwise([*call_starts(marks), len(stretch)]):

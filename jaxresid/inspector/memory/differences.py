@@ -290,7 +290,6 @@ def _flow(nest: Nest | None) -> object:
 
 
 def _turn(ops: Sequence[Op]) -> int:
-    """Return the number of the first kernel of the backward pass."""
     return next((i for i, op in enumerate(ops) if op.phase == BACKWARD), len(ops))
 
 

@@ -119,7 +119,6 @@ class Temporaries:
 
 
 def _maker(op: Op, value: Value) -> Op:
-    """Return the op that makes a value; for a loop's result, the one in its body."""
     while op.bodies and value in op.results:
         out = op.bodies[0].outputs[op.results.index(value)]
         inside = next((o for o in op.bodies[0].ops if out in o.results), None)
@@ -130,7 +129,6 @@ def _maker(op: Op, value: Value) -> Op:
 
 
 def _kept(program: Program) -> dict[LiveKind, set[Value]]:
-    """Return the temporaries that one pass makes and another reads."""
     residuals, gradients = set(program.residuals), set[Value]()
     _add_kept(program.block, residuals, gradients)
     return {"residual": residuals, "gradient": gradients}

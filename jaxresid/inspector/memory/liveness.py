@@ -263,7 +263,6 @@ class _Tracker:
 
 
 def _body_timeline(op: Op, profile: Profile) -> Timeline:
-    """Return the timeline of that body of an op with the highest peak."""
     worst: Timeline | None = None
     for body in op.bodies:
         nest = op.nest if body is op.bodies[0] else None
@@ -395,7 +394,6 @@ def _reused(
     live: dict[Value, Buffer],
     block: Block,
 ) -> list[Value]:
-    """Return the dying operands whose buffers the results take over."""
     written_over = overwritten(op)
     left = _by_nbytes((v, live[v].nbytes) for v in dying if v in written_over)
     taken = []

@@ -160,7 +160,6 @@ def untraced(program: Program) -> tuple[str, ...]:
 
 
 def _unknown(ops: Mapping[str, Op]) -> dict[str, Op]:
-    """Return those of some ops that are of no primitive of JAX's."""
     return {
         name: op
         for name, op in ops.items()
@@ -205,7 +204,6 @@ def _call(library: Location | None) -> Location | None:
 
 
 def _common(sources: Sequence[Source]) -> Source:
-    """Return what the sources of equal values have in common."""
     first = sources[0]
     return Source(
         first.location,

@@ -355,6 +355,5 @@ class _Layers:
 
 
 def _overwrites(op: Op) -> tuple[Value, ...]:
-    """Return what a kernel may write over, in the order of its operands."""
     overwrites = dict.fromkeys(op.overwrites)
     return tuple(dict.fromkeys((*(v for v in op.operands if v in overwrites), *overwrites)))

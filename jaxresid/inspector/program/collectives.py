@@ -191,7 +191,6 @@ def _axis_sizes(context: InlineContext | None) -> dict[Any, int]:
 def _wanted(
     op: Op, splits: Mapping[Value, Split]
 ) -> tuple[dict[tuple[Value, int], tuple[str, ...]], set[str]]:
-    """Return how each operand's dims have to be split, and the axes that are summed over."""
     results, operands = set(op.results), set(op.operands)
     groups = links(op).groups
     wanted: dict[tuple[Value, int], tuple[str, ...]] = {}
@@ -237,7 +236,6 @@ def _looked_up(op: Op, splits: Mapping[Value, Split]) -> dict[tuple[Value, int],
 
 
 def _common(dims: list[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the axes that all of some dims are split along."""
     first, *others = dims
     return tuple(axis for axis in first if all(axis in other for other in others))
 

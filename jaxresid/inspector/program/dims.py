@@ -216,7 +216,6 @@ def flows(op: Op) -> Flows:
 
 
 def _alike_in_all(values: Sequence[Value]) -> tuple[tuple[Dim, ...], ...]:
-    """Return the groups of the dims of values of one shape."""
     return tuple(tuple((v, d) for v in values) for d in range(len(values[0].shape)))
 
 

@@ -58,7 +58,6 @@ class _Made:
     axes: tuple[int, ...] = ()
 
     def axis(self, dim: int) -> int:
-        """Return the inputs, a bit each, that a dim is one of the dims of; 0: not known."""
         return self.axes[dim] if self.axes else 0
 
 
@@ -145,7 +144,6 @@ class _Reader:
     votes: _Votes = field(default_factory=_Votes)
 
     def outputs(self, jaxpr: Jaxpr, inputs: Sequence[_Made]) -> list[_Made]:
-        """Return what the outvars of a jaxpr are made of."""
         env: dict[Var, _Made] = dict.fromkeys(jaxpr.constvars, _OTHER)
         env.update(zip(jaxpr.invars, inputs, strict=True))
 
@@ -206,7 +204,6 @@ class _Reader:
         return bool(origin.inputs) and not origin.inputs & ~self.weights
 
     def _asked(self, origin: _Made) -> int:
-        """Return the inputs in question that a value is made of, if it is made of these alone."""
         return 0 if origin.is_contracted or origin.inputs & ~self.unknown else origin.inputs
 
     def _vote(self, eqn: Eqn, name: str, operands: list[_Made]) -> None:

@@ -191,5 +191,4 @@ class _Local:
 
 
 def _beside(op: Op, name: str, before: Value, after: Value, *exchanged: Collective) -> Op:
-    """Return an op that makes one value of another for an op that is written."""
     return Op(name, (before,), (after,), op.eqn, op.context, op.phase, collectives=exchanged)

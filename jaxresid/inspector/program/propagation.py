@@ -169,7 +169,6 @@ class _Propagation:
         self._sizes = sizes
 
     def settle(self, steps: Sequence[_Step], stage: int) -> None:
-        """Spread splits over the steps, in program order, until nothing changes."""
         readers, makers = defaultdict[Value, list[int]](list), defaultdict[Value, list[int]](list)
         for n, step in enumerate(steps):
             for v in step.operands:
@@ -188,7 +187,6 @@ class _Propagation:
                         held.add(other)
 
     def _spread(self, step: _Step, stage: int) -> Iterator[Value]:
-        """Spread splits over one step, and yield the values that are split further."""
         # The wish of the larger array counts, so it goes first.
         for group in sorted(step.groups, key=self._priority, reverse=True):
             yield from self._shared(group, stage)

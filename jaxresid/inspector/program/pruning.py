@@ -123,7 +123,6 @@ def _needed(block: Block) -> Block:
 
 
 def _trimmed(op: Op, needed: set[Value]) -> Op:
-    """Return the op with only those of its results that are needed, where it can do with less."""
     if op.name == "barrier":
         return _trim_barrier(op, needed)
     if op.is_loop:
@@ -139,7 +138,6 @@ def _trim_barrier(op: Op, needed: set[Value]) -> Op:
 
 
 def _trim_loop(op: Op, needed: set[Value]) -> Op:
-    """Return the loop with only those results that are read, outside or by its own next trip."""
     nest, body = op.nest, op.bodies[0]
     assert nest is not None
     carries = nest.carries

@@ -106,7 +106,6 @@ def _entering(op: Op, body: Block, after: set[Value]) -> frozenset[Value]:
 
 
 def _leaving(op: Op, body: Block, fed: set[Value]) -> frozenset[Value]:
-    """Return the body's outputs whose result a forward pass reads."""
     if len(body.outputs) != len(op.results):  # the condition of a while loop
         return frozenset()
     pairs = zip(body.outputs, op.results, strict=True)

@@ -198,7 +198,6 @@ class _Origins:
         self._makers: dict[int, tuple[Jaxpr, dict[Var, Eqn]]] = {}
 
     def of(self, jaxpr: Jaxpr, output: int) -> frozenset[int]:
-        """Return the numbers of the invars of a jaxpr that an outvar is the next value of."""
         invars, makers = {v: i for i, v in enumerate(jaxpr.invars)}, self._makers_of(jaxpr)
         origins, seen = set[int](), set[Var]()
         stack = [jaxpr.outvars[output]]

@@ -101,10 +101,6 @@ def needless_moments(step: StepTrace, program: Program) -> NeedlessMoments | Non
 def _without(
     step: StepTrace, program: Program, weights: Mapping[int, int], moments: Mapping[int, int]
 ) -> Program | None:
-    """Return the program in which weights stay as they are, without moments.
-
-    None where something else reads these, such as a norm of all updates.
-    """
     lead = len(program.inputs) - len(step.donated)
     block = program.block
     stays = {j: block.inputs[lead + i] for i, j in weights.items()}

@@ -333,12 +333,10 @@ class _Known:
     kind: Callable[[str, str], str]
 
     def at(self, line: Line) -> Location:
-        """Return a line as the report has it."""
         file = cell_name(line[0]) or line[0]
         return self.lines.get(line) or Location(file, line[1], None, "")
 
     def is_user(self, file: str) -> bool:
-        """Return whether a file is one of the user's own."""
         # Without residuals there may be no JAX, by whose folder its files are known.
         return bool(self.users) and (file in self.users or self.kind(file, "") == "user")
 

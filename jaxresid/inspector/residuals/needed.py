@@ -85,7 +85,6 @@ class Needed:
         return self._known[key]
 
     def _operands(self, eqn: Eqn, variables: set[Var]) -> list[Var]:
-        """Return the operands that the needed results of an eqn depend on."""
         bodies = self._levels.nests(eqn) if _is_opened(eqn) else ()
         if not bodies:
             return [v for v in eqn.invars if not jax_compat.is_literal(v)]

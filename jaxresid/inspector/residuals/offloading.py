@@ -131,7 +131,6 @@ def _without(some: Sequence[KeptResidual], others: Sequence[KeptResidual]) -> li
 
 
 def _on_host(program: Program) -> tuple[tuple[str, int], ...]:
-    """Return the bytes of the inputs in host memory by their kind."""
     nbytes: dict[str, int] = {}
     for value, role in zip(program.block.inputs, program.inputs, strict=True):
         if value.memory == "host":

@@ -124,7 +124,6 @@ def _outwards(levels: Levels, walk: _ProvenanceWalk, paths: Sequence[str | None]
 
 
 def _inwards(levels: Levels, walk: _ProvenanceWalk, eqn: Eqn, i: int) -> None:
-    """Step from a result of an eqn to the inner outvar that it is."""
     inner = levels.nests(eqn)
     which = 0
     if len(inner) > 1:

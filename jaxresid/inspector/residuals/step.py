@@ -193,14 +193,12 @@ class _BackwardReaders:
         self._needed = Needed(levels)
 
     def all(self, level: Level, var: Var) -> list[tuple[Eqn, int]]:
-        """Return the readers of a variable, also those that nothing depends on."""
         every = self._levels.readers(level, var)
         if self._is_backward(level):
             return every
         return [(eqn, i) for eqn, i in every if i in self._crossings.reads(eqn)]
 
     def readers(self, level: Level, var: Var) -> list[tuple[Eqn, int]]:
-        """Return the readers of a variable that something depends on."""
         every = self.all(level, var)
         return [(eqn, i) for eqn, i in every if self._needed.has(level, eqn)]
 
@@ -247,7 +245,6 @@ class _Crossings:
         self._kept: dict[int, dict[Var, Hashable]] = {}
 
     def of(self, jaxpr: Jaxpr) -> _Crossing:
-        """Return what crosses in an open jaxpr."""
         entry = self._of.get(id(jaxpr))
         if entry is None:
             entry = self._of[id(jaxpr)] = jaxpr, self._found(jaxpr)
@@ -275,7 +272,6 @@ class _Crossings:
                 return frozenset()
 
     def _makes(self, eqn: Eqn) -> frozenset[int]:
-        """Return the results of an eqn with both passes that a forward pass in it makes."""
         pairs = ((nest, self.of(nest.jaxpr)) for nest in self._levels.nests(eqn))
         return frozenset(
             result
@@ -285,7 +281,6 @@ class _Crossings:
         )
 
     def _residual_operands(self, eqn: Eqn) -> Iterator[Var]:
-        """Yield the operands of an eqn with both passes that are residuals in it."""
         for nest in self._levels.nests(eqn):
             residuals = self.of(nest.jaxpr).residuals
             for v, i in zip(nest.jaxpr.invars, nest.operands, strict=True):
@@ -419,7 +414,6 @@ def _source(levels: Levels, level: Level, var: Var) -> _Source:
 
 
 def _returned(level: Level) -> list[Var]:
-    """Return the variables of a level that the step returns."""
     outvars = [v for v in level.jaxpr.outvars if not jax_compat.is_literal(v)]
     if level.parent is None or level.nest is None:
         return outvars

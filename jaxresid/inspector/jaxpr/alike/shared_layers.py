@@ -61,7 +61,6 @@ class _Keys:
         self._is_rule = False
 
     def of(self, jaxpr: Jaxpr) -> list[int]:
-        """Return the number of each eqn of an open jaxpr."""
         return [self._number(self._eqn(eqn)) for eqn in jaxpr.eqns]
 
     def _number(self, key: Hashable) -> int:
@@ -197,7 +196,6 @@ def _read_by(variables: Sequence[Var]) -> list[Var]:
 
 
 def _is_one_literal(operands: Sequence[Var]) -> bool:
-    """Return whether an operand is the same number in all layers."""
     if not all(map(jax_compat.is_literal, operands)):
         return False
     return len({structural_key.of_literal(v) for v in operands}) == 1

@@ -80,7 +80,6 @@ class WhileTrips:
         return self._found.get(id(body))
 
     def _jaxpr(self, jaxpr: Jaxpr, inputs: Sequence[Range]) -> list[Range]:
-        """Return the ranges of the outvars, given those of the invars."""
         key = id(jaxpr), tuple(inputs)
         if key in self._read:
             return self._read[key]

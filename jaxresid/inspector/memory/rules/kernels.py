@@ -268,7 +268,6 @@ class _KernelWriter:
         return joined([self._multiplied[v] for v in operands if v in self._multiplied])
 
     def _inside(self, op: Op) -> None:
-        """Record that the op's results are computed in whatever reads them."""
         roots = self._read(op.operands)
         within = roots if is_multiplied(op) else self._within(op.operands)
         moved = self._moved_by(op, roots)
@@ -335,7 +334,6 @@ class _KernelWriter:
         return []
 
     def _array(self, op: Op, value: Value) -> Value:
-        """Return an array for a call that reads `value`."""
         if value.literal is not None or value in self._arrays:
             return value
         return self._copy(op, value)

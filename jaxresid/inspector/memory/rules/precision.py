@@ -100,7 +100,6 @@ def _is_as_given(op: Op) -> bool:
 
 
 def _only_multiplied(block: Block) -> set[Value]:
-    """Return the values that only dots read, as they are or transposed."""
     multiplied: set[Value] = set()
     other = set(block.outputs)
     for op in reversed(block.ops):

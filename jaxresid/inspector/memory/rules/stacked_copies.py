@@ -31,7 +31,6 @@ def without_stacked_copies(block: Block) -> Block:
 
 
 def _copies(op: Op) -> Iterator[tuple[Value, Value]]:
-    """Yield the stacks of a loop that are inputs of it, each with the input."""
     nest = op.nest
     if nest is None or not nest.stacked or not nest.slices:
         return

@@ -38,7 +38,6 @@ class FewLayers:
 
     Attributes:
       numbers: the places in `Arguments.dynamic` of the whole function's leaves that it has.
-      runs: what was left out.
     """
 
     trace: Trace
@@ -52,11 +51,7 @@ class FewLayers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Figures:
-    """What is known of a whole function from a few of its layers; see `choices.Variant`.
-
-    Attributes:
-      passes: the costs of the forward and of the backward pass.
-    """
+    """What is known of a whole function from a few of its layers; see `choices.Variant`."""
 
     kept_nbytes: int
     host_nbytes: int
@@ -189,7 +184,6 @@ class _LayersOf:
     """The layers of the eqns of a trace.
 
     Attributes:
-      layers: by the id of an eqn.
       opened: the calls that hold eqns of several layers, by their ids.
       is_clear: whether what is in no layer, or in the outer ones, reads nothing of those between.
     """

@@ -43,7 +43,6 @@ class _Modules:
     Attributes:
       scopes: the first names of the paths that methods have.
       parameters: the names behind the argument of each parameter -> its module.
-      nbytes: the bytes of each module.
     """
 
     scopes: frozenset[str]

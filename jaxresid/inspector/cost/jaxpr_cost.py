@@ -39,9 +39,7 @@ class _NeededPart:
     """What the wanted results of a jaxpr need of it.
 
     Attributes:
-      jaxpr: the jaxpr.
       eqns: the eqns that are needed, each with those of its own results that are read.
-      invars: the numbers of the invars that are needed.
     """
 
     jaxpr: Jaxpr
@@ -70,7 +68,6 @@ def passes_cost(
 
     Args:
       chosen: which of the eqns of the two jaxprs count; None: all.
-      opened: the ids of calls of which some eqns count.
     """
     costs = Costs(traced.trips)
     needed = {traced.backward.invars[i] for i in costs.read(traced.backward)}
@@ -105,9 +102,6 @@ class Costs:
     """A counter of the costs of jaxprs and eqns that visits each inner jaxpr once.
 
     Layers that call the same jitted function share its jaxpr.
-
-    Args:
-      trips: the trips of while loops; None: those that a loop says by itself.
     """
 
     def __init__(self, trips: WhileTrips | None = None) -> None:
@@ -137,11 +131,7 @@ class Costs:
         opened: Container[int],
         wanted: Wanted = None,
     ) -> Cost:
-        """Return what one run of some eqns of an open jaxpr costs.
-
-        Args:
-          opened: the ids of calls of which some eqns count.
-        """
+        """Return what one run of some eqns of an open jaxpr costs."""
         needed = self._read(jaxpr, wanted).eqns
         total = self._sum(pair for pair in needed if chosen(pair[0]))
         for eqn, results in needed:
@@ -314,7 +304,6 @@ def loop_cost(once: Cost, trips: Trips | None, branches: Mapping[int, Sequence[C
 
     Args:
       once: the cost of one trip, with the most expensive branch of each cond.
-      trips: its trips; None: not known.
       branches: the costs of the branches of the conds in its body, by the id of their tuple.
     """
     if trips is None:

@@ -74,8 +74,6 @@ class _PassCosts(Costs):
         """Add the cost of what computes the wanted results of a jaxpr.
 
         Args:
-          wanted: the numbers of those of its results that are read; None for all of them.
-          times: how often it runs, and on how many devices.
           behind: the invars that a gradient has a part in.
           ahead: the outvars that a forward pass reads.
 

@@ -57,7 +57,6 @@ class LoopRun:
     """One run of a loop of a function that holds no other.
 
     Attributes:
-      start: the offset at which the loop begins.
       cuts: the index of the eqn at which each of its iterations begins, and that after the last.
       is_one_call: whether an iteration is one call and nothing else.
     """
@@ -123,7 +122,6 @@ class _ControlFlow:
     """The instructions that a function reaches while it raises nothing.
 
     Attributes:
-      offsets: the offsets of the instructions.
       loops: the jumps backwards, as the offsets that they lead to and the offsets that they are at.
         Handlers of exceptions, which come after all other code, jump backwards too, but not to run
         code again.

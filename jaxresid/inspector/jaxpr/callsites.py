@@ -27,7 +27,6 @@ class EqnSite:
     Attributes:
       labels: the checkpoints around it, `remat` each, and `vmap` around a mapped one.
       frames: the stack of the call that it was inlined from; empty where it is not known.
-      jaxpr: the jaxpr that it was inlined from.
       twin: the primal eqn, where it is known.
     """
 
@@ -56,7 +55,6 @@ class CallSites:
 
         Args:
           primal: the twin of `forward` in the primal jaxpr; None: not known, and so is the site.
-          forward: the open jaxpr that holds the eqn.
           above: the frames with which `forward` is called, outermost first.
         """
         if primal is None:

@@ -81,7 +81,6 @@ class Flows:
 
     Attributes:
       fed: the inputs, a bit each, that a forward pass reads.
-      outputs: what comes together in each outvar.
     """
 
     def __init__(self, jaxpr: Jaxpr) -> None:

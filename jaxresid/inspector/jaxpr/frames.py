@@ -413,9 +413,7 @@ def below(stack: Stack, above: tuple[Frame, ...], jaxpr: Jaxpr) -> tuple[Frame, 
     first.
 
     Args:
-      stack: the stack of the eqn.
       above: the frames of the call itself, outermost first.
-      jaxpr: the open jaxpr that holds the eqn.
     """
     if stack.whole and stack.frames[: len(above)] == above:
         return stack.frames[len(above) :]

@@ -140,7 +140,6 @@ def _inlined(call: Eqn, substitutes: dict[Var, Var]) -> list[Eqn]:
     """Return the eqns of a call, with new variables.
 
     Args:
-      call: the eqn that calls.
       substitutes: gets, for each result of the call, the variable or literal that it is.
     """
     body = jax_compat.open_jaxpr(jax_compat.params(call)["jaxpr"])

@@ -38,8 +38,6 @@ class _Eqn:
     Attributes:
       frames: those below the level's, outermost first.
       methods: which of them are methods of modules.
-      reads: paths of the parameters that it reads.
-      primitive: the name of its primitive.
       is_transposed: whether it is of a backward pass.
     """
 

@@ -27,7 +27,6 @@ def curve_of(
     """Return the bytes over a program, thinned, the index of the peak in them, and their passes.
 
     Args:
-      timeline: the temporaries over the program.
       outside: the bytes of arguments and outputs.
     """
     values = [outside + p.nbytes for p in timeline.points] or [outside]

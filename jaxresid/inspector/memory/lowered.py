@@ -17,7 +17,6 @@ class Whole:
 
     Attributes:
       program: its inputs and outputs; the ops are not there.
-      block: its kernels.
       order: for each of them the one that it is like, of the program with layers left out.
     """
 

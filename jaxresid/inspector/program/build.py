@@ -46,10 +46,8 @@ class Program:
     Attributes:
       block: its inputs are the arguments and constants, its outputs what is returned.
       residuals: what autodiff keeps, where the program was put together from two passes.
-      sharding: how it is split over a mesh; None if it is for one device.
       values: on a mesh, the values of its jaxprs' variables; for a jaxpr that is called more than
         once, those in the first call.
-      trips: the trips of its while loops.
     """
 
     block: Block
@@ -123,7 +121,6 @@ def program_of_jaxpr(
     Args:
       inputs: the roles of its constants and arguments, in this order.
       as_written: leave checkpoint_names as ops, and what is computed twice.
-      sharding: how it is split over a mesh; None for one device.
       reader: what has read other programs, not `as_written`, that share eqns with this one.
       trips: the trips of its while loops; None: those that they say themselves.
     """

@@ -51,7 +51,6 @@ class Exchanged(NamedTuple):
     Attributes:
       split: how the whole array is split: the operand when it is gathered or exchanged, the result
         before parts of it are scattered.
-      collective: the exchange.
     """
 
     value: Value
@@ -60,11 +59,7 @@ class Exchanged(NamedTuple):
 
 
 def exchanges(op: Op, splits: Mapping[Value, Split], sizes: Mapping[str, int]) -> list[Exchanged]:
-    """Return what an op without bodies exchanges: first of its operands, then of its results.
-
-    Args:
-      splits: how values are split; others are whole.
-    """
+    """Return what an op without bodies exchanges: first of its operands, then of its results."""
     if not op.results or op.name == BARRIER:
         return []
     wanted, summed = _wanted(op, splits)

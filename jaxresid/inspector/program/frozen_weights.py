@@ -85,8 +85,6 @@ def frozen_weights(
     argument is.
 
     Args:
-      passes: tells which of its eqns are those of a backward pass.
-      trained: the inputs that are trained.
       unknown: the inputs in question: a forward pass reads them.
       holders: for each input the number of the argument that holds it.
     """
@@ -129,9 +127,7 @@ class _Reader:
     """Reads how values are read.
 
     Attributes:
-      passes: tells which eqns are those of a backward pass.
       weights, batch: the inputs that are known, a bit each.
-      unknown: the inputs in question.
       floats, square: those of these that are of floats, and that are square matrices.
     """
 

@@ -31,7 +31,6 @@ class InlinedValues:
     """What is met while jaxprs are inlined.
 
     Attributes:
-      values: the values of their variables.
       pins: how values are split, where something says so.
       partly: how values are split, with the dims for which nothing says so.
       local: the ops of `shard_map` bodies.

@@ -24,7 +24,6 @@ class Value:
     """An array.
 
     Attributes:
-      dtype: the name of its dtype.
       whole: on a mesh, for an array that is split, the shape of all of it.
       spec: how it is split, `data,model`.
     """
@@ -59,12 +58,8 @@ class InlineContext:
     """The eqns that an op was inlined from, as a chain that begins with the innermost.
 
     Attributes:
-      parent: the context around `eqn`; None at the top.
-      eqn: the innermost eqn; None at the top.
       which: the number of the inner jaxpr of `eqn` that the op is in.
       tags: the name stacks of all of them.
-      remats: the checkpoints' eqns among them.
-      top: the jaxpr at the top.
     """
 
     parent: InlineContext | None = None

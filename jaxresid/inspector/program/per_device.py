@@ -43,12 +43,10 @@ def per_device(
     devices need are made in place, and the ops of which they are say so.
 
     Args:
-      block: the block of the whole program.
       pins: how values are split, where something says so; for others it is found out (see
         `propagation`), and what cannot be found out is whole.
       shapes: those that a device holds of some values, as the compiler reports them; except for the
         block's inputs they take precedence over pins.
-      sizes: the sizes of the mesh's axes by name.
       local: ops whose types are one device's already, except for their inputs and outputs.
       partly: values of which something says how they are split, except for some dims.
     """
@@ -147,7 +145,6 @@ class _Local:
 
         Args:
           source: the operand as far as it was gathered before.
-          ops: the ops before; the new one is added.
           gathered: what was gathered or exchanged before in the block, and how.
         """
         key = exchanged.value, exchanged.split

@@ -56,7 +56,6 @@ class _Group:
     """Dims that are one and the same dim.
 
     Attributes:
-      dims: the dims.
       stages: for each the stage from which on it may be split as the others are.
     """
 
@@ -66,13 +65,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What spreads splits at once: an op, or what a loop hands on.
-
-    Attributes:
-      groups: the linked dims.
-      results: the values that it makes.
-      operands: the others.
-    """
+    """What spreads splits at once: an op, or what a loop hands on."""
 
     groups: tuple[_Group, ...]
     results: frozenset[Value]

@@ -22,7 +22,6 @@ def step_program(
     Args:
       known_roles: its roles, where they are known of the step with other checkpoints: these change
         what is computed again, and not which values go where.
-      reader: what has read the programs of other variants of the step.
     """
     inputs, outputs = known_roles or roles(step)
     program = program_of_jaxpr(

@@ -143,7 +143,6 @@ class _InputUses:
     """How inputs go through a step, by number.
 
     Attributes:
-      fed: the inputs that a forward pass reads.
       parameters, state: an input -> the outputs that are its next value, or its gradient.
       carried: the inputs that no gradient changes and that come back, such as running means, each
         with the output at its place.

@@ -20,7 +20,6 @@ class NeedlessMoments:
     """The state that an optimizer keeps for weights that get no gradient.
 
     Attributes:
-      weights: the paths of these weights.
       moments: the paths of what is kept for them.
       weights_nbytes, moments_nbytes: the bytes of both, on one device.
       program: the program in which the weights stay as they are, without these moments.

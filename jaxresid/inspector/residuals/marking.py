@@ -20,8 +20,6 @@ class Marking:
 
     Args:
       numbers: numbers its variables; equal values have one number.
-      free: what is made of constants alone.
-      values: on a mesh, the values of variables.
     """
 
     def __init__(

@@ -322,8 +322,6 @@ class _Known:
     Attributes:
       stacks: each such line, with the user's lines that lead there and the scopes of those
         residuals.
-      lines: the lines of the user's and the libraries' code.
-      users: the files of the user's code.
       kind: what a file and a function in it are, see `Frames`.
     """
 

@@ -111,8 +111,6 @@ class FreeValues:
         """Return whether a variable is such a value.
 
         Args:
-          level: its level.
-          var: the variable.
           primitive: what makes it, behind all that only views, casts, moves or names it.
         """
         if primitive not in _CHEAP and primitive not in _LOOPS:

@@ -26,7 +26,6 @@ class KeptResidual:
 
     Attributes:
       key: the same for what two variants of a function keep alike.
-      nbytes: the bytes that it takes.
       memory: the memory that it is in, `device` or `host`.
       path: the path of the argument that it is made of alone; None where there is none.
       is_copy: whether it was moved to where it is.
@@ -86,7 +85,6 @@ def offloading(
     """Return where the residuals of a program are; None where nothing is in host memory.
 
     Args:
-      kept: returns what the program keeps.
       plain: returns what it would keep without any checkpoint.
       without_effect: whether a policy offloads something that is not moved; this is reported even
         where nothing is in host memory.

@@ -45,9 +45,7 @@ class Provenance:
     """An origin, and what was found on the way to it.
 
     Attributes:
-      origin: where the value comes from.
       trips: how many trips of loops it stacks; 1 outside of loops.
-      marks: the marks that were found on the way to it.
       memory: the memory that it is in; set only where a transfer named it.
     """
 

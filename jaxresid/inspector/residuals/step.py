@@ -228,8 +228,6 @@ class _Crossings:
     """What crosses from forward passes to backward passes in jaxprs.
 
     Args:
-      levels: the descent into eqns.
-      passes: the passes of the eqns.
       kept: what JAX keeps, as far as it stands in the jaxprs as the variables that it was.
       is_whole: whether that is all that crosses in a jaxpr in which some of it stands; else what a
         forward pass makes may cross as well.
@@ -381,7 +379,6 @@ class _Crossing:
     """What crosses from forward passes to backward passes in a jaxpr.
 
     Attributes:
-      residuals: the variables that do.
       is_made: whether any of them that a backward pass reads is made in the jaxpr.
       entering: the invars, by number, that a backward pass reads and no forward pass before it:
         residuals from outside, or cotangents.

@@ -38,7 +38,6 @@ class Run:
 
     Attributes:
       number: the number of the run, which the labels of its eqns have.
-      omitted: how many layers are left out.
       inputs: for each layer that is kept, the numbers of the shortened jaxpr's invars that are its
         own, in the same order for each.
     """
@@ -55,7 +54,6 @@ class Shortened:
     Attributes:
       jaxpr: the open jaxpr; the eqns of the layers have a label in their name stacks, see `label`.
       invars: the numbers of the invars that it has of the whole one.
-      runs: what was left out, in program order.
     """
 
     jaxpr: Jaxpr
@@ -151,7 +149,6 @@ def periodic(keys: Sequence[int], least: int, *, latest: bool = False) -> list[S
     """Return the longest stretches of equal eqns, one after another, that do not overlap.
 
     Args:
-      least: how many layers a stretch has at least.
       latest: whether layers that may begin at several eqns do so at the last of these.
     """
     stretches: list[Stretch] = []

@@ -31,7 +31,6 @@ class Trips:
     """How often a while loop runs its body.
 
     Attributes:
-      count: the trips that are counted.
       note: what was assumed; empty where the number is known.
       branches: of conds in the body, by the id of the tuple of their branches: how often each
         branch runs, in all trips together.
@@ -180,7 +179,6 @@ def _counted(start: Range, step: int | None, trips: Trips | None) -> Range:
 
     Args:
       step: by how much a trip counts it up, at most; None: it is no counter.
-      trips: the trips of the loop; None: not known.
     """
     if step is None:
         return UNKNOWN

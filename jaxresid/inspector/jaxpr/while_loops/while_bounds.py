@@ -35,7 +35,6 @@ class Scope:
     """The eqns of a jaxpr by what they make, and what its invars are outside of it.
 
     Args:
-      jaxpr: the open jaxpr.
       outside: what its invars are where it is called; None for a loop's body or condition.
     """
 

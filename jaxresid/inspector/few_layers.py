@@ -23,7 +23,8 @@ from jaxresid.inspector.memory.lowered import Lowered, lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.memory.unfolded import unfolded
-from jaxresid.inspector.program.build import Program, all_ops, value_and_gradients
+from jaxresid.inspector.program.build import Program, value_and_gradients
+from jaxresid.inspector.program.ops import all_ops
 from jaxresid.inspector.program.transfers import moves
 from jaxresid.inspector.residuals.offloading import kept_each
 from jaxresid.inspector.trace.function import Trace, retrace
@@ -36,9 +37,7 @@ class FewLayers:
     """The trace of a function of which layers were left out.
 
     Attributes:
-      trace: the trace.
       numbers: the places in `Arguments.dynamic` of the whole function's leaves that it has.
-      runs: what was left out.
     """
 
     trace: Trace
@@ -52,11 +51,7 @@ class FewLayers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Figures:
-    """What is known of a whole function from a few of its layers; see `choices.Variant`.
-
-    Attributes:
-      passes: the costs of the forward and of the backward pass.
-    """
+    """What is known of a whole function from a few of its layers; see `choices.Variant`."""
 
     kept_nbytes: int
     host_nbytes: int
@@ -81,24 +76,16 @@ def can_leave_out_layers(traced: Trace) -> bool:
 def few_layers(traced: Trace, short: Shortened) -> FewLayers:
     """Return the trace of a function whose primal jaxpr was rewritten, of a few of its layers.
 
-    Args:
-      traced: the trace before.
-      short: the rewritten jaxpr, with layers left out.
-
     Raises:
       Exception: whatever JAX raises where it cannot differentiate that.
     """
     primal = jax_compat.with_jaxpr(traced.primal().jaxpr, short.jaxpr)
-    made = retrace(traced, primal, traced.arguments.some(short.invars))
-    return FewLayers(made, short.invars, short.runs)
+    trace = retrace(traced, primal, traced.arguments.some(short.invars))
+    return FewLayers(trace, short.invars, short.runs)
 
 
 def whole_figures(few: FewLayers, profile: Profile) -> Figures | None:
     """Return the figures that the trace of the whole function gives.
-
-    Args:
-      few: the trace of a few layers.
-      profile: the profile of the compiler.
 
     Returns:
       The figures; None where two layers in the middle do not lead to the same.
@@ -117,10 +104,6 @@ def whole_figures(few: FewLayers, profile: Profile) -> Figures | None:
 
 def lowered_whole(few: FewLayers, profile: Profile) -> Lowered | None:
     """Return the whole program as a compiler runs it, with layers left out of its ops.
-
-    Args:
-      few: the trace of a few layers.
-      profile: the profile of the compiler.
 
     Returns:
       The program; None where two layers in the middle do not lead to the same kernels.
@@ -159,15 +142,14 @@ def _alike(runs: Iterable[Run]) -> list[tuple[Layer, Layer, int]]:
 
 
 def _kept(
-    traced: Trace, program: Program, found: _LayersOf, runs: Iterable[Run]
+    traced: Trace, program: Program, layers: _LayersOf, runs: Iterable[Run]
 ) -> Counter[str] | None:
-    """Return the bytes of computed residuals by the memory that they are in."""
     total = Counter[str]()
     of_layers: dict[Layer | None, Counter[str]] = defaultdict(Counter)
-    for var, each in kept_each(traced, program):
-        eqn = found.maker(traced.forward, var)
-        nbytes = of_layers[None if eqn is None else found.layers[id(eqn)]]
-        for kept in each:
+    for var, residuals in kept_each(traced, program):
+        eqn = layers.maker(traced.forward, var)
+        nbytes = of_layers[None if eqn is None else layers.layers[id(eqn)]]
+        for kept in residuals:
             nbytes[kept.memory] += kept.nbytes
             total[kept.memory] += kept.nbytes
     for one, other, count in _alike(runs):
@@ -178,21 +160,23 @@ def _kept(
     return total
 
 
-def _passes(traced: Trace, found: _LayersOf, runs: Iterable[Run]) -> tuple[Cost, Cost] | None:
+def _passes(
+    traced: Trace, layers_of_trace: _LayersOf, runs: Iterable[Run]
+) -> tuple[Cost, Cost] | None:
     """Return the costs of the passes; None where two layers in the middle differ in one."""
-    layers = dict(found.layers)
-    if not _assign_zeros(traced, runs, found, layers):
+    layers = dict(layers_of_trace.layers)
+    if not _assign_zeros(traced, runs, layers_of_trace, layers):
         return None
     forward, backward = passes_cost(traced)
 
     def costs(layer: Layer) -> tuple[Cost, Cost]:
-        return passes_cost(traced, lambda eqn: layers.get(id(eqn)) == layer, found.opened)
+        return passes_cost(traced, lambda eqn: layers.get(id(eqn)) == layer, layers_of_trace.opened)
 
     for one, other, count in _alike(runs):
-        each = costs(one)
-        if each != costs(other):
+        per_layer = costs(one)
+        if per_layer != costs(other):
             return None
-        forward, backward = forward + each[0] * count, backward + each[1] * count
+        forward, backward = forward + per_layer[0] * count, backward + per_layer[1] * count
     return forward, backward
 
 
@@ -200,7 +184,6 @@ class _LayersOf:
     """The layers of the eqns of a trace.
 
     Attributes:
-      layers: by the id of an eqn.
       opened: the calls that hold eqns of several layers, by their ids.
       is_clear: whether what is in no layer, or in the outer ones, reads nothing of those between.
     """
@@ -213,15 +196,15 @@ class _LayersOf:
 
     def _look(self, jaxpr: Jaxpr) -> bool:
         stacks = [jax_compat.name_stack(eqn) for eqn in jaxpr.eqns]
-        found = layers_of(stacks)
+        layers = layers_of(stacks)
         is_clear = True
         for eqn, stack in zip(jaxpr.eqns, stacks, strict=True):
             inner = () if has_layer(stack) else nests(eqn)
             if len(inner) == 1 and inner[0].kind == "call" and _holds_layers(inner[0].jaxpr):
                 self.opened[id(eqn)] = inner[0]
                 is_clear = self._look(inner[0].jaxpr) and is_clear
-        self.layers.update(zip(map(id, jaxpr.eqns), found, strict=True))
-        return is_clear and _is_by_layers(jaxpr, found, self.opened)
+        self.layers.update(zip(map(id, jaxpr.eqns), layers, strict=True))
+        return is_clear and _is_by_layers(jaxpr, layers, self.opened)
 
     def maker(self, jaxpr: Jaxpr, var: Var) -> Eqn | None:
         """Return the eqn that makes a value, in a call perhaps; None for an input."""
@@ -231,10 +214,10 @@ class _LayersOf:
             self._makers[id(jaxpr)] = {
                 v: (eqn, i) for eqn in jaxpr.eqns for i, v in enumerate(eqn.outvars)
             }
-        made = self._makers[id(jaxpr)].get(var)
-        if made is None:
+        producer = self._makers[id(jaxpr)].get(var)
+        if producer is None:
             return None
-        eqn, i = made
+        eqn, i = producer
         nest = self.opened.get(id(eqn))
         return eqn if nest is None else self.maker(nest.jaxpr, nest.jaxpr.outvars[i])
 
@@ -244,45 +227,49 @@ def _holds_layers(jaxpr: Jaxpr) -> bool:
 
 
 def _assign_zeros(
-    traced: Trace, runs: Iterable[Run], found: _LayersOf, layers: dict[int, Layer | None]
+    traced: Trace, runs: Iterable[Run], layers_of_trace: _LayersOf, layers: dict[int, Layer | None]
 ) -> bool:
     """Let the zeros that are a layer's gradients belong to that layer, behind which they are made.
 
     Returns:
       Whether each gradient of a layer's own inputs belongs to it, or to its neighbour, now.
     """
-    given: dict[int, Layer] = {}
+    owners: dict[int, Layer] = {}
     for run in runs:
         for layer, own in enumerate(run.inputs):
             for i in own:
                 if i >= len(traced.backward.outvars):
                     continue  # not differentiated
-                eqn = found.maker(traced.backward, traced.backward.outvars[i])
+                eqn = layers_of_trace.maker(traced.backward, traced.backward.outvars[i])
                 if eqn is None:
                     continue
                 if all(map(jax_compat.is_literal, eqn.invars)):
-                    if given.setdefault(id(eqn), (run.number, layer)) != (run.number, layer):
+                    if owners.setdefault(id(eqn), (run.number, layer)) != (run.number, layer):
                         return False
                     continue
-                made = layers[id(eqn)]
-                if made is None or made[0] != run.number or abs(made[1] - layer) > 1:
+                layer_of_eqn = layers[id(eqn)]
+                if (
+                    layer_of_eqn is None
+                    or layer_of_eqn[0] != run.number
+                    or abs(layer_of_eqn[1] - layer) > 1
+                ):
                     return False
-    layers.update(given)
+    layers.update(owners)
     return True
 
 
 def _is_by_layers(jaxpr: Jaxpr, layers: Sequence[Layer | None], opened: Container[int]) -> bool:
     """Return whether what is in no layer, or in the outer ones, reads nothing of those between."""
-    made: dict[Var, Layer] = {}
+    makers: dict[Var, Layer] = {}
     for eqn, layer in zip(jaxpr.eqns, layers, strict=True):
         if id(eqn) in opened:
             continue
         for v in eqn.invars:
-            before = None if jax_compat.is_literal(v) else made.get(v)
+            before = None if jax_compat.is_literal(v) else makers.get(v)
             if before is None or before[1] in (0, LAST):
                 continue
             if layer is None or layer[0] != before[0] or abs(layer[1] - before[1]) > 1:
                 return False
         if layer is not None:
-            made.update(dict.fromkeys(eqn.outvars, layer))
+            makers.update(dict.fromkeys(eqn.outvars, layer))
     return True

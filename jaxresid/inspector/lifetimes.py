@@ -16,7 +16,7 @@ def with_lifetimes(inspection: Inspection) -> Inspection:
     program can be made.
     """
     subject, report = inspection.subject, inspection.report
-    made = [subject.lifetimes()]
+    lifetimes = [subject.lifetimes()]
     names = without_names(report.checkpoints)
     for name, judged in zip(names, inspection.judged, strict=True):
         if judged.judgement is None:
@@ -25,5 +25,5 @@ def with_lifetimes(inspection: Inspection) -> Inspection:
             without = judged.judgement.without()
         except JaxresidError:  # its figures were told by those of others
             continue
-        made.append(subject.lifetimes_of(without.program, without.trace, name))
-    return replace(inspection, report=replace(report, lifetimes=tuple(made)))
+        lifetimes.append(subject.lifetimes_of(without.program, without.trace, name))
+    return replace(inspection, report=replace(report, lifetimes=tuple(lifetimes)))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from jaxresid.inspector.jaxpr.common import common_prefix
 from jaxresid.inspector.jaxpr.module_paths import tokens
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.step_roles import OPTIMIZER_STATE, PARAMETERS
@@ -42,15 +43,13 @@ class _Modules:
     Attributes:
       scopes: the first names of the paths that methods have.
       parameters: the names behind the argument of each parameter -> its module.
-      found: the bytes of each module.
     """
 
     scopes: frozenset[str]
     parameters: dict[Names, Names] = field(default_factory=dict)
-    found: dict[Names, _Bytes] = field(default_factory=dict)
+    nbytes: dict[Names, _Bytes] = field(default_factory=dict)
 
     def holder(self, path: str) -> Names:
-        """Return the module that holds a parameter."""
         names = _names_of(path)
         first = 0 if names[0].endswith("]") else 1
         inner = names[first:-1]
@@ -76,11 +75,10 @@ class _Modules:
         return next((scope[i:] for i, name in enumerate(scope) if name in tops), scope)
 
     def add(self, module: Names, what: str, nbytes: int) -> None:
-        """Add bytes to a module and to those that it is in."""
         for end in range(min(1, len(module)), len(module) + 1):
             if end or not module:
-                each = self.found.setdefault(module[:end], _Bytes())
-                setattr(each, what, getattr(each, what) + nbytes)
+                nbytes_of = self.nbytes.setdefault(module[:end], _Bytes())
+                setattr(nbytes_of, what, getattr(nbytes_of, what) + nbytes)
 
 
 def modules(
@@ -89,8 +87,6 @@ def modules(
     """Return the bytes of each module, each before those in it, what is in none last.
 
     Args:
-      report: what was found of the program.
-      program: the program.
       live: what is live at its peak, one by one; empty where that is not estimated.
     """
     kept = [
@@ -99,7 +95,7 @@ def modules(
         if isinstance(r.origin, Computed) and r.aval.memory == "device"
     ]
     scopes = [scope for scope, _ in kept] + [_scope(v.source.scope) for v in live]
-    found = _Modules(frozenset(scope[0] for scope in scopes if scope))
+    sums = _Modules(frozenset(scope[0] for scope in scopes if scope))
     is_step = report.target.mode == "program" and report.target.has_gradient
     differentiated = set(report.target.differentiated)
     inputs = list(zip(program.block.inputs, program.inputs, strict=True))
@@ -108,55 +104,50 @@ def modules(
             continue
         if is_step and role.kind != PARAMETERS:
             continue
-        holder = found.holder(role.path)
+        holder = sums.holder(role.path)
         names = _names_of(role.path)
-        found.parameters[names] = holder
+        sums.parameters[names] = holder
         if len(names) > 1:
-            found.parameters[names[1:]] = holder
+            sums.parameters[names[1:]] = holder
         nbytes = v.nbytes if v.memory == "device" else 0
-        found.add(holder, "parameters", nbytes)
+        sums.add(holder, "parameters", nbytes)
         if role.path in differentiated:
-            found.add(holder, "gradients", nbytes)
+            sums.add(holder, "gradients", nbytes)
     for v, role in inputs:
         if role.kind == OPTIMIZER_STATE and role.path is not None and v.memory == "device":
-            found.add(found.of(role.path), "optimizer", v.nbytes)
+            sums.add(sums.of(role.path), "optimizer", v.nbytes)
     for scope, nbytes in kept:
-        found.add(found.method(scope), "residuals", nbytes)
+        sums.add(sums.method(scope), "residuals", nbytes)
     for value in live:
-        module = found.of(value.path) if value.path else ()
-        found.add(module or found.method(_scope(value.source.scope)), "peak", value.nbytes)
+        module = sums.of(value.path) if value.path else ()
+        sums.add(module or sums.method(_scope(value.source.scope)), "peak", value.nbytes)
     has_peak = report.peak is not None
-    return tuple(_memory(path, found.found[path], has_peak) for path in _preorder(found.found))
+    return tuple(_memory(path, sums.nbytes[path], has_peak) for path in _preorder(sums.nbytes))
 
 
-def _memory(path: Names, each: _Bytes, has_peak: bool) -> ModuleMemory:
-    peak = each.peak if has_peak else None
-    return ModuleMemory(path, each.parameters, each.gradients, each.optimizer, each.residuals, peak)
+def _memory(path: Names, nbytes: _Bytes, has_peak: bool) -> ModuleMemory:
+    peak = nbytes.peak if has_peak else None
+    return ModuleMemory(
+        path, nbytes.parameters, nbytes.gradients, nbytes.optimizer, nbytes.residuals, peak
+    )
 
 
-def _preorder(found: dict[Names, _Bytes]) -> Iterable[Names]:
+def _preorder(nbytes: dict[Names, _Bytes]) -> Iterable[Names]:
     """Yield modules, each before those in it, the biggest of its neighbours first."""
 
     def size(path: Names) -> tuple[int, int, int]:
-        each = found[path]
-        return -each.peak, -each.residuals, -each.parameters
+        own = nbytes[path]
+        return -own.peak, -own.residuals, -own.parameters
 
     def key(path: Names) -> tuple[bool, list[tuple[tuple[int, int, int], str]]]:
         # Of each name the size of the module down to there.
         return not path, [(size(path[: i + 1]), name) for i, name in enumerate(path)]
 
-    return sorted(found, key=key)
+    return sorted(nbytes, key=key)
 
 
 def _scope(scope: str) -> Names:
-    """Return the names of a module path, or what several have in common."""
-    each = [_names(one.split("/")) for one in scope.split(", ") if one]
-    common = []
-    for names in zip(*each, strict=False):
-        if len(set(names)) > 1:
-            break
-        common.append(names[0])
-    return tuple(common)
+    return common_prefix(_names(path.split("/")) for path in scope.split(", ") if path)
 
 
 def _names(parts: Iterable[str]) -> Names:

@@ -37,8 +37,8 @@ from jaxresid.inspector.jaxpr.primitives import COLLECTIVES
 from jaxresid.inspector.jaxpr.while_loops.trips import TRIPS_UNKNOWN, WhileTrips
 from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.memory.rules.fusion import LIBRARY, MULTIPLIED
 from jaxresid.inspector.memory.rules.kernels import array_nbytes, kernels
+from jaxresid.inspector.memory.rules.op_kinds import LIBRARY, MULTIPLIED
 from jaxresid.inspector.program.ops import UNWRITTEN, Block, Collective, Op, Value
 from jaxresid.inspector.program.transfers import entering, moves
 from jaxresid.jax_compat.jaxpr_types import Eqn

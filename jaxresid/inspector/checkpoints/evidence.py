@@ -12,8 +12,8 @@ from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.jaxpr.phases import RECOMPUTE
 from jaxresid.inspector.jaxpr.primitives import CONTRACTIONS
 from jaxresid.inspector.memory.peak import OpSources
-from jaxresid.inspector.program.build import Program, all_ops
-from jaxresid.inspector.program.ops import Op, Value
+from jaxresid.inspector.program.build import Program
+from jaxresid.inspector.program.ops import Op, Value, all_ops
 from jaxresid.results import Computed, Finding, Location, Mark, Residual, Source
 
 

@@ -21,22 +21,14 @@ from jaxresid.inspector.cost.flops import RULES
 from jaxresid.inspector.cost.traffic import traffic
 from jaxresid.inspector.jaxpr.extents import nbytes, size
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
-from jaxresid.inspector.jaxpr.primitives import COLLECTIVES
+from jaxresid.inspector.jaxpr.primitives import COLLECTIVES, PRIMITIVES
 from jaxresid.inspector.jaxpr.while_loops.trips import TRIPS_UNKNOWN, Trips, WhileTrips
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
 from jaxresid.results import Cost
 
-# How often the eqn applies the inner jaxprs of these params, each to single elements.
-_APPLIED = {
-    "reduce": ("jaxpr",),
-    "reduce_window": ("jaxpr",),
-    "select_and_scatter": ("select_jaxpr", "scatter_jaxpr"),
-}
-
-# Of several inner jaxprs the one that runs.
-_RUNS = {"linear_call": "callee", "remat_opt": "fwd_jaxpr"}
-
+_APPLIED = {row.name: row.applied for row in PRIMITIVES.values() if row.applied}
+_RUNS = {row.name: row.runs for row in PRIMITIVES.values() if row.runs is not None}
 
 # The numbers of those results that are read; None: all of them.
 Wanted = frozenset[int] | None
@@ -47,9 +39,7 @@ class _NeededPart:
     """What the wanted results of a jaxpr need of it.
 
     Attributes:
-      jaxpr: the jaxpr.
       eqns: the eqns that are needed, each with those of its own results that are read.
-      invars: the numbers of the invars that are needed.
     """
 
     jaxpr: Jaxpr
@@ -61,7 +51,6 @@ def jaxpr_cost(jaxpr: Jaxpr, trips: WhileTrips | None = None) -> Cost:
     """Return what one run of a jaxpr costs.
 
     Args:
-      jaxpr: the jaxpr.
       trips: the trips of its while loops; None: those that it says itself.
     """
     return Costs().of_program(jaxpr) if trips is None else Costs(trips).of_jaxpr(jaxpr)
@@ -78,14 +67,12 @@ def passes_cost(
     nothing reads, and a compiler drops them.
 
     Args:
-      traced: the trace.
       chosen: which of the eqns of the two jaxprs count; None: all.
-      opened: the ids of calls of which some eqns count.
     """
     costs = Costs(traced.trips)
     needed = {traced.backward.invars[i] for i in costs.read(traced.backward)}
-    read = (traced.num_outputs + i for i, v in enumerate(traced.read) if v in needed)
-    wanted = frozenset([*range(traced.num_outputs), *read])
+    residuals = (traced.num_outputs + i for i, v in enumerate(traced.read) if v in needed)
+    wanted = frozenset([*range(traced.num_outputs), *residuals])
     if chosen is not None:
         ahead = costs.of_some(traced.forward, chosen, opened, wanted)
         return ahead, costs.of_some(traced.backward, chosen, opened)
@@ -106,18 +93,15 @@ def flat_cost(eqn: Eqn) -> Cost | None:
     rule = RULES.get(name)
     if rule is not None:
         cost = rule(eqn)
-        cost = cost if cost.nbytes else _with_traffic(cost, eqn)
+        cost = cost if cost.nbytes else replace(cost, nbytes=traffic(eqn))
         return replace(cost, collectives=_exchanged(eqn)) if name in COLLECTIVES else cost
-    return Cost() if nests(eqn) or _holds_known(eqn) else None
+    return Cost() if nests(eqn) or name in _APPLIED or name in _RUNS else None
 
 
 class Costs:
     """A counter of the costs of jaxprs and eqns that visits each inner jaxpr once.
 
     Layers that call the same jitted function share its jaxpr.
-
-    Args:
-      trips: the trips of while loops; None: those that a loop says by itself.
     """
 
     def __init__(self, trips: WhileTrips | None = None) -> None:
@@ -127,12 +111,7 @@ class Costs:
         self._reading: dict[tuple[int, Wanted], _NeededPart] = {}
 
     def of_jaxpr(self, jaxpr: Jaxpr, wanted: Wanted = None) -> Cost:
-        """Return what one run of a jaxpr costs.
-
-        Args:
-          jaxpr: the jaxpr, open or closed.
-          wanted: the numbers of those of its results that are read; None for all of them.
-        """
+        """Return what one run of a jaxpr costs."""
         jaxpr = jax_compat.open_jaxpr(jaxpr)
         key = (id(jaxpr), wanted)
         met = self._costs.get(key)
@@ -152,17 +131,10 @@ class Costs:
         opened: Container[int],
         wanted: Wanted = None,
     ) -> Cost:
-        """Return what one run of some eqns of an open jaxpr costs.
-
-        Args:
-          jaxpr: the open jaxpr.
-          chosen: which of its eqns count.
-          opened: the ids of calls of which some eqns count.
-          wanted: the numbers of those of its results that are read; None for all of them.
-        """
-        read = self._read(jaxpr, wanted).eqns
-        total = self._sum(each for each in read if chosen(each[0]))
-        for eqn, results in read:
+        """Return what one run of some eqns of an open jaxpr costs."""
+        needed = self._read(jaxpr, wanted).eqns
+        total = self._sum(pair for pair in needed if chosen(pair[0]))
+        for eqn, results in needed:
             if id(eqn) in opened:
                 (nest,) = nests(eqn)
                 total += self.of_some(nest.jaxpr, chosen, opened, self._inside(nest, results))
@@ -173,12 +145,7 @@ class Costs:
         return self._read(jaxpr, None).invars
 
     def of_eqn(self, eqn: Eqn, wanted: Wanted = None) -> Cost:
-        """Return what one run of an eqn costs, with everything inside it times its trips.
-
-        Args:
-          eqn: the eqn.
-          wanted: the numbers of those of its results that are read; None for all of them.
-        """
+        """Return what one run of an eqn costs, with everything inside it times its trips."""
         name = jax_compat.primitive_name(eqn)
         rule = RULES.get(name)
         if rule is not None:
@@ -188,29 +155,28 @@ class Costs:
             return self._applied(eqn, name, params)
         if name in _RUNS:
             return self.of_jaxpr(params[_RUNS[name]])
-        if name == "while":
-            return self._while(eqn, params)
-        found = nests(eqn)
-        if not found:
-            return _with_traffic(Cost(uncosted=(name,)), eqn)
-        costs = [self.of_jaxpr(nest.jaxpr, self._inside(nest, wanted)) for nest in found]
-        if found[0].kind == "branch":
+        inner = nests(eqn)
+        if not inner:
+            return Cost(uncosted=(name,), nbytes=traffic(eqn))
+        if inner[0].condition is not None:
+            return self._while(eqn, inner[0].jaxpr, inner[0].condition)
+        costs = [self.of_jaxpr(nest.jaxpr, self._inside(nest, wanted)) for nest in inner]
+        if inner[0].kind == "branch":
             return _most_expensive(costs)
-        (nest,), (cost,) = found, costs
+        (nest,), (cost,) = inner, costs
         if name == "shard_map":
             return replace(cost * devices_of(params), collectives=cost.collectives)
         return cost if nest.length is None else cost * nest.length
 
-    def _while(self, eqn: Eqn, params: Mapping[str, Any]) -> Cost:
-        body = jax_compat.open_jaxpr(params["body_jaxpr"])
-        once = self.of_jaxpr(params["cond_jaxpr"]) + self.of_jaxpr(body)
+    def _while(self, eqn: Eqn, body: Jaxpr, condition: Jaxpr) -> Cost:
+        once = self.of_jaxpr(condition) + self.of_jaxpr(body)
         trips = self.trips.of(eqn)
         branches = {
-            id(jax_compat.params(each)["branches"]): [
-                self.of_jaxpr(nest.jaxpr, self._inside(nest, results)) for nest in nests(each)
+            id(jax_compat.params(inner)["branches"]): [
+                self.of_jaxpr(nest.jaxpr, self._inside(nest, results)) for nest in nests(inner)
             ]
-            for each, results in self._read(body, None).eqns
-            if trips is not None and trips.branches and jax_compat.primitive_name(each) == "cond"
+            for inner, results in self._read(body, None).eqns
+            if trips is not None and trips.branches and jax_compat.primitive_name(inner) == "cond"
         }
         return loop_cost(once, trips, branches)
 
@@ -226,12 +192,12 @@ class Costs:
             if rule is None:
                 cost = self.of_eqn(eqn, wanted)
                 moved += cost.nbytes
-                found = cost.collectives
+                collectives = cost.collectives
             else:
                 cost = rule(eqn)
                 moved += cost.nbytes or traffic(eqn)
-                found = _exchanged(eqn) if name in COLLECTIVES else ()
-            for kind, count in found:
+                collectives = _exchanged(eqn) if name in COLLECTIVES else ()
+            for kind, count in collectives:
                 exchanged[kind] = exchanged.get(kind, 0) + count
             matmul += cost.matmul_flops
             conv += cost.conv_flops
@@ -240,11 +206,7 @@ class Costs:
             uncosted.update(cost.uncosted)
             notes.update(dict.fromkeys(cost.notes))
         return Cost(
-            matmul,
-            conv,
-            elementwise,
-            transcendentals,
-            moved,
+            *(matmul, conv, elementwise, transcendentals, moved),
             tuple(sorted(uncosted)),
             (*notes,),
             tuple(sorted(exchanged.items())),
@@ -262,44 +224,44 @@ class Costs:
             times = size(eqn.outvars[0] if name == "reduce_window" else eqn.invars[1])
             times *= window - (name == "reduce_window")
         inner = sum((self.of_jaxpr(params[p]) for p in _APPLIED[name]), Cost()) * times
-        return _with_traffic(inner, eqn)
+        return replace(inner, nbytes=traffic(eqn))
 
     def _read(self, jaxpr: Jaxpr, wanted: Wanted) -> _NeededPart:
         """Return the eqns and invars of a jaxpr that its wanted results need."""
         key = (id(jaxpr), wanted)
-        known = self._reading.get(key)
-        if known is not None:
-            return known
-        read = {
+        part = self._reading.get(key)
+        if part is not None:
+            return part
+        needed = {
             v
             for i, v in enumerate(jaxpr.outvars)
             if (wanted is None or i in wanted) and not jax_compat.is_literal(v)
         }
         eqns: list[tuple[Eqn, Wanted]] = []
         for eqn in reversed(jaxpr.eqns):
-            if not eqn.effects and read.isdisjoint(eqn.outvars):
+            if not eqn.effects and needed.isdisjoint(eqn.outvars):
                 continue
             results, operands = None, None
             if not eqn.effects and jax_compat.primitive_name(eqn) not in RULES:
-                results = frozenset(i for i, v in enumerate(eqn.outvars) if v in read)
+                results = frozenset(i for i, v in enumerate(eqn.outvars) if v in needed)
                 operands = self._operands(eqn, results)
             for i, v in enumerate(eqn.invars):
                 if (operands is None or i in operands) and not jax_compat.is_literal(v):
-                    read.add(v)
+                    needed.add(v)
             eqns.append((eqn, results))
         eqns.reverse()
-        invars = frozenset(i for i, v in enumerate(jaxpr.invars) if v in read)
+        invars = frozenset(i for i, v in enumerate(jaxpr.invars) if v in needed)
         self._reading[key] = _NeededPart(jaxpr, tuple(eqns), invars)
         return self._reading[key]
 
     def _operands(self, eqn: Eqn, results: frozenset[int]) -> Wanted:
         """Return the operands that these results of a call, scan or cond need; None for all."""
-        found = nests(eqn)
-        if not found or found[0].kind == "while":
+        inner_jaxprs = nests(eqn)
+        if not inner_jaxprs or inner_jaxprs[0].condition is not None:
             return None
-        passed = {operand for nest in found for operand in nest.operands}
+        passed = {operand for nest in inner_jaxprs for operand in nest.operands}
         needed = set(range(len(eqn.invars))) - passed
-        for nest in found:
+        for nest in inner_jaxprs:
             inner = self._read(nest.jaxpr, self._inside(nest, results))
             needed.update(nest.operands[i] for i in inner.invars)
         return frozenset(needed)
@@ -310,34 +272,15 @@ class Costs:
             return None
         inside = frozenset(i for i, result in enumerate(nest.results) if result in wanted)
         while nest.carries:
-            read = self._read(nest.jaxpr, inside).invars
-            more = inside | {out for into, out in nest.carries.items() if into in read}
+            inner_reads = self._read(nest.jaxpr, inside).invars
+            more = inside | {out for into, out in nest.carries.items() if into in inner_reads}
             if more == inside:
                 break
             inside = more
         return inside
 
 
-def _holds_known(eqn: Eqn) -> bool:
-    name = jax_compat.primitive_name(eqn)
-    return name in _APPLIED or name in _RUNS
-
-
-def _with_traffic(cost: Cost, eqn: Eqn) -> Cost:
-    return Cost(
-        cost.matmul_flops,
-        cost.conv_flops,
-        cost.elementwise_flops,
-        cost.transcendentals,
-        traffic(eqn),
-        cost.uncosted,
-        cost.notes,
-        cost.collectives,
-    )
-
-
 def _exchanged(eqn: Eqn) -> tuple[tuple[str, int], ...]:
-    """Return a collective's name with the bytes of its results."""
     return ((jax_compat.primitive_name(eqn), sum(nbytes(v) for v in eqn.outvars)),)
 
 
@@ -361,7 +304,6 @@ def loop_cost(once: Cost, trips: Trips | None, branches: Mapping[int, Sequence[C
 
     Args:
       once: the cost of one trip, with the most expensive branch of each cond.
-      trips: its trips; None: not known.
       branches: the costs of the branches of the conds in its body, by the id of their tuple.
     """
     if trips is None:
@@ -369,9 +311,9 @@ def loop_cost(once: Cost, trips: Trips | None, branches: Mapping[int, Sequence[C
     total = once * trips.count
     for cond, runs in trips.branches.items():
         if cond in branches:
-            each = branches[cond]
-            total -= _most_expensive(list(each)) * trips.count
-            total += sum((cost * n for cost, n in zip(each, runs, strict=True)), Cost())
+            costs = branches[cond]
+            total -= _most_expensive(list(costs)) * trips.count
+            total += sum((cost * n for cost, n in zip(costs, runs, strict=True)), Cost())
     return total + Cost(notes=(trips.note,) * bool(trips.note))
 
 

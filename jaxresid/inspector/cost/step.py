@@ -74,10 +74,6 @@ class _PassCosts(Costs):
         """Add the cost of what computes the wanted results of a jaxpr.
 
         Args:
-          jaxpr: the open jaxpr.
-          wanted: the numbers of those of its results that are read; None for all of them.
-          tags: the name stacks of the eqns around it.
-          times: how often it runs, and on how many devices.
           behind: the invars that a gradient has a part in.
           ahead: the outvars that a forward pass reads.
 
@@ -88,13 +84,13 @@ class _PassCosts(Costs):
         fed = self._fed(jaxpr, [eqn for eqn, _ in eqns], ahead)
         after = {v for i, v in enumerate(jaxpr.invars) if i in behind}
         for eqn, results in eqns:
-            given = [
+            operands = [
                 i for i, v in enumerate(eqn.invars) if not jax_compat.is_literal(v) and v in after
             ]
             leaving = frozenset(i for i, v in enumerate(eqn.outvars) if v in fed)
             stack = f"{tags}/{jax_compat.name_stack(eqn)}"
-            made = self._eqn(eqn, results, stack, times, given, leaving)
-            after.update(v for i, v in enumerate(eqn.outvars) if i in made)
+            leaving_after = self._eqn(eqn, results, stack, times, operands, leaving)
+            after.update(v for i, v in enumerate(eqn.outvars) if i in leaving_after)
         outvars = enumerate(jaxpr.outvars)
         return frozenset(i for i, v in outvars if not jax_compat.is_literal(v) and v in after)
 
@@ -123,17 +119,17 @@ class _PassCosts(Costs):
         every = frozenset(range(len(eqn.outvars)))
         phase = phase_of(tags)
         cost = times.of(self.of_eqn(eqn, wanted))
-        found = nests(eqn)
-        is_plain = not found or (phase == UPDATE and self._passes.of(eqn) == UPDATE)
-        trips = self.trips.of(eqn) if found and found[0].kind == "while" else None
+        inner = nests(eqn)
+        is_plain = not inner or (phase == UPDATE and self._passes.of(eqn) == UPDATE)
+        trips = self.trips.of(eqn) if inner and inner[0].condition is not None else None
         if phase in (FORWARD, RECOMPUTE) or is_plain:
             if phase == UPDATE and ahead and not behind:
                 phase = FORWARD
             self.costs[phase] += cost
             return every if behind or phase in (RECOMPUTE, BACKWARD) else frozenset()
-        costs = [self.of_jaxpr(nest.jaxpr, self._inside(nest, wanted)) for nest in found]
-        which = max(range(len(found)), key=lambda i: (costs[i].flops, costs[i].nbytes))
-        nest, once = found[which], costs[which]
+        costs = [self.of_jaxpr(nest.jaxpr, self._inside(nest, wanted)) for nest in inner]
+        which = max(range(len(inner)), key=lambda i: (costs[i].flops, costs[i].nbytes))
+        nest, once = inner[which], costs[which]
         inside = times
         if jax_compat.primitive_name(eqn) == "shard_map":
             inside = replace(times, devices=times.devices * devices_of(jax_compat.params(eqn)))
@@ -141,7 +137,7 @@ class _PassCosts(Costs):
             inside = replace(times, trips=times.trips * (nest.length or 1))
         elif trips is not None:
             inside = replace(times, trips=times.trips * trips.count)
-        made = self.add(
+        results = self.add(
             nest.jaxpr,
             self._inside(nest, wanted),
             tags,
@@ -153,4 +149,4 @@ class _PassCosts(Costs):
         self.costs[phase] += cost - inside.of(once)
         if phase == BACKWARD:
             return every
-        return frozenset(r for i in made if (r := nest.results[i]) is not None)
+        return frozenset(r for i in results if (r := nest.results[i]) is not None)

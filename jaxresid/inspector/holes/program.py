@@ -19,7 +19,8 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.memory.peak import OpSources
-from jaxresid.inspector.program.build import JaxprReader, Program
+from jaxresid.inspector.program.build import Program
+from jaxresid.inspector.program.reading import JaxprReader
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.program.step_roles import PARAMETERS, Roles, is_training_step, roles
 from jaxresid.inspector.residuals.offloading import (

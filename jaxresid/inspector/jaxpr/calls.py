@@ -25,12 +25,7 @@ _LEAVING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CallMark:
-    """An eqn of a run: its frames from the called function on, and its primitive.
-
-    Attributes:
-      frames: the frames, outermost first, starting with that of the called function.
-      primitive: the name of the primitive.
-    """
+    """An eqn of a run: its frames from the called function on, and its primitive."""
 
     frames: tuple[Frame, ...]
     primitive: str
@@ -62,7 +57,6 @@ class LoopRun:
     """One run of a loop of a function that holds no other.
 
     Attributes:
-      start: the offset at which the loop begins.
       cuts: the index of the eqn at which each of its iterations begins, and that after the last.
       is_one_call: whether an iteration is one call and nothing else.
     """
@@ -73,14 +67,10 @@ class LoopRun:
 
 
 def iterations(marks: Sequence[CallMark]) -> list[LoopRun]:
-    """Return the runs of a function's innermost loops, as far as eqns show their iterations.
-
-    Args:
-      marks: the eqns of one call of the function, in the order in which they were made.
-    """
+    """Return the runs of a function's innermost loops, of the eqns of one call of it, in order."""
     loops = _flow(marks[0].frames[0].code).loops
     offsets = [mark.frames[0].lasti for mark in marks]
-    found = []
+    runs = []
 
     def add(start: int, cuts: Sequence[int], stop: int) -> None:
         if not cuts:
@@ -89,7 +79,7 @@ def iterations(marks: Sequence[CallMark]) -> list[LoopRun]:
         if is_one_call:
             called = [CallMark(m.frames[1:], m.primitive) for m in marks[cuts[0] : stop]]
             cuts = [cuts[0] + at for at in call_starts(called)]
-        found.append(LoopRun(start, (*cuts, stop), is_one_call))
+        runs.append(LoopRun(start, (*cuts, stop), is_one_call))
 
     for start, end in loops:
         if any(start <= s and e <= end and (s, e) != (start, end) for s, e in loops):
@@ -102,7 +92,7 @@ def iterations(marks: Sequence[CallMark]) -> list[LoopRun]:
             elif not cuts or at < offsets[i - 1]:
                 cuts.append(i)
         add(start, cuts, len(offsets))
-    return found
+    return runs
 
 
 def _went_back(before: Sequence[Frame], now: Sequence[Frame]) -> int | None:
@@ -132,7 +122,6 @@ class _ControlFlow:
     """The instructions that a function reaches while it raises nothing.
 
     Attributes:
-      offsets: the offsets of the instructions.
       loops: the jumps backwards, as the offsets that they lead to and the offsets that they are at.
         Handlers of exceptions, which come after all other code, jump backwards too, but not to run
         code again.

@@ -8,13 +8,13 @@ checkpointed at several places, their order tells them apart.
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.common import common_prefix
 from jaxresid.inspector.jaxpr.frames import Frame, Frames, Stack, below
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
@@ -27,7 +27,6 @@ class EqnSite:
     Attributes:
       labels: the checkpoints around it, `remat` each, and `vmap` around a mapped one.
       frames: the stack of the call that it was inlined from; empty where it is not known.
-      jaxpr: the jaxpr that it was inlined from.
       twin: the primal eqn, where it is known.
     """
 
@@ -56,9 +55,7 @@ class CallSites:
 
         Args:
           primal: the twin of `forward` in the primal jaxpr; None: not known, and so is the site.
-          forward: the open jaxpr that holds the eqn.
           above: the frames with which `forward` is called, outermost first.
-          eqn: the eqn.
         """
         if primal is None:
             return _NONE
@@ -127,15 +124,10 @@ class CallSites:
 
 
 def _common(sites: list[EqnSite]) -> EqnSite:
-    """Return what holds for all of several sites."""
     if not sites:
         return _NONE
-    frames = sites[0].frames
-    for site in sites[1:]:
-        pairs = zip(frames, site.frames, strict=False)
-        frames = tuple(a for a, _ in itertools.takewhile(lambda p: p[0] == p[1], pairs))
     least = min(sites, key=lambda s: len(s.labels))
-    return EqnSite(least.labels, frames, least.jaxpr)
+    return EqnSite(least.labels, common_prefix(s.frames for s in sites), least.jaxpr)
 
 
 def is_inlined(forward: Jaxpr, frames: Frames) -> bool:

@@ -45,13 +45,9 @@ def dependences(jaxpr: Jaxpr, passes: Passes) -> list[Dependence]:
     """Return what each outvar of an open jaxpr depends on.
 
     A bit more than there are inputs is that of a gradient.
-
-    Args:
-      jaxpr: the jaxpr.
-      passes: tells which of its eqns are those of a backward pass.
     """
-    given: list[Dependence] = [1 << i for i in range(len(jaxpr.invars))]
-    return _Dependences(passes, 1 << len(given)).of(jaxpr, given)
+    inputs: list[Dependence] = [1 << i for i in range(len(jaxpr.invars))]
+    return _Dependences(passes, 1 << len(inputs)).of(jaxpr, inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +55,9 @@ class _Dependences:
     passes: Passes
     gradient: int
 
-    def of(self, jaxpr: Jaxpr, given: Sequence[Dependence]) -> list[Dependence]:
+    def of(self, jaxpr: Jaxpr, inputs: Sequence[Dependence]) -> list[Dependence]:
         env: dict[Var, Dependence] = dict.fromkeys(jaxpr.constvars, 0)
-        env.update(zip(jaxpr.invars, given, strict=True))
+        env.update(zip(jaxpr.invars, inputs, strict=True))
 
         def read(v: Var) -> Dependence:
             if not jax_compat.is_literal(v):
@@ -97,34 +93,33 @@ class _Dependences:
         self, eqn: Eqn, inside: Sequence[Nest], operands: list[Dependence]
     ) -> list[Dependence]:
         # What no body is given decides which of them runs, or how often.
-        given = {i for nest in inside for i in nest.operands}
-        deciding = _joined([value for i, value in enumerate(operands) if i not in given]) or 0
-        found: list[list[Dependence]] = [[] for _ in eqn.outvars]
+        passed = {i for nest in inside for i in nest.operands}
+        deciding = _joined([value for i, value in enumerate(operands) if i not in passed]) or 0
+        reached: list[list[Dependence]] = [[] for _ in eqn.outvars]
         for nest in inside:
             for i, value in zip(nest.results, self.body(nest, operands), strict=True):
                 if i is not None:
-                    found[i].append(value)
-        results = [_joined(values) for values in found]
+                    reached[i].append(value)
+        results = [_joined(values) for values in reached]
         return [ZERO if value is None else value | deciding for value in results]
 
     def body(self, nest: Nest, operands: Sequence[Dependence]) -> list[Dependence]:
         """Return what a body's outvars depend on; for a loop, after any number of trips."""
-        given = [operands[i] for i in nest.operands]
+        inputs = [operands[i] for i in nest.operands]
         while True:
-            made = self.of(nest.jaxpr, given)
-            entering = list(given)
+            outputs = self.of(nest.jaxpr, inputs)
+            entering = list(inputs)
             for into, out in nest.carries.items():
-                entering[into] = _joined([given[into], made[out]])
-                made[out] = entering[into]
-            if entering == given:
-                return made
-            given = entering
+                entering[into] = _joined([inputs[into], outputs[out]])
+                outputs[out] = entering[into]
+            if entering == inputs:
+                return outputs
+            inputs = entering
 
 
 def _joined(values: Sequence[Dependence]) -> Dependence:
-    """Return what several values together depend on; ZERO if all of them are zero."""
-    found: Dependence = ZERO
+    joined: Dependence = ZERO
     for value in values:
         if value is not None:
-            found = value if found is None else found | value
-    return found
+            joined = value if joined is None else joined | value
+    return joined

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from jaxresid.jax_compat.jaxpr_types import Var
+from jaxresid import jax_compat
+from jaxresid.jax_compat.jaxpr_types import Eqn, Var
 
 
 def shape(var: Var) -> tuple[int, ...]:
     """Return the shape of a variable; () for a token."""
-    found: tuple[int, ...] = getattr(var.aval, "shape", ())
-    return found
+    return tuple(getattr(var.aval, "shape", ()))
 
 
 def size(var: Var) -> int:
@@ -39,3 +39,13 @@ def matrices(var: Var) -> tuple[int, int, int]:
     """
     *batch, m, n = shape(var)
     return math.prod(batch), m, n
+
+
+def keeps_precision(eqn: Eqn) -> bool:
+    """Return whether a `reduce_precision` keeps every bit that its operand's type has.
+
+    Legacy remat puts one on each float that it saves.
+    """
+    params = jax_compat.params(eqn)
+    finfo = jax_compat.import_jax().numpy.finfo(eqn.invars[0].aval.dtype)
+    return bool(params["exponent_bits"] >= finfo.nexp and params["mantissa_bits"] >= finfo.nmant)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,6 +54,11 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= lowest
 
 
+def mask_of(positions: Iterable[int]) -> int:
+    """Return the mask in which the bits at these positions are set."""
+    return functools.reduce(operator.or_, (1 << i for i in positions), 0)
+
+
 def shape_and_dtype(var: Var) -> tuple[tuple[int, ...] | None, Any]:
     """Return the shape and the dtype of a variable; None for what its aval does not have."""
     return getattr(var.aval, "shape", None), getattr(var.aval, "dtype", None)
@@ -75,7 +81,6 @@ class Flows:
 
     Attributes:
       fed: the inputs, a bit each, that a forward pass reads.
-      outputs: what comes together in each outvar.
     """
 
     def __init__(self, jaxpr: Jaxpr) -> None:
@@ -96,19 +101,13 @@ class Flows:
         """Return the inputs, a bit each, that have a variable's shape and dtype."""
         return self._like.get(shape_and_dtype(var), 0)
 
-    def _of(self, jaxpr: Jaxpr, given: Sequence[Flow]) -> list[Flow]:
-        """Return what comes together in each outvar of a jaxpr.
-
-        Args:
-          jaxpr: the open jaxpr.
-          given: what comes together in its constants and then in its invars.
-        """
-        env = self._env(jaxpr, given)
+    def _of(self, jaxpr: Jaxpr, inputs: Sequence[Flow]) -> list[Flow]:
+        env = self._env(jaxpr, inputs)
         return [NOTHING if jax_compat.is_literal(v) else env[v] for v in jaxpr.outvars]
 
-    def _env(self, jaxpr: Jaxpr, given: Sequence[Flow]) -> dict[Var, Flow]:
+    def _env(self, jaxpr: Jaxpr, inputs: Sequence[Flow]) -> dict[Var, Flow]:
         """Return what comes together in each variable of a jaxpr; in a Ref, all that it gets."""
-        env = dict(zip([*jaxpr.constvars, *jaxpr.invars], given, strict=True))
+        env = dict(zip([*jaxpr.constvars, *jaxpr.invars], inputs, strict=True))
         for eqn in jaxpr.eqns:
             operands = [NOTHING if jax_compat.is_literal(v) else env[v] for v in eqn.invars]
             env.update(zip(eqn.outvars, self._results(eqn, operands), strict=True))
@@ -126,27 +125,23 @@ class Flows:
         if phase == BACKWARD:
             yield from ((i, Flow(is_after=True, is_gradient=True)) for i in refs)
             return
-        found = nests(eqn)
-        if not found or phase == FORWARD:
+        inner = nests(eqn)
+        if not inner or phase == FORWARD:
             if jax_compat.primitive_name(eqn) in ("get", "freeze", "free_ref"):
                 return
-            together = NOTHING
-            for flow in operands:
-                together |= flow
+            together = functools.reduce(operator.or_, operands, NOTHING)
             if phase == FORWARD:
                 together = replace(together, inputs=0, is_seen=True)
             yield from ((i, replace(together, is_gradient=False)) for i in refs)
             return
-        for nest in found:
+        for nest in inner:
             env = self._body(nest, operands)
             for v, i in zip(nest.jaxpr.invars, nest.operands, strict=True):
                 if i in refs:
                     yield i, env[v]
 
     def _results(self, eqn: Eqn, operands: Sequence[Flow]) -> Sequence[Flow]:
-        together = NOTHING
-        for flow in operands:
-            together |= flow
+        together = functools.reduce(operator.or_, operands, NOTHING)
         phase = self._passes.of(eqn)
         if phase == FORWARD:
             for flow in operands:
@@ -159,17 +154,17 @@ class Flows:
             return self._result_flows(eqn, Flow(is_after=True, is_gradient=True))
         if jax_compat.primitive_name(eqn) in SIDE_BY_SIDE:
             return [replace(flow, is_gradient=False) for flow in operands]
-        found = nests(eqn)
-        if not found:
+        inner = nests(eqn)
+        if not inner:
             return self._result_flows(
                 eqn, replace(together, is_gradient=False) if together.is_gradient else together
             )
         # What no body is given decides which of them runs, or how often.
-        given = {i for nest in found for i in nest.operands}
-        deciding = [flow for i, flow in enumerate(operands) if i not in given]
+        passed = {i for nest in inner for i in nest.operands}
+        deciding = [flow for i, flow in enumerate(operands) if i not in passed]
         is_steered = any(flow.is_after or flow.is_steered for flow in deciding)
         results = [Flow(is_steered=is_steered)] * len(eqn.outvars)
-        for nest in found:
+        for nest in inner:
             env = self._body(nest, operands)
             for i, v in zip(nest.results, nest.jaxpr.outvars, strict=True):
                 if i is not None and not jax_compat.is_literal(v):
@@ -190,18 +185,18 @@ class Flows:
         """
         jaxpr = nest.jaxpr
         constants = [NOTHING] * len(jaxpr.constvars)
-        given = [operands[i] for i in nest.operands]
+        inputs = [operands[i] for i in nest.operands]
         refs = [i for i, v in enumerate(jaxpr.invars) if jax_compat.is_ref_type(v.aval)]
         while True:
-            env = self._env(jaxpr, constants + given)
-            entering = list(given)
+            env = self._env(jaxpr, constants + inputs)
+            entering = list(inputs)
             for into, out in nest.carries.items():
                 leaving = jaxpr.outvars[out]
                 if not jax_compat.is_literal(leaving):
                     entering[into] |= env[leaving]
-                    env[leaving] |= given[into]
-            for i in refs if nest.kind in ("scan", "while") else ():
+                    env[leaving] |= inputs[into]
+            for i in refs if nest.is_loop else ():
                 entering[i] |= env[jaxpr.invars[i]]
-            if entering == given:
+            if entering == inputs:
                 return env
-            given = entering
+            inputs = entering

@@ -54,7 +54,6 @@ _TRANSFORMS = {
     ("custom_derivatives", "custom_vjp.__call__"): "custom_vjp",
     ("ad", "process_custom_vjp_call"): "custom_vjp",
 }
-# What of jax takes derivatives; `jax.grad` and the like call these.
 # The methods that run when a module is called, whatever its library names them.
 _CALLED = frozenset({"__call__", "call", "forward"})
 _DECORATORS = 32  # lines of them, at most
@@ -65,8 +64,6 @@ class Frame:
     """One frame of a stack.
 
     Attributes:
-      code: the code object that runs in it.
-      lasti: the offset of the instruction that it is at, in bytes.
       kind: `user`, `library` or `jax` (jax.nn, jax.numpy, ...).
     """
 
@@ -170,9 +167,9 @@ class Frames:
                 frames.append(Frame(code, lasti, kind))
         # An uncut traceback goes down to the interpreter's start.
         whole = rooted or (bool(codes) and codes[-1].co_name == "<module>")
-        made = tuple(reversed(frames))
+        outermost_first = tuple(reversed(frames))
         return Stack(
-            self._shared.setdefault(made, made),
+            self._shared.setdefault(outermost_first, outermost_first),
             rooted,
             whole,
             tuple(dict.fromkeys(reversed(transforms))),
@@ -216,7 +213,9 @@ class Frames:
         )
 
     def _location(self, frame: Frame) -> Location:
-        line, column = _position(frame.code, frame.lasti)
+        line, _, column, _ = _span(frame)
+        if line is None:
+            line, column = frame.code.co_firstlineno, None
         file = frame.code.co_filename
         text = linecache.getline(file, line)
         if file == _LOSSES:
@@ -288,7 +287,7 @@ def _calls_of_wrapped(file: str) -> frozenset[tuple[int | None, ...]]:
 
     A call is row, column, end row and end column, as Python counts them.
     """
-    found: set[tuple[int | None, ...]] = set()
+    calls: set[tuple[int | None, ...]] = set()
     module = _parsed(file)
     todo: list[tuple[ast.AST, frozenset[str], frozenset[str]]] = []
     if module is not None:
@@ -296,19 +295,19 @@ def _calls_of_wrapped(file: str) -> frozenset[tuple[int | None, ...]]:
     while todo:
         node, own, around = todo.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            own, around = frozenset(arg.arg for arg in _arguments(node.args)), own | around
+            names = node.args
+            own, around = (
+                frozenset(arg.arg for arg in (*names.posonlyargs, *names.args, *names.kwonlyargs)),
+                own | around,
+            )
         elif (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
             and node.func.id in around - own
         ):
-            found.add((node.lineno, node.col_offset, node.end_lineno, node.end_col_offset))
+            calls.add((node.lineno, node.col_offset, node.end_lineno, node.end_col_offset))
         todo += [(child, own, around) for child in ast.iter_child_nodes(node)]
-    return frozenset(found)
-
-
-def _arguments(arguments: ast.arguments) -> list[ast.arg]:
-    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    return frozenset(calls)
 
 
 def name_of(code: CodeType) -> str:
@@ -344,7 +343,7 @@ def _definitions(file: str) -> Mapping[tuple[int, str], str]:
     module = _parsed(file)
     if module is None:
         return {}
-    found: dict[tuple[int, str], str] = {}
+    names: dict[tuple[int, str], str] = {}
     todo: list[tuple[ast.AST, str]] = [(module, "")]
     while todo:
         node, prefix = todo.pop()
@@ -354,14 +353,13 @@ def _definitions(file: str) -> Mapping[tuple[int, str], str]:
                 inner = f"{prefix}{child.name}."
             elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
                 first = min((child.lineno, *(d.lineno for d in child.decorator_list)))
-                found[first, child.name] = prefix + child.name
+                names[first, child.name] = prefix + child.name
                 inner = f"{prefix}{child.name}.<locals>."
             todo.append((child, inner))
-    return found
+    return names
 
 
 def _parsed(file: str) -> ast.Module | None:
-    """Return the syntax tree of a source file; None where it cannot be had."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError):
@@ -397,8 +395,8 @@ def _package(frame: Frame) -> str:
     """Return the path of the top folder (or module) that a library's frame is in."""
     file = frame.code.co_filename
     for folder in ("site-packages", "dist-packages"):
-        before, found, after = file.rpartition(f"{os.sep}{folder}{os.sep}")
-        if found:
+        before, separator, after = file.rpartition(f"{os.sep}{folder}{os.sep}")
+        if separator:
             return os.path.join(before, after.partition(os.sep)[0])
     return os.path.dirname(file)
 
@@ -415,9 +413,7 @@ def below(stack: Stack, above: tuple[Frame, ...], jaxpr: Jaxpr) -> tuple[Frame, 
     first.
 
     Args:
-      stack: the stack of the eqn.
       above: the frames of the call itself, outermost first.
-      jaxpr: the open jaxpr that holds the eqn.
     """
     if stack.whole and stack.frames[: len(above)] == above:
         return stack.frames[len(above) :]
@@ -442,11 +438,11 @@ def inside(stack: Stack, jaxpr: Jaxpr) -> tuple[Frame, ...]:
 
 def from_exception(tb: TracebackType | None) -> list[tuple[CodeType, int]]:
     """Return the raw frames of a Python traceback, outermost first."""
-    found = []
+    frames = []
     while tb is not None:
-        found.append((tb.tb_frame.f_code, tb.tb_lasti))
+        frames.append((tb.tb_frame.f_code, tb.tb_lasti))
         tb = tb.tb_next
-    return found
+    return frames
 
 
 @functools.cache
@@ -458,16 +454,6 @@ def _span(frame: Frame) -> tuple[int | None, ...]:
     """Return row, end row, column and end column of what a frame was at, as Python counts them."""
     positions, at = _positions(frame.code), frame.lasti // 2
     return positions[at] if 0 <= at < len(positions) else (None,) * 4
-
-
-def _position(code: CodeType, lasti: int) -> tuple[int, int | None]:
-    positions = _positions(code)
-    at = lasti // 2
-    if 0 <= at < len(positions):
-        line, _, column, _ = positions[at]
-        if line is not None:
-            return line, column
-    return code.co_firstlineno, None
 
 
 @functools.cache

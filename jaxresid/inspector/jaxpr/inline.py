@@ -29,18 +29,14 @@ class Inlining:
     def __call__(self, eqn: Eqn) -> Eqn:
         """Return the call that replaces a remat eqn."""
         body = jax_compat.open_jaxpr(jax_compat.params(eqn)["jaxpr"])
-        found = self._callees.get(id(body))
-        if found is None:
-            found = self._callees[id(body)] = body, jax_compat.as_jit_jaxpr(body)
-        return jax_compat.as_removed_checkpoint(eqn, found[1])
+        entry = self._callees.get(id(body))
+        if entry is None:
+            entry = self._callees[id(body)] = body, jax_compat.as_jit_jaxpr(body)
+        return jax_compat.as_removed_checkpoint(eqn, entry[1])
 
 
 def without(jaxpr: Jaxpr, removed: Iterable[int]) -> Jaxpr:
     """Return the open jaxpr with some remat eqns replaced by what their bodies do.
-
-    Args:
-      jaxpr: the open jaxpr.
-      removed: the ids of the remat eqns.
 
     Raises:
       InputsError: one of them is where jaxprs cannot be replaced.
@@ -55,7 +51,6 @@ def flattened(jaxpr: Jaxpr, *, everywhere: bool = False) -> Jaxpr:
     checkpoint is around them.
 
     Args:
-      jaxpr: the open jaxpr.
       everywhere: whether to inline the other calls for removed checkpoints too.
     """
     return _Flattening().jaxpr(jaxpr, everywhere)
@@ -65,7 +60,6 @@ def with_calls_inlined(jaxpr: Jaxpr, is_inlined: Callable[[Eqn], bool]) -> Jaxpr
     """Return the open jaxpr with some of its calls, and of theirs, replaced by their eqns.
 
     Args:
-      jaxpr: the open jaxpr.
       is_inlined: whether to replace a jit eqn; one whose callee holds constants stays.
     """
     substitutes: dict[Var, Var] = {}
@@ -77,17 +71,17 @@ def _expanded(
     eqns: Iterable[Eqn], is_inlined: Callable[[Eqn], bool], substitutes: dict[Var, Var]
 ) -> list[Eqn]:
     """Return eqns with calls replaced; `substitutes` gets what stands for the calls' results."""
-    found = []
+    expanded = []
     for eqn in eqns:
-        made = with_substitutes(eqn, substitutes)
-        if not _is_call(made) or not is_inlined(made):
-            found.append(made)
+        replaced = with_substitutes(eqn, substitutes)
+        if not _is_call(replaced) or not is_inlined(replaced):
+            expanded.append(replaced)
             continue
         results: dict[Var, Var] = {}
         inner: dict[Var, Var] = {}
-        found += _expanded(_inlined(made, results), is_inlined, inner)
+        expanded += _expanded(_inlined(replaced, results), is_inlined, inner)
         substitutes |= {v: _value(result, inner) for v, result in results.items()}
-    return found
+    return expanded
 
 
 def _is_call(eqn: Eqn) -> bool:
@@ -102,31 +96,31 @@ class _Flattening:
 
     def jaxpr(self, jaxpr: Jaxpr, is_inside: bool) -> Jaxpr:
         key = id(jaxpr), is_inside
-        found = self._made.get(key)
-        if found is None:
-            found = self._made[key] = jaxpr, self._flat(jaxpr, is_inside)
-        return found[1]
+        entry = self._made.get(key)
+        if entry is None:
+            entry = self._made[key] = jaxpr, self._flat(jaxpr, is_inside)
+        return entry[1]
 
     def _flat(self, jaxpr: Jaxpr, is_inside: bool) -> Jaxpr:
         substitutes: dict[Var, Var] = {}
         eqns: list[Eqn] = []
         for eqn in jaxpr.eqns:
             under = is_inside or jax_compat.primitive_name(eqn) == "remat"
-            made = with_inner(eqn, functools.partial(self.jaxpr, is_inside=under))
-            made = with_substitutes(made, substitutes)
+            flat = with_inner(eqn, functools.partial(self.jaxpr, is_inside=under))
+            flat = with_substitutes(flat, substitutes)
             if is_inside and jax_compat.is_removed_checkpoint(eqn):
-                eqns += _inlined(made, substitutes)
-            elif made is not eqn and _is_conversion(made):
+                eqns += _inlined(flat, substitutes)
+            elif flat is not eqn and _is_conversion(flat):
                 (var,) = eqn.outvars
-                substitutes[var] = jax_compat.converted(made.invars[0], var)
+                substitutes[var] = jax_compat.converted(flat.invars[0], var)
             else:
                 if jax_compat.is_removed_checkpoint(eqn):
-                    results = jax_compat.open_jaxpr(jax_compat.params(made)["jaxpr"]).outvars
+                    results = jax_compat.open_jaxpr(jax_compat.params(flat)["jaxpr"]).outvars
                     pairs = zip(eqn.outvars, results, strict=True)
                     substitutes |= {
                         v: result for v, result in pairs if jax_compat.is_literal(result)
                     }
-                eqns.append(made)
+                eqns.append(flat)
         if len(eqns) == len(jaxpr.eqns) and all(map(operator.is_, eqns, jaxpr.eqns)):
             return jaxpr
         return jaxpr.replace(eqns=eqns, outvars=substituted(jaxpr.outvars, substitutes))
@@ -146,7 +140,6 @@ def _inlined(call: Eqn, substitutes: dict[Var, Var]) -> list[Eqn]:
     """Return the eqns of a call, with new variables.
 
     Args:
-      call: the eqn that calls.
       substitutes: gets, for each result of the call, the variable or literal that it is.
     """
     body = jax_compat.open_jaxpr(jax_compat.params(call)["jaxpr"])

@@ -16,6 +16,7 @@ from types import CodeType
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.callsites import CallSites
+from jaxresid.inspector.jaxpr.common import common_prefix
 from jaxresid.inspector.jaxpr.frames import Frame, Frames, below, inside, is_module_method
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.module_paths import ModulePaths
@@ -49,9 +50,6 @@ class Levels:
 
     It caches by the ids of eqns and jaxprs, so the jaxprs have to live as long as it does. Each
     trace has one, `Traced.levels`.
-
-    Args:
-      frames: reads the eqns' tracebacks.
     """
 
     def __init__(self, frames: Frames) -> None:
@@ -69,10 +67,10 @@ class Levels:
 
     def nests(self, eqn: Eqn) -> tuple[Nest, ...]:
         """Return the inner jaxprs of an eqn, as `nesting.nests` does."""
-        found = self._nests.get(id(eqn))
-        if found is None:
-            found = self._nests[id(eqn)] = nests(eqn)
-        return found
+        inner = self._nests.get(id(eqn))
+        if inner is None:
+            inner = self._nests[id(eqn)] = nests(eqn)
+        return inner
 
     def inner(self, eqn: Eqn, operand: int) -> Sequence[tuple[int, int]]:
         """Return what an eqn's operand is inside it: the numbers of a nest and of its invar."""
@@ -148,8 +146,8 @@ class Levels:
 
     def place(self, level: Level, eqn: Eqn) -> EqnPlace:
         """Return the stack, enclosures, scope and module of an eqn of this level."""
-        found = self.position(level, eqn)
-        return found if found.scope else replace(found, module=self.modules.of(level, eqn))
+        position = self.position(level, eqn)
+        return position if position.scope else replace(position, module=self.modules.of(level, eqn))
 
     def position(self, level: Level, eqn: Eqn) -> EqnPlace:
         """Return the stack, enclosures and scope of an eqn of this level, without its module."""
@@ -178,10 +176,6 @@ class Levels:
         Only the frames that all its calls share are returned. Differentiation moves what does not
         change from trip to trip out of a scan, and what a checkpoint computes in the forward pass
         of a training step out of the checkpoint.
-
-        Args:
-          level: the level that holds the eqns.
-          start: the outermost known frame of such an eqn.
         """
         index = self._functions.get(id(level.jaxpr))
         if index is None:
@@ -193,7 +187,7 @@ class Levels:
         code = start.code
         traced = f"{code.co_name} at {code.co_filename}:{code.co_firstlineno}"
         callers = index.get(traced, []) or index.get(code, [])
-        return _common(dict.fromkeys(callers))
+        return common_prefix(dict.fromkeys(callers))
 
     def _starts(self, eqn: Eqn, nest: Nest) -> Iterator[CodeType]:
         """Yield the function that JAX called for the body of a checkpoint.
@@ -216,12 +210,7 @@ class Levels:
         return source_of(self.frames, self.place(level, eqn))
 
     def source_below(self, jaxpr: Jaxpr, path: Sequence[Eqn]) -> Source:
-        """Return where the last of some eqns comes from, each of which holds the next.
-
-        Args:
-          jaxpr: the open jaxpr with the first of them.
-          path: the eqns.
-        """
+        """Return where the last of some eqns comes from, each of which holds the next."""
         level = Level(jaxpr)
         for eqn in path[:-1]:
             level = self.enter(level, eqn, 0)
@@ -247,15 +236,6 @@ def source_of(frames: Frames, place: EqnPlace) -> Source:
         caller=caller if caller != location else None,
         scope=place.scope or place.module or module_path(place.frames),
     )
-
-
-def _common(stacks: Iterable[tuple[Frame, ...]]) -> tuple[Frame, ...]:
-    """Return what stacks have in common, from the outermost frame on."""
-    each = list(stacks)
-    if not each:
-        return ()
-    pairs = itertools.takewhile(lambda p: len(set(p)) == 1, zip(*each, strict=False))
-    return tuple(frames[0] for frames in pairs)
 
 
 @functools.cache

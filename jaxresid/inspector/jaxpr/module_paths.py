@@ -17,6 +17,7 @@ from typing import Protocol
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.calls import CallMark, call_starts
+from jaxresid.inspector.jaxpr.common import common_prefix
 from jaxresid.inspector.jaxpr.frames import Frame, Frames, is_module_method
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.phases import BACKWARD, phase_of
@@ -37,8 +38,6 @@ class _Eqn:
     Attributes:
       frames: those below the level's, outermost first.
       methods: which of them are methods of modules.
-      reads: paths of the parameters that it reads.
-      primitive: the name of its primitive.
       is_transposed: whether it is of a backward pass.
     """
 
@@ -86,18 +85,18 @@ class ModulePaths:
         return display_path(self._of_module(level, self._paths(level).get(id(eqn), ())))
 
     def _paths(self, level: Level) -> dict[int, Path]:
-        found = self._found.get(level)
-        if found is None:
+        paths = self._found.get(level)
+        if paths is None:
             around: Path = ()
             if level.parent is not None:
                 around = self._paths(level.parent).get(id(level.eqn), ())
             ids = [id(eqn) for eqn in level.jaxpr.eqns]
-            found = self._found[level] = dict.fromkeys(ids, around) if around else {}
+            paths = self._found[level] = dict.fromkeys(ids, around) if around else {}
             if self._inputs(level) and self._has_methods(level):
                 eqns = [self._eqn(level, eqn) for eqn in level.jaxpr.eqns]
                 named = _paths_of_span(eqns, range(len(eqns)), 0, around)
-                found.update((ids[i], path) for i, path in named.items())
-        return found
+                paths.update((ids[i], path) for i, path in named.items())
+        return paths
 
     def inside(self, level: Level, eqn: Eqn) -> str:
         """Return the path of the module of an eqn with a body, such as a checkpoint."""
@@ -119,39 +118,38 @@ class ModulePaths:
         return path[:-1] if self._is_list[key] else path
 
     def _has_methods(self, level: Level) -> bool:
-        stacks = map(self._levels.frames.of, level.jaxpr.eqns)
-        each = {id(stack): stack.frames for stack in stacks}  # one object for one traceback
-        frames = {frame for found in each.values() for frame in found}
-        return any(map(is_module_method, frames))
+        # One object for one traceback.
+        stacks = {id(stack): stack for stack in map(self._levels.frames.of, level.jaxpr.eqns)}
+        return any(is_module_method(frame) for stack in stacks.values() for frame in stack.frames)
 
     def _inputs(self, level: Level) -> dict[Var, Path]:
         """Return the parameters among a level's variables, in whatever form, with their paths."""
-        known = self._known.get(level)
-        if known is not None:
-            return known
-        known = self._known[level] = {}
+        inputs = self._known.get(level)
+        if inputs is not None:
+            return inputs
+        inputs = self._known[level] = {}
         if level.parent is None:
             pairs = zip(level.jaxpr.invars, level.inputs, strict=False)
-            known.update((var, tokens(path)) for var, path in pairs if path)
+            inputs.update((var, tokens(path)) for var, path in pairs if path)
         elif (above := self._inputs(level.parent)) and level.nest is not None:
             for var, operand in zip(level.jaxpr.invars, level.nest.operands, strict=False):
                 outer = level.eqn.invars[operand]
                 if not jax_compat.is_literal(outer) and outer in above:
-                    known[var] = above[outer]
-        if known:
+                    inputs[var] = above[outer]
+        if inputs:
             for eqn in level.jaxpr.eqns:
                 if jax_compat.primitive_name(eqn) in _FORMS and not jax_compat.is_literal(
                     eqn.invars[0]
                 ):
-                    path = known.get(eqn.invars[0])
+                    path = inputs.get(eqn.invars[0])
                     if path is not None:
-                        known[eqn.outvars[0]] = path
-        return known
+                        inputs[eqn.outvars[0]] = path
+        return inputs
 
     def _eqn(self, level: Level, eqn: Eqn) -> _Eqn:
-        known = self._inputs(level)
+        inputs = self._inputs(level)
         frames = self._levels.position(level, eqn).frames[len(level.frames) :]
-        reads = [known[v] for v in eqn.invars if not jax_compat.is_literal(v) and v in known]
+        reads = [inputs[v] for v in eqn.invars if not jax_compat.is_literal(v) and v in inputs]
         return _Eqn(
             frames,
             tuple(i for i, frame in enumerate(frames) if is_module_method(frame)),
@@ -167,23 +165,20 @@ def _paths_of_span(
     """Return the module's path for each eqn of a span that is in `depth` methods, or more.
 
     Args:
-      eqns: all eqns of the level.
-      span: the indices of those that are asked about.
-      depth: how many methods enclose the eqns of the span.
       around: the path of the module whose method calls them.
     """
-    found: dict[int, Path] = {}
+    path_of: dict[int, Path] = {}
     for stretch in _stretches(eqns, span, depth):
         if len(eqns[stretch[0]].methods) <= depth:
-            found.update(dict.fromkeys(stretch, around))
+            path_of.update(dict.fromkeys(stretch, around))
             continue
         calls = [_of_call(eqns, run, depth) for run in _runs(eqns, stretch, depth)]
         # A call may fall into pieces: what is transposed runs in another order.
         paths = {path for path, _ in calls if path}
         other = paths.pop() if len(paths) == 1 else around
-        for path, known in calls:
-            found.update((i, at or path or other) for i, at in known.items())
-    return found
+        for path, own_paths in calls:
+            path_of.update((i, at or path or other) for i, at in own_paths.items())
+    return path_of
 
 
 def _of_call(eqns: Sequence[_Eqn], run: Sequence[int], depth: int) -> tuple[Path, dict[int, Path]]:
@@ -222,7 +217,6 @@ def _stretches(eqns: Sequence[_Eqn], span: Iterable[int], depth: int) -> Iterato
 
 
 def _runs(eqns: Sequence[_Eqn], stretch: Sequence[int], depth: int) -> Iterator[Sequence[int]]:
-    """Yield the calls that make up a run of eqns."""
     at = eqns[stretch[0]].methods[depth]
     marks = [CallMark(eqns[i].frames[at:], eqns[i].primitive) for i in stretch]
     for start, stop in itertools.pairwise([*call_starts(marks), len(stretch)]):
@@ -231,10 +225,10 @@ def _runs(eqns: Sequence[_Eqn], stretch: Sequence[int], depth: int) -> Iterator[
 
 def tokens(path: str) -> Path:
     """Split a path: `params['blocks'][3].mlp` into `("params", "blocks", "[3]", "mlp")`."""
-    found = []
+    parts = []
     for number, quoted, other, name in _TOKENS.findall(path):
-        found.append(f"[{number}]" if number else quoted or name or f"[{other}]")
-    return tuple(found)
+        parts.append(f"[{number}]" if number else quoted or name or f"[{other}]")
+    return tuple(parts)
 
 
 def display_path(path: Path) -> str:
@@ -268,8 +262,4 @@ def _common(paths: Sequence[Path]) -> Path:
     roots: dict[str, list[Path]] = {}
     for path in paths:
         roots.setdefault(path[0], []).append(path)
-    found: list[Path] = []
-    for each in roots.values():
-        same = itertools.takewhile(lambda p: len(set(p)) == 1, zip(*each, strict=False))
-        found.append(tuple(p[0] for p in same))
-    return max(found, key=len, default=())
+    return max(map(common_prefix, roots.values()), key=len, default=())

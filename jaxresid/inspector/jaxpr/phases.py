@@ -36,9 +36,6 @@ def phase_of(tags: str) -> Pass:
 
     `update` is what no derivative is part of: an optimizer's work, or what prepares a batch.
     So is `jax.linear_transpose`, which leaves `transpose(` without `jvp(` in it.
-
-    Args:
-      tags: the name stacks, those of enclosing eqns first.
     """
     first = _DERIVATIVE.search(tags)
     if first is None:
@@ -68,10 +65,10 @@ class Passes:
           `forward`, `backward` (recomputing included), `update`, or `both` for an untagged eqn with
           both passes inside: a jitted gradient, a loop over microbatches.
         """
-        known = self._of.get(id(eqn))
-        if known is None:
-            known = self._of[id(eqn)] = eqn, self._found(eqn)
-        return known[1]
+        entry = self._of.get(id(eqn))
+        if entry is None:
+            entry = self._of[id(eqn)] = eqn, self._found(eqn)
+        return entry[1]
 
     def _own(self, eqn: Eqn) -> str | None:
         """Return the pass that the eqn's own tags tell; None where those in its bodies do."""
@@ -84,25 +81,25 @@ class Passes:
         own = self._own(eqn)
         if own is not None:
             return own
-        found: frozenset[str] = frozenset()
+        phases: frozenset[str] = frozenset()
         for nest in nests(eqn):
-            found |= self.within(nest.jaxpr)
-        if len(found) > 1:
+            phases |= self.within(nest.jaxpr)
+        if len(phases) > 1:
             return BOTH
-        return next(iter(found), UPDATE)
+        return next(iter(phases), UPDATE)
 
     def within(self, jaxpr: Jaxpr) -> frozenset[str]:
         """Return which of `forward` and `backward` occur in a jaxpr."""
-        known = self._within.get(id(jaxpr))
-        if known is None:
+        entry = self._within.get(id(jaxpr))
+        if entry is None:
             phases = [(eqn, self.of(eqn)) for eqn in jaxpr.eqns]
-            found = {phase for _, phase in phases if phase != UPDATE}
-            if BOTH in found:
-                found = {FORWARD, BACKWARD}
-            elif len(found) > 1 and not _reads_input(jaxpr, phases):
-                found = {BACKWARD}
-            known = self._within[id(jaxpr)] = jaxpr, frozenset(found)
-        return known[1]
+            occurring = {phase for _, phase in phases if phase != UPDATE}
+            if BOTH in occurring:
+                occurring = {FORWARD, BACKWARD}
+            elif len(occurring) > 1 and not _reads_input(jaxpr, phases):
+                occurring = {BACKWARD}
+            entry = self._within[id(jaxpr)] = jaxpr, frozenset(occurring)
+        return entry[1]
 
 
 def _reads_input(jaxpr: Jaxpr, phases: Sequence[tuple[Eqn, str]]) -> bool:
@@ -110,10 +107,10 @@ def _reads_input(jaxpr: Jaxpr, phases: Sequence[tuple[Eqn, str]]) -> bool:
 
     A backward pass makes constants of its own that are tagged as the forward pass is.
     """
-    given = {*jaxpr.constvars, *jaxpr.invars}
+    dependent = {*jaxpr.constvars, *jaxpr.invars}
     for eqn, phase in phases:
-        if any(not jax_compat.is_literal(v) and v in given for v in eqn.invars):
+        if any(not jax_compat.is_literal(v) and v in dependent for v in eqn.invars):
             if phase == FORWARD:
                 return True
-            given.update(eqn.outvars)
+            dependent.update(eqn.outvars)
     return False

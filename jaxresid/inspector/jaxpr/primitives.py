@@ -46,6 +46,9 @@ Kind = Literal[
 ]
 
 
+Nesting = Literal["call", "scan", "while", "branch", "solve"]
+
+
 @dataclass(frozen=True, slots=True)
 class Primitive:
     """One primitive.
@@ -58,7 +61,11 @@ class Primitive:
       transcendentals: the transcendental evaluations per element of the result, where `flops` is
         given.
       iterates: whether it runs until it converges or accepts; `flops` are those of one trip.
-      body: the param with the jaxpr that it runs on its operands, one to one, for its results.
+      body: the param with the jaxpr that it runs.
+      nesting: how the inside of that lines up with operands and results, see `nesting`; a `call`
+        runs it on its operands, one to one, for its results.
+      applied: the params with jaxprs that it applies to single elements.
+      runs: of several jaxprs that it holds, the param with the one that counts.
     """
 
     name: str
@@ -67,6 +74,9 @@ class Primitive:
     transcendentals: int = 0
     iterates: bool = False
     body: str | None = None
+    nesting: Nesting = "call"
+    applied: tuple[str, ...] = ()
+    runs: str | None = None
 
 
 _ROWS = (
@@ -231,13 +241,13 @@ _ROWS = (
     Primitive("cummin", "cumulative"),
     Primitive("cumprod", "cumulative"),
     Primitive("cumsum", "cumulative"),
-    Primitive("reduce", "window"),
-    Primitive("reduce_window", "window"),
+    Primitive("reduce", "window", applied=("jaxpr",)),
+    Primitive("reduce_window", "window", applied=("jaxpr",)),
     Primitive("reduce_window_max", "window"),
     Primitive("reduce_window_min", "window"),
     Primitive("reduce_window_sum", "window"),
     Primitive("select_and_gather_add", "window"),
-    Primitive("select_and_scatter", "window"),
+    Primitive("select_and_scatter", "window", applied=("select_jaxpr", "scatter_jaxpr")),
     Primitive("select_and_scatter_add", "window"),
     Primitive("approx_top_k", "axis"),
     Primitive("fft", "axis"),
@@ -318,12 +328,12 @@ _ROWS = (
     Primitive("custom_jvp_call", "rule", body="call_jaxpr"),
     Primitive("custom_lin", "rule", body="call_jaxpr"),
     Primitive("custom_vjp_call", "rule", body="call_jaxpr"),
-    Primitive("custom_linear_solve", "rule"),
-    Primitive("linear_call", "rule"),
-    Primitive("remat_opt", "rule"),
-    Primitive("cond", "control"),
-    Primitive("scan", "control"),
-    Primitive("while", "control"),
+    Primitive("custom_linear_solve", "rule", body="jaxprs", nesting="solve"),
+    Primitive("linear_call", "rule", runs="callee"),
+    Primitive("remat_opt", "rule", runs="fwd_jaxpr"),
+    Primitive("cond", "control", body="branches", nesting="branch"),
+    Primitive("scan", "control", body="jaxpr", nesting="scan"),
+    Primitive("while", "control", body="body_jaxpr", nesting="while"),
     Primitive("shard_map", "map", body="jaxpr"),
     Primitive("xla_pmap", "map", body="call_jaxpr"),  # until pmap became jit of shard_map
     # Code that JAX does not see.

@@ -24,7 +24,6 @@ def rewritten(
     once.
 
     Args:
-      jaxpr: the open jaxpr.
       eqns: what replaces an eqn, by the id of the eqn.
       jaxprs: what regroups the eqns of a jaxpr, by the id of the open jaxpr that holds them.
 
@@ -32,10 +31,10 @@ def rewritten(
       InputsError: one of them is where jaxprs cannot be replaced.
     """
     rewrite = _Rewrite(eqns, jaxprs or {})
-    made = rewrite.jaxpr(jaxpr)
+    result = rewrite.jaxpr(jaxpr)
     if rewrite.left:
         raise InputsError("a checkpoint is inside a primitive that cannot be rewritten")
-    return made
+    return result
 
 
 class _Rewrite:
@@ -46,34 +45,34 @@ class _Rewrite:
         self._made: dict[int, tuple[Jaxpr, Jaxpr]] = {}
 
     def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
-        found = self._made.get(id(jaxpr))
-        if found is None:
+        entry = self._made.get(id(jaxpr))
+        if entry is None:
             eqns = [self._eqn(eqn) for eqn in jaxpr.eqns]
             is_same = all(a is b for a, b in zip(eqns, jaxpr.eqns, strict=True))
             regroup = self._regrouped.get(id(jaxpr))
             if regroup is not None:
                 self.left.discard(id(jaxpr))
                 eqns, is_same = list(regroup(eqns)), False
-            made = jaxpr if is_same else jax_compat.with_other_eqns(jaxpr, eqns)
-            found = self._made[id(jaxpr)] = jaxpr, made
-        return found[1]
+            result = jaxpr if is_same else jax_compat.with_other_eqns(jaxpr, eqns)
+            entry = self._made[id(jaxpr)] = jaxpr, result
+        return entry[1]
 
     def _eqn(self, eqn: Eqn) -> Eqn:
-        made = with_inner(eqn, self.jaxpr)
+        inner = with_inner(eqn, self.jaxpr)
         replace = self._replaced.get(id(eqn))
         if replace is None:
-            return made
+            return inner
         self.left.discard(id(eqn))
-        return replace(made)
+        return replace(inner)
 
 
 def with_inner(eqn: Eqn, new: Callable[[Jaxpr], Jaxpr]) -> Eqn:
     """Return the eqn with each open jaxpr that it holds replaced; the same eqn where all stay."""
     changed = {}
     for name, value in jax_compat.params(eqn).items():
-        made = _param(value, new)
-        if made is not value:
-            changed[name] = made
+        param = _param(value, new)
+        if param is not value:
+            changed[name] = param
     return jax_compat.with_params(eqn, changed) if changed else eqn
 
 
@@ -84,5 +83,5 @@ def _param(value: Any, new: Callable[[Jaxpr], Jaxpr]) -> Any:
     if not jax_compat.is_jaxpr(value):
         return value
     opened = jax_compat.open_jaxpr(value)
-    made = new(opened)
-    return value if made is opened else jax_compat.with_jaxpr(value, made)
+    result = new(opened)
+    return value if result is opened else jax_compat.with_jaxpr(value, result)

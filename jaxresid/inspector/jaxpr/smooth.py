@@ -15,12 +15,7 @@ from jaxresid.jax_compat.jaxpr_types import Jaxpr, Var
 
 
 def smooth_outputs(jaxpr: Jaxpr, inputs: Iterable[int]) -> frozenset[int]:
-    """Return the outvars that inputs reach through floats alone, by number.
-
-    Args:
-      jaxpr: the open jaxpr.
-      inputs: the numbers of the invars to go out from.
-    """
+    """Return the outvars that inputs reach through floats alone, all by number."""
     reached: set[Var] = {jaxpr.invars[i] for i in inputs if is_inexact(jaxpr.invars[i])}
     for eqn in jaxpr.eqns:
         operands = {

@@ -11,14 +11,9 @@ from jaxresid.xla.places import Place
 
 
 def profile_of(place: Place, jaxlib: str | None = None) -> Profile:
-    """Return what the compiler of a place materialises.
+    """Return what the compiler of a place materialises; a guide where nothing is estimated.
 
-    For a place without an estimate it is a guide to what may be worth asking the compiler about;
-    none of its figures are shown.
-
-    Args:
-      place: the place.
-      jaxlib: the version of jaxlib, whose compiler a GPU's is; None: the installed one.
+    Without `jaxlib`, the compiler of a GPU is the installed one's.
     """
     if place.platform == "tpu":
         return TPU
@@ -32,11 +27,7 @@ def has_estimate(place: Place) -> bool:
 
 
 def check_lifetimes(place: Place) -> None:
-    """Raise an error if there are no lifetimes of values at a place, as there is no estimate.
-
-    Raises:
-      InputsError: there is none.
-    """
+    """Raise InputsError for a place without an estimate: it has no lifetimes of values."""
     if not has_estimate(place):
         raise InputsError(
             f"lifetimes are part of the estimate, and there is none for {place.text}, whose"
@@ -46,13 +37,7 @@ def check_lifetimes(place: Place) -> None:
 
 
 def place_info(place: Place, mesh: Mesh | None = None, gradients: Gradients = "one") -> PlaceInfo:
-    """Return a place as results show it.
-
-    Args:
-      place: the place.
-      mesh: what the program is split over; None: one device.
-      gradients: how many the program takes.
-    """
+    """Return a place as results show it, for a program over a mesh that takes `gradients`."""
     is_split = mesh is not None and mesh.size > 1
     is_estimated = has_estimate(place)
     basis = None

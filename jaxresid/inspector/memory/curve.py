@@ -7,39 +7,38 @@ from collections.abc import Sequence
 
 from jaxresid.inspector.jaxpr.phases import BACKWARD, PROGRAM, RECOMPUTE
 from jaxresid.inspector.memory.liveness import Timeline
-from jaxresid.results import CurvePass, Pass, PhaseSpan
+from jaxresid.results import CurvePass, PhaseSpan
 
 _POINTS = 200
 # A pass that is a smaller share of the curve, such as a cast between two others, is not shown.
 _SHORTEST = 1 / 50
 
 
+def highest(nbytes: Sequence[int], most: int) -> list[int]:
+    """Return at most `most` indices, of equal stretches of the bytes that of the most in each."""
+    count = min(len(nbytes), most)
+    edges = [i * len(nbytes) // count for i in range(count + 1)]
+    return [max(range(a, b), key=nbytes.__getitem__) for a, b in itertools.pairwise(edges)]
+
+
 def curve_of(
     timeline: Timeline, outside: int
 ) -> tuple[tuple[int, ...], int, tuple[PhaseSpan, ...]]:
-    """Return the bytes over a program, the index of the peak in them, and their passes.
-
-    There are at most `_POINTS` of them; of each stretch of the program its highest point is kept.
+    """Return the bytes over a program, thinned, the index of the peak in them, and their passes.
 
     Args:
-      timeline: the temporaries over the program.
       outside: the bytes of arguments and outputs.
     """
     values = [outside + p.nbytes for p in timeline.points] or [outside]
-    phases = [_pass(p.op.phase) for p in timeline.points] or [PROGRAM]
+    phases: list[CurvePass] = [
+        BACKWARD if p.op.phase == RECOMPUTE else p.op.phase for p in timeline.points
+    ] or [PROGRAM]
     if timeline.points:
         values[timeline.at] = outside + timeline.peak_nbytes
-    count = len(values)
-    stretches = min(count, _POINTS)
-    edges = [i * count // stretches for i in range(stretches + 1)]
-    highest = [max(range(a, b), key=values.__getitem__) for a, b in itertools.pairwise(edges)]
-    curve = tuple(values[i] for i in highest)
-    at = next(i for i in range(stretches) if edges[i] <= max(timeline.at, 0) < edges[i + 1])
-    return curve, at, _spans([phases[i] for i in highest], curve, at)
-
-
-def _pass(phase: Pass) -> CurvePass:
-    return BACKWARD if phase == RECOMPUTE else phase
+    indices = highest(values, _POINTS)
+    curve = tuple(values[i] for i in indices)
+    at = ((max(timeline.at, 0) + 1) * len(indices) - 1) // len(values)  # of the peak's stretch
+    return curve, at, _spans([phases[i] for i in indices], curve, at)
 
 
 def _spans(phases: Sequence[CurvePass], curve: Sequence[int], at: int) -> tuple[PhaseSpan, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.jaxpr.phases import BACKWARD
-from jaxresid.inspector.memory.rules.kernels import Kernel, Kernels, array_nbytes
+from jaxresid.inspector.memory.rules.kernels import Kernels, array_nbytes
 from jaxresid.inspector.program.ops import Block, Op, Value
 
 # So many kernels on either side of a change have to be alike too.
@@ -20,13 +20,8 @@ _AROUND = 4
 
 
 @dataclass(frozen=True, slots=True)
-class EqnRange:
-    """Kernels that stand in the place of others.
-
-    Attributes:
-      before: the numbers of the kernels that are replaced.
-      after: the numbers of those in their place, in the other program.
-    """
+class KernelRange:
+    """The numbers of kernels, and of those in their place in another program."""
 
     before: range
     after: range
@@ -42,33 +37,29 @@ class Difference:
     """What is to be changed in the kernels of a program so that they are those of another.
 
     Attributes:
-      base: the kernels of the program.
-      changed: those of the other.
       stretches: where they differ, in order.
       pairs: by the arrays of the other those of the base that they correspond to.
     """
 
     base: Kernels
     changed: Kernels
-    stretches: tuple[EqnRange, ...]
+    stretches: tuple[KernelRange, ...]
     pairs: Mapping[Value, Value]
 
     @functools.cached_property
     def _makers(self) -> dict[Value, int]:
-        """By the arrays of the base the number of the kernel that makes them."""
         return {v: i for i, op in enumerate(self.base.ops) for v in op.results}
 
     @functools.cached_property
     def _readers(self) -> dict[Value, list[int]]:
-        """By the arrays of the base the numbers of the kernels that read them."""
-        found: dict[Value, list[int]] = {}
+        readers: dict[Value, list[int]] = {}
         for i, op in enumerate(self.base.ops):
             for v in op.operands:
-                found.setdefault(v, []).append(i)
-        return found
+                readers.setdefault(v, []).append(i)
+        return readers
 
     @functools.cached_property
-    def _sources(self) -> tuple[EqnRange, ...]:
+    def _sources(self) -> tuple[KernelRange, ...]:
         """Where the base makes what the other reads in the stretches, and not near any of them."""
         near = {i for s in self.stretches for i in s.around}
         read = (
@@ -78,7 +69,7 @@ class Difference:
             for v in op.operands
         )
         places = {self._makers[v] for v in read if v in self._makers} - near
-        return tuple(EqnRange(range(i, i), range(i, i)) for i in sorted(places))
+        return tuple(KernelRange(range(i, i), range(i, i)) for i in sorted(places))
 
     @functools.cached_property
     def _outputs(self) -> frozenset[Value]:
@@ -101,15 +92,10 @@ class Difference:
             return None
         return self._changed(shifts, twins.there)
 
-    def _pair(self, shifts: dict[EqnRange, int], twins: Pairs) -> bool:
-        """Pair the arrays around the stretches and their sources with those in the other place.
+    def _pair(self, shifts: dict[KernelRange, int], twins: Pairs) -> bool:
+        """Pair the arrays around the stretches with those elsewhere; return whether all are alike.
 
-        Args:
-          shifts: by how many kernels one of the stretches is moved; gets those of the others.
-          twins: gets the pairs.
-
-        Returns:
-          Whether the kernels there are alike.
+        By how many kernels one stretch is moved is in `shifts`, which gets those of the others.
         """
         ops, makers = self.base.ops, self._makers
         others = [s for s in self.stretches if s not in shifts]
@@ -117,12 +103,12 @@ class Difference:
             kernels = stretch.around
             if stretch not in shifts:
                 # What is read elsewhere of what is made here tells where that is made there.
-                found = (
+                distances = (
                     makers[w] - makers[v]
                     for v, w in twins.there.items()
                     if w in makers and makers.get(v, -1) in kernels
                 )
-                shifts[stretch] = next(found, len(ops))
+                shifts[stretch] = next(distances, len(ops))
             shift = shifts[stretch]
             if kernels.start + min(shift, 0) < 0 or kernels.stop + max(shift, 0) > len(ops):
                 return False
@@ -134,23 +120,23 @@ class Difference:
         )
 
     def _changed(
-        self, shifts: Mapping[EqnRange, int], twins: Mapping[Value, Value]
+        self, shifts: Mapping[KernelRange, int], twins: Mapping[Value, Value]
     ) -> Kernels | None:
         """Return the base with the stretches changed where they are moved to.
 
         It is None where something is read there that is not among the pairs, or is no longer made.
         """
-        made: dict[Value, Value] = {}
+        copies: dict[Value, Value] = {}
         nbytes = dict(self.base.nbytes)
 
         def moved(v: Value) -> Value | None:
             if v in self.pairs:
                 return twins.get(self.pairs[v])
-            if v not in made:
-                made[v] = v.copy()
+            if v not in copies:
+                copies[v] = v.copy()
                 if v in self.changed.nbytes:
-                    nbytes[made[v]] = self.changed.nbytes[v]
-            return made[v]
+                    nbytes[copies[v]] = self.changed.nbytes[v]
+            return copies[v]
 
         ops: list[Op] = []
         gone: dict[Value, None] = {}
@@ -173,8 +159,8 @@ class Difference:
                     gone.pop(v, None)
         ops += self.base.ops[end:]
         for v in gone:
-            read = self._readers.get(v, ())
-            if v in self._outputs or not all(any(i in at for at in places) for i in read):
+            readers = self._readers.get(v, ())
+            if v in self._outputs or not all(any(i in at for at in places) for i in readers):
                 return None
         return replace(self.base, ops=tuple(ops), nbytes=nbytes)
 
@@ -202,16 +188,16 @@ def difference(base: Kernels, changed: Kernels) -> Difference | None:
         middle = range(turn - back, turn + on)
         middle_after = range(turn_after - back, turn_after + on)
     stretches = (
-        EqnRange(range(begin, middle.start), range(begin, middle_after.start)),
-        EqnRange(range(middle.stop, end), range(middle_after.stop, end_after)),
+        KernelRange(range(begin, middle.start), range(begin, middle_after.start)),
+        KernelRange(range(middle.stop, end), range(middle_after.stop, end_after)),
     )
     return Difference(base, changed, tuple(s for s in stretches if s.before or s.after), pairs.back)
 
 
 def are_alike(one: Kernels, other: Kernels) -> bool:
     """Return whether the kernels of two programs are the same but for the arrays' names."""
-    found = difference(one, other)
-    return found is not None and not found.stretches
+    change = difference(one, other)
+    return change is not None and not change.stretches
 
 
 class Pairs:
@@ -254,16 +240,18 @@ class Pairs:
             return False
         fresh: list[tuple[Value, Value]] = []
         pairs = zip((*a.operands, *a.results), (*b.operands, *b.results), strict=True)
-        is_alike = all(self._values(v, w, fresh) for v, w in pairs) and self._overwrite(a, b)
+        is_alike = all(self._values(v, w, fresh) for v, w in pairs)
+        # What they may write over.
+        is_alike = is_alike and {self.there.get(v) for v in a.overwrites} == {*b.overwrites}
         if not is_alike:
             for v, w in fresh:
                 del self.there[v], self.back[w]
         return is_alike
 
     def _values(self, v: Value, w: Value, fresh: list[tuple[Value, Value]] | None = None) -> bool:
-        known = self.there.get(v)
-        if known is not None:
-            return known is w
+        twin = self.there.get(v)
+        if twin is not None:
+            return twin is w
         if w in self.back or _array(v) != _array(w):
             return False
         if array_nbytes(v, self._one) != array_nbytes(w, self._other):
@@ -272,12 +260,6 @@ class Pairs:
         if fresh is not None:
             fresh.append((v, w))
         return True
-
-    def _overwrite(self, a: Op, b: Op) -> bool:
-        """Return whether two kernels whose arrays are paired may write over the same ones."""
-        mine = a.overwrites if isinstance(a, Kernel) else ()
-        others = b.overwrites if isinstance(b, Kernel) else ()
-        return {self.there.get(v) for v in mine} == {*others}
 
 
 def _array(value: Value) -> tuple[object, ...]:
@@ -308,7 +290,6 @@ def _flow(nest: Nest | None) -> object:
 
 
 def _turn(ops: Sequence[Op]) -> int:
-    """Return the number of the first kernel of the backward pass."""
     return next((i for i, op in enumerate(ops) if op.phase == BACKWARD), len(ops))
 
 
@@ -321,5 +302,9 @@ def _renamed(op: Op, renamed: Callable[[Value], Value | None]) -> Op | None:
     def of(values: Sequence[Value]) -> tuple[Value, ...]:
         return tuple(w for v in values if (w := names[v]) is not None)
 
-    made = replace(op, operands=of(op.operands), results=of(op.results))
-    return replace(made, overwrites=of(made.overwrites)) if isinstance(made, Kernel) else made
+    return replace(
+        op,
+        operands=of(op.operands),
+        results=of(op.results),
+        overwrites=of(op.overwrites),
+    )

@@ -19,8 +19,8 @@ from typing import Any, Literal
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE
 from jaxresid.inspector.memory.peak import uncounted
-from jaxresid.inspector.program.build import Program, all_ops
-from jaxresid.inspector.program.ops import Op
+from jaxresid.inspector.program.build import Program
+from jaxresid.inspector.program.ops import Op, all_ops
 from jaxresid.results import Interval, IntervalBasis
 
 # None; gradients of losses; derivatives of derivatives, or of each example.
@@ -32,10 +32,7 @@ class ProgramKind:
     """The kind of a program; estimates of different kinds are off by different factors.
 
     Attributes:
-      has_loop: whether it has a scan or a while loop.
       is_checkpointed: whether it computes something again.
-      is_split: whether it is split over several devices.
-      gradients: how many it takes.
     """
 
     has_loop: bool
@@ -46,14 +43,9 @@ class ProgramKind:
 
 @dataclass(frozen=True, slots=True)
 class KindFactors:
-    """The factors between the estimate and the ends of the interval, for one kind of program.
+    """The factors from the estimate to the ends of the interval, for one kind of program.
 
-    Attributes:
-      has_loop: the kind; None: with loops and without.
-      is_checkpointed: the kind; None: with checkpoints and without.
-      low: the factor of the lower end, at most 1.
-      high: the factor of the upper end, at least 1.
-      gradients: the kind; None: those without factors of their own.
+    None for a part of the kind: any; for `gradients`: those without factors of their own.
     """
 
     has_loop: bool | None
@@ -76,8 +68,6 @@ class Calibration:
     """The intervals of one profile.
 
     Attributes:
-      basis: what they were measured with.
-      kinds: the factors; there are some for each kind.
       other_versions: the factor that both ends are moved by for a compiler of another version.
       own_bases: by what they take of gradients what those of kinds with factors of their own were
         measured with.
@@ -106,7 +96,6 @@ def kind_of(program: Program) -> ProgramKind:
 
 
 def _gradients(ops: Sequence[Op], phases: Set[str]) -> Gradients:
-    """Return how many gradients ops are of."""
     places = {(id(op.context), id(op.eqn.source_info.name_stack)): op for op in ops}
     for op in places.values():
         count, is_batched = jax_compat.nested_derivatives((*op.context.eqns, op.eqn))
@@ -131,20 +120,13 @@ def interval_of_program(
 def interval_of(
     nbytes: int, kind: ProgramKind, profile_name: str, versions: Mapping[str, str]
 ) -> Interval | None:
-    """Return the interval around an estimated peak; None where too few programs were measured.
-
-    Args:
-      nbytes: the estimate.
-      kind: the kind of the program.
-      profile_name: the profile that made the estimate.
-      versions: the installed packages that compile, and their versions.
-    """
-    found = calibrations(is_split=kind.is_split).get(profile_name)
-    if found is None:
+    """Return the interval around an estimated peak; None where too few programs were measured."""
+    calibration = calibrations(is_split=kind.is_split).get(profile_name)
+    if calibration is None:
         return None
-    factors = next(each for each in found.kinds if each.is_of(kind))
-    basis = found.basis_of(kind.gradients)
-    wider = found.other_versions if _others(basis, versions) else 1.0
+    factors = next(row for row in calibration.kinds if row.is_of(kind))
+    basis = calibration.basis_of(kind.gradients)
+    wider = calibration.other_versions if _others(basis, versions) else 1.0
     return Interval(
         math.floor(nbytes * factors.low / wider), math.ceil(nbytes * factors.high * wider)
     )
@@ -157,54 +139,45 @@ def basis_of(
     is_split: bool = False,
     gradients: Gradients = "one",
 ) -> IntervalBasis | None:
-    """Return what the intervals of a profile were measured with; None where there are none.
-
-    Args:
-      profile_name: the profile that makes the estimates.
-      versions: the installed packages that compile, and their versions.
-      is_split: whether the programs are split over several devices.
-      gradients: how many they take.
-    """
-    found = calibrations(is_split=is_split).get(profile_name)
-    if found is None:
+    """Return what the intervals of a profile were measured with; None where there are none."""
+    calibration = calibrations(is_split=is_split).get(profile_name)
+    if calibration is None:
         return None
-    basis = found.basis_of(gradients)
+    basis = calibration.basis_of(gradients)
     others = _others(basis, versions)
-    return replace(basis, others=others, widened=found.other_versions if others else 1.0)
+    return replace(basis, others=others, widened=calibration.other_versions if others else 1.0)
 
 
 @functools.cache
 def calibrations(*, is_split: bool = False) -> Mapping[str, Calibration]:
     """Return the calibrations by profile, for programs of one device or over a mesh."""
     file = resources.files(__package__) / ("mesh_intervals.json" if is_split else "intervals.json")
-    found = json.loads(file.read_text(encoding="utf-8"))
-    return {name: _calibration(each, found["coverage"]) for name, each in found["profiles"].items()}
+    data = json.loads(file.read_text(encoding="utf-8"))
+    return {
+        name: _calibration(profile, data["coverage"]) for name, profile in data["profiles"].items()
+    }
 
 
-def _basis(found: Mapping[str, Any], coverage: float) -> IntervalBasis:
+def _basis(data: Mapping[str, Any], coverage: float) -> IntervalBasis:
     return IntervalBasis(
-        programs=found["programs"],
-        places=tuple(found["places"]),
-        compilers={name: tuple(each) for name, each in found["compilers"].items()},
-        smallest_nbytes=found["smallest_nbytes"],
-        largest_nbytes=found["largest_nbytes"],
+        programs=data["programs"],
+        places=tuple(data["places"]),
+        compilers={name: tuple(versions) for name, versions in data["compilers"].items()},
+        smallest_nbytes=data["smallest_nbytes"],
+        largest_nbytes=data["largest_nbytes"],
         coverage=coverage,
     )
 
 
-def _calibration(found: Mapping[str, Any], coverage: float) -> Calibration:
+def _calibration(profile: Mapping[str, Any], coverage: float) -> Calibration:
     kinds = tuple(
         KindFactors(
-            each["has_loop"],
-            each["is_checkpointed"],
-            each["low"],
-            each["high"],
-            each.get("gradients"),
+            row["has_loop"], row["is_checkpointed"], row["low"], row["high"], row.get("gradients")
         )
-        for each in found["kinds"]
+        for row in profile["kinds"]
     )
-    own = {name: _basis(each, coverage) for name, each in found.get("own", {}).items()}
-    return Calibration(_basis(found, coverage), kinds, found["other_versions"], own)
+    own = {name: _basis(data, coverage) for name, data in profile.get("own", {}).items()}
+    return Calibration(_basis(profile, coverage), kinds, profile["other_versions"], own)
 
 
 def _others(basis: IntervalBasis, versions: Mapping[str, str]) -> dict[str, str]:

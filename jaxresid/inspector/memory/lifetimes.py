@@ -6,9 +6,10 @@ import bisect
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from jaxresid.inspector.jaxpr.phases import PROGRAM
+from jaxresid.inspector.memory.curve import highest
 from jaxresid.inspector.memory.live_values import (
     Temporaries,
     held_inputs,
@@ -17,6 +18,7 @@ from jaxresid.inspector.memory.live_values import (
 )
 from jaxresid.inspector.memory.liveness import Span, timeline
 from jaxresid.inspector.memory.lowered import Lowered
+from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.program.ops import Op
 from jaxresid.results import (
     NOWHERE,
@@ -25,9 +27,7 @@ from jaxresid.results import (
     Lifetimes,
     LiveKind,
     LiveValue,
-    Location,
     ProgramPoint,
-    Source,
 )
 
 # So many values are kept at most; of more half as many of the biggest one by one.
@@ -37,48 +37,42 @@ _MOST: Final = 10_000
 _VALUES_PER_POINT: Final = 9
 
 
-class Places(Protocol):
-    """Tells where the ops of a program come from, as `peak.OpSources` does."""
+def lifetimes(
+    lowered: Lowered, sources: OpSources, *, name: str = "", most: int = _MOST
+) -> Lifetimes:
+    """Return at most `most` values of a program, with all of its layers, over its run.
 
-    def source(self, op: Op) -> Source:
-        """Return where an op comes from."""
-
-    def stack(self, op: Op) -> tuple[Location, ...]:
-        """Return the frames of an op, outermost first."""
-
-
-def lifetimes(lowered: Lowered, places: Places, *, name: str = "", most: int = _MOST) -> Lifetimes:
-    """Return the memory of a program over its run; the interval around its peak is not in it.
-
-    Args:
-      lowered: the program, with all of its layers.
-      places: tells where the ops come from.
-      name: what the program is, as `Lifetimes` has it.
-      most: the greatest number of values to keep.
+    The interval around its peak is not in it.
     """
     assert lowered.whole is None
-    found, outside = timeline(lowered), outside_nbytes(lowered.program)
+    temporaries_at, outside = timeline(lowered), outside_nbytes(lowered.program)
     points = [
-        ProgramPoint(p.op.name, places.source(p.op), p.op.phase, outside + p.nbytes)
-        for p in found.points
+        ProgramPoint(p.op.name, sources.source(p.op), p.op.phase, outside + p.nbytes)
+        for p in temporaries_at.points
     ] or [ProgramPoint(None, NOWHERE, PROGRAM, outside)]
     values = [
         Lifetime(0, len(points), live, "constant" if live.kind == "constant" else "argument")
         for live in held_inputs(lowered.program)
     ]
     values += [
-        Lifetime(0, len(points), live, "output", stack=places.stack(op) if op else ())
-        for live, op in held_outputs(lowered.program, places.source)
+        Lifetime(0, len(points), live, "output", stack=sources.stack(op) if op else ())
+        for live, op in held_outputs(lowered.program, sources.source)
     ]
-    temporaries = Temporaries(lowered.program, found, places.source)
-    values += [_lifetime(span, *temporaries.value(span), places) for span in found.spans()]
-    made = Lifetimes(
-        name, tuple(points), tuple(values), max(found.at, 0), outside + found.peak_nbytes
+    temporaries = Temporaries(lowered.program, temporaries_at, sources.source)
+    values += [
+        _lifetime(span, *temporaries.value(span), sources) for span in temporaries_at.spans()
+    ]
+    over_run = Lifetimes(
+        name,
+        tuple(points),
+        tuple(values),
+        max(temporaries_at.at, 0),
+        outside + temporaries_at.peak_nbytes,
     )
-    return _fewer(made, most)
+    return _fewer(over_run, most)
 
 
-def _lifetime(span: Span, live: LiveValue, maker: Op, places: Places) -> Lifetime:
+def _lifetime(span: Span, live: LiveValue, maker: Op, sources: OpSources) -> Lifetime:
     reader = span.reader
     is_unread = reader is span.buffer.op
     return Lifetime(
@@ -86,9 +80,9 @@ def _lifetime(span: Span, live: LiveValue, maker: Op, places: Places) -> Lifetim
         span.stop,
         live,
         _reason(live.kind, is_unread=is_unread),
-        None if reader is None or is_unread else places.source(reader),
-        None if span.loop is None else places.source(span.loop),
-        places.stack(maker),
+        None if reader is None or is_unread else sources.source(reader),
+        None if span.loop is None else sources.source(span.loop),
+        sources.stack(maker),
     )
 
 
@@ -100,30 +94,30 @@ def _reason(kind: str, *, is_unread: bool) -> LifetimeReason:
     return "gradient" if kind == "gradient" else "temporary"
 
 
-def _fewer(made: Lifetimes, most: int) -> Lifetimes:
+def _fewer(over_run: Lifetimes, most: int) -> Lifetimes:
     """Return lifetimes with at most so many values, which add up to the same at each point."""
-    if len(made.values) <= most:
-        return made
-    summed = _small_ones_summed(made, most // 2)
+    if len(over_run.values) <= most:
+        return over_run
+    summed = _small_ones_summed(over_run, most // 2)
     if len(summed.values) <= most:
         return summed
-    return _small_ones_summed(_thinned(made, most // _VALUES_PER_POINT), most // 2)
+    return _small_ones_summed(_thinned(over_run, most // _VALUES_PER_POINT), most // 2)
 
 
-def _small_ones_summed(made: Lifetimes, biggest: int) -> Lifetimes:
+def _small_ones_summed(over_run: Lifetimes, biggest: int) -> Lifetimes:
     """Return lifetimes with so many of the biggest values, and the sums of the others by kind."""
-    by_size = sorted(range(len(made.values)), key=lambda i: -made.values[i].live.nbytes)
+    by_size = sorted(range(len(over_run.values)), key=lambda i: -over_run.values[i].live.nbytes)
     alone = set(by_size[:biggest])
     others: dict[tuple[LiveKind, LifetimeReason], list[Lifetime]] = {}
-    for i, value in enumerate(made.values):
+    for i, value in enumerate(over_run.values):
         if i not in alone:
             others.setdefault((value.live.kind, value.reason), []).append(value)
     sums = [
         Lifetime(start, stop, LiveValue(kind, nbytes, None, count), reason)
-        for (kind, reason), each in others.items()
-        for start, stop, nbytes, count in _stretches(each)
+        for (kind, reason), alike in others.items()
+        for start, stop, nbytes, count in _stretches(alike)
     ]
-    return replace(made, values=(*(made.values[i] for i in sorted(alone)), *sums))
+    return replace(over_run, values=(*(over_run.values[i] for i in sorted(alone)), *sums))
 
 
 def _stretches(values: Sequence[Lifetime]) -> Iterator[tuple[int, int, int, int]]:
@@ -144,23 +138,20 @@ def _stretches(values: Sequence[Lifetime]) -> Iterator[tuple[int, int, int, int]
             yield start, stop, nbytes, count
 
 
-def _thinned(made: Lifetimes, most: int) -> Lifetimes:
+def _thinned(over_run: Lifetimes, most: int) -> Lifetimes:
     """Return lifetimes with at most so many points, of each stretch the one with most bytes."""
-    nbytes = [point.nbytes for point in made.points]
-    stretches = min(len(nbytes), most)
-    edges = [i * len(nbytes) // stretches for i in range(stretches + 1)]
-    kept = [max(range(a, b), key=nbytes.__getitem__) for a, b in itertools.pairwise(edges)]
+    kept = highest([point.nbytes for point in over_run.points], most)
     values = (
         replace(
             value,
             start=bisect.bisect_left(kept, value.start),
             stop=bisect.bisect_left(kept, value.stop),
         )
-        for value in made.values
+        for value in over_run.values
     )
     return replace(
-        made,
-        points=tuple(made.points[i] for i in kept),
+        over_run,
+        points=tuple(over_run.points[i] for i in kept),
         values=tuple(value for value in values if value.start < value.stop),
-        at=kept.index(made.at),
+        at=kept.index(over_run.at),
     )

@@ -10,6 +10,7 @@ from jaxresid.inspector.jaxpr.primitives import TRANSPARENT
 from jaxresid.inspector.memory.liveness import Span, Timeline
 from jaxresid.inspector.program.avals import aval_of_value
 from jaxresid.inspector.program.build import Program
+from jaxresid.inspector.program.donation import taken_over_nbytes
 from jaxresid.inspector.program.ops import Block, Op, Value
 from jaxresid.results import NOWHERE, LiveKind, LiveValue, Source
 
@@ -19,7 +20,7 @@ def outside_nbytes(program: Program, memory: str = "device") -> int:
     return (
         arguments_nbytes(program, memory)
         + outputs_nbytes(program, memory)
-        - aliased_nbytes(program, memory)
+        - taken_over_nbytes(program, memory)
     )
 
 
@@ -29,25 +30,8 @@ def arguments_nbytes(program: Program, memory: str = "device") -> int:
 
 
 def outputs_nbytes(program: Program, memory: str = "device") -> int:
-    """Return the bytes of the outputs.
-
-    Every output is a buffer of its own, even one that is returned twice.
-    """
+    """Return the bytes of the outputs, each of which is a buffer, even one returned twice."""
     return sum(v.size * v.itemsize for v in program.block.outputs if v.memory == memory)
-
-
-def aliased_nbytes(program: Program, memory: str = "device") -> int:
-    """Return the bytes of donated arguments that an output of their shape and type takes over."""
-    donated: dict[tuple[tuple[int, ...], str], int] = {}
-    for v, role in zip(program.block.inputs, program.inputs, strict=True):
-        if role.donated and v.memory == memory:
-            donated[v.shape, v.dtype] = donated.get((v.shape, v.dtype), 0) + 1
-    total = 0
-    for v in program.block.outputs:
-        if donated.get((v.shape, v.dtype), 0) > 0 and v.memory == memory:
-            donated[v.shape, v.dtype] -= 1
-            total += v.size * v.itemsize
-    return total
 
 
 def held_inputs(program: Program) -> tuple[LiveValue, ...]:
@@ -56,7 +40,7 @@ def held_inputs(program: Program) -> tuple[LiveValue, ...]:
     Donated arguments and the outputs that take them over are the same bytes, named once, as
     outputs; what is left of the donated ones is one value.
     """
-    each: list[LiveValue] = []
+    live: list[LiveValue] = []
     donated_nbytes = 0
     for v, role in zip(program.block.inputs, program.inputs, strict=True):
         if v.memory != "device":
@@ -64,31 +48,26 @@ def held_inputs(program: Program) -> tuple[LiveValue, ...]:
         if role.donated:
             donated_nbytes += v.nbytes
         elif v.nbytes:
-            each.append(LiveValue(role.kind, v.nbytes, aval_of_value(v), path=role.path))
-    if left := donated_nbytes - aliased_nbytes(program):
-        each.append(LiveValue("argument", left, None))
-    return tuple(each)
+            live.append(LiveValue(role.kind, v.nbytes, aval_of_value(v), path=role.path))
+    if left := donated_nbytes - taken_over_nbytes(program):
+        live.append(LiveValue("argument", left, None))
+    return tuple(live)
 
 
 def held_outputs(
     program: Program, source_of: Callable[[Op], Source]
 ) -> tuple[tuple[LiveValue, Op | None], ...]:
-    """Return the outputs, whose buffers are there from the beginning to the end.
+    """Return the outputs, whose buffers are always there, each with the op that makes it.
 
-    Args:
-      program: the program.
-      source_of: returns where an op comes from.
-
-    Returns:
-      Each output with the op that makes it; None for one that is an argument.
+    The op is None for an output that is an argument.
     """
-    each: list[tuple[LiveValue, Op | None]] = []
-    made = {v: op for op in program.block.ops for v in op.results}
+    outputs: list[tuple[LiveValue, Op | None]] = []
+    makers = {v: op for op in program.block.ops for v in op.results}
     for v, role in zip(program.block.outputs, program.outputs, strict=True):
         if v.memory != "device" or not v.size * v.itemsize:
             continue
         # The state of a program without a gradient is the argument, which stays where it is.
-        op = None if role.kind == "state" else made.get(v)
+        op = None if role.kind == "state" else makers.get(v)
         phase = op.phase if op else None
         op = _maker(op, v) if op else None
         live = LiveValue(
@@ -100,18 +79,12 @@ def held_outputs(
             source=source_of(op) if op else NOWHERE,
             phase=phase,
         )
-        each.append((live, op))
-    return tuple(each)
+        outputs.append((live, op))
+    return tuple(outputs)
 
 
 class Temporaries:
-    """Tells what the temporaries of a program are to a reader.
-
-    Args:
-      program: the program.
-      timeline: its temporaries over time.
-      source_of: returns where an op comes from.
-    """
+    """Tells what the temporaries of a program, over its timeline, are to a reader."""
 
     def __init__(
         self, program: Program, timeline: Timeline, source_of: Callable[[Op], Source]
@@ -146,7 +119,6 @@ class Temporaries:
 
 
 def _maker(op: Op, value: Value) -> Op:
-    """Return the op that makes a value; for a loop's result, the one in its body."""
     while op.bodies and value in op.results:
         out = op.bodies[0].outputs[op.results.index(value)]
         inside = next((o for o in op.bodies[0].ops if out in o.results), None)
@@ -157,7 +129,6 @@ def _maker(op: Op, value: Value) -> Op:
 
 
 def _kept(program: Program) -> dict[LiveKind, set[Value]]:
-    """Return the temporaries that one pass makes and another reads."""
     residuals, gradients = set(program.residuals), set[Value]()
     _add_kept(program.block, residuals, gradients)
     return {"residual": residuals, "gradient": gradients}

@@ -17,8 +17,8 @@ from typing import Final
 from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.memory.rules.fusion import is_elementwise, is_transfer
 from jaxresid.inspector.memory.rules.kernels import Kernels, array_nbytes, kernels, overwritten
+from jaxresid.inspector.memory.rules.op_kinds import is_elementwise, is_transfer
 from jaxresid.inspector.memory.rules.overwriting import kept_operands
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block, Op, Value
@@ -31,13 +31,7 @@ _TRIES = 64
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """A temporary that is live at some point.
-
-    Attributes:
-      op: the op that makes it.
-      value: the value that it holds.
-      nbytes: its bytes of device memory; 0 for one in host memory.
-    """
+    """A temporary that is live at some point; its bytes are 0 if it is in host memory."""
 
     op: Final[Op]
     value: Final[Value]
@@ -57,7 +51,6 @@ class Span:
     """The stretch of a program that a buffer is live in.
 
     Attributes:
-      buffer: the buffer.
       start: the index of the first point that it is live at.
       stop: the index after the last.
       reader: the last op that reads it, the one that makes it where none does; None: it stays to
@@ -79,9 +72,7 @@ class Timeline:
     Attributes:
       points: the points in order; those of a loop's body are in the place of the loop, once.
       at: index of the peak; -1 without ops.
-      peak_nbytes: device bytes of temporaries at the peak.
       host_nbytes: the most bytes that are live in host memory at once, wherever that is.
-      tracker: when each buffer came and left.
     """
 
     points: tuple[Point, ...]
@@ -120,13 +111,10 @@ def _fetching_first(block: Kernels) -> Kernels:
     first: list[Op] = []
     later: list[Op] = []
     for op in block.ops:
-        is_first = is_transfer(op) and arguments.issuperset(op.operands) and _is_on_device(op)
+        is_first = is_transfer(op) and arguments.issuperset(op.operands)
+        is_first = is_first and all(v.memory == "device" for v in op.results)
         (first if is_first else later).append(op)
     return replace(block, ops=(*first, *later)) if first else block
-
-
-def _is_on_device(op: Op) -> bool:
-    return all(v.memory == "device" for v in op.results)
 
 
 def _taking_over(program: Program, block: Block) -> dict[Value, Value]:
@@ -138,12 +126,12 @@ def _taking_over(program: Program, block: Block) -> dict[Value, Value]:
     for v, role in zip(program.block.inputs, program.inputs, strict=True):
         if role.donated:
             donated.setdefault((v.shape, v.dtype, v.memory), deque()).append(v)
-    found: dict[Value, Value] = {}
+    arguments: dict[Value, Value] = {}
     for v in block.outputs:
         alike = donated.get((v.shape, v.dtype, v.memory))
         if alike:
-            found[v] = alike.popleft()
-    return found
+            arguments[v] = alike.popleft()
+    return arguments
 
 
 def _copied(block: Block, taking_over: Mapping[Value, Value]) -> frozenset[Value]:
@@ -196,15 +184,15 @@ def _walk(
     tracker = _Tracker()
     most_host = 0
     for i, op in enumerate(block.ops):
-        made = op.results
-        if not made and not op.bodies:
+        results = op.results
+        if not results and not op.bodies:
             continue
         dying = [v for v in op.operands if v in live and last[v] == i]
         if dying:
-            for v in _reused(made, dying, op, free, live, block):
+            for v in _reused(results, dying, op, free, live, block):
                 tracker.release(live[v], len(points), op)
                 now -= live.pop(v).nbytes
-        for v in made:
+        for v in results:
             if v in free or not (nbytes := array_nbytes(v, block)):
                 continue
             if v.memory == "host":
@@ -228,7 +216,7 @@ def _walk(
                 tracker.release(live[v], len(points), op)
                 now -= live.pop(v).nbytes
                 host -= v.nbytes if v.memory == "host" else 0
-        for v in made:
+        for v in results:
             if last.get(v, -1) <= i and v in live:
                 tracker.release(live[v], len(points), op)
                 now -= live.pop(v).nbytes
@@ -247,15 +235,12 @@ class _Tracker:
         self._inner: list[tuple[Op, Timeline, int]] = []
 
     def allocate(self, buffer: Buffer, start: int) -> None:
-        """Record the first point that the buffer is live at."""
         self._allocated_at[buffer] = start
 
     def release(self, buffer: Buffer, stop: int, reader: Op) -> None:
-        """Record the first point that the buffer is not live at, and its reader; see `Span`."""
         self._released[buffer] = stop, reader
 
     def enter(self, op: Op, inner: Timeline, start: int) -> None:
-        """Record that the points of an op's body follow, from `start` on."""
         self._inner.append((op, inner, start))
 
     def observe(self, nbytes: int, inner: Timeline | None, index: int) -> None:
@@ -278,7 +263,6 @@ class _Tracker:
 
 
 def _body_timeline(op: Op, profile: Profile) -> Timeline:
-    """Return the timeline of that body of an op with the highest peak."""
     worst: Timeline | None = None
     for body in op.bodies:
         nest = op.nest if body is op.bodies[0] else None
@@ -290,10 +274,7 @@ def _body_timeline(op: Op, profile: Profile) -> Timeline:
 
 
 def _last_reads(block: Block) -> dict[Value, int]:
-    """Return, for each value, the index of the last op that needs it.
-
-    Outputs are needed to the end.
-    """
+    """Return, for each value, the index of the last op that needs it; outputs are to the end."""
     last: dict[Value, int] = {}
     for i, op in enumerate(block.ops):
         if op.results or op.bodies:
@@ -310,11 +291,7 @@ def _written_in_place(
     free: set[Value],
     taking_over: frozenset[Value],
 ) -> dict[Value, Value]:
-    """Add to `free` what an output is written over: it is in the output's buffer already.
-
-    Returns:
-      What each of them is written over by.
-    """
+    """Add what an output is written over to `free`; return what each is written over by."""
     overwritten_by: dict[Value, Value] = {}
     for i in range(len(block.ops) - 1, -1, -1):
         op = block.ops[i]
@@ -335,11 +312,10 @@ def _written_in_place(
 
 
 def _by_nbytes(sizes: Iterable[tuple[Value, int]]) -> dict[int, deque[Value]]:
-    """Return values by their bytes, in the order given."""
-    found: dict[int, deque[Value]] = {}
+    by_nbytes: dict[int, deque[Value]] = {}
     for v, nbytes in sizes:
-        found.setdefault(nbytes, deque()).append(v)
-    return found
+        by_nbytes.setdefault(nbytes, deque()).append(v)
+    return by_nbytes
 
 
 def _reusing_output_buffers(
@@ -353,12 +329,12 @@ def _reusing_output_buffers(
 
     XLA's buffer assignment tries the biggest first, each in the smallest buffer that has room.
     """
-    made: dict[Value, int] = {}
+    made_at: dict[Value, int] = {}
     for i, op in enumerate(block.ops):
-        made.update(dict.fromkeys(op.results, i))
+        made_at.update(dict.fromkeys(op.results, i))
     output_buffers: dict[int, list[_OutputBuffer]] = {}
     written_at: dict[Value, int] = {}
-    for v, i in made.items():  # from the first of those written over each other
+    for v, i in made_at.items():  # from the first of those written over each other
         if v in overwritten_by:
             written_at[overwritten_by[v]] = written_at.get(v, i)
         elif v in free and v not in taking_over and v.memory == "device":
@@ -366,7 +342,7 @@ def _reusing_output_buffers(
     for same_size in output_buffers.values():
         same_size.sort(key=lambda host: -host.written_at)
     temporaries = sorted(
-        ((v, i) for v, i in made.items() if v not in free and v.memory == "device"),
+        ((v, i) for v, i in made_at.items() if v not in free and v.memory == "device"),
         key=lambda g: (-g[0].nbytes, g[1]),
     )
     sizes = sorted(output_buffers)
@@ -381,10 +357,7 @@ def _reusing_output_buffers(
 
 
 def _reserve_output_buffer(output_buffers: Sequence[_OutputBuffer], begin: int, end: int) -> bool:
-    """Take room in one of these buffers, and return whether there was any.
-
-    Those written last are tried first.
-    """
+    """Take room in one of these buffers, written last first; return whether there was any."""
     for output_buffer in output_buffers[:_TRIES]:
         if output_buffer.written_at <= end:
             return False
@@ -421,7 +394,6 @@ def _reused(
     live: dict[Value, Buffer],
     block: Block,
 ) -> list[Value]:
-    """Return the dying operands whose buffers the results take over."""
     written_over = overwritten(op)
     left = _by_nbytes((v, live[v].nbytes) for v in dying if v in written_over)
     taken = []

@@ -17,7 +17,6 @@ class Whole:
 
     Attributes:
       program: its inputs and outputs; the ops are not there.
-      block: its kernels.
       order: for each of them the one that it is like, of the program with layers left out.
     """
 
@@ -31,8 +30,6 @@ class Lowered:
     """A program, lowered for one compiler.
 
     Attributes:
-      program: the program.
-      profile: the profile of the compiler.
       block: the program's block as this compiler runs it; bodies of loops are as they were.
       whole: the kernels of the whole program, where layers are left out of this.
     """

@@ -15,7 +15,6 @@ from jaxresid.inspector.jaxpr.primitives import PRIMITIVES, of_kind
 from jaxresid.inspector.memory.curve import curve_of
 from jaxresid.inspector.memory.live_values import (
     Temporaries,
-    aliased_nbytes,
     arguments_nbytes,
     held_inputs,
     held_outputs,
@@ -24,8 +23,10 @@ from jaxresid.inspector.memory.live_values import (
 )
 from jaxresid.inspector.memory.liveness import timeline
 from jaxresid.inspector.memory.lowered import Lowered
-from jaxresid.inspector.program.build import Program, all_ops, implementation
-from jaxresid.inspector.program.ops import InlineContext, Op
+from jaxresid.inspector.program.build import Program
+from jaxresid.inspector.program.donation import taken_over_nbytes
+from jaxresid.inspector.program.ops import InlineContext, Op, all_ops
+from jaxresid.inspector.program.reading import implementation
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.results import NOWHERE, LiveKind, LiveValue, Location, Peak, Source
 
@@ -37,9 +38,7 @@ _OPAQUE = of_kind("foreign") | {"io_callback"}
 class OpSources:
     """A finder of the places that ops come from.
 
-    Args:
-      traced: the trace that the ops come from. The primal jaxpr of a function tells where the
-        checkpoints are that its forward pass no longer shows.
+    Of a function the primal jaxpr tells the checkpoints that its forward pass no longer shows.
     """
 
     def __init__(self, traced: Traced) -> None:
@@ -56,31 +55,31 @@ class OpSources:
     def source(self, op: Op) -> Source:
         """Return where an op comes from."""
         key = op.context, id(op.eqn)
-        found = self._sources.get(key)
-        if found is None:
+        source = self._sources.get(key)
+        if source is None:
             level = self._level(op.context)
-            found = self._sources[key] = self._levels.source(level, op.eqn)
-        return found
+            source = self._sources[key] = self._levels.source(level, op.eqn)
+        return source
 
     def stack(self, op: Op) -> tuple[Location, ...]:
         """Return the user's and the libraries' frames of an op, outermost first."""
         key = op.context, id(op.eqn)
-        found = self._stacks.get(key)
-        if found is None:
-            found = self._stacks[key] = self._levels.stack(self._level(op.context), op.eqn)
-        return found
+        stack = self._stacks.get(key)
+        if stack is None:
+            stack = self._stacks[key] = self._levels.stack(self._level(op.context), op.eqn)
+        return stack
 
     def _level(self, context: InlineContext) -> Level:
-        known = self._found.get(context)
-        if known is None:
+        level = self._found.get(context)
+        if level is None:
             if context.parent is None:
                 top = context.top
-                known = self._tops.get(id(top)) or self._tops.setdefault(id(top), Level(top))
+                level = self._tops.get(id(top)) or self._tops.setdefault(id(top), Level(top))
             else:
                 above = self._level(context.parent)
-                known = self._levels.enter(above, context.eqn, context.which)
-            self._found[context] = known
-        return known
+                level = self._levels.enter(above, context.eqn, context.which)
+            self._found[context] = level
+        return level
 
 
 def peak_nbytes(lowered: Lowered) -> int:
@@ -92,13 +91,7 @@ def peak_nbytes(lowered: Lowered) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EstimatedPeak:
-    """An estimated peak.
-
-    Attributes:
-      peak: the peak.
-      live: what is live there, one by one, where `peak` has equal values as one.
-      temporaries: each temporary that is live there, with the op that makes it.
-    """
+    """An estimated peak, its values one by one, and its temporaries with their makers."""
 
     peak: Peak
     live: tuple[LiveValue, ...]
@@ -107,32 +100,32 @@ class EstimatedPeak:
 
 def peak(lowered: Lowered, places: OpSources) -> EstimatedPeak:
     """Return the estimated peak with its place and what is live there."""
-    program, found = lowered.program, timeline(lowered)
+    program, over_time = lowered.program, timeline(lowered)
     outside = outside_nbytes(program)
-    told = Temporaries(program, found, places.source)
-    temporaries = [told.value(span) for span in found.live]
-    each = (
+    described = Temporaries(program, over_time, places.source)
+    temporaries = [described.value(span) for span in over_time.live]
+    values = (
         *held_inputs(program),
         *(value for value, _ in held_outputs(program, places.source)),
         *(value for value, _ in temporaries),
     )
-    live = _folded(each)
+    live = _folded(values)
     breakdown: dict[LiveKind, int] = {}
     for value in live:
         breakdown[value.kind] = breakdown.get(value.kind, 0) + value.nbytes
-    op = found.points[found.at].op if found.points else None
-    curve, at, phases = curve_of(found, outside)
+    op = over_time.points[over_time.at].op if over_time.points else None
+    curve, at, phases = curve_of(over_time, outside)
     result = Peak(
-        nbytes=outside + found.peak_nbytes,
+        nbytes=outside + over_time.peak_nbytes,
         profile=lowered.profile.name,
         source=NOWHERE if op is None else places.source(op),
         primitive=None if op is None else op.name,
         phase=PROGRAM if op is None else op.phase,
         arguments_nbytes=arguments_nbytes(program),
         outputs_nbytes=outputs_nbytes(program),
-        temporaries_nbytes=found.peak_nbytes,
-        aliased_nbytes=aliased_nbytes(program),
-        host_nbytes=outside_nbytes(program, "host") + found.host_nbytes,
+        temporaries_nbytes=over_time.peak_nbytes,
+        aliased_nbytes=taken_over_nbytes(program),
+        host_nbytes=outside_nbytes(program, "host") + over_time.host_nbytes,
         live=live,
         breakdown=tuple(sorted(breakdown.items(), key=lambda item: -item[1])),
         curve=curve,
@@ -140,7 +133,7 @@ def peak(lowered: Lowered, places: OpSources) -> EstimatedPeak:
         uncounted=uncounted(program),
         phases=phases,
     )
-    return EstimatedPeak(result, each, tuple(temporaries))
+    return EstimatedPeak(result, values, tuple(temporaries))
 
 
 def uncounted(program: Program) -> tuple[str, ...]:
@@ -148,26 +141,25 @@ def uncounted(program: Program) -> tuple[str, ...]:
 
     One that no row is of is a library's, or of a JAX that is newer than this.
     """
-    each = {op.name: op for op in all_ops(program.block.ops)}
-    return tuple(sorted((each.keys() & _OPAQUE) | _unknown(each).keys()))
+    ops = {op.name: op for op in all_ops(program.block.ops)}
+    return tuple(sorted((ops.keys() & _OPAQUE) | _unknown(ops).keys()))
 
 
 def untraced(program: Program) -> tuple[str, ...]:
     """Return, for the primitives of libraries whose Python cannot be traced, why not, in words."""
-    found = []
+    reasons = []
     for name, op in sorted(_unknown({op.name: op for op in all_ops(program.block.ops)}).items()):
         try:
             implementation(op.eqn)
         except RetraceError as e:
-            found.append(
+            reasons.append(
                 f"what {name} takes is not known, as JAX cannot trace the Python that it is"
                 f" implemented by: {e}"
             )
-    return tuple(found)
+    return tuple(reasons)
 
 
 def _unknown(ops: Mapping[str, Op]) -> dict[str, Op]:
-    """Return those of some ops that are of no primitive of JAX's."""
     return {
         name: op
         for name, op in ops.items()
@@ -175,10 +167,10 @@ def _unknown(ops: Mapping[str, Op]) -> dict[str, Op]:
     }
 
 
-def _folded(each: Sequence[LiveValue]) -> tuple[LiveValue, ...]:
+def _folded(values: Sequence[LiveValue]) -> tuple[LiveValue, ...]:
     """Return equal values as one, the biggest first."""
     groups: dict[tuple[object, ...], list[LiveValue]] = {}
-    for v in each:
+    for v in values:
         path = v.path if v.primitive is None else None
         source = replace(v.source, scope=scope_key(v.source.scope), library=_call(v.source.library))
         if v.kind == "output":  # an optimizer has a line for each kind of its state
@@ -212,7 +204,6 @@ def _call(library: Location | None) -> Location | None:
 
 
 def _common(sources: Sequence[Source]) -> Source:
-    """Return what the sources of equal values have in common."""
     first = sources[0]
     return Source(
         first.location,

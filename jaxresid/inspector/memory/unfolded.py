@@ -15,7 +15,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.alike.repeats import BEFORE, LAST, Layer, Run, has_layer, layers_of
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE
 from jaxresid.inspector.memory.lowered import Lowered, Whole
-from jaxresid.inspector.memory.rules.kernels import Kernel, Kernels
+from jaxresid.inspector.memory.rules.kernels import Kernels
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block, Op, Value
 
@@ -31,8 +31,6 @@ def unfolded(lowered: Lowered, runs: Iterable[Run], gradients: Mapping[int, int]
     """Return a lowered program with the kernels of the whole; None where layers are not alike.
 
     Args:
-      lowered: the program of a shortened jaxpr.
-      runs: what was left out of that.
       gradients: for each of its inputs by number, the number of the output that is its gradient.
     """
     program, block = lowered.program, lowered.block
@@ -42,7 +40,7 @@ def unfolded(lowered: Lowered, runs: Iterable[Run], gradients: Mapping[int, int]
         list(block.ops),
         list(block.ops),
         layers_of(tags),
-        {op for op, each in zip(block.ops, tags, strict=True) if has_layer(each)},
+        {op for op, tag in zip(block.ops, tags, strict=True) if has_layer(tag)},
         list(block.inputs),
         list(block.outputs),
         list(program.block.outputs),
@@ -60,12 +58,10 @@ def unfolded(lowered: Lowered, runs: Iterable[Run], gradients: Mapping[int, int]
     except _NotAlikeError:
         return None
     whole = Kernels(tuple(state.inputs), tuple(state.ops), tuple(state.outputs), state.nbytes)
-    made = Program(
-        Block(whole.inputs, (), tuple(state.returned)),
-        tuple(roles),
-        tuple(outputs),
+    whole_program = Program(
+        Block(whole.inputs, (), tuple(state.returned)), tuple(roles), tuple(outputs)
     )
-    return replace(lowered, whole=Whole(made, whole, tuple(state.templates)))
+    return replace(lowered, whole=Whole(whole_program, whole, tuple(state.templates)))
 
 
 @dataclass(slots=True)
@@ -73,13 +69,10 @@ class _State:
     """The kernels so far.
 
     Attributes:
-      ops: the kernels.
       templates: for each the one of the shortened program.
       layers: for each the run and the layer that it belongs to.
       labelled: the kernels of the shortened program whose layer is written on them.
-      inputs, outputs: the arrays of the block.
       returned: the outputs as the program has them.
-      nbytes: as of `Kernels`.
     """
 
     ops: list[Op]
@@ -104,11 +97,11 @@ class _Zone:
 
 
 def _are_in_order(zones: Iterable[_Zone]) -> bool:
-    found: list[int] = []
+    begins: list[int] = []
     for zone in zones:
         # Those of the last layer may be anywhere, and those of the first where nothing follows.
-        found += zone.begins[:LAST] if zone.is_ascending else reversed(zone.begins[1:LAST])
-    return min(found) >= 0 and found == sorted(set(found))
+        begins += zone.begins[:LAST] if zone.is_ascending else reversed(zone.begins[1:LAST])
+    return min(begins) >= 0 and begins == sorted(set(begins))
 
 
 # A kernel's layer, and its number among the kernels of its layer.
@@ -146,7 +139,6 @@ class _Layers:
         self._made: dict[tuple[int, int, int], Value] = {}
 
     def put_back(self) -> None:
-        """Put the layers that were left out among the kernels."""
         self._check_alike()
         state, more = self._state, self._omitted
         zones = self._zones()
@@ -187,7 +179,6 @@ class _Layers:
     # -- what is alike -----------------------------------------------------------------------
 
     def _check_alike(self) -> None:
-        """Check that the kernels of the two layers in the middle read alike."""
         one, other = self._ops[_FRONT], self._ops[_BEHIND]
         if len(one) != len(other):
             raise _NotAlikeError
@@ -207,15 +198,15 @@ class _Layers:
         if len(one) != len(other):
             raise _NotAlikeError
         for a, b in zip(one, other, strict=True):
-            made, own = self._origins.get(a), self._own.get(a)
+            origin, own = self._origins.get(a), self._own.get(a)
             if own is not None:
                 is_same = own[0] == _FRONT and self._own.get(b) == (_BEHIND, own[1])
-            elif made is None:
+            elif origin is None:
                 is_same = a is b
             elif a is b:
-                is_same = made[0][0] in (0, LAST)
+                is_same = origin[0][0] in (0, LAST)
             else:
-                (layer, number), which = made
+                (layer, number), which = origin
                 is_near = abs(layer - _FRONT) <= 1
                 is_same = is_near and self._origins.get(b) == ((layer + 1, number), which)
             if not is_same or self._type(a) != self._type(b):
@@ -240,13 +231,13 @@ class _Layers:
             raise _NotAlikeError
         for zone in zones:
             begins = zone.begins
-            each = [
+            stretches = [
                 self._stretch(begins[at], begins[at + 1], at)
                 if zone.is_ascending
                 else self._stretch(begins[at + 1], begins[at], at)
                 for at in range(1, LAST - 1)
             ]
-            if any(stretch != each[0] for stretch in each):
+            if any(stretch != stretches[0] for stretch in stretches):
                 raise _NotAlikeError
         return zones
 
@@ -258,13 +249,12 @@ class _Layers:
         return _Zone([begins.get(layer, -1) for layer in range(LAST + 1)], is_ascending)
 
     def _stretch(self, start: int, stop: int, layer: int) -> list[_Token]:
-        """Return the kernels of a stretch by how far from a layer they are."""
-        found = []
+        tokens = []
         for token in self._tokens[start:stop]:
             if token is None or abs(token[0] - layer) > 1:
                 raise _NotAlikeError
-            found.append((token[0] - layer, token[1]))
-        return found
+            tokens.append((token[0] - layer, token[1]))
+        return tokens
 
     # -- what is made ------------------------------------------------------------------------
 
@@ -286,29 +276,15 @@ class _Layers:
                 self._made[key] = v
         if not is_new and operands == op.operands and overwrites == _overwrites(op):
             return op
-        return Kernel(
-            op.name,
-            operands,
-            results,
-            op.eqn,
-            op.context,
-            op.phase,
-            op.bodies,
-            op.nest,
-            op.devices,
-            op.collectives,
-            overwrites,
-        )
+        return replace(op, operands=operands, results=results, overwrites=overwrites)
 
     def _like(self, value: Value) -> Value:
-        made = value.copy()
-        nbytes = self._state.nbytes.get(value)
-        if nbytes is not None:
-            self._state.nbytes[made] = nbytes
-        return made
+        new = value.copy()
+        if value in self._state.nbytes:
+            self._state.nbytes[new] = self._state.nbytes[value]
+        return new
 
     def _read(self, value: Value, token: _Token | None, shift: int) -> Value:
-        """Return what a kernel reads in the place of a value."""
         own = self._own.get(value)
         if own is not None:
             layer, slot = own
@@ -332,10 +308,10 @@ class _Layers:
         raise _NotAlikeError
 
     def _value(self, layer: int, number: int, which: int) -> Value:
-        found = self._made.get((layer, number, which))
-        if found is None:
+        value = self._made.get((layer, number, which))
+        if value is None:
             raise _NotAlikeError
-        return found
+        return value
 
     def _own_input(self, layer: int, slot: int) -> Value:
         new = self._new_inputs.get((layer, slot))
@@ -379,9 +355,5 @@ class _Layers:
 
 
 def _overwrites(op: Op) -> tuple[Value, ...]:
-    """Return what a kernel may write over, in the order of its operands."""
-    if not isinstance(op, Kernel) or not op.overwrites:
-        return ()
-    given = dict.fromkeys(op.overwrites)
-    first = [v for v in op.operands if v in given]
-    return tuple(dict.fromkeys((*first, *given)))
+    overwrites = dict.fromkeys(op.overwrites)
+    return tuple(dict.fromkeys((*(v for v in op.operands if v in overwrites), *overwrites)))

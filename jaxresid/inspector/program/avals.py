@@ -22,7 +22,7 @@ def aval_of(var: Var) -> Aval:
     dtype = getattr(aval, "dtype", None)
     if dtype is None:  # a token or a ref: no array of its own
         return Aval(str(aval), (), 0)
-    name, itemsize = _dtype(dtype)
+    name, itemsize = dtype_of(dtype)
     shape = tuple(int(d) for d in aval.shape)
     return Aval(
         name, shape, itemsize, "host" if jax_compat.memory_space(aval) == "host" else "device"
@@ -30,12 +30,9 @@ def aval_of(var: Var) -> Aval:
 
 
 def aval_on(values: Mapping[Var, Value], var: Var) -> Aval:
-    """Return the aval of a variable as `aval_of` does, with the part of it that one device holds.
+    """Return `aval_of` a variable, with the part that one device of a mesh holds.
 
-    Args:
-      values: the values of the variables on a mesh, see `build.Program.values`; empty without a
-        mesh.
-      var: the variable or literal.
+    `values` are those of `build.Program.values`; empty without a mesh.
     """
     aval = aval_of(var)
     value = None if jax_compat.is_literal(var) else values.get(var)
@@ -53,5 +50,6 @@ def aval_of_value(value: Value) -> Aval:
 
 
 @functools.cache
-def _dtype(dtype: Any) -> tuple[str, int]:
+def dtype_of(dtype: Any) -> tuple[str, int]:
+    """Return the name of a dtype, and the bytes of an element."""
     return getattr(dtype, "name", str(dtype)), int(dtype.itemsize)

@@ -12,6 +12,7 @@ device, and what is exchanged is written there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -48,10 +49,8 @@ class Exchanged(NamedTuple):
     """What devices exchange of an operand or a result of an op.
 
     Attributes:
-      value: the operand or result.
       split: how the whole array is split: the operand when it is gathered or exchanged, the result
         before parts of it are scattered.
-      collective: the exchange.
     """
 
     value: Value
@@ -60,17 +59,11 @@ class Exchanged(NamedTuple):
 
 
 def exchanges(op: Op, splits: Mapping[Value, Split], sizes: Mapping[str, int]) -> list[Exchanged]:
-    """Return what an op without bodies exchanges: first of its operands, then of its results.
-
-    Args:
-      op: the op of the whole program.
-      splits: how values are split; others are whole.
-      sizes: the sizes of the mesh's axes by name.
-    """
+    """Return what an op without bodies exchanges: first of its operands, then of its results."""
     if not op.results or op.name == BARRIER:
         return []
     wanted, summed = _wanted(op, splits)
-    found: list[Exchanged] = []
+    exchanged: list[Exchanged] = []
 
     for operand in dict.fromkeys(op.operands):
         split = splits.get(operand)
@@ -78,7 +71,7 @@ def exchanges(op: Op, splits: Mapping[Value, Split], sizes: Mapping[str, int]) -
             continue
         needed = tuple(wanted.get((operand, d), ()) for d in range(len(split)))
         if any(axis not in kept for axes, kept in zip(split, needed, strict=True) for axis in axes):
-            found += split_anew(operand, split, needed, sizes)
+            exchanged += split_anew(operand, split, needed, sizes)
     for result in op.results if summed else ():
         split = splits.get(result, ((),) * len(result.shape))
         scattered = {axis for axes in split for axis in axes if axis in summed}
@@ -86,11 +79,13 @@ def exchanges(op: Op, splits: Mapping[Value, Split], sizes: Mapping[str, int]) -
             whole = without(split, scattered)
             nbytes = _nbytes(result, whole, sizes)
             scatter = exchange("reduce-scatter", nbytes, scattered, sizes)
-            found.append(Exchanged(result, whole, scatter))
+            exchanged.append(Exchanged(result, whole, scatter))
         if left_over := summed - scattered:
             nbytes = _nbytes(result, split, sizes)
-            found.append(Exchanged(result, split, exchange("all-reduce", nbytes, left_over, sizes)))
-    return found
+            exchanged.append(
+                Exchanged(result, split, exchange("all-reduce", nbytes, left_over, sizes))
+            )
+    return exchanged
 
 
 def split_anew(
@@ -100,18 +95,18 @@ def split_anew(
 
     Axes that split no dim afterwards are gathered, those that split another one exchanged.
     """
-    found, axes = [], _axes(wanted)
+    exchanged, axes = [], _axes(wanted)
     if loose := _axes(split) - axes:
         split = without(split, loose)
         nbytes = _nbytes(value, split, sizes)
-        found.append(Exchanged(value, split, exchange("all-gather", nbytes, loose, sizes)))
+        exchanged.append(Exchanged(value, split, exchange("all-gather", nbytes, loose, sizes)))
     mine = _axes(split)
     if split != (kept := without(wanted, axes - mine)):
         moved = {a for old, new in zip(split, kept, strict=True) for a in {*old} ^ {*new}}
         nbytes = _nbytes(value, split, sizes)
-        each = exchange("all-to-all", nbytes, moved or mine, sizes)
-        found.append(Exchanged(value, kept, each))
-    return found
+        swap = exchange("all-to-all", nbytes, moved or mine, sizes)
+        exchanged.append(Exchanged(value, kept, swap))
+    return exchanged
 
 
 def _axes(split: Split) -> set[str]:
@@ -120,20 +115,20 @@ def _axes(split: Split) -> set[str]:
 
 def without(split: Split, axes: Set[str]) -> Split:
     """Return a split without some axes."""
-    return tuple(tuple(a for a in each if a not in axes) for each in split)
+    return tuple(tuple(a for a in dim if a not in axes) for dim in split)
 
 
 def exchange(
     kind: Exchange, nbytes: int, axes: Iterable[Any], sizes: Mapping[Any, int]
 ) -> Collective:
     """Return what is exchanged along some axes of a mesh, whose last axis numbers neighbours."""
-    apart, found = 1, []
+    apart, strides = 1, []
     wanted = set(axes)
     for axis in reversed(sizes):
         if axis in wanted:
-            found.append((sizes[axis], apart))
+            strides.append((sizes[axis], apart))
         apart *= sizes[axis]
-    return Collective(kind, nbytes, parts(wanted, sizes), tuple(found))
+    return Collective(kind, nbytes, parts(wanted, sizes), tuple(strides))
 
 
 def sent_nbytes(block: Block, trips: WhileTrips) -> float:
@@ -150,8 +145,8 @@ def sent_nbytes(block: Block, trips: WhileTrips) -> float:
         else:
             count = op.nest.length
             if count is None:
-                known = trips.of(op.eqn)
-                count = 1 if known is None else known.count
+                counted = trips.of(op.eqn)
+                count = 1 if counted is None else counted.count
             total += sum(inside) * count
     return total
 
@@ -165,20 +160,17 @@ def written(op: Op) -> Collective | None:
     kind = _EXCHANGES.get(name.removesuffix("_invariant").removesuffix("_reduced"))
     params = jax_compat.params(op.eqn)
     names = params.get("axes", params.get("axis_name"))
+    names = names if isinstance(names, tuple | list) else (names,)
     sizes = _axis_sizes(op.context)
     # A number is a dim of the array, which `vmap` made of an axis.
-    axes = [a for a in _each(names) if not isinstance(a, int)]
+    axes = [a for a in names if not isinstance(a, int)]
     if kind is None or not all(axis in sizes for axis in axes):
         return None
     groups = params.get("axis_index_groups")
     # A sum over a dim of the array comes before that over devices.
     arrays = op.results if kind in ("all-gather", "all-reduce") else op.operands
-    found = exchange(kind, sum(array.nbytes for array in arrays), axes, sizes)
-    return replace(found, devices=len(groups[0])) if groups else found
-
-
-def _each(names: Any) -> tuple[Any, ...]:
-    return tuple(names) if isinstance(names, (tuple, list)) else (names,)
+    collective = exchange(kind, sum(array.nbytes for array in arrays), axes, sizes)
+    return replace(collective, devices=len(groups[0])) if groups else collective
 
 
 def _axis_sizes(context: InlineContext | None) -> dict[Any, int]:
@@ -194,7 +186,6 @@ def _axis_sizes(context: InlineContext | None) -> dict[Any, int]:
 def _wanted(
     op: Op, splits: Mapping[Value, Split]
 ) -> tuple[dict[tuple[Value, int], tuple[str, ...]], set[str]]:
-    """Return how each operand's dims have to be split, and the axes that are summed over."""
     results, operands = set(op.results), set(op.operands)
     groups = links(op).groups
     wanted: dict[tuple[Value, int], tuple[str, ...]] = {}
@@ -216,9 +207,9 @@ def _wanted(
         wanted |= looked_up
         summed |= {axis for axes in looked_up.values() for axis in axes}
     for group in groups:
-        made = [(v, d) for v, d in group if v in results]
-        if made:
-            v, d = made[0]
+        result_dims = [(v, d) for v, d in group if v in results]
+        if result_dims:
+            v, d = result_dims[0]
             axes = splits.get(v, ((),) * len(v.shape))[d]
             kept = tuple(axis for axis in axes if axis not in summed)
             wanted |= dict.fromkeys((dim for dim in group if dim[0] in operands), kept)
@@ -239,14 +230,10 @@ def _looked_up(op: Op, splits: Mapping[Value, Split]) -> dict[tuple[Value, int],
     return {(operand, d): split[d] for d in single if split and split[d]}
 
 
-def _common(each: list[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the axes that all of some dims are split along."""
-    first, *others = each
+def _common(dims: list[tuple[str, ...]]) -> tuple[str, ...]:
+    first, *others = dims
     return tuple(axis for axis in first if all(axis in other for other in others))
 
 
 def _nbytes(value: Value, split: Split, sizes: Mapping[str, int]) -> int:
-    size = value.itemsize
-    for n in shard(value.shape, split, sizes):
-        size *= n
-    return size
+    return value.itemsize * math.prod(shard(value.shape, split, sizes))

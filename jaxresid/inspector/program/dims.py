@@ -7,7 +7,6 @@ links, between arrays of one rank, the dims of one size: so do elementwise ops, 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -52,7 +51,8 @@ def links(op: Op) -> Links:
     """Return the dims of an op without bodies that are the same dim."""
     if op.name == BARRIER:
         pairs = zip(op.operands, op.results, strict=True)
-        return Links(_one_by_one(itertools.chain.from_iterable([[p] for p in pairs])), True)
+        ranked = ((a, b, range(min(len(a.shape), len(b.shape)))) for a, b in pairs)
+        return Links(tuple(((a, d), (b, d)) for a, b, dims in ranked for d in dims), True)
     rule = _RULES.get(op.name)
     if rule is not None:
         return Links(tuple(g for g in rule(op) if len(g) > 1))
@@ -70,10 +70,6 @@ def _is_repeated(value: Value, results: Sequence[Value]) -> bool:
     (shape,) = shapes
     pairs = [*zip(value.shape, shape, strict=False)]
     return len(value.shape) == len(shape) and all(a in (1, b) for a, b in pairs)
-
-
-def _one_by_one(pairs: itertools.chain[tuple[Value, Value]]) -> tuple[tuple[Dim, ...], ...]:
-    return tuple(((a, d), (b, d)) for a, b in pairs for d in range(min(len(a.shape), len(b.shape))))
 
 
 def _alike(op: Op) -> list[tuple[Dim, ...]]:
@@ -98,23 +94,19 @@ def _broadcast(op: Op) -> list[tuple[Dim, ...]]:
 def _reduce(op: Op) -> list[tuple[Dim, ...]]:
     gone = {axis % len(op.operands[0].shape) for axis in op.params["axes"]}
     left = [d for d in range(len(op.operands[0].shape)) if d not in gone]
-    each = [*zip(op.operands, op.results, strict=False)]
-    return [tuple(dim for a, b in each for dim in ((a, d), (b, i))) for i, d in enumerate(left)]
+    pairs = [*zip(op.operands, op.results, strict=False)]
+    return [tuple(dim for a, b in pairs for dim in ((a, d), (b, i))) for i, d in enumerate(left)]
 
 
 def _reshape(op: Op) -> list[tuple[Dim, ...]]:
-    """Return the links of a reshape.
-
-    Dims that stay as they are are linked; of dims that are split up or merged, only the major one
-    is.
-    """
+    """Link the dims that stay as they are; of those split up or merged, only the major one."""
     a, b = op.operands[0], op.results[0]
     before = [d for d, size in enumerate(a.shape) if size != 1]
     after = [d for d, size in enumerate(b.shape) if size != 1]
-    found: list[tuple[Dim, ...]] = []
+    groups: list[tuple[Dim, ...]] = []
     i = j = 0
     while i < len(before) and j < len(after):
-        found.append(((a, before[i]), (b, after[j])))
+        groups.append(((a, before[i]), (b, after[j])))
         left, right = a.shape[before[i]], b.shape[after[j]]
         i, j = i + 1, j + 1
         while left != right and (i < len(before) or j < len(after)):
@@ -123,24 +115,24 @@ def _reshape(op: Op) -> list[tuple[Dim, ...]]:
             elif j < len(after):
                 right, j = right * b.shape[after[j]], j + 1
             else:
-                return found
-    return found
+                return groups
+    return groups
 
 
 def _dot_general(op: Op) -> list[tuple[Dim, ...]]:
     a, b = op.operands[:2]
     (left, right), (left_batch, right_batch) = op.params["dimension_numbers"]
     result = op.results[0]
-    found: list[tuple[Dim, ...]] = [
+    groups: list[tuple[Dim, ...]] = [
         ((a, d), (b, e), (result, i))
         for i, (d, e) in enumerate(zip(left_batch, right_batch, strict=True))
     ]
     at = len(left_batch)
     for v, gone in ((a, {*left, *left_batch}), (b, {*right, *right_batch})):
         free = [d for d in range(len(v.shape)) if d not in gone]
-        found += [((v, d), (result, at + i)) for i, d in enumerate(free)]
+        groups += [((v, d), (result, at + i)) for i, d in enumerate(free)]
         at += len(free)
-    return [*found, *(((a, d), (b, e)) for d, e in zip(left, right, strict=True))]
+    return [*groups, *(((a, d), (b, e)) for d, e in zip(left, right, strict=True))]
 
 
 def _convolution(op: Op) -> list[tuple[Dim, ...]]:
@@ -161,7 +153,7 @@ def _gather(op: Op) -> list[tuple[Dim, ...]]:
     mine = dict(
         zip(numbers.start_indices_batching_dims, numbers.operand_batching_dims, strict=True)
     )
-    found: list[tuple[Dim, ...]] = [
+    groups: list[tuple[Dim, ...]] = [
         ((indices, i), (result, d), *([(operand, mine[i])] if i in mine else []))
         for i, d in enumerate(batched)
     ]
@@ -169,8 +161,8 @@ def _gather(op: Op) -> list[tuple[Dim, ...]]:
     window = [d for d in range(len(operand.shape)) if d not in gone]
     for d, e in zip(window, numbers.offset_dims, strict=True):
         if sizes[d] == operand.shape[d]:
-            found.append(((operand, d), (result, e)))
-    return found
+            groups.append(((operand, d), (result, e)))
+    return groups
 
 
 def _scatter(op: Op) -> list[tuple[Dim, ...]]:
@@ -184,16 +176,16 @@ def _scatter(op: Op) -> list[tuple[Dim, ...]]:
     mine = dict(
         zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
     )
-    found: list[tuple[Dim, ...]] = []
+    groups: list[tuple[Dim, ...]] = []
     for d, size in enumerate(operand.shape):
         group: list[Dim] = [(operand, d), (result, d)]
         if d in linked and updates.shape[linked[d]] == size:
             group.append((updates, linked[d]))
         if d in mine:
             group += [(indices, mine[d]), (updates, batched[mine[d]])]
-        found.append(tuple(group))
+        groups.append(tuple(group))
     others = [i for i in range(len(batched)) if i not in mine.values()]
-    return [*found, *(((indices, i), (updates, batched[i])) for i in others)]
+    return [*groups, *(((indices, i), (updates, batched[i])) for i in others)]
 
 
 def flows(op: Op) -> Flows:
@@ -224,7 +216,6 @@ def flows(op: Op) -> Flows:
 
 
 def _alike_in_all(values: Sequence[Value]) -> tuple[tuple[Dim, ...], ...]:
-    """Return the groups of the dims of values of one shape."""
     return tuple(tuple((v, d) for v in values) for d in range(len(values[0].shape)))
 
 

@@ -21,9 +21,7 @@ class StepArgument:
     """An argument of a step that holds arrays.
 
     Attributes:
-      name: the name of the argument.
       position: its number among the positional arguments; None: it is passed by name.
-      inputs: the invars that its arrays are.
     """
 
     name: str
@@ -37,13 +35,9 @@ class StepArgument:
 
 @dataclass(frozen=True, slots=True)
 class MissingDonation:
-    """The arguments that a step could give away and keeps, and the step that gives them away.
+    """The arguments that a step could give away and keeps, with the bytes of their arrays.
 
-    Attributes:
-      arguments: the arguments, in order.
-      nbytes: the bytes of their arrays, on one device.
-      step: the step with these arguments donated.
-      program: its program: the ops are the same, and outputs take over buffers.
+    The step and its program are those that give them away: outputs take over buffers.
     """
 
     arguments: tuple[StepArgument, ...]
@@ -64,14 +58,14 @@ def step_arguments(step: StepTrace) -> tuple[StepArgument, ...]:
     names = [*call.names[: len(counts) - len(keys)], *keys]
     lead = len(step.jaxpr.invars) - len(call.dynamic)
     invars = {leaf: lead + n for n, leaf in enumerate(call.dynamic)}
-    found, start = [], 0
+    arguments, start = [], 0
     for at, (name, count) in enumerate(zip(names, counts, strict=True)):
         inputs = [invars[leaf] for leaf in range(start, start + count) if leaf in invars]
         start += count
         if inputs:
             position = at if at < len(counts) - len(keys) else _position(call.names, name)
-            found.append(StepArgument(name, position, tuple(inputs)))
-    return tuple(found)
+            arguments.append(StepArgument(name, position, tuple(inputs)))
+    return tuple(arguments)
 
 
 def _position(names: Sequence[str], name: str) -> int | None:
@@ -83,12 +77,9 @@ def missing_donation(
 ) -> MissingDonation | None:
     """Return the arguments that a step returns updated and does not donate; None without any.
 
-    Args:
-      step: the trace of the step.
-      program: its program.
-      least_nbytes: it is None, too, where outputs cannot take over more bytes than this.
+    It is None, too, where outputs cannot take over more than `least_nbytes`.
     """
-    if _most_taken_over(program) <= least_nbytes:
+    if taken_over_nbytes(program, are_donated=False) <= least_nbytes:
         return None
     nexts = next_values(step, only_of_itself=True)
     if not nexts:
@@ -101,31 +92,32 @@ def missing_donation(
     )
     if not arguments:
         return None
-    given = {i for argument in arguments for i in argument.inputs}
+    newly_donated = {i for argument in arguments for i in argument.inputs}
     lead = len(program.inputs) - len(step.donated)
     inputs = tuple(
-        replace(role, donated=True) if i - lead in given else role
+        replace(role, donated=True) if i - lead in newly_donated else role
         for i, role in enumerate(program.inputs)
     )
     return MissingDonation(
         arguments,
-        sum(program.block.inputs[lead + i].nbytes for i in given if not step.donated[i]),
-        replace(step, donated=tuple(d or i in given for i, d in enumerate(step.donated))),
+        sum(program.block.inputs[lead + i].nbytes for i in newly_donated if not step.donated[i]),
+        replace(step, donated=tuple(d or i in newly_donated for i, d in enumerate(step.donated))),
         replace(program, inputs=inputs),
     )
 
 
-def _most_taken_over(program: Program) -> int:
-    """Return the most bytes that outputs could take over of arguments that are not donated."""
-    kept = Counter(
+def taken_over_nbytes(program: Program, memory: str = "device", *, are_donated: bool = True) -> int:
+    """Return the bytes of outputs that are like donated arguments, or like those that are not."""
+    inputs = zip(program.block.inputs, program.inputs, strict=True)
+    left = Counter(
         (v.shape, v.dtype)
-        for v, role in zip(program.block.inputs, program.inputs, strict=True)
-        if not role.donated and v.memory == "device"
+        for v, role in inputs
+        if role.donated == are_donated and v.memory == memory
     )
     total = 0
     for v in program.block.outputs:
-        if v.memory == "device" and kept[v.shape, v.dtype] > 0:
-            kept[v.shape, v.dtype] -= 1
+        if v.memory == memory and left[v.shape, v.dtype] > 0:
+            left[v.shape, v.dtype] -= 1
             total += v.size * v.itemsize
     return total
 

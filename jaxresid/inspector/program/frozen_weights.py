@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from jaxresid import jax_compat
-from jaxresid.inspector.jaxpr.flows import bits, is_inexact
+from jaxresid.inspector.jaxpr import extents
+from jaxresid.inspector.jaxpr.flows import bits, is_inexact, mask_of
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.phases import BACKWARD, Passes
 from jaxresid.inspector.jaxpr.primitives import (
@@ -57,7 +58,6 @@ class _Made:
     axes: tuple[int, ...] = ()
 
     def axis(self, dim: int) -> int:
-        """Return the inputs, a bit each, that a dim is one of the dims of; 0: not known."""
         return self.axes[dim] if self.axes else 0
 
 
@@ -85,46 +85,41 @@ def frozen_weights(
     argument is.
 
     Args:
-      jaxpr: the program.
-      passes: tells which of its eqns are those of a backward pass.
-      trained: the inputs that are trained.
       unknown: the inputs in question: a forward pass reads them.
       holders: for each input the number of the argument that holds it.
     """
-    sizes = [math.prod(_shape(v)) for v in jaxpr.invars]
+    sizes = [math.prod(extents.shape(v)) for v in jaxpr.invars]
     unknown = [i for i in unknown if sizes[i] > 1]
     if sum(sizes[i] for i in unknown) < _WORTH_TELLING * sum(sizes):
         return frozenset()
-    trained_mask, unknown_mask = _mask(trained), _mask(unknown)
+    trained_mask, unknown_mask = mask_of(trained), mask_of(unknown)
     holders_of_trained = {holders[i] for i in trained}
-    beside = _mask(
+    beside = mask_of(
         i for i in unknown if holders[i] in holders_of_trained and is_inexact(jaxpr.invars[i])
     )
-    given = [
-        _Made(mask := 1 << i & (trained_mask | unknown_mask), axes=(mask,) * len(_shape(v)))
+    invars = [
+        _Made(mask := 1 << i & (trained_mask | unknown_mask), axes=(mask,) * len(extents.shape(v)))
         for i, v in enumerate(jaxpr.invars)
     ]
-    floats = _mask(i for i in unknown if is_inexact(jaxpr.invars[i]))
-    square = _mask(i for i in unknown if _is_square(jaxpr.invars[i]))
+    floats = mask_of(i for i in unknown if is_inexact(jaxpr.invars[i]))
+    square = mask_of(i for i in unknown if _is_square(jaxpr.invars[i]))
     votes = _Votes()
     weights = batch = 0
     for _ in range(_ROUNDS):
-        known = trained_mask | weights
-        _Reader(passes, known, batch, unknown_mask, floats, square, votes).outputs(jaxpr, given)
+        weights_so_far = trained_mask | weights
+        _Reader(passes, weights_so_far, batch, unknown_mask, floats, square, votes).outputs(
+            jaxpr, invars
+        )
         before = weights, batch
         weights, batch = votes.weights & ~votes.batch, votes.batch & ~votes.weights
         # What is beside trained parameters is a weight, too, where nothing says otherwise.
         weights |= beside & ~votes.batch
         if (weights, batch) == before:
             break
-    found = set(bits(weights))
+    known_weights = set(bits(weights))
     batches = {holders[i] for i in bits(batch)}
-    decided = {holders[i] for i in found} - batches - holders_of_trained
-    return frozenset(found | {i for i in unknown if holders[i] in decided})
-
-
-def _mask(numbers: Iterable[int]) -> int:
-    return functools.reduce(operator.or_, (1 << i for i in numbers), 0)
+    decided = {holders[i] for i in known_weights} - batches - holders_of_trained
+    return frozenset(known_weights | {i for i in unknown if holders[i] in decided})
 
 
 @dataclass(slots=True)
@@ -132,11 +127,8 @@ class _Reader:
     """Reads how values are read.
 
     Attributes:
-      passes: tells which eqns are those of a backward pass.
       weights, batch: the inputs that are known, a bit each.
-      unknown: the inputs in question.
       floats, square: those of these that are of floats, and that are square matrices.
-      votes: gets what they are read like.
     """
 
     passes: Passes
@@ -147,10 +139,9 @@ class _Reader:
     square: int
     votes: _Votes = field(default_factory=_Votes)
 
-    def outputs(self, jaxpr: Jaxpr, given: Sequence[_Made]) -> list[_Made]:
-        """Return what the outvars of a jaxpr are made of."""
+    def outputs(self, jaxpr: Jaxpr, inputs: Sequence[_Made]) -> list[_Made]:
         env: dict[Var, _Made] = dict.fromkeys(jaxpr.constvars, _OTHER)
-        env.update(zip(jaxpr.invars, given, strict=True))
+        env.update(zip(jaxpr.invars, inputs, strict=True))
 
         def read(v: Var) -> _Made:
             return _OTHER if jax_compat.is_literal(v) else env[v]
@@ -167,141 +158,141 @@ class _Reader:
             return operands
         inside = nests(eqn)
         is_backward = self.passes.of(eqn) == BACKWARD
-        if not eqn.outvars or is_backward or not any(made.inputs for made in operands):
+        if not eqn.outvars or is_backward or not any(origin.inputs for origin in operands):
             return [_OTHER] * len(eqn.outvars)
         if inside:
             results = [_OTHER] * len(eqn.outvars)
             for nest in inside:
-                for i, made in zip(nest.results, self._body(nest, operands), strict=True):
+                for i, origin in zip(nest.results, self._body(nest, operands), strict=True):
                     if i is not None:
-                        results[i] = _joined(results[i], made)
+                        results[i] = _joined(results[i], origin)
             return results
         self._vote(eqn, name, operands)
-        inputs = functools.reduce(operator.or_, (made.inputs for made in operands))
+        inputs = functools.reduce(operator.or_, (origin.inputs for origin in operands))
         is_narrow = _is_narrow(eqn, name, operands)
-        is_contracted = any(made.is_contracted for made in operands) or (
-            name in _CONTRACTIONS and all(made.inputs for made in operands[:2])
+        is_contracted = any(origin.is_contracted for origin in operands) or (
+            name in _CONTRACTIONS and all(origin.inputs for origin in operands[:2])
         )
-        is_reduced = name.startswith("reduce_") or any(made.is_reduced for made in operands)
+        is_reduced = name.startswith("reduce_") or any(origin.is_reduced for origin in operands)
         axes = _axes(eqn, name, operands) if len(eqn.outvars) == 1 else ()
         return [_Made(inputs, is_narrow, is_contracted, is_reduced, axes)] * len(eqn.outvars)
 
     def _body(self, nest: Nest, operands: Sequence[_Made]) -> list[_Made]:
-        given = [
-            replace(made, axes=made.axes[1:]) if i in nest.slices else made
-            for i, made in enumerate(operands[j] for j in nest.operands)
+        inputs = [
+            replace(leaving, axes=leaving.axes[1:]) if i in nest.slices else leaving
+            for i, leaving in enumerate(operands[j] for j in nest.operands)
         ]
         while True:
-            made = self.outputs(nest.jaxpr, given)
-            entering = list(given)
+            leaving = self.outputs(nest.jaxpr, inputs)
+            entering = list(inputs)
             for into, out in nest.carries.items():
-                entering[into] = made[out] = _joined(given[into], made[out])
-            if entering == given:
-                return [replace(v, axes=()) if i in nest.stacked else v for i, v in enumerate(made)]
-            given = entering
+                entering[into] = leaving[out] = _joined(inputs[into], leaving[out])
+            if entering == inputs:
+                return [
+                    replace(v, axes=()) if i in nest.stacked else v for i, v in enumerate(leaving)
+                ]
+            inputs = entering
 
-    def _is_batch(self, made: _Made) -> bool:
-        return bool(made.inputs & self.batch)
+    def _is_batch(self, origin: _Made) -> bool:
+        return bool(origin.inputs & self.batch)
 
-    def _is_weight(self, made: _Made) -> bool:
-        return bool(made.inputs) and not made.inputs & ~self.weights
+    def _is_weight(self, origin: _Made) -> bool:
+        return bool(origin.inputs) and not origin.inputs & ~self.weights
 
-    def _asked(self, made: _Made) -> int:
-        """Return the inputs in question that a value is made of, if it is made of these alone."""
-        return 0 if made.is_contracted or made.inputs & ~self.unknown else made.inputs
+    def _asked(self, origin: _Made) -> int:
+        return 0 if origin.is_contracted or origin.inputs & ~self.unknown else origin.inputs
 
     def _vote(self, eqn: Eqn, name: str, operands: list[_Made]) -> None:
         votes = self.votes
         if name in ("dot_general", "conv_general_dilated"):
             left, right = operands
-            for made, other in ((left, right), (right, left)):
-                if self._is_weight(other) and not (name != "dot_general" and made is right):
-                    self._vote_contracted(eqn, name, made, is_left=made is left)
+            for origin, other in ((left, right), (right, left)):
+                if self._is_weight(other) and not (name != "dot_general" and origin is right):
+                    self._vote_contracted(eqn, name, origin, is_left=origin is left)
                 # A product of what is not known yet has the batch in it.
                 elif (self._is_batch(other) or other.is_contracted) and not _has_batch_dims(eqn):
-                    votes.weights |= self._asked(made)
+                    votes.weights |= self._asked(origin)
         elif name in ("gather", "dynamic_slice", "scatter", "scatter-add"):
-            for made in operands[1:2] if name != "dynamic_slice" else operands[1:]:
-                votes.batch |= self._asked(made)
+            for origin in operands[1:2] if name != "dynamic_slice" else operands[1:]:
+                votes.batch |= self._asked(origin)
         elif name in _COMPARISONS:
-            for made, v in zip(operands, eqn.invars, strict=True):
-                if _shape(v):
-                    votes.batch |= self._asked(made)
+            for origin, v in zip(operands, eqn.invars, strict=True):
+                if extents.shape(v):
+                    votes.batch |= self._asked(origin)
         elif _is_elementwise(eqn):
-            for made in operands:
-                others = [other for other in operands if other is not made]
-                if not made.is_reduced:
-                    self._vote_elementwise(made, others)
+            for origin in operands:
+                others = [other for other in operands if other is not origin]
+                if not origin.is_reduced:
+                    self._vote_elementwise(origin, others)
 
-    def _vote_contracted(self, eqn: Eqn, name: str, made: _Made, *, is_left: bool) -> None:
+    def _vote_contracted(self, eqn: Eqn, name: str, origin: _Made, *, is_left: bool) -> None:
         """Vote for what is contracted with a weight: its rows are of the batch.
 
         What has no part in these, but in what is contracted, has made it: it is a weight. A graph's
         square matrix of edges before the features of its nodes is read alike, and tells nothing.
         """
         votes = self.votes
-        if name == "dot_general" and made.axes:
+        if name == "dot_general" and origin.axes:
             contracted, batch = jax_compat.params(eqn)["dimension_numbers"]
             taken = {*contracted[not is_left], *batch[not is_left]}
-            free = [made.axes[dim] for dim in range(len(made.axes)) if dim not in taken]
+            free = [origin.axes[dim] for dim in range(len(origin.axes)) if dim not in taken]
             rows = next((mask for mask in free if mask & self.unknown), 0)
-            others = functools.reduce(operator.or_, made.axes) & self.floats & ~rows if rows else 0
+            others = (
+                functools.reduce(operator.or_, origin.axes) & self.floats & ~rows if rows else 0
+            )
             if others and not rows & self.square and not (rows | others) & ~self.unknown:
                 votes.batch |= rows
                 votes.weights |= others
                 return
-        votes.batch |= self._asked(made)
+        votes.batch |= self._asked(origin)
 
-    def _vote_elementwise(self, made: _Made, others: Sequence[_Made]) -> None:
+    def _vote_elementwise(self, origin: _Made, others: Sequence[_Made]) -> None:
         for other in others:
             if self._is_batch(other):
-                if made.is_narrow:
-                    self.votes.weights |= self._asked(made)
+                if origin.is_narrow:
+                    self.votes.weights |= self._asked(origin)
                 else:
-                    self.votes.batch |= self._asked(made)
+                    self.votes.batch |= self._asked(origin)
             elif self._is_weight(other):
                 # Added to weights, it is one; scaled by one that is spread over it, it is not.
-                if other.is_narrow and not made.is_narrow:
-                    self.votes.batch |= self._asked(made)
-                elif other.is_narrow == made.is_narrow:
-                    self.votes.weights |= self._asked(made)
-
-
-def _shape(v: Var) -> tuple[int, ...]:
-    return tuple(getattr(v.aval, "shape", ()))
+                if other.is_narrow and not origin.is_narrow:
+                    self.votes.batch |= self._asked(origin)
+                elif other.is_narrow == origin.is_narrow:
+                    self.votes.weights |= self._asked(origin)
 
 
 def _axes(eqn: Eqn, name: str, operands: Sequence[_Made]) -> tuple[int, ...]:
     """Return the inputs that each dim of a result is of; empty: not known."""
     params = jax_compat.params(eqn)
-    first, rank = operands[0].axes, len(_shape(eqn.outvars[0]))
+    first, rank = operands[0].axes, len(extents.shape(eqn.outvars[0]))
     if name == "dot_general":
         contracted, batch = params["dimension_numbers"]
         parts = [
-            [made.axes[dim] for dim in range(len(made.axes)) if dim not in {*own, *shared}]
-            for made, own, shared in zip(operands, contracted, batch, strict=True)
+            [origin.axes[dim] for dim in range(len(origin.axes)) if dim not in {*own, *shared}]
+            for origin, own, shared in zip(operands, contracted, batch, strict=True)
         ]
         pairs = zip(*batch, strict=True)
         both = [operands[0].axis(i) | operands[1].axis(j) for i, j in pairs]
-        found = (*both, *parts[0], *parts[1])
-        return found if len(found) == rank else ()
+        dims = (*both, *parts[0], *parts[1])
+        return dims if len(dims) == rank else ()
     if name == "broadcast_in_dim" and first:
-        sizes = _shape(eqn.invars[0])
+        sizes = extents.shape(eqn.invars[0])
         to = dict(zip(params["broadcast_dimensions"], zip(first, sizes, strict=True), strict=True))
         return tuple(to[dim][0] if dim in to and to[dim][1] > 1 else 0 for dim in range(rank))
     if name == "transpose" and first:
         return tuple(first[dim] for dim in params["permutation"])
     if name in ELEMENTWISE or name in CASTS | COPIES | MARKS | SHARDINGS:
-        known = [made.axes for made in operands if made.axes]
-        if all(len(axes) == rank for axes in known):
+        axes_of_operands = [origin.axes for origin in operands if origin.axes]
+        if all(len(axes) == rank for axes in axes_of_operands):
             return tuple(
-                functools.reduce(operator.or_, masks) for masks in zip(*known, strict=True)
+                functools.reduce(operator.or_, masks)
+                for masks in zip(*axes_of_operands, strict=True)
             )
     return ()
 
 
 def _is_square(v: Var) -> bool:
-    return len(set(_shape(v)[-2:])) == 1 < len(_shape(v))
+    return len(set(extents.shape(v)[-2:])) == 1 < len(extents.shape(v))
 
 
 def _joined(first: _Made, second: _Made) -> _Made:
@@ -322,8 +313,8 @@ def _has_batch_dims(eqn: Eqn) -> bool:
 
 
 def _is_elementwise(eqn: Eqn) -> bool:
-    shapes = {_shape(v) for v in eqn.invars} - {()}
-    to = _shape(eqn.outvars[0])
+    shapes = {extents.shape(v) for v in eqn.invars} - {()}
+    to = extents.shape(eqn.outvars[0])
     if len(eqn.invars) < 2 or to not in shapes:
         return False
     if jax_compat.primitive_name(eqn) not in ELEMENTWISE:
@@ -342,6 +333,6 @@ def _is_narrow(eqn: Eqn, name: str, operands: Sequence[_Made]) -> bool:
         kept = [d for d, size in enumerate(eqn.outvars[0].aval.shape) if d in to and size == 1]
         spread = set(range(rank)).difference(own, kept)
         return operands[0].is_narrow or (bool(own) and any(d < own[0] for d in spread))
-    made = [each for each in operands if each.inputs]
-    is_same = _shape(eqn.invars[0]) == _shape(eqn.outvars[0])
-    return is_same and all(each.is_narrow for each in made)
+    origins = [origin for origin in operands if origin.inputs]
+    is_same = extents.shape(eqn.invars[0]) == extents.shape(eqn.outvars[0])
+    return is_same and all(origin.is_narrow for origin in origins)

@@ -9,13 +9,7 @@ from jaxresid.results import Cost
 
 
 def block_cost(block: Block, trips: WhileTrips, *phases: str) -> Cost:
-    """Return the cost of a block's ops: those of the given phases, or all without any.
-
-    Args:
-      block: the block.
-      trips: the trips of its while loops.
-      phases: the phases to count.
-    """
+    """Return the cost of a block's ops: those of the given phases, or all without any."""
     total = Cost()
     for op in block.ops:
         inside = not phases or op.phase in phases
@@ -27,18 +21,16 @@ def op_cost(op: Op, trips: WhileTrips, phases: tuple[str, ...] = ()) -> Cost:
     """Return the cost of one op; for an op with bodies, that of their ops of some phases.
 
     Args:
-      op: the op.
-      trips: the trips of while loops.
       phases: the phases to count inside its bodies; all where empty.
     """
     if op.name in UNWRITTEN:
         return Cost()
     if not op.bodies:
         return flat_cost(op.eqn) or Cost(uncosted=(op.name,))
-    each = [block_cost(body, trips, *phases) for body in op.bodies]
+    costs = [block_cost(body, trips, *phases) for body in op.bodies]
     if op.nest is None:
-        return max(each, key=lambda cost: cost.flops)
-    once = sum(each, Cost())
+        return max(costs, key=lambda cost: cost.flops)
+    once = sum(costs, Cost())
     if op.nest.length is not None:
         return once * op.nest.length
     branches = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 from typing import Literal as OneOf
@@ -24,11 +24,6 @@ class Value:
     """An array.
 
     Attributes:
-      shape: its shape; on a mesh, that of the part that one device holds.
-      dtype: the name of its dtype.
-      itemsize: bytes of one element.
-      memory: `device` or `host`.
-      literal: the number that a literal is, written out; it needs no storage.
       whole: on a mesh, for an array that is split, the shape of all of it.
       spec: how it is split, `data,model`.
     """
@@ -44,13 +39,7 @@ class Value:
     def copy(self) -> Value:
         """Return another array like it; `dataclasses.replace` takes twice as long."""
         return Value(
-            self.shape,
-            self.dtype,
-            self.itemsize,
-            self.memory,
-            self.literal,
-            self.whole,
-            self.spec,
+            self.shape, self.dtype, self.itemsize, self.memory, self.literal, self.whole, self.spec
         )
 
     @property
@@ -69,12 +58,8 @@ class InlineContext:
     """The eqns that an op was inlined from, as a chain that begins with the innermost.
 
     Attributes:
-      parent: the context around `eqn`; None at the top.
-      eqn: the innermost eqn; None at the top.
       which: the number of the inner jaxpr of `eqn` that the op is in.
       tags: the name stacks of all of them.
-      remats: the checkpoints' eqns among them.
-      top: the jaxpr at the top.
     """
 
     parent: InlineContext | None = None
@@ -181,16 +166,13 @@ class Op:
 
     Attributes:
       name: the primitive, or one of `UNWRITTEN`.
-      operands: what it reads.
-      results: what it makes.
-      eqn: the eqn that it comes from.
-      context: the eqns around that one.
       phase: `forward`, `recompute`, `backward` or `update`.
       bodies: for a loop its body (for a while its condition after it), for a cond its branches.
       nest: how a loop's body lines up with the op; None if it is no loop.
       devices: on a mesh, how many devices share the work of the eqn.
       collectives: what it exchanges with other devices: on a mesh, as the splits imply; in the body
         of a `shard_map`, as it is written.
+      overwrites: of a kernel, the operands whose buffers its result may take over.
     """
 
     name: Final[str]
@@ -203,6 +185,7 @@ class Op:
     nest: Final[Nest | None] = None
     devices: Final[int] = 1
     collectives: Final[tuple[Collective, ...]] = ()
+    overwrites: Final[tuple[Value, ...]] = ()
 
     @property
     def params(self) -> Mapping[str, Any]:
@@ -213,3 +196,12 @@ class Op:
     def is_loop(self) -> bool:
         """Whether it is a scan or a while loop."""
         return self.nest is not None
+
+
+def all_ops(ops: Sequence[Op]) -> list[Op]:
+    """Return the ops and those in their bodies."""
+    collected = list(ops)
+    for op in ops:
+        for body in op.bodies:
+            collected += all_ops(body.ops)
+    return collected

@@ -32,7 +32,7 @@ _SPLIT_ANEW = frozenset({SPLIT_ANEW, "reshard"})
 def per_device(
     block: Block,
     pins: Mapping[Value, Split],
-    known: Mapping[Value, tuple[int, ...]],
+    shapes: Mapping[Value, tuple[int, ...]],
     sizes: Mapping[str, int],
     local: frozenset[Op],
     partly: Mapping[Value, PartialSplit] = MappingProxyType({}),
@@ -43,39 +43,37 @@ def per_device(
     devices need are made in place, and the ops of which they are say so.
 
     Args:
-      block: the block of the whole program.
       pins: how values are split, where something says so; for others it is found out (see
         `propagation`), and what cannot be found out is whole.
-      known: the shapes that a device holds of some values, as the compiler reports them; except for
-        the block's inputs they take precedence over pins.
-      sizes: the sizes of the mesh's axes by name.
+      shapes: those that a device holds of some values, as the compiler reports them; except for the
+        block's inputs they take precedence over pins.
       local: ops whose types are one device's already, except for their inputs and outputs.
       partly: values of which something says how they are split, except for some dims.
     """
-    found = propagated(block, pins, sizes, local, partly)
-    if known:
+    splits = propagated(block, pins, sizes, local, partly)
+    if shapes:
         # A constraint may leave dims to the compiler; only what arrays come in as is settled.
         settled = {v: pins[v] for v in block.inputs if v in pins}
         # What is pinned spreads first, so only what was found otherwise is.
-        other = _fitted(known, settled, found, sizes)
+        other = _fitted(shapes, settled, splits, sizes)
         if other:
             pins = {**pins, **other}
-            found = propagated(block, pins, sizes, local, partly)
-    made = _Local({**found, **pins}, sizes, local)
-    return made.block(block), made.value
+            splits = propagated(block, pins, sizes, local, partly)
+    local_program = _Local({**splits, **pins}, sizes, local)
+    return local_program.block(block), local_program.value
 
 
 def _fitted(
-    known: Mapping[Value, tuple[int, ...]],
+    shapes: Mapping[Value, tuple[int, ...]],
     pins: Mapping[Value, Split],
-    found: Mapping[Value, Split],
+    likely_splits: Mapping[Value, Split],
     sizes: Mapping[str, int],
 ) -> dict[Value, Split]:
     """Return the splits of values that are split otherwise than was found."""
     splits: dict[Value, Split] = {}
-    for value, piece in known.items():
+    for value, piece in shapes.items():
         if value not in pins and value.literal is None:
-            likely = found.get(value, ((),) * len(value.shape))
+            likely = likely_splits.get(value, ((),) * len(value.shape))
             split = fitting(value.shape, piece, sizes, likely)
             if split is not None and split != likely:
                 splits[value] = split
@@ -92,20 +90,19 @@ class _Local:
         self._made: dict[Value, Value] = {}
 
     def value(self, value: Value) -> Value:
-        made = self._made.get(value)
-        if made is not None:
-            return made
+        local = self._made.get(value)
+        if local is not None:
+            return local
         split = self._split(value)
         if not any(split):
             return value
-        made = self._made[value] = self._at(value, split)
-        return made
+        local = self._made[value] = self._at(value, split)
+        return local
 
     def _split(self, value: Value) -> Split:
         return self._splits.get(value, ((),) * len(value.shape))
 
     def _at(self, value: Value, split: Split) -> Value:
-        """Return a value like another, split like this."""
         shape = shard(value.shape, split, self._sizes)
         return replace(
             value, shape=shape, whole=value.shape if any(split) else None, spec=text(split)
@@ -129,8 +126,8 @@ class _Local:
         """Add what it takes to split a value anew: none, or a gather, an exchange and a cut."""
         (before,), (after,) = op.operands, op.results
         source, split, wanted = self.value(before), self._split(before), self._split(after)
-        for found in split_anew(before, split, wanted, self._sizes):
-            source, split = self._exchanged(op, found, source, ops, gathered), found.split
+        for exchanged in split_anew(before, split, wanted, self._sizes):
+            source, split = self._exchanged(op, exchanged, source, ops, gathered), exchanged.split
         if split == wanted:
             self._made[after] = source
         else:
@@ -139,7 +136,7 @@ class _Local:
     def _exchanged(
         self,
         op: Op,
-        found: Exchanged,
+        exchanged: Exchanged,
         source: Value,
         ops: list[Op],
         gathered: dict[tuple[Value, Split], Value],
@@ -147,17 +144,14 @@ class _Local:
         """Return an operand of an op as split anew, and add the op that does it, if none did.
 
         Args:
-          op: the op.
-          found: what is exchanged.
           source: the operand as far as it was gathered before.
-          ops: the ops before; the new one is added.
           gathered: what was gathered or exchanged before in the block, and how.
         """
-        key = found.value, found.split
+        key = exchanged.value, exchanged.split
         if key not in gathered:
-            name = GATHER if found.collective.kind == "all-gather" else EXCHANGE
-            made = gathered[key] = self._at(found.value, found.split)
-            ops.append(_beside(op, name, source, made, found.collective))
+            name = GATHER if exchanged.collective.kind == "all-gather" else EXCHANGE
+            gathered_value = gathered[key] = self._at(exchanged.value, exchanged.split)
+            ops.append(_beside(op, name, source, gathered_value, exchanged.collective))
         return gathered[key]
 
     def _add(self, op: Op, ops: list[Op], gathered: dict[tuple[Value, Split], Value]) -> None:
@@ -170,11 +164,11 @@ class _Local:
         # Those that are written stay.
         written, after = list(op.collectives), []
         if not is_local and not op.bodies:
-            for found in exchanges(op, self._splits, self._sizes):
-                value, split, collective = found
+            for exchanged in exchanges(op, self._splits, self._sizes):
+                value, split, collective = exchanged
                 if collective.kind in {"all-gather", "all-to-all"}:
                     source = operands.get(value) or self.value(value)
-                    operands[value] = self._exchanged(op, found, source, ops, gathered)
+                    operands[value] = self._exchanged(op, exchanged, source, ops, gathered)
                 elif collective.kind == "reduce-scatter":
                     results[value] = partial = self._at(value, split)
                     after.append(_beside(op, SCATTER, partial, self.value(value), collective))
@@ -194,5 +188,4 @@ class _Local:
 
 
 def _beside(op: Op, name: str, before: Value, after: Value, *exchanged: Collective) -> Op:
-    """Return an op that makes one value of another for an op that is written."""
     return Op(name, (before,), (after,), op.eqn, op.context, op.phase, collectives=exchanged)

@@ -12,12 +12,7 @@ ProgramArrays = tuple[tuple[ProgramArray, ...], tuple[ProgramArray, ...]]
 
 
 def program_arrays(step: StepTrace, program: Program) -> ProgramArrays:
-    """Return the arguments and the outputs of a program without a gradient, in order.
-
-    Args:
-      step: its trace.
-      program: its program.
-    """
+    """Return the arguments and the outputs of a program without a gradient, in order."""
     updated = updated_arguments(step)
     lead = len(program.inputs) - len(step.inputs)
     pairs = [(i, j) for i, nexts in updated.items() for j in sorted(nexts)[:1]]

@@ -30,7 +30,7 @@ _SLICES = frozenset({"dynamic_slice", "dynamic_update_slice"})
 
 def propagated(
     block: Block,
-    known: Mapping[Value, Split],
+    fixed: Mapping[Value, Split],
     sizes: Mapping[str, int],
     local: frozenset[Op] = frozenset(),
     partly: Mapping[Value, PartialSplit] = MappingProxyType({}),
@@ -40,13 +40,11 @@ def propagated(
     A value that is not in it is whole.
 
     Args:
-      block: the block of the whole program.
-      known: values whose splits stay as they are.
-      sizes: the sizes of the mesh's axes by name.
+      fixed: values whose splits stay as they are.
       local: ops of one device, such as those of a `shard_map` body; nothing spreads over them.
       partly: values whose splits stay as they are, except for some dims.
     """
-    spread = _Propagation(known, sizes, partly)
+    spread = _Propagation(fixed, sizes, partly)
     steps = [step for step in _steps(block, local) if step.groups]
     for stage in _STAGES:
         spread.settle(steps, stage)
@@ -58,7 +56,6 @@ class _Group:
     """Dims that are one and the same dim.
 
     Attributes:
-      dims: the dims.
       stages: for each the stage from which on it may be split as the others are.
     """
 
@@ -68,17 +65,11 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What spreads splits at once: an op, or what a loop hands on.
-
-    Attributes:
-      groups: the linked dims.
-      made: the values that it makes.
-      read: the others.
-    """
+    """What spreads splits at once: an op, or what a loop hands on."""
 
     groups: tuple[_Group, ...]
-    made: frozenset[Value]
-    read: tuple[Value, ...]
+    results: frozenset[Value]
+    operands: tuple[Value, ...]
 
 
 def _steps(block: Block, local: frozenset[Op]) -> Iterator[_Step]:
@@ -87,11 +78,11 @@ def _steps(block: Block, local: frozenset[Op]) -> Iterator[_Step]:
         if op in local:
             continue
         if not op.bodies:
-            found = links(op)
+            linked = links(op)
             # To compilers there is a broadcast before the op.
-            for value in found.repeated:
-                yield _step(_repeated(value, found.groups), op.results)
-            yield _step(_groups(op, found, uses), op.results)
+            for value in linked.repeated:
+                yield _step(_repeated(value, linked.groups), op.results)
+            yield _step(_groups(op, linked, uses), op.results)
             continue
         through = flows(op)
         for part in through.sliced:
@@ -101,21 +92,21 @@ def _steps(block: Block, local: frozenset[Op]) -> Iterator[_Step]:
         for part in through.stacked:
             yield _part(part)
         # Behind the body, so that its ops come before what it is handed.
-        for each in through.handed:
-            groups = [_Group(dims, (_ALONE,) * len(dims)) for dims in map(_arrays, each)]
-            yield _step(groups, [v for v, _ in each[0][1:]] if each else [])
+        for handed in through.handed:
+            groups = [_Group(dims, (_ALONE,) * len(dims)) for dims in map(_arrays, handed)]
+            yield _step(groups, [v for v, _ in handed[0][1:]] if handed else [])
 
 
 def _part(dims: tuple[Dim, ...]) -> _Step:
     """Return the step of a slice of a stack, or of the stack of a part, the second of two dims."""
-    found = _arrays(dims)
-    stages = (_KEPT, _ELEMENTS) if len(found) > 1 else (_KEPT,) * len(found)
-    return _step([_Group(found, stages)], [dims[1][0]])
+    arrays = _arrays(dims)
+    stages = (_KEPT, _ELEMENTS) if len(arrays) > 1 else (_KEPT,) * len(arrays)
+    return _step([_Group(arrays, stages)], [dims[1][0]])
 
 
-def _step(groups: Iterable[_Group], made: Iterable[Value]) -> _Step:
+def _step(groups: Iterable[_Group], made_values: Iterable[Value]) -> _Step:
     linked = tuple(group for group in groups if len(group.dims) > 1)
-    results = frozenset(made)
+    results = frozenset(made_values)
     values = dict.fromkeys(v for group in linked for v, _ in group.dims)
     return _Step(linked, results, tuple(v for v in values if v not in results))
 
@@ -124,12 +115,12 @@ def _arrays(dims: Iterable[Dim]) -> tuple[Dim, ...]:
     return tuple(dim for dim in dims if dim[0].literal is None)
 
 
-def _groups(op: Op, found: Links, uses: Mapping[Value, int]) -> Iterator[_Group]:
+def _groups(op: Op, linked: Links, uses: Mapping[Value, int]) -> Iterator[_Group]:
     is_read_twice = any(uses[v] > 1 for v in op.operands if v.shape and v.literal is None)
     passes = _ELEMENTS if is_read_twice else _ALONE
-    for group in found.groups:
-        dims = _arrays(dim for dim in group if dim[0] not in found.repeated)
-        yield _Group(dims, tuple(_stages(op, dims, found.is_plain, passes)))
+    for group in linked.groups:
+        dims = _arrays(dim for dim in group if dim[0] not in linked.repeated)
+        yield _Group(dims, tuple(_stages(op, dims, linked.is_plain, passes)))
 
 
 def _repeated(value: Value, groups: Iterable[Sequence[Dim]]) -> Iterator[_Group]:
@@ -160,28 +151,22 @@ def _adds_dims(op: Op) -> bool:
 class _Propagation:
     def __init__(
         self,
-        known: Mapping[Value, Split],
+        fixed: Mapping[Value, Split],
         sizes: Mapping[str, int],
         partly: Mapping[Value, PartialSplit],
     ) -> None:
         self.splits: dict[Value, Split] = {v: split for v, (split, _) in partly.items()}
-        self.splits.update(known)
-        self._known = frozenset(known)
+        self.splits.update(fixed)
+        self._known = frozenset(fixed)
         self._partly = partly
         self._sizes = sizes
 
     def settle(self, steps: Sequence[_Step], stage: int) -> None:
-        """Spread splits until nothing changes.
-
-        Args:
-          steps: the steps, in program order.
-          stage: the stage.
-        """
         readers, makers = defaultdict[Value, list[int]](list), defaultdict[Value, list[int]](list)
         for n, step in enumerate(steps):
-            for v in step.read:
+            for v in step.operands:
                 readers[v].append(n)
-            for v in step.made:
+            for v in step.results:
                 makers[v].append(n)
         waiting = list(reversed(range(len(steps))))
         held = set(waiting)
@@ -195,7 +180,6 @@ class _Propagation:
                         held.add(other)
 
     def _spread(self, step: _Step, stage: int) -> Iterator[Value]:
-        """Spread splits over one step, and yield the values that are split further."""
         # The wish of the larger array counts, so it goes first.
         for group in sorted(step.groups, key=self._priority, reverse=True):
             yield from self._shared(group, stage)

@@ -6,25 +6,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, PROGRAM, RECOMPUTE, UPDATE
-from jaxresid.inspector.program.build import JaxprReader, Program, program_of_jaxpr
+from jaxresid.inspector.program.build import Program, program_of_jaxpr
 from jaxresid.inspector.program.ops import Block, Op, Value
+from jaxresid.inspector.program.reading import JaxprReader
 from jaxresid.inspector.program.step_roles import Roles, roles
 from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.results import Pass
 
 
 def step_program(
-    step: StepTrace, known: Roles | None = None, reader: JaxprReader | None = None
+    step: StepTrace, known_roles: Roles | None = None, reader: JaxprReader | None = None
 ) -> Program:
     """Return the program of a training step.
 
     Args:
-      step: the trace of the step.
-      known: its roles, where they are known of the step with other checkpoints: these change what
-        is computed again, and not which values go where.
-      reader: what has read the programs of other variants of the step.
+      known_roles: its roles, where they are known of the step with other checkpoints: these change
+        what is computed again, and not which values go where.
     """
-    inputs, outputs = known or roles(step)
-    made = program_of_jaxpr(
+    inputs, outputs = known_roles or roles(step)
+    program = program_of_jaxpr(
         step.jaxpr,
         inputs,
         outputs,
@@ -33,11 +33,11 @@ def step_program(
         trips=step.trips,
     )
     if not step.holds_gradient:
-        return replace(made, block=_as_one(made.block))
+        return replace(program, block=_as_one(program.block))
     # What no derivative has a part in is `forward` where a forward pass reads it and it needs no
     # gradient (preparing a batch, running a frozen model), otherwise `update`. So is a loop around
     # both passes, for example over microbatches; the ops of its body are settled one by one.
-    return replace(made, block=_infer_phases(made.block, frozenset(), frozenset()))
+    return replace(program, block=_infer_phases(program.block, frozenset(), frozenset()))
 
 
 def _as_one(block: Block) -> Block:
@@ -50,7 +50,6 @@ def _infer_phases(block: Block, behind: frozenset[Value], ahead: frozenset[Value
     """Return the block with the phases of its untagged ops settled.
 
     Args:
-      block: the block.
       behind: the inputs that a gradient has a part in.
       ahead: the outputs that a forward pass reads.
     """
@@ -66,7 +65,7 @@ def _infer_phases(block: Block, behind: frozenset[Value], ahead: frozenset[Value
             for body in op.bodies
         )
         if phase == UPDATE:
-            is_after = is_after or _holds_backward(bodies)
+            is_after = is_after or _holds(bodies, RECOMPUTE, BACKWARD)
             phase = UPDATE if is_after or fed.isdisjoint(op.results) else FORWARD
         if is_after:
             after.update(op.results)
@@ -82,31 +81,19 @@ def _fed(block: Block, phases: Sequence[str], ahead: frozenset[Value]) -> set[Va
     fed = set(ahead)
     for op, phase in zip(reversed(block.ops), reversed(phases), strict=True):
         reaches = phase == UPDATE and not fed.isdisjoint(op.results)
-        if reaches or phase == FORWARD or _holds_forward(op):
+        if reaches or phase == FORWARD or _holds(op.bodies, FORWARD):
             fed.update(op.operands)
     return fed
 
 
-def _holds_forward(op: Op) -> bool:
-    """Return whether the bodies of an untagged op contain a forward op."""
+def _holds(bodies: Sequence[Block], *phases: Pass) -> bool:
     return any(
-        inner.phase == FORWARD or _holds_forward(inner) for b in op.bodies for inner in b.ops
-    )
-
-
-def _holds_backward(bodies: Sequence[Block]) -> bool:
-    return any(
-        op.phase in (RECOMPUTE, BACKWARD) or _holds_backward(op.bodies)
-        for body in bodies
-        for op in body.ops
+        op.phase in phases or _holds(op.bodies, *phases) for body in bodies for op in body.ops
     )
 
 
 def _entering(op: Op, body: Block, after: set[Value]) -> frozenset[Value]:
-    """Return the body's inputs that a gradient has a part in.
-
-    For a loop these are those of its first trip.
-    """
+    """Return the body's inputs that a gradient has a part in; for a loop, in its first trip."""
     if op.nest is not None:
         outside = [op.operands[i] for i in op.nest.operands]
         if len(outside) != len(body.inputs):  # the condition of a while loop
@@ -118,7 +105,6 @@ def _entering(op: Op, body: Block, after: set[Value]) -> frozenset[Value]:
 
 
 def _leaving(op: Op, body: Block, fed: set[Value]) -> frozenset[Value]:
-    """Return the body's outputs whose result a forward pass reads."""
     if len(body.outputs) != len(op.results):  # the condition of a while loop
         return frozenset()
     pairs = zip(body.outputs, op.results, strict=True)

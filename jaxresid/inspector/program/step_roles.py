@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxresid import jax_compat
-from jaxresid.inspector.jaxpr.flows import NOTHING, Flow, Flows, bits, is_inexact, shape_and_dtype
+from jaxresid.inspector.jaxpr.common import common_prefix
+from jaxresid.inspector.jaxpr.flows import (
+    NOTHING,
+    Flow,
+    Flows,
+    bits,
+    is_inexact,
+    mask_of,
+    shape_and_dtype,
+)
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.program.build import ValueRole
 from jaxresid.inspector.program.frozen_weights import frozen_weights
@@ -56,34 +65,32 @@ def roles(step: StepTrace) -> Roles:
         return argument_roles(step)
     jaxpr = step.jaxpr
     holders = argument_numbers(step)
-    found = _input_uses(step, holders)
-    own = {holders[i] for i in (*found.parameters, *found.state)}
-    frozen = frozen_weights(jaxpr, step.passes, found.parameters, sorted(found.unchanged), holders)
+    uses = _input_uses(step, holders)
+    own = {holders[i] for i in (*uses.parameters, *uses.state)}
+    frozen = frozen_weights(jaxpr, step.passes, uses.parameters, sorted(uses.unchanged), holders)
     inputs = [ValueRole("constant")] * len(jaxpr.constvars)
-    kinds: list[LiveKind] = ["gradient" if each else "output" for each in found.is_gradient]
+    kinds: list[LiveKind] = ["gradient" if is_one else "output" for is_one in uses.is_gradient]
     for i, path in enumerate(step.inputs):
         kind: LiveKind = "argument"
         if path is None:
             kind = "constant"
-        elif i in found.parameters:
+        elif i in uses.parameters:
             kind = PARAMETERS
-        elif i in found.state:
+        elif i in uses.state:
             kind = OPTIMIZER_STATE
         elif i in frozen:
             kind = FROZEN
         elif (
-            i in found.fed - found.carried.keys()
-            and holders[i] not in own
-            and i not in step.updates
+            i in uses.fed - uses.carried.keys() and holders[i] not in own and i not in step.updates
         ):
             kind = BATCH
         inputs.append(ValueRole(kind, path, step.donated[i]))
         if step.donated[i]:
-            for j in found.parameters.get(i, set()) | found.state.get(i, set()):
+            for j in uses.parameters.get(i, set()) | uses.state.get(i, set()):
                 kinds[j] = kind
-    for i in frozen & found.carried.keys():
+    for i in frozen & uses.carried.keys():
         if step.donated[i]:
-            kinds[found.carried[i]] = FROZEN
+            kinds[uses.carried[i]] = FROZEN
     outputs = zip(kinds, step.outputs, strict=True)
     return tuple(inputs), tuple(ValueRole(kind, path) for kind, path in outputs)
 
@@ -94,7 +101,6 @@ def next_values(step: StepTrace, *, only_of_itself: bool = False) -> dict[int, f
     They are parameters and optimizer state, by number. A gradient is no next value.
 
     Args:
-      step: the trace of the step.
       only_of_itself: leave out what nothing but its place tells, and what is not made of the input:
         parameters remade of an optimizer's copy, and what looks like these, updates that the caller
         adds to the parameters.
@@ -104,14 +110,12 @@ def next_values(step: StepTrace, *, only_of_itself: bool = False) -> dict[int, f
     return _nexts(step, _input_uses(step, argument_numbers(step)), only_of_itself=only_of_itself)
 
 
-def _nexts(
-    step: StepTrace, found: _InputUses, *, only_of_itself: bool
-) -> dict[int, frozenset[int]]:
-    back = {**found.state, **found.parameters}
-    each = {i: frozenset(j for j in at if not found.is_gradient[j]) for i, at in back.items()}
-    left_out = found.placed if only_of_itself else frozenset()
+def _nexts(step: StepTrace, uses: _InputUses, *, only_of_itself: bool) -> dict[int, frozenset[int]]:
+    back = {**uses.state, **uses.parameters}
+    nexts = {i: frozenset(j for j in at if not uses.is_gradient[j]) for i, at in back.items()}
+    left_out = uses.placed if only_of_itself else frozenset()
     return {
-        i: at for i, at in each.items() if at and step.inputs[i] is not None and i not in left_out
+        i: at for i, at in nexts.items() if at and step.inputs[i] is not None and i not in left_out
     }
 
 
@@ -121,21 +125,17 @@ def is_training_step(step: StepTrace, inputs: Sequence[ValueRole]) -> bool:
     A sampler draws from a key beside the gradient, and Newton's method takes derivatives of the
     gradient or solves with it: without an optimizer's state neither is said to train. A step of
     molecular dynamics has no batch.
-
-    Args:
-      step: the trace of the step.
-      inputs: the roles of its inputs.
     """
     kinds = {role.kind for role in inputs}
     if kinds.isdisjoint({BATCH, FROZEN}) or not step.holds_gradient:
         return False
-    found = _input_uses(step, argument_numbers(step))
-    if not found.parameters.keys() & _nexts(step, found, only_of_itself=True).keys():
+    uses = _input_uses(step, argument_numbers(step))
+    if not uses.parameters.keys() & _nexts(step, uses, only_of_itself=True).keys():
         return False
     names = {jax_compat.primitive_name(eqn) for eqn in eqns_in(step.jaxpr)}
     own = lines_of_gradients(step.taken_gradients)
-    is_newton = not names.isdisjoint(_SOLVES) or any("jvp" in each.kind for each in own)
-    return not found.is_drawn and (OPTIMIZER_STATE in kinds or not is_newton)
+    is_newton = not names.isdisjoint(_SOLVES) or any("jvp" in line.kind for line in own)
+    return not uses.is_drawn and (OPTIMIZER_STATE in kinds or not is_newton)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,6 @@ class _InputUses:
     """How inputs go through a step, by number.
 
     Attributes:
-      fed: the inputs that a forward pass reads.
       parameters, state: an input -> the outputs that are its next value, or its gradient.
       carried: the inputs that no gradient changes and that come back, such as running means, each
         with the output at its place.
@@ -167,31 +166,31 @@ class _InputUses:
 def _input_uses(step: StepTrace, holders: Sequence[int]) -> _InputUses:
     jaxpr = step.jaxpr
     flows = Flows(jaxpr)
-    made, fed = flows.outputs, frozenset(bits(flows.fed))
+    outputs, fed = flows.outputs, frozenset(bits(flows.fed))
     # Of what is changed in place the next value is known.
     back = {i: {j} for i, j in step.updates.items()}
-    for j, (v, flow) in enumerate(zip(jaxpr.outvars, made, strict=True)):
+    for j, (v, flow) in enumerate(zip(jaxpr.outvars, outputs, strict=True)):
         if j < step.num_returned:
             for i in bits(flow.inputs & flows.like(v)):
                 if i not in step.updates:
                     back.setdefault(i, set()).add(j)
-    after = {j for j, flow in enumerate(made) if flow.is_after}
+    after = {j for j, flow in enumerate(outputs) if flow.is_after}
     parameters = {i: at for i, at in back.items() if i in fed and at & after}
     # What an optimizer keeps flows into the parameters as well as into its own next value.
     nexts = set().union(*parameters.values())
-    steering = _union(made[j].inputs for j in nexts)
+    steering = _union(outputs[j].inputs for j in nexts)
     kept = {i: at - nexts for i, at in back.items() if i not in fed and at - nexts}
-    metrics = {i for i, at in kept.items() if not steering >> i & 1 and _is_seen(made, at)}
+    metrics = {i for i, at in kept.items() if not steering >> i & 1 and _is_seen(outputs, at)}
     # What is counted beside metrics, in an argument without gradients, is one of them.
     # So is what is counted beside a scale of the loss, which gradients only decide about.
-    scales = {i for i, at in back.items() if i in fed and any(made[j].is_steered for j in at)}
+    scales = {i for i, at in back.items() if i in fed and any(outputs[j].is_steered for j in at)}
     metric_holders = {holders[i] for i in metrics | scales} - {
         holders[i] for i, at in (*kept.items(), *parameters.items()) if at & after
     }
     state = {
         i: at for i, at in kept.items() if i not in metrics and holders[i] not in metric_holders
     }
-    unread = _unread_parameters(step, made, parameters, state, holders)
+    unread = _unread_parameters(step, outputs, parameters, state, holders)
     parameters |= unread
     nexts.update(*unread.values())
     state = {i: at for i, at in state.items() if i not in unread}
@@ -201,20 +200,20 @@ def _input_uses(step: StepTrace, holders: Sequence[int]) -> _InputUses:
     parameters |= paired
     nexts.update(*paired.values())
     state = {i: at - nexts for i, at in state.items()}
-    others = set(range(len(made))) - nexts - needed
+    others = set(range(len(outputs))) - nexts - needed
     nested = [i for i in sorted(fed - parameters.keys()) if path_keys(step.inputs[i] or "")]
     carried = {i: j for i, (j,) in _paired_outputs(step, nested, sorted(others)).items()}
-    is_gradient = tuple(flow.is_gradient for flow in made)
+    is_gradient = tuple(flow.is_gradient for flow in outputs)
     # What a forward pass makes may be the next value of whatever is like it.
     seen = _union(
         flows.like(v)
-        for v, flow in zip(jaxpr.outvars, made, strict=True)
+        for v, flow in zip(jaxpr.outvars, outputs, strict=True)
         if flow.is_seen and not flow.is_after
     )
-    changed = {i for i, at in back.items() if any(made[j].is_after for j in at)}
+    changed = {i for i, at in back.items() if any(outputs[j].is_after for j in at)}
     unchanged = fed - changed - set(bits(seen)) - parameters.keys() - state.keys()
-    keys = _union(1 << i for i, v in enumerate(jaxpr.invars) if _is_key(v))
-    is_drawn = any(made[j].inputs & keys for at in parameters.values() for j in at)
+    keys = mask_of(i for i, v in enumerate(jaxpr.invars) if _is_key(v))
+    is_drawn = any(outputs[j].inputs & keys for at in parameters.values() for j in at)
     return _InputUses(
         fed,
         parameters,
@@ -236,7 +235,7 @@ def _is_key(var: Var) -> bool:
 
 def _unread_parameters(
     step: StepTrace,
-    made: Sequence[Flow],
+    flows: Sequence[Flow],
     parameters: Mapping[int, set[int]],
     state: Mapping[int, set[int]],
     holders: Sequence[int],
@@ -248,49 +247,39 @@ def _unread_parameters(
     gradients, and goes into parameters; a mean of parameters is made of them, and the mean of a
     gradient's norm is a number.
     """
-    others = _union(1 << j for j in parameters)
+    others = mask_of(parameters)
 
     def is_apart(i: int, outputs: set[int]) -> bool:
         var = step.jaxpr.invars[i]
-        reached = {j for j, flow in enumerate(made) if flow.inputs >> i & 1}
-        is_number = not var.aval.shape and any(made[j].is_after for j in outputs)
-        is_mean = any(made[j].inputs & others for j in outputs)
+        reached = {j for j, flow in enumerate(flows) if flow.inputs >> i & 1}
+        is_number = not var.aval.shape and any(flows[j].is_after for j in outputs)
+        is_mean = any(flows[j].inputs & others for j in outputs)
         return is_inexact(var) and reached <= outputs and not is_number and not is_mean
 
-    found = {i: at for i, at in state.items() if step.inputs[i] and is_apart(i, at)}
+    apart = {i: at for i, at in state.items() if step.inputs[i] and is_apart(i, at)}
 
     def is_beside(i: int) -> bool:
         beside = [
             path_keys(step.inputs[j] or "")[:-1] for j in parameters if holders[j] == holders[i]
         ]
-        if not any(holders[j] == holders[i] for j in state.keys() - found.keys()):
+        if not any(holders[j] == holders[i] for j in state.keys() - apart.keys()):
             return bool(beside)
-        shared = _shared(beside)
+        shared = list(common_prefix(beside))
         return bool(beside) and path_keys(step.inputs[i] or "")[: len(shared)] == shared
 
-    return {i: at for i, at in found.items() if is_beside(i)}
-
-
-def _shared(paths: Sequence[Sequence[str]]) -> list[str]:
-    """Return the keys that all paths begin with."""
-    found = []
-    for keys in zip(*paths, strict=False):
-        if len(set(keys)) > 1:
-            break
-        found.append(keys[0])
-    return found
+    return {i: at for i, at in apart.items() if is_beside(i)}
 
 
 def _union(masks: Iterable[int]) -> int:
     return functools.reduce(operator.or_, masks, 0)
 
 
-def _is_seen(made: Sequence[Flow], outputs: Iterable[int]) -> bool:
+def _is_seen(flows: Sequence[Flow], outputs: Iterable[int]) -> bool:
     """Return whether outputs are made of what a forward pass makes and of no gradient.
 
     A metric is made this way.
     """
-    flow = functools.reduce(operator.or_, (made[j] for j in outputs), NOTHING)
+    flow = functools.reduce(operator.or_, (flows[j] for j in outputs), NOTHING)
     return flow.is_seen and not flow.is_after and not flow.is_steered
 
 
@@ -307,16 +296,16 @@ def _paired_outputs(
     free: dict[Hashable, list[int]] = {}
     for j in outputs:
         free.setdefault(shape_and_dtype(step.jaxpr.outvars[j]), []).append(j)
-    found = {}
+    pairs = {}
     for i in sorted(keys, key=lambda i: -len(keys[i])):
         alike = free.get(shape_and_dtype(step.jaxpr.invars[i]), [])
         for j in alike:
             tail = path_keys(step.outputs[j])
             if tail[len(tail) - len(keys[i]) :] == keys[i]:
-                found[i] = {j}
+                pairs[i] = {j}
                 alike.remove(j)
                 break
-    return found
+    return pairs
 
 
 def argument_numbers(step: StepTrace) -> list[int]:
@@ -330,7 +319,7 @@ def argument_numbers(step: StepTrace) -> list[int]:
     counts = [tree.num_leaves for tree in (*positional.children(), *named.children())]
     holders = [n for n, count in enumerate(counts) for _ in range(count)]
     # What the function reaches by itself stands in an object each.
-    for each in step.arguments.reached:
-        found = numbers.setdefault(each.path.partition(".")[0], len(counts) + len(numbers))
-        holders += [found] * (each.stop - each.start)
+    for reached in step.arguments.reached:
+        number = numbers.setdefault(reached.path.partition(".")[0], len(counts) + len(numbers))
+        holders += [number] * (reached.stop - reached.start)
     return [-1] * lead + [holders[i] for i in step.arguments.dynamic]

@@ -18,13 +18,7 @@ IN_PLACE = PARTS | VIEWS
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One value that an op moves.
-
-    Attributes:
-      before: the value where it was.
-      after: the value where it is moved to.
-      to: the memory that it is moved into, `host` or `device`.
-    """
+    """A value before and after an op moves it into a memory, `host` or `device`."""
 
     before: Value
     after: Value
@@ -42,8 +36,6 @@ def moves(op: Op, hosted: Set[Value]) -> Iterator[Move]:
     Until JAX 0.7.1 avals do not tell where they are; a device_put that names a memory is then taken
     to move.
 
-    Args:
-      op: the op.
       hosted: values in host memory whose avals do not say so, see `entering`.
     """
     if op.name != "device_put":
@@ -69,12 +61,12 @@ def entering(op: Op, hosted: Set[Value]) -> set[Value]:
     return {v for i, v in pairs if _is_on_host(op.operands[i], hosted)}
 
 
-def follow(op: Op, known: set[Value]) -> None:
-    """Add to `known` the results of an op that are known values, or parts of them, not copied."""
+def follow(op: Op, tracked: set[Value]) -> None:
+    """Add to `tracked` the results that are tracked values, or parts of them, not copied."""
     if op.name == "barrier":
-        known.update(b for a, b in zip(op.operands, op.results, strict=False) if a in known)
-    elif op.name in IN_PLACE and op.operands[0] in known:
-        known.update(op.results)
+        tracked.update(b for a, b in zip(op.operands, op.results, strict=False) if a in tracked)
+    elif op.name in IN_PLACE and op.operands[0] in tracked:
+        tracked.update(op.results)
 
 
 def transfers(program: Program) -> Transfers:
@@ -86,8 +78,8 @@ def transfers(program: Program) -> Transfers:
     return _of(program.block, set())
 
 
-def _of(block: Block, known: Set[Value]) -> Transfers:
-    total, hosted = Transfers(), set(known)
+def _of(block: Block, hosted_before: Set[Value]) -> Transfers:
+    total, hosted = Transfers(), set(hosted_before)
     for op in block.ops:
         follow(op, hosted)
         for move in moves(op, hosted):
@@ -97,9 +89,9 @@ def _of(block: Block, known: Set[Value]) -> Transfers:
             )
         if op.bodies:
             inner = hosted | entering(op, hosted)
-            each = [_of(body, inner) for body in op.bodies]
+            totals = [_of(body, inner) for body in op.bodies]
             trips = op.nest.length or 1 if op.nest is not None else 1
-            most = max(each, key=lambda t: t.to_host_nbytes + t.to_device_nbytes)
+            most = max(totals, key=lambda t: t.to_host_nbytes + t.to_device_nbytes)
             total = _sum(total, most, times=trips)
     return total
 
@@ -111,15 +103,15 @@ def refetched_nbytes(program: Program) -> int:
 
 
 def _refetched(block: Block, arguments: Set[Value]) -> int:
-    total, known = 0, set(arguments)
+    total, tracked = 0, set(arguments)
     for op in block.ops:
-        follow(op, known)
-        for move in moves(op, known):
-            if op.phase == RECOMPUTE and move.before in known:
+        follow(op, tracked)
+        for move in moves(op, tracked):
+            if op.phase == RECOMPUTE and move.before in tracked:
                 total += move.nbytes
         if op.nest is not None:
             pairs = zip(op.nest.operands, op.bodies[0].inputs, strict=True)
-            inner = {v for i, v in pairs if op.operands[i] in known}
+            inner = {v for i, v in pairs if op.operands[i] in tracked}
             total += _refetched(op.bodies[0], inner) * (op.nest.length or 1)
     return total
 

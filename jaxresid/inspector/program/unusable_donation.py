@@ -15,14 +15,7 @@ from jaxresid.inspector.trace.step import StepTrace
 
 @dataclass(frozen=True, slots=True)
 class UnusableLeaf:
-    """A donated array that no output takes over.
-
-    Attributes:
-      path: its path, in the arguments.
-      value: the array.
-      output: the output at the same place of what is returned; None: there is none.
-      output_path: the path of that output.
-    """
+    """A donated array that no output takes over, and the output at its place, if any."""
 
     path: str
     value: Value
@@ -39,18 +32,18 @@ def unusable_donations(step: StepTrace, program: Program) -> tuple[UnusableLeaf,
     if step.sharding is not None or not any(step.donated):
         return ()
     block, lead = program.block, len(program.inputs) - len(step.donated)
-    read = {v for op in block.ops for v in op.operands} | set(block.outputs)
+    used = {v for op in block.ops for v in op.operands} | set(block.outputs)
     names = {i: a.name for a in step_arguments(step) for i in a.inputs}
-    given = [
+    donated = [
         (names[i], step.inputs[i] or "", block.inputs[lead + i])
         for i, is_given in enumerate(step.donated)
-        if is_given and i in names and block.inputs[lead + i] in read
+        if is_given and i in names and block.inputs[lead + i] in used
     ]
     at = [(path, v) for path, v in zip(step.outputs, block.outputs, strict=True)]
     left = Counter(map(_key, block.outputs))
     # Those that have their own next value choose first: they are the ones that work.
-    found = {path: _beside(path[len(name) :], at) for name, path, _ in given}
-    order = sorted(given, key=lambda each: not _is_like(each[2], found[each[1]]))
+    counterparts = {path: _beside(path[len(name) :], at) for name, path, _ in donated}
+    order = sorted(donated, key=lambda leaf: not _is_like(leaf[2], counterparts[leaf[1]]))
     unmatched = set()
     for _, path, v in order:
         if left[_key(v)] > 0:
@@ -62,15 +55,17 @@ def unusable_donations(step: StepTrace, program: Program) -> tuple[UnusableLeaf,
         if left[_key(v)] > 0:
             left[_key(v)] -= 1
             spare[v.size * v.itemsize, v.memory] += 1
-    for _, path, v in given:
+    for _, path, v in donated:
         if path in unmatched and spare[v.nbytes, v.memory] > 0:
             spare[v.nbytes, v.memory] -= 1
             unmatched.remove(path)
-    if any(found[path] is None for path in unmatched):
-        found |= _remade(step, [(path, v) for _, path, v in given if path in unmatched], found, at)
+    if any(counterparts[path] is None for path in unmatched):
+        counterparts |= _remade(
+            step, [(path, v) for _, path, v in donated if path in unmatched], counterparts, at
+        )
     return tuple(
-        UnusableLeaf(path, v, *(reversed(beside) if (beside := found[path]) else ()))
-        for _, path, v in given
+        UnusableLeaf(path, v, *(reversed(beside) if (beside := counterparts[path]) else ()))
+        for _, path, v in donated
         if path in unmatched
     )
 
@@ -78,7 +73,7 @@ def unusable_donations(step: StepTrace, program: Program) -> tuple[UnusableLeaf,
 def _remade(
     step: StepTrace,
     unmatched: list[tuple[str, Value]],
-    known: Mapping[str, tuple[str, Value] | None],
+    counterparts: Mapping[str, tuple[str, Value] | None],
     outputs: list[tuple[str, Value]],
 ) -> dict[str, tuple[str, Value] | None]:
     """Return the outputs that arrays whose path tells none come back as, by their paths.
@@ -86,12 +81,15 @@ def _remade(
     Such an output is made of the array, and has its shape, or its dtype and all but one of its
     sizes: a cache that is returned in another dtype, or longer by one token.
     """
-    flows, taken = Flows(step.jaxpr).outputs, {v for each in known.values() if each for v in each}
-    found: dict[str, tuple[str, Value] | None] = {}
+    flows, taken = (
+        Flows(step.jaxpr).outputs,
+        {v for pair in counterparts.values() if pair for v in pair},
+    )
+    remade: dict[str, tuple[str, Value] | None] = {}
     for path, v in unmatched:
-        if known[path] is None and v.shape:
+        if counterparts[path] is None and v.shape:
             number = step.inputs.index(path)
-            found[path] = next(
+            remade[path] = next(
                 (
                     (name, output)
                     for (name, output), flow in zip(outputs, flows, strict=True)
@@ -99,7 +97,7 @@ def _remade(
                 ),
                 None,
             )
-    return found
+    return remade
 
 
 def _is_remade(v: Value, output: Value) -> bool:
@@ -115,7 +113,7 @@ def _key(v: Value) -> tuple[tuple[int, ...], str, str]:
 
 def _beside(tail: str, outputs: list[tuple[str, Value]]) -> tuple[str, Value] | None:
     """Return the output at the end of whose path an argument's path inside it is."""
-    return next((each for each in outputs if tail and each[0].endswith(tail)), None)
+    return next((output for output in outputs if tail and output[0].endswith(tail)), None)
 
 
 def _is_like(v: Value, beside: tuple[str, Value] | None) -> bool:

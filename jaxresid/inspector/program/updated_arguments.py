@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr import extents
 from jaxresid.inspector.jaxpr.flows import Flows, bits, is_inexact
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.primitives import (
@@ -64,21 +65,25 @@ def updated_arguments(step: StepTrace) -> dict[int, frozenset[int]]:
                 if i not in updates and inputs[i] is not None:
                     back.setdefault(i, set()).add(j)
     keys = {i: path_keys(inputs[i] or "") for i in back}
-    tails = _Tails([path_keys(path) for path in step.outputs])
+    ending: dict[tuple[str, ...], set[int]] = {}
+    for j, path in enumerate(step.outputs):
+        tail = tuple(path_keys(path))
+        for start in range(len(tail)):
+            ending.setdefault(tail[start:], set()).add(j)
     bare = _in_order({i: back[i] for i in back if not keys[i]})
     origins = _Origins(_written_operands)
     written: dict[int, set[int]] = {}
     for j in set().union(*back.values()):
         for i in origins.of(jaxpr, j):
             written.setdefault(i, set()).add(j)
-    found = {i: frozenset({j}) for i, j in updates.items()}
+    updated = {i: frozenset({j}) for i, j in updates.items()}
     for i, outputs in back.items():
-        nexts = outputs & tails.ending_with(keys[i]) or outputs & written.get(i, set())
+        nexts = outputs & ending.get(tuple(keys[i]), set()) or outputs & written.get(i, set())
         nexts = nexts or bare.get(i, set())
         if nexts or step.donated[i]:
-            found[i] = frozenset(nexts or outputs)
-    left = {i: back[i] for i in back.keys() - found.keys()}
-    return found | _added_to(jaxpr, left, frozenset().union(*found.values()))
+            updated[i] = frozenset(nexts or outputs)
+    left = {i: back[i] for i in back.keys() - updated.keys()}
+    return updated | _added_to(jaxpr, left, frozenset().union(*updated.values()))
 
 
 def argument_roles(step: StepTrace) -> tuple[tuple[ValueRole, ...], tuple[ValueRole, ...]]:
@@ -102,13 +107,13 @@ def argument_roles(step: StepTrace) -> tuple[tuple[ValueRole, ...], tuple[ValueR
 
 def _in_order(back: dict[int, set[int]]) -> dict[int, set[int]]:
     """Return the inputs that come back in their order, two or more, each with its output."""
-    found: dict[int, set[int]] = {}
+    pairs: dict[int, set[int]] = {}
     last = -1
     for i in sorted(back):
         j = next((j for j in sorted(back[i]) if j > last), None)
         if j is not None:
-            found[i], last = {j}, j
-    return found if len(found) > 1 else {}
+            pairs[i], last = {j}, j
+    return pairs if len(pairs) > 1 else {}
 
 
 def _added_to(
@@ -117,44 +122,39 @@ def _added_to(
     """Return the inputs that come back with something added to them, each with its output.
 
     Args:
-      jaxpr: the program.
       back: the inputs in question, each with the outputs like it that are made of it.
       taken: the outputs that are the next value of other inputs.
     """
-    found: dict[int, frozenset[int]] = {}
+    added_to: dict[int, frozenset[int]] = {}
     for operands_of in (_added_operands, _scaled_operands):
         origins = _Origins(operands_of)
         for j in sorted(set().union(*back.values()) - taken):
             alone = [i for i in origins.of(jaxpr, j) if j in back.get(i, ())]
-            if len(alone) == 1 and alone[0] not in found:
-                found[alone[0]] = frozenset({j})
+            if len(alone) == 1 and alone[0] not in added_to:
+                added_to[alone[0]] = frozenset({j})
                 taken |= {j}
-    matrices = _contracted(jaxpr, [1 << i for i in range(len(jaxpr.invars))]) if found else 0
-    return {} if any(i not in found for i in bits(matrices)) else found
-
-
-def _contracted(jaxpr: Jaxpr, given: Sequence[int]) -> int:
-    """Return the inputs, a bit each, that matrix products and convolutions read as they are.
-
-    Vectors are none of them, nor are stencils: kernels of one channel. A bit more than there are
-    inputs is that of matrices which the program itself holds.
-
-    Args:
-      jaxpr: the jaxpr.
-      given: the input that each of its invars is, a bit each; 0 for one that is computed.
-    """
-    return _Contracted(1 << len(given)).of(jaxpr, given)
+    invars = [1 << i for i in range(len(jaxpr.invars))]
+    matrices = _Contracted(1 << len(invars)).of(jaxpr, invars) if added_to else 0
+    return {} if any(i not in added_to for i in bits(matrices)) else added_to
 
 
 @dataclass(frozen=True, slots=True)
 class _Contracted:
+    """The inputs, a bit each, that matrix products and convolutions read as they are.
+
+    Vectors are none of them, nor are stencils: kernels of one channel.
+
+    Attributes:
+      constant: the bit of the matrices that the program itself holds.
+    """
+
     constant: int
 
-    def of(self, jaxpr: Jaxpr, given: Sequence[int]) -> int:
-        env = dict(zip(jaxpr.invars, given, strict=True)) | dict.fromkeys(
+    def of(self, jaxpr: Jaxpr, inputs: Sequence[int]) -> int:
+        env = dict(zip(jaxpr.invars, inputs, strict=True)) | dict.fromkeys(
             jaxpr.constvars, self.constant
         )
-        found = 0
+        contracted = 0
         for eqn in jaxpr.eqns:
             operands = [0 if jax_compat.is_literal(v) else env.get(v, 0) for v in eqn.invars]
             name = jax_compat.primitive_name(eqn)
@@ -163,48 +163,30 @@ class _Contracted:
             elif name in TRANSPARENT or name in PARTS:
                 env[eqn.outvars[0]] = operands[0]
             elif name in CONTRACTIONS:
-                found |= functools.reduce(
+                contracted |= functools.reduce(
                     operator.or_, (operands[i] for i in _matrices(eqn, name)), 0
                 )
             for nest in nests(eqn):
-                given = [
+                inputs = [
                     0 if i in nest.carries else operands[j] for i, j in enumerate(nest.operands)
                 ]
-                found |= self.of(nest.jaxpr, given)
-        return found
+                contracted |= self.of(nest.jaxpr, inputs)
+        return contracted
 
 
 def _matrices(eqn: Eqn, name: str) -> Iterator[int]:
     """Yield the numbers of the operands of a contraction that may be weights."""
     if name == "conv_general_dilated":
         outputs, inputs, *_ = jax_compat.params(eqn)["dimension_numbers"].rhs_spec
-        if max(_shape(eqn.invars[1])[outputs], _shape(eqn.invars[1])[inputs]) > 1:
+        if max(extents.shape(eqn.invars[1])[outputs], extents.shape(eqn.invars[1])[inputs]) > 1:
             yield 1
     else:
-        yield from (i for i, v in enumerate(eqn.invars) if len(_shape(v)) > 1)
-
-
-def _shape(v: Var) -> tuple[int, ...]:
-    return tuple(getattr(v.aval, "shape", ()))
+        yield from (i for i, v in enumerate(eqn.invars) if len(extents.shape(v)) > 1)
 
 
 def path_keys(path: str) -> list[str]:
     """Return the keys of a path: `['layers']`, `[3]` and `.w` for `params['layers'][3].w`."""
     return re.findall(r"\[(?:'[^']*'|[^\[\]]*+)\]|(?<=[\w\]])\.\w+|^\.\w+", path)
-
-
-class _Tails:
-    """Which paths end with some keys."""
-
-    def __init__(self, paths: Sequence[Sequence[str]]) -> None:
-        self._ending: dict[tuple[str, ...], set[int]] = {}
-        for j, keys in enumerate(paths):
-            for start in range(len(keys)):
-                self._ending.setdefault(tuple(keys[start:]), set()).add(j)
-
-    def ending_with(self, keys: Sequence[str]) -> set[int]:
-        """Return the numbers of the paths that end with keys; none where there are no keys."""
-        return self._ending.get(tuple(keys), set())
 
 
 class _Origins:
@@ -216,7 +198,6 @@ class _Origins:
         self._makers: dict[int, tuple[Jaxpr, dict[Var, Eqn]]] = {}
 
     def of(self, jaxpr: Jaxpr, output: int) -> frozenset[int]:
-        """Return the numbers of the invars of a jaxpr that an outvar is the next value of."""
         invars, makers = {v: i for i, v in enumerate(jaxpr.invars)}, self._makers_of(jaxpr)
         origins, seen = set[int](), set[Var]()
         stack = [jaxpr.outvars[output]]
@@ -269,7 +250,7 @@ def _written_operands(eqn: Eqn, name: str, result: int) -> Iterable[int]:
 def _added_operands(eqn: Eqn, name: str, result: int) -> Iterable[int]:
     """Return the numbers of the operands that a result is, with something added or put beside."""
     if name in ("add", "add_any"):
-        return (i for i, v in enumerate(eqn.invars) if _shape(v))
+        return (i for i, v in enumerate(eqn.invars) if extents.shape(v))
     if name == "concatenate":
         return range(len(eqn.invars))
     if name in ("sub", "slice"):
@@ -282,7 +263,7 @@ def _scaled_operands(eqn: Eqn, name: str, result: int) -> Iterable[int]:
     if name == "fft":
         return (0,)
     if name in ("mul", "div", "rem", "max", "min", "clamp") and len(eqn.invars) > 1:
-        whole = [i for i, v in enumerate(eqn.invars) if _shape(v)]
+        whole = [i for i, v in enumerate(eqn.invars) if extents.shape(v)]
         is_phase = getattr(eqn.outvars[0].aval.dtype, "kind", "") == "c"
         return whole if len(whole) == 1 or is_phase else ()
     return _added_operands(eqn, name, result)

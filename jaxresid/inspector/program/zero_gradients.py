@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import collections
-import functools
-import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from jaxresid.inspector.jaxpr.dependence import dependences
-from jaxresid.inspector.jaxpr.flows import Flows, bits, is_inexact, shape_and_dtype
-from jaxresid.inspector.program.build import Program, pruned
+from jaxresid.inspector.jaxpr.flows import Flows, bits, is_inexact, mask_of, shape_and_dtype
+from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block
+from jaxresid.inspector.program.pruning import pruned
 from jaxresid.inspector.program.step_roles import argument_numbers
 from jaxresid.inspector.trace.step import StepTrace
 
@@ -21,7 +20,6 @@ class NeedlessMoments:
     """The state that an optimizer keeps for weights that get no gradient.
 
     Attributes:
-      weights: the paths of these weights.
       moments: the paths of what is kept for them.
       weights_nbytes, moments_nbytes: the bytes of both, on one device.
       program: the program in which the weights stay as they are, without these moments.
@@ -41,25 +39,21 @@ def needless_moments(step: StepTrace, program: Program) -> NeedlessMoments | Non
     of itself alone, but for numbers such as a count or a rate: no gradient is part of either. The
     gradient of an embedding, of which few rows are read, or of an expert that gets no tokens, is
     part of what these become.
-
-    Args:
-      step: the trace of the step.
-      program: its program.
     """
     invars = step.jaxpr.invars
-    made = dependences(step.jaxpr, step.passes)
-    big = _mask(i for i, v in enumerate(invars) if shape_and_dtype(v)[0] and is_inexact(v))
+    masks = dependences(step.jaxpr, step.passes)
+    big = mask_of(i for i, v in enumerate(invars) if shape_and_dtype(v)[0] and is_inexact(v))
     beside = big | 1 << len(invars)  # the bit of a gradient
-    read = Flows(step.jaxpr).fed
+    fed = Flows(step.jaxpr).fed
 
     def is_next(i: int, j: int) -> bool:
         return shape_and_dtype(invars[i]) == shape_and_dtype(step.jaxpr.outvars[j])
 
-    arrays = {j: list(bits(mask & beside)) for j, mask in enumerate(made) if mask is not None}
+    arrays = {j: list(bits(mask & beside)) for j, mask in enumerate(masks) if mask is not None}
     alone = {
         at[0]: j
         for j, at in arrays.items()
-        if len(at) == 1 and is_next(at[0], j) and not read >> at[0] & 1
+        if len(at) == 1 and is_next(at[0], j) and not fed >> at[0] & 1
     }
     weights, moments = dict[int, int](), dict[int, int]()
     for j, at in arrays.items():
@@ -76,13 +70,13 @@ def needless_moments(step: StepTrace, program: Program) -> NeedlessMoments | Non
         for j, at in arrays.items()
         if at[-1:] == [gradient]
         for i in at[:-1]
-        if not read >> i & 1 and is_next(i, j)
+        if not fed >> i & 1 and is_next(i, j)
     }
     unread = {i: j for i, j in alone.items() if others[i] == 1 and holders[i] in beside_trained}
     same = {
         at[0]: j
         for j, at in arrays.items()
-        if len(at) == 1 and at[0] < gradient and read >> at[0] & 1 and is_next(at[0], j)
+        if len(at) == 1 and at[0] < gradient and fed >> at[0] & 1 and is_next(at[0], j)
     }
     if unread and same:
         weights |= same
@@ -103,38 +97,24 @@ def needless_moments(step: StepTrace, program: Program) -> NeedlessMoments | Non
     return NeedlessMoments(paths(weights), paths(moments), nbytes(weights), nbytes(moments), left)
 
 
-def _mask(which: Iterable[int]) -> int:
-    return functools.reduce(operator.or_, (1 << i for i in which), 0)
-
-
 def _without(
     step: StepTrace, program: Program, weights: Mapping[int, int], moments: Mapping[int, int]
 ) -> Program | None:
-    """Return the program in which weights stay as they are, without moments.
-
-    None where something else reads these, such as a norm of all updates.
-
-    Args:
-      step: the trace of the step.
-      program: its program.
-      weights: these inputs, each with its next value.
-      moments: likewise.
-    """
     lead = len(program.inputs) - len(step.donated)
     block = program.block
     stays = {j: block.inputs[lead + i] for i, j in weights.items()}
     gone = {lead + i for i in moments}
     kept = [j for j in range(len(block.outputs)) if j not in moments.values()]
-    made = pruned(
+    left = pruned(
         Block(block.inputs, block.ops, tuple(stays.get(j, block.outputs[j]) for j in kept))
     )
-    read = {v for op in made.ops for v in op.operands}.union(made.outputs)
-    if any(block.inputs[i] in read for i in gone):
+    used = {v for op in left.ops for v in op.operands}.union(left.outputs)
+    if any(block.inputs[i] in used for i in gone):
         return None
     inputs = [i for i in range(len(block.inputs)) if i not in gone]
     return replace(
         program,
-        block=replace(made, inputs=tuple(block.inputs[i] for i in inputs)),
+        block=replace(left, inputs=tuple(block.inputs[i] for i in inputs)),
         inputs=tuple(program.inputs[i] for i in inputs),
         outputs=tuple(program.outputs[j] for j in kept),
     )

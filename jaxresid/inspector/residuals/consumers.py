@@ -31,9 +31,6 @@ def consumers(
     Readers of one primitive at one line count once.
 
     Args:
-      levels: descends into the eqns.
-      top: the level of the variable.
-      var: the variable.
       readers: finds the eqns that count as its readers; None: all of them do.
     """
     return tuple(dict.fromkeys(_read(levels, readers or levels.readers, top, var)))

@@ -16,7 +16,6 @@ def residuals(traced: Trace, program: Program | None = None) -> tuple[Residual, 
     """Return the residuals of a trace, in the order of the vjp function's leaves.
 
     Args:
-      traced: the trace of the function.
       program: the program of the trace, where there is one already; it knows what is split over a
         mesh.
     """
@@ -27,10 +26,10 @@ def residuals(traced: Trace, program: Program | None = None) -> tuple[Residual, 
     numbers, free = Numbering(levels).of(top.jaxpr), FreeValues(levels)
     marking = Marking(top, numbers, top.jaxpr.outvars[: traced.num_outputs], free, values)
     gradients = {v for v in top_back.jaxpr.outvars if not jax_compat.is_literal(v)}
-    found = []
+    marked = []
     for var, inside in zip(traced.kept, traced.read, strict=True):
-        made = provenance(levels, top, var, traced.inputs)
-        read = consumers(levels, top_back, inside)
-        is_unread = not read and inside not in gradients
-        found.append(marking.residual(var, made, read, is_unread=is_unread))
-    return tuple(found)
+        origin = provenance(levels, top, var, traced.inputs)
+        readers = consumers(levels, top_back, inside)
+        is_unread = not readers and inside not in gradients
+        marked.append(marking.residual(var, origin, readers, is_unread=is_unread))
+    return tuple(marked)

@@ -23,9 +23,6 @@ def listed(trace: Trace, report: Report, *, max_eqns: int, depth: int) -> Split:
     """Return the forward and the backward pass of a function, listed.
 
     Args:
-      trace: the trace of the function.
-      report: its report.
-      max_eqns: show at most this many eqns of each jaxpr.
       depth: show nested jaxprs down to this depth; 0 folds them all.
     """
     ahead: dict[Var, int] = {}

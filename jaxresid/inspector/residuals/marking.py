@@ -19,11 +19,7 @@ class Marking:
     """The marks of residuals that cross from one pass to the other at one level, in order.
 
     Args:
-      level: the level.
       numbers: numbers its variables; equal values have one number.
-      outputs: the variables that are returned.
-      free: what is made of constants alone.
-      values: on a mesh, the values of variables.
     """
 
     def __init__(
@@ -42,26 +38,28 @@ class Marking:
         self._seen: set[int] = set()
 
     def residual(
-        self, var: Var, made: Provenance, read: tuple[Consumer, ...], *, is_unread: bool = False
+        self,
+        var: Var,
+        origin: Provenance,
+        consumers: tuple[Consumer, ...],
+        *,
+        is_unread: bool = False,
     ) -> Residual:
         """Return a variable as a residual, marked.
 
         Args:
-          var: the variable.
-          made: where it comes from.
-          read: the backward eqns that read it.
           is_unread: whether nothing depends on it.
         """
         aval = aval_on(self._values, var)
-        if made.memory == "host":
+        if origin.memory == "host":
             aval = replace(aval, memory="host")
-        marks = list(made.marks)
-        if isinstance(made.origin, Computed):
+        marks = list(origin.marks)
+        if isinstance(origin.origin, Computed):
             number = self._numbers[var]
             marks += [Mark.PRIMAL_OUTPUT] * (number in self._outputs)
             marks += [Mark.DUPLICATE] * (number in self._seen)
-            marks += [Mark.FREE] * self._free.holds(self._level, var, made.origin.primitive)
+            marks += [Mark.FREE] * self._free.holds(self._level, var, origin.origin.primitive)
             marks += [Mark.OFFLOADED] * (aval.memory == "host")
             self._seen.add(number)
         marks += [Mark.UNREAD] * is_unread
-        return Residual(aval, made.origin, made.trips, read, tuple(marks))
+        return Residual(aval, origin.origin, origin.trips, consumers, tuple(marks))

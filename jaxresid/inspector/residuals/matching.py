@@ -79,8 +79,6 @@ def matched(
     that are residuals, arguments or outputs.
 
     Args:
-      buffers: the buffers that the compiler holds at its peak.
-      residuals: the residuals of the report.
       paths: the paths of the arguments in the order in which the program takes them, to say which
         they are.
     """
@@ -92,27 +90,21 @@ def matched(
 def rows_of(
     buffers: Sequence[PeakBuffer], residuals: Sequence[Residual], paths: Sequence[str] = ()
 ) -> tuple[CompiledBuffer, ...]:
-    """Return each buffer in a user's terms, in the same order.
-
-    Args:
-      buffers: the buffers that the compiler holds at its peak.
-      residuals: the residuals of the report.
-      paths: as in `matched`.
-    """
-    found = _labels(buffers, residuals)
-    known = _known(residuals)
+    """Return each buffer in a user's terms, in the same order."""
+    holding = _labels(buffers, residuals)
+    lines = _known(residuals)
     return tuple(
         CompiledBuffer(
             buffer.kind,
             buffer.nbytes,
             shape=buffer.shape,
             opcode=buffer.opcode,
-            source=_source(buffer, candidate, known),
+            source=_source(buffer, candidate, lines),
             residual=_name(candidate.residual) if candidate else _path(buffer, paths),
             origin=_origin(candidate) if candidate else None,
             memory="host" if buffer.memory == "host" else "device",
         )
-        for buffer, candidate in ((buffer, found.get(n)) for n, buffer in enumerate(buffers))
+        for buffer, candidate in ((buffer, holding.get(n)) for n, buffer in enumerate(buffers))
     )
 
 
@@ -126,8 +118,8 @@ def fold(rows: Sequence[CompiledBuffer]) -> tuple[CompiledBuffer, ...]:
     groups: dict[CompiledBuffer, list[CompiledBuffer]] = defaultdict(list)
     for row in rows:
         groups[_alike(row)].append(row)
-    found = [_folded(group) for group in groups.values()]
-    return tuple(sorted(found, key=lambda row: -row.nbytes))
+    folded_rows = [_folded(group) for group in groups.values()]
+    return tuple(sorted(folded_rows, key=lambda row: -row.nbytes))
 
 
 def _alike(row: CompiledBuffer) -> CompiledBuffer:
@@ -169,7 +161,7 @@ def _labels(buffers: Sequence[PeakBuffer], residuals: Sequence[Residual]) -> dic
             candidate = _candidate(residual, residual.origin)
             for primitive in candidate.primitives:
                 candidates[primitive].append(candidate)
-    found: dict[int, _Candidate] = {}
+    labels: dict[int, _Candidate] = {}
     arrays = {
         n: array
         for n, buffer in enumerate(buffers)
@@ -178,14 +170,14 @@ def _labels(buffers: Sequence[PeakBuffer], residuals: Sequence[Residual]) -> dic
     }
     for holds in _HOLDS:
         for n, array in arrays.items():
-            if n in found:
+            if n in labels:
                 continue
             for candidate in candidates.get(_primitive(buffers[n]), ()):
                 if array.size <= candidate.left and holds(buffers[n], array, candidate):
                     candidate.left -= array.size
-                    found[n] = candidate
+                    labels[n] = candidate
                     break
-    return found
+    return labels
 
 
 def _candidate(residual: Residual, origin: Computed) -> _Candidate:
@@ -280,10 +272,10 @@ def _primitive(buffer: PeakBuffer) -> str:
 
 
 def _array(shape: str) -> _Array | None:
-    found = _SHAPE.fullmatch(shape)
-    if found is None:
+    match = _SHAPE.fullmatch(shape)
+    if match is None:
         return None
-    return _Array(_dtype(found[1]), tuple(int(n) for n in found[2].split(",") if n))
+    return _Array(_dtype(match[1]), tuple(int(n) for n in match[2].split(",") if n))
 
 
 def _dtype(name: str) -> str:
@@ -311,10 +303,10 @@ def _path(buffer: PeakBuffer, paths: Sequence[str]) -> str | None:
 
     Parameters of the lowered program are called `operands[3]`.
     """
-    found = re.fullmatch(r"operands\[(\d+)\]", buffer.op_name)
-    if buffer.kind != "argument" or found is None or int(found[1]) >= len(paths):
+    match = re.fullmatch(r"operands\[(\d+)\]", buffer.op_name)
+    if buffer.kind != "argument" or match is None or int(match[1]) >= len(paths):
         return None
-    return paths[int(found[1])]
+    return paths[int(match[1])]
 
 
 def _origin(candidate: _Candidate) -> Computed | None:
@@ -330,8 +322,6 @@ class _Known:
     Attributes:
       stacks: each such line, with the user's lines that lead there and the scopes of those
         residuals.
-      lines: the lines of the user's and the libraries' code.
-      users: the files of the user's code.
       kind: what a file and a function in it are, see `Frames`.
     """
 
@@ -341,12 +331,10 @@ class _Known:
     kind: Callable[[str, str], str]
 
     def at(self, line: Line) -> Location:
-        """Return a line as the report has it."""
         file = cell_name(line[0]) or line[0]
         return self.lines.get(line) or Location(file, line[1], None, "")
 
     def is_user(self, file: str) -> bool:
-        """Return whether a file is one of the user's own."""
         # Without residuals there may be no JAX, by whose folder its files are known.
         return bool(self.users) and (file in self.users or self.kind(file, "") == "user")
 
@@ -363,23 +351,22 @@ def _known(residuals: Sequence[Residual]) -> _Known:
                 source = Source(origin.location, None if line == origin.location else line)
                 stacks[at][source].add(scope_key(origin.source.scope))
     users = {
-        os.path.abspath(s.location.file) for each in stacks.values() for s in each if s.location
+        os.path.abspath(s.location.file)
+        for sources in stacks.values()
+        for s in sources
+        if s.location
     }
     return _Known(stacks, lines, frozenset(users), Frames().kind)
 
 
-def _source(
-    buffer: PeakBuffer,
-    candidate: _Candidate | None,
-    known: _Known,
-) -> Source:
+def _source(buffer: PeakBuffer, candidate: _Candidate | None, lines: _Known) -> Source:
     """Return where a buffer comes from: for a residual what its row says, else its metadata."""
     if candidate is not None and isinstance(candidate.residual.origin, Computed):
         return candidate.residual.origin.source
-    return _metadata_source(buffer, known)
+    return _metadata_source(buffer, lines)
 
 
-def _metadata_source(named: PeakBuffer | CompilerMessage, known: _Known) -> Source:
+def _metadata_source(named: PeakBuffer | CompilerMessage, lines: _Known) -> Source:
     """Return the source in the HLO metadata of something.
 
     It has the scope, the innermost line of the user's, and that of the library that it called.
@@ -390,19 +377,19 @@ def _metadata_source(named: PeakBuffer | CompilerMessage, known: _Known) -> Sour
     if not named.file or named.file.startswith(_OURS):
         return Source(scope=scope) if named.file else NOWHERE
     at = named.file, named.line
-    through = known.stacks.get(at, {})
-    user = next((line for line in (at, *named.callers) if known.is_user(line[0])), None)
+    through = lines.stacks.get(at, {})
+    user = next((line for line in (at, *named.callers) if lines.is_user(line[0])), None)
     if user is not None:
-        location = known.at(user)
+        location = lines.at(user)
         sources = {s for s in through if s.location == location}
-        library = None if user == at else known.at(at)
+        library = None if user == at else lines.at(at)
         return replace(
             sources.pop() if len(sources) == 1 else Source(location, library), scope=scope
         )
     # The callers are not known: of the same library's layer the scope tells the calls apart.
     sources = {s for s, scopes in through.items() if not scope or scope_key(scope) in scopes}
-    found = sources.pop() if len(sources) == 1 else Source(known.at(at))
-    return replace(found, scope=scope)
+    source = sources.pop() if len(sources) == 1 else Source(lines.at(at))
+    return replace(source, scope=scope)
 
 
 def compiler_warnings(
@@ -411,23 +398,19 @@ def compiler_warnings(
     """Return what a compiler says in a user's terms, what is of the most bytes first.
 
     What it says of several operations of one line is one warning.
-
-    Args:
-      messages: the compiler's messages.
-      residuals: the residuals of the report, which tell the lines that lead into libraries.
     """
-    known = _known(residuals)
+    lines = _known(residuals)
     groups: dict[CompilerWarning, list[CompilerMessage]] = defaultdict(list)
     for message in messages:
-        found = CompilerWarning(
+        warning = CompilerWarning(
             message.kind,
             limit_nbytes=message.limit_nbytes,
             shape=message.shape,
             op_name="" if message.file else message.op_name,
-            source=_metadata_source(message, known),
+            source=_metadata_source(message, lines),
         )
-        groups[found].append(message)
-    rows = [_folded_warning(found, group) for found, group in groups.items()]
+        groups[warning].append(message)
+    rows = [_folded_warning(warning, group) for warning, group in groups.items()]
     return tuple(sorted(rows, key=lambda row: -(row.nbytes or 0)))
 
 

@@ -46,29 +46,29 @@ class Needed:
             return held[1]
         jaxpr = level.jaxpr
         if level.parent is None or level.nest is None:
-            found = self._back(jaxpr, frozenset(range(len(jaxpr.outvars))))
+            part = self._back(jaxpr, frozenset(range(len(jaxpr.outvars))))
         elif _is_kept_whole(level):
-            found = _whole(jaxpr)
+            part = _whole(jaxpr)
         else:
-            found = self._body(level.eqn, level.nest, self._of(level.parent).variables)
-        self._parts[id(level)] = level, found  # the level is held, so that its id stays its own
-        return found
+            part = self._body(level.eqn, level.nest, self._of(level.parent).variables)
+        self._parts[id(level)] = level, part  # the level is held, so that its id stays its own
+        return part
 
     def _body(self, eqn: Eqn, nest: Nest, outside: frozenset[Var] | set[Var]) -> _Part:
         """Return the needed part of a pruned eqn's body, given those variables needed around it."""
         jaxpr = nest.jaxpr
         if eqn.effects:
             return self._back(jaxpr, frozenset(range(len(jaxpr.outvars))))
-        wanted = _deciding_carries(eqn, nest) | {
+        wanted = _deciding_carries(nest) | {
             i for i, r in enumerate(nest.results) if r is None or eqn.outvars[r] in outside
         }
         while True:
-            found = self._back(jaxpr, frozenset(wanted))
+            part = self._back(jaxpr, frozenset(wanted))
             carried = {
-                o for i, o in nest.carries.items() if jaxpr.invars[i] in found.variables
+                o for i, o in nest.carries.items() if jaxpr.invars[i] in part.variables
             } - wanted
             if not carried:
-                return found
+                return part
             wanted |= carried
 
     def _back(self, jaxpr: Jaxpr, outputs: frozenset[int]) -> _Part:
@@ -85,7 +85,6 @@ class Needed:
         return self._known[key]
 
     def _operands(self, eqn: Eqn, variables: set[Var]) -> list[Var]:
-        """Return the operands that the needed results of an eqn depend on."""
         bodies = self._levels.nests(eqn) if _is_opened(eqn) else ()
         if not bodies:
             return [v for v in eqn.invars if not jax_compat.is_literal(v)]
@@ -95,13 +94,14 @@ class Needed:
             inside = self._body(eqn, nest, variables).variables
             for v, i in zip(nest.jaxpr.invars, nest.operands, strict=True):
                 needed[i] = needed[i] or v in inside
-            needed.update({nest.operands[i]: True for i in _read_by_condition(eqn, nest)})
+            asked = _deciding_carries(nest)
+            needed.update({nest.operands[i]: True for i, o in nest.carries.items() if o in asked})
         return [v for i, v in enumerate(eqn.invars) if needed[i] and not jax_compat.is_literal(v)]
 
 
 def _whole(jaxpr: Jaxpr) -> _Part:
-    made = (v for eqn in jaxpr.eqns for v in eqn.outvars)
-    return _Part(frozenset(map(id, jaxpr.eqns)), frozenset((*jaxpr.invars, *made)))
+    results = (v for eqn in jaxpr.eqns for v in eqn.outvars)
+    return _Part(frozenset(map(id, jaxpr.eqns)), frozenset((*jaxpr.invars, *results)))
 
 
 def _is_opened(eqn: Eqn) -> bool:
@@ -116,19 +116,14 @@ def _is_kept_whole(level: Level) -> bool:
     return False
 
 
-def _read_by_condition(eqn: Eqn, nest: Nest) -> set[int]:
-    """Return the inner invars of a `while` that its condition reads."""
-    asked = _deciding_carries(eqn, nest)
-    return {i for i, o in nest.carries.items() if o in asked}
-
-
-def _deciding_carries(eqn: Eqn, nest: Nest) -> set[int]:
+def _deciding_carries(nest: Nest) -> set[int]:
     """Return the carries of a `while` that decide whether it goes on, by the outvar of its body."""
-    if nest.kind != "while":
+    condition = nest.condition
+    if condition is None:
         return set()
-    params = jax_compat.params(eqn)
-    condition = jax_compat.open_jaxpr(params["cond_jaxpr"])
-    read = {v for inner in condition.eqns for v in inner.invars if not jax_compat.is_literal(v)}
-    read |= {v for v in condition.outvars if not jax_compat.is_literal(v)}
-    carried = condition.invars[params["cond_nconsts"] :]
-    return {i for i, v in enumerate(carried) if v in read}
+    variables = {
+        v for inner in condition.eqns for v in inner.invars if not jax_compat.is_literal(v)
+    }
+    variables |= {v for v in condition.outvars if not jax_compat.is_literal(v)}
+    carried = condition.invars[nest.condition_constants :]
+    return {i for i, v in enumerate(carried) if v in variables}

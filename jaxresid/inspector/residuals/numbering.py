@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable
 
 from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.extents import keeps_precision, size
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
-from jaxresid.inspector.jaxpr.primitives import CASTS, FILLS, MARKS, VIEWS
+from jaxresid.inspector.jaxpr.primitives import CASTS, FILLS, MARKS, PRIMITIVES, VIEWS
 from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 
 # Results that equal their operand, bit for bit. One that devices share otherwise is another array.
@@ -27,7 +27,7 @@ _CHEAP = (
     }
 )
 # What may stack a literal.
-_LOOPS = frozenset({"scan", "while"})
+_LOOPS = frozenset(row.name for row in PRIMITIVES.values() if row.nesting in ("scan", "while"))
 # How far back a value is followed; causal masks are some ten operations deep.
 _DEPTH = 32
 
@@ -46,10 +46,10 @@ class Numbering:
 
     def of(self, jaxpr: Jaxpr) -> dict[Var, int]:
         """Return the number of every variable of a jaxpr, comparable within this jaxpr only."""
-        found = self._jaxprs.get(id(jaxpr))
-        if found is None:
-            found = self._jaxprs[id(jaxpr)] = self._number(jaxpr)
-        return found
+        numbers = self._jaxprs.get(id(jaxpr))
+        if numbers is None:
+            numbers = self._jaxprs[id(jaxpr)] = self._number(jaxpr)
+        return numbers
 
     def _intern(self, key: Hashable) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
@@ -73,7 +73,7 @@ class Numbering:
                 )
                 continue
             # The params may be as many as the results: they are hashed once.
-            made = self._intern((self._operation_key(eqn, name), operands))
+            operation = self._intern((self._operation_key(eqn, name), operands))
             nest = next(iter(self._levels.nests(eqn)), None)
             inner = self.of(nest.jaxpr) if nest is not None and nest.kind != "branch" else None
             for i, var in enumerate(eqn.outvars):
@@ -82,7 +82,7 @@ class Numbering:
                     out = nest.jaxpr.outvars[i]
                     if not jax_compat.is_literal(out):
                         result = ("inner", inner[out])
-                numbers[var] = self._intern((made, result, var.aval))
+                numbers[var] = self._intern((operation, result, var.aval))
         return numbers
 
     def _operation_key(self, eqn: Eqn, name: str) -> Hashable:
@@ -111,8 +111,6 @@ class FreeValues:
         """Return whether a variable is such a value.
 
         Args:
-          level: its level.
-          var: the variable.
           primitive: what makes it, behind all that only views, casts, moves or names it.
         """
         if primitive not in _CHEAP and primitive not in _LOOPS:
@@ -125,21 +123,21 @@ class FreeValues:
         if depth == 0:
             return False
         key = (id(level), var)
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._decide(level, var, depth)
-        return known
+        is_free = self._known.get(key)
+        if is_free is None:
+            is_free = self._known[key] = self._decide(level, var, depth)
+        return is_free
 
     def _decide(self, level: Level, var: Var, depth: int) -> bool:
         levels = self._levels
-        made = levels.producer(level, var)
-        if made is None:
+        producer = levels.producer(level, var)
+        if producer is None:
             i, nest = levels.invar(level, var), level.nest
             if i is not None and nest is not None and level.parent and nest.kind == "call":
                 outside = level.eqn.invars[nest.operands[i]]
                 return self._is_free(level.parent, outside, depth - 1)
             return _is_single(var)
-        eqn, i = made
+        eqn, i = producer
         if levels.nests(eqn):
             nest = levels.nests(eqn)[0]
             if nest.kind == "branch":
@@ -156,16 +154,12 @@ class FreeValues:
 
 
 def _is_single(var: Var) -> bool:
-    return math.prod(getattr(var.aval, "shape", ())) == 1
+    return size(var) == 1
 
 
 def _same_aval(eqn: Eqn) -> bool:
     a, b = eqn.invars[0].aval, eqn.outvars[0].aval
     if (a.shape, a.dtype) != (b.shape, b.dtype):
         return False
-    if jax_compat.primitive_name(eqn) != "reduce_precision":
-        return True
-    # The identity where it keeps every bit that the type has, as legacy remat inserts it.
-    finfo = jax_compat.import_jax().numpy.finfo(a.dtype)
-    params = jax_compat.params(eqn)
-    return bool(params["exponent_bits"] >= finfo.nexp and params["mantissa_bits"] >= finfo.nmant)
+    # Legacy remat inserts one that is the identity.
+    return jax_compat.primitive_name(eqn) != "reduce_precision" or keeps_precision(eqn)

@@ -26,7 +26,6 @@ class KeptResidual:
 
     Attributes:
       key: the same for what two variants of a function keep alike.
-      nbytes: the bytes that it takes.
       memory: the memory that it is in, `device` or `host`.
       path: the path of the argument that it is made of alone; None where there is none.
       is_copy: whether it was moved to where it is.
@@ -40,28 +39,18 @@ class KeptResidual:
 
 
 def kept_by(traced: Trace, program: Program) -> tuple[KeptResidual, ...]:
-    """Return the computed residuals of a function's trace, without tracing its primal jaxpr.
-
-    Args:
-      traced: the trace of the function.
-      program: the program of the trace.
-    """
-    return tuple(each for _, found in kept_each(traced, program) for each in found)
+    """Return the computed residuals of a function's trace, without tracing its primal jaxpr."""
+    return tuple(residual for _, residuals in kept_each(traced, program) for residual in residuals)
 
 
 def kept_each(traced: Trace, program: Program) -> Iterator[tuple[Var, Sequence[KeptResidual]]]:
-    """Yield each residual of a function's trace, with what it is if it is computed.
-
-    Args:
-      traced: the trace of the function.
-      program: the program of the trace.
-    """
+    """Yield each residual of a function's trace, with what it is if it is computed."""
     levels, top = traced.levels, Level(traced.forward)
     for var in traced.kept:
-        made = provenance(levels, top, var, traced.inputs)
+        origin = provenance(levels, top, var, traced.inputs)
         aval = aval_on(program.values, var)
-        memory = "host" if "host" in (aval.memory, made.memory) else "device"
-        yield var, _kept(made.origin, aval, memory)
+        memory = "host" if "host" in (aval.memory, origin.memory) else "device"
+        yield var, _kept(origin.origin, aval, memory)
 
 
 def kept_of(residuals: Iterable[Residual]) -> tuple[KeptResidual, ...]:
@@ -72,8 +61,8 @@ def kept_of(residuals: Iterable[Residual]) -> tuple[KeptResidual, ...]:
 def kept_nbytes(kept: Iterable[KeptResidual]) -> tuple[int, int]:
     """Return the bytes of computed residuals in device and in host memory."""
     nbytes = Counter[str]()
-    for each in kept:
-        nbytes[each.memory] += each.nbytes
+    for residual in kept:
+        nbytes[residual.memory] += residual.nbytes
     return nbytes["device"], nbytes["host"]
 
 
@@ -96,8 +85,6 @@ def offloading(
     """Return where the residuals of a program are; None where nothing is in host memory.
 
     Args:
-      program: the program of a value with its gradients, or of a training step.
-      kept: returns what the program keeps.
       plain: returns what it would keep without any checkpoint.
       without_effect: whether a policy offloads something that is not moved; this is reported even
         where nothing is in host memory.
@@ -132,19 +119,18 @@ def offloading(
 def _without(some: Sequence[KeptResidual], others: Sequence[KeptResidual]) -> list[KeptResidual]:
     """Return those of `some` that `others` do not have as well, each counted once."""
     left = Counter(k.key for k in others)
-    found = []
+    left_out = []
     for k in some:
         if left[k.key]:
             left[k.key] -= 1
         else:
-            found.append(k)
-    return found
+            left_out.append(k)
+    return left_out
 
 
 def _on_host(program: Program) -> tuple[tuple[str, int], ...]:
-    """Return the bytes of the inputs in host memory by their kind."""
-    found: dict[str, int] = {}
+    nbytes: dict[str, int] = {}
     for value, role in zip(program.block.inputs, program.inputs, strict=True):
         if value.memory == "host":
-            found[role.kind] = found.get(role.kind, 0) + value.nbytes
-    return tuple(found.items())
+            nbytes[role.kind] = nbytes.get(role.kind, 0) + value.nbytes
+    return tuple(nbytes.items())

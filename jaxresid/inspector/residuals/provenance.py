@@ -7,11 +7,11 @@ value, to say what it really is.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from jaxresid import jax_compat
+from jaxresid.inspector.jaxpr.extents import size
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels, source_of, stack_of
 from jaxresid.inspector.jaxpr.primitives import COPIES, FILLS, MARKS, SIDE_BY_SIDE, TRANSPARENT
@@ -45,9 +45,7 @@ class Provenance:
     """An origin, and what was found on the way to it.
 
     Attributes:
-      origin: where the value comes from.
       trips: how many trips of loops it stacks; 1 outside of loops.
-      marks: the marks that were found on the way to it.
       memory: the memory that it is in; set only where a transfer named it.
     """
 
@@ -61,16 +59,13 @@ def provenance(levels: Levels, top: Level, var: Var, paths: Sequence[str | None]
     """Return where the value of `var`, a variable of the `top` level, comes from.
 
     Args:
-      levels: the levels to walk through.
-      top: the level that the walk begins at.
-      var: the variable.
       paths: the pytree path of each invar of the top level; None for one that is no argument.
     """
     walk = _ProvenanceWalk(top, var)
-    found = _walked(levels, walk, paths)
-    if isinstance(found, Origin):
-        return _end(levels, walk, found)
-    return _computed(levels, walk, found, None)
+    maker = _walked(levels, walk, paths)
+    if isinstance(maker, Origin):
+        return _end(levels, walk, maker)
+    return _computed(levels, walk, maker, None)
 
 
 def computed_in(
@@ -79,16 +74,10 @@ def computed_in(
     """Return whether the origin of `var` is `Computed`, and the memory, as `provenance` has them.
 
     No line is looked up for it.
-
-    Args:
-      levels: as for `provenance`.
-      top: as for `provenance`.
-      var: the variable.
-      paths: as for `provenance`.
     """
     walk = _ProvenanceWalk(top, var)
-    found = _walked(levels, walk, paths)
-    return not (isinstance(found, Origin) and _is_source(walk)), walk.memory
+    maker = _walked(levels, walk, paths)
+    return not (isinstance(maker, Origin) and _is_source(walk)), walk.memory
 
 
 def _walked(levels: Levels, walk: _ProvenanceWalk, paths: Sequence[str | None]) -> Eqn | Origin:
@@ -96,13 +85,13 @@ def _walked(levels: Levels, walk: _ProvenanceWalk, paths: Sequence[str | None]) 
     while True:
         if jax_compat.is_literal(walk.var):
             return Literal(jax_compat.literal_text(walk.var))
-        made = levels.producer(walk.level, walk.var)
-        if made is None:
+        producer = levels.producer(walk.level, walk.var)
+        if producer is None:
             source = _outwards(levels, walk, paths)
             if source is not None:
                 return source
             continue
-        eqn, i = made
+        eqn, i = producer
         if levels.nests(eqn):
             _inwards(levels, walk, eqn, i)
         elif not _look_through(walk, eqn, i):
@@ -133,12 +122,11 @@ def _outwards(levels: Levels, walk: _ProvenanceWalk, paths: Sequence[str | None]
 
 
 def _inwards(levels: Levels, walk: _ProvenanceWalk, eqn: Eqn, i: int) -> None:
-    """Step from a result of an eqn to the inner outvar that it is."""
-    found = levels.nests(eqn)
+    inner = levels.nests(eqn)
     which = 0
-    if len(found) > 1:
-        which = min(range(len(found)), key=lambda n: _how_empty(found[n].jaxpr, i))
-    nest = found[which]
+    if len(inner) > 1:
+        which = min(range(len(inner)), key=lambda n: _how_empty(inner[n].jaxpr, i))
+    nest = inner[which]
     walk.level = levels.enter(walk.level, eqn, which)
     walk.var = nest.jaxpr.outvars[nest.outvar(i)]
     if i in nest.stacked:
@@ -158,7 +146,7 @@ def _how_empty(jaxpr: Jaxpr, i: int) -> int:
     for eqn in reversed(jaxpr.eqns):
         if var in eqn.outvars:
             is_fill = jax_compat.primitive_name(eqn) in FILLS - {"iota"}
-            return 2 * (is_fill and not any(_size(v) > 1 for v in eqn.invars))
+            return 2 * (is_fill and not any(size(v) > 1 for v in eqn.invars))
     return 1
 
 
@@ -176,7 +164,7 @@ def _look_through(walk: _ProvenanceWalk, eqn: Eqn, i: int) -> bool:
     elif primitive in TRANSPARENT:
         operand = eqn.invars[i if primitive in SIDE_BY_SIDE else 0]
         if jax_compat.is_literal(operand) or (
-            primitive == "broadcast_in_dim" and _size(operand) == 1 < _size(walk.var)
+            primitive == "broadcast_in_dim" and size(operand) == 1 < size(walk.var)
         ):
             return False
         if primitive == "device_put" and walk.memory is None:
@@ -249,7 +237,3 @@ def _inside(level: Level | None, outer: Level) -> bool:
             return True
         level = level.parent
     return False
-
-
-def _size(var: Var) -> int:
-    return math.prod(getattr(var.aval, "shape", ()))

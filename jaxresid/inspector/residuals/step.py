@@ -42,11 +42,6 @@ def step_residuals(step: StepTrace, program: Program | None = None) -> tuple[Res
     while that one goes forward is not among them. Arguments that a backward pass reads are, and so
     is what the step makes of its arguments before it differentiates (parameters cast to bfloat16,
     for example).
-
-    Args:
-      step: the trace of the training step.
-      program: the program of the step, where there is one already; it knows what is split over a
-        mesh.
     """
     crossings = _Crossings(step.levels, step.passes, step.kept)
     residuals_at = _residuals_at(step, crossings, _values(step, program))
@@ -71,26 +66,24 @@ def gradients(step: StepTrace, program: Program | None = None) -> Gradients:
     """Return the gradients of a program, in program order.
 
     What one keeps is what `jax.vjp` of what it differentiates returns: also what nothing reads.
-
-    Args:
-      step: as for `step_residuals`.
-      program: as for `step_residuals`.
     """
     values = _values(step, program)
     every = step.taken_gradients
-    crossing = {gradient.path: _crossings_of(step, gradient) for gradient in with_inner(every)}
+    crossing = {gradient.path: crossings_of(step, gradient) for gradient in with_inner(every)}
     # JAX moves parts of a gradient to where nothing of it crosses.
-    told = {path[-1] for path, each in crossing.items() if each.makes_any(step.tops[0])}
+    told_derivatives = {
+        path[-1] for path, passing in crossing.items() if passing.makes_any(step.tops[0])
+    }
     untold: list[Gradient] = []
 
     def taken(gradient: TakenGradient) -> Iterator[Gradient]:
         crossings = crossing[gradient.path]
         inside = tuple(itertools.chain.from_iterable(map(taken, gradient.inner)))
         is_told = crossings.makes_any(step.tops[0]) or not gradient.derivative.kept_nbytes
-        if not is_told and gradient.derivative in told:
+        if not is_told and gradient.derivative in told_derivatives:
             yield from inside
             return
-        totals = totals_of(_kept_of(step, crossings, values))
+        totals = totals_of(kept_of(step, crossings, values))
         shown = Gradient(
             gradient.function,
             gradient.location,
@@ -104,31 +97,20 @@ def gradients(step: StepTrace, program: Program | None = None) -> Gradients:
             untold.append(shown)
         yield shown
 
-    found = tuple(itertools.chain.from_iterable(map(taken, every)))
-    return Gradients(found, tuple(untold))
+    shown_gradients = tuple(itertools.chain.from_iterable(map(taken, every)))
+    return Gradients(shown_gradients, tuple(untold))
 
 
-def residuals_of_gradient(
-    step: StepTrace, gradient: TakenGradient, program: Program | None = None
-) -> tuple[Residual, ...]:
-    """Return what one gradient of a program keeps each time, also what nothing reads.
-
-    Args:
-      step: as for `step_residuals`.
-      gradient: the gradient.
-      program: as for `step_residuals`.
-    """
-    return _kept_of(step, _crossings_of(step, gradient), _values(step, program))
-
-
-def _crossings_of(step: StepTrace, gradient: TakenGradient) -> _Crossings:
+def crossings_of(step: StepTrace, gradient: TakenGradient) -> _Crossings:
+    """Return what crosses from the forward to the backward pass of one gradient."""
     passes = GradientPasses(gradient, step.levels, step.jaxpr)
     return _Crossings(step.levels, passes, gradient.derivative.kept, is_whole=True)
 
 
-def _kept_of(
+def kept_of(
     step: StepTrace, crossings: _Crossings, values: Mapping[Var, Value]
 ) -> tuple[Residual, ...]:
+    """Return what a gradient keeps each time, also what nothing reads."""
     residuals_at = _residuals_at(step, crossings, values, all=True)
 
     def kept_at(level: Level) -> tuple[Residual, ...]:
@@ -153,19 +135,21 @@ def _residuals_at(
     numbering, free = Numbering(levels), FreeValues(levels)
 
     def residuals_at(level: Level) -> tuple[Residual, ...]:
-        found = []
+        residuals = []
         marking = Marking(level, numbering.of(level.jaxpr), _returned(level), free, values)
         crossing = crossings.of(level.jaxpr).residuals
         read_by = {var: consumers(levels, level, var, readers) for var in crossing}
         kept = crossings.kept_in(level.jaxpr)
-        listed = {kept.get(var) for var, read in read_by.items() if read}
-        for var, read in read_by.items():
-            if read or (all and var in kept and kept[var] not in listed):
+        listed = {kept.get(var) for var, read_by_eqns in read_by.items() if read_by_eqns}
+        for var, read_by_eqns in read_by.items():
+            if read_by_eqns or (all and var in kept and kept[var] not in listed):
                 listed.add(kept.get(var))
                 source = _source(levels, level, var)
-                made = provenance(levels, source.level, source.var, step.inputs)
-                found.append(marking.residual(var, made, read, is_unread=not read))
-        return tuple(found)
+                origin = provenance(levels, source.level, source.var, step.inputs)
+                residuals.append(
+                    marking.residual(var, origin, read_by_eqns, is_unread=not read_by_eqns)
+                )
+        return tuple(residuals)
 
     return residuals_at
 
@@ -175,10 +159,6 @@ def step_kept_nbytes(step: StepTrace, program: Program | None = None) -> tuple[i
 
     It is what `totals_of` adds up of `step_residuals`, without the lines of residuals and of what
     reads them.
-
-    Args:
-      step: as for `step_residuals`.
-      program: as for `step_residuals`.
     """
     values = _values(step, program)
     levels, (top,) = step.levels, step.tops
@@ -213,19 +193,16 @@ class _BackwardReaders:
         self._needed = Needed(levels)
 
     def all(self, level: Level, var: Var) -> list[tuple[Eqn, int]]:
-        """Return the readers of a variable, also those that nothing depends on."""
-        found = self._levels.readers(level, var)
+        every = self._levels.readers(level, var)
         if self._is_backward(level):
-            return found
-        return [(eqn, i) for eqn, i in found if i in self._crossings.reads(eqn)]
+            return every
+        return [(eqn, i) for eqn, i in every if i in self._crossings.reads(eqn)]
 
     def readers(self, level: Level, var: Var) -> list[tuple[Eqn, int]]:
-        """Return the readers of a variable that something depends on."""
-        found = self.all(level, var)
-        return [(eqn, i) for eqn, i in found if self._needed.has(level, eqn)]
+        every = self.all(level, var)
+        return [(eqn, i) for eqn, i in every if self._needed.has(level, eqn)]
 
     def _is_backward(self, level: Level) -> bool:
-        """Return whether a level is inside the backward pass."""
         if level.parent is None:
             return False
         is_backward = self._crossings.passes.of(level.eqn) == BACKWARD
@@ -251,8 +228,6 @@ class _Crossings:
     """What crosses from forward passes to backward passes in jaxprs.
 
     Args:
-      levels: the descent into eqns.
-      passes: the passes of the eqns.
       kept: what JAX keeps, as far as it stands in the jaxprs as the variables that it was.
       is_whole: whether that is all that crosses in a jaxpr in which some of it stands; else what a
         forward pass makes may cross as well.
@@ -268,11 +243,10 @@ class _Crossings:
         self._kept: dict[int, dict[Var, Hashable]] = {}
 
     def of(self, jaxpr: Jaxpr) -> _Crossing:
-        """Return what crosses in an open jaxpr."""
-        known = self._of.get(id(jaxpr))
-        if known is None:
-            known = self._of[id(jaxpr)] = jaxpr, self._found(jaxpr)
-        return known[1]
+        entry = self._of.get(id(jaxpr))
+        if entry is None:
+            entry = self._of[id(jaxpr)] = jaxpr, self._found(jaxpr)
+        return entry[1]
 
     def makes_any(self, top: Level) -> bool:
         """Return whether a backward pass reads what is made at a level or below it."""
@@ -296,7 +270,6 @@ class _Crossings:
                 return frozenset()
 
     def _makes(self, eqn: Eqn) -> frozenset[int]:
-        """Return the results of an eqn with both passes that a forward pass in it makes."""
         pairs = ((nest, self.of(nest.jaxpr)) for nest in self._levels.nests(eqn))
         return frozenset(
             result
@@ -306,7 +279,6 @@ class _Crossings:
         )
 
     def _residual_operands(self, eqn: Eqn) -> Iterator[Var]:
-        """Yield the operands of an eqn with both passes that are residuals in it."""
         for nest in self._levels.nests(eqn):
             residuals = self.of(nest.jaxpr).residuals
             for v, i in zip(nest.jaxpr.invars, nest.operands, strict=True):
@@ -319,17 +291,17 @@ class _Crossings:
         Each is with what it is: a value that is kept and is the result of the forward pass as well
         is returned twice.
         """
-        known = self._kept.get(id(jaxpr))
-        if known is None:
-            known = self._kept[id(jaxpr)] = {v: id(v) for v in self.kept}
+        kept = self._kept.get(id(jaxpr))
+        if kept is None:
+            kept = self._kept[id(jaxpr)] = {v: id(v) for v in self.kept}
             for eqn in jaxpr.eqns:
                 for nest in self._levels.nests(eqn) if self.kept else ():
                     if nest.kind == "call":
                         inside = self.kept_in(nest.jaxpr)
                         for v, result in zip(nest.jaxpr.outvars, nest.results, strict=True):
                             if result is not None and not jax_compat.is_literal(v) and v in inside:
-                                known[eqn.outvars[result]] = id(eqn), inside[v]
-        return known
+                                kept[eqn.outvars[result]] = id(eqn), inside[v]
+        return kept
 
     def _found(self, jaxpr: Jaxpr) -> _Crossing:
         """Return what crosses in a jaxpr.
@@ -342,7 +314,7 @@ class _Crossings:
         last: dict[Var, int] = {}  # read by a backward eqn
         inside: set[Var] = set()  # is a residual in an eqn with both passes
         forwards = []
-        made = [(v, -1, "") for v in (*jaxpr.constvars, *jaxpr.invars)]
+        defined = [(v, -1, "") for v in (*jaxpr.constvars, *jaxpr.invars)]
         for at, eqn in enumerate(jaxpr.eqns):
             phase = self.passes.of(eqn)
             if phase == FORWARD:
@@ -354,7 +326,9 @@ class _Crossings:
                 if not jax_compat.is_literal(eqn.invars[i]):
                     last[eqn.invars[i]] = at
             ahead = self._makes(eqn) if phase == BOTH else frozenset()
-            made += [(v, at, FORWARD if i in ahead else phase) for i, v in enumerate(eqn.outvars)]
+            defined += [
+                (v, at, FORWARD if i in ahead else phase) for i, v in enumerate(eqn.outvars)
+            ]
             if phase == BOTH:
                 inside.update(self._residual_operands(eqn))
 
@@ -370,7 +344,7 @@ class _Crossings:
 
         kept = self.kept_in(jaxpr)
         # A cotangent may be made before the forward pass, or be what that pass returns.
-        is_known = any(v in kept for v, _, _ in made)
+        is_known = any(v in kept for v, _, _ in defined)
 
         def is_kept(var: Var, phase: str) -> bool:
             if jax_compat.is_ref_type(var.aval):
@@ -385,12 +359,12 @@ class _Crossings:
                 return False
             return crosses(var, at, phase) or (var in kept and phase != BACKWARD)
 
-        residuals = tuple(v for v, at, phase in made if is_residual(v, at, phase))
-        forward = {v for v, _, phase in made if phase == FORWARD}
-        given = {*jaxpr.constvars, *jaxpr.invars}
+        residuals = tuple(v for v, at, phase in defined if is_residual(v, at, phase))
+        forward = {v for v, _, phase in defined if phase == FORWARD}
+        inputs = {*jaxpr.constvars, *jaxpr.invars}
         return _Crossing(
             residuals,
-            any(v in last and v not in given for v in residuals),
+            any(v in last and v not in inputs for v in residuals),
             frozenset(i for i, v in enumerate(jaxpr.invars) if v in last.keys() - {*residuals}),
             frozenset(
                 i
@@ -405,7 +379,6 @@ class _Crossing:
     """What crosses from forward passes to backward passes in a jaxpr.
 
     Attributes:
-      residuals: the variables that do.
       is_made: whether any of them that a backward pass reads is made in the jaxpr.
       entering: the invars, by number, that a backward pass reads and no forward pass before it:
         residuals from outside, or cotangents.
@@ -438,7 +411,6 @@ def _source(levels: Levels, level: Level, var: Var) -> _Source:
 
 
 def _returned(level: Level) -> list[Var]:
-    """Return the variables of a level that the step returns."""
     outvars = [v for v in level.jaxpr.outvars if not jax_compat.is_literal(v)]
     if level.parent is None or level.nest is None:
         return outvars

@@ -11,7 +11,7 @@ from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.memory.compilers import profile_of
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
-from jaxresid.inspector.program.build import all_ops
+from jaxresid.inspector.program.ops import all_ops
 from jaxresid.inspector.report import subject
 from jaxresid.xla.places import parse_place
 from tests.benchmarks.accuracy.corpus import Program

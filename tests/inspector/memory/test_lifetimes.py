@@ -23,8 +23,8 @@ from tests.inspector.memory.test_peak_tpu import F32, program
 from tests.small import f32
 
 
-class NoPlaces:
-    """Places of a program that nobody asks about."""
+class NoSources:
+    """Lines of a program that nobody asks about."""
 
     source = staticmethod(lambda op: NOWHERE)
     stack = staticmethod(lambda op: ())
@@ -300,7 +300,7 @@ def test_brute_force():
     lowered = lower(made, TPU)
     ops, sizes = lowered.block.ops, lowered.block.nbytes
     outside = {*lowered.block.inputs, *lowered.block.outputs}
-    found = lifetimes(lowered, NoPlaces)
+    found = lifetimes(lowered, NoSources)
     assert [point.primitive for point in found.points] == [op.name for op in ops]
     expected = []
     for i, op in enumerate(ops):
@@ -346,9 +346,9 @@ def long_program(layers):
 @pytest.mark.parametrize("most", [200, 300, 400])
 def test_small_values_are_added_up(most):
     lowered = long_program(100)
-    whole = lifetimes(lowered, NoPlaces)
+    whole = lifetimes(lowered, NoSources)
     assert len(whole.values) > most
-    found = lifetimes(lowered, NoPlaces, most=most)
+    found = lifetimes(lowered, NoSources, most=most)
     add_up(found)
     assert len(found.values) <= most
     sums = [v for v in found.values if v.live.aval is None]
@@ -374,7 +374,7 @@ def test_small_values_are_added_up(most):
 
 def test_long_programs_are_thinned_to_their_highest_points():
     lowered = long_program(100)
-    whole, found = (lifetimes(lowered, NoPlaces, most=most) for most in (10_000, 200))
+    whole, found = (lifetimes(lowered, NoSources, most=most) for most in (10_000, 200))
     assert len(found.points) == 200 // 9 < len(whole.points)
     assert found.points[found.at] == whole.points[whole.at]
     assert set(found.points) <= set(whole.points)
@@ -383,7 +383,7 @@ def test_long_programs_are_thinned_to_their_highest_points():
 @pytest.mark.slow
 def test_ten_thousand_values():
     lowered = long_program(2000)
-    found = lifetimes(lowered, NoPlaces)
+    found = lifetimes(lowered, NoSources)
     add_up_quickly(found)
     assert len(found.values) <= 10_000
 

@@ -9,7 +9,7 @@ from jaxresid.inspector.memory.compilers import profile_of
 from jaxresid.inspector.memory.liveness import timeline
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.profile import GPU, GPU_BEFORE_0_12, TPU
-from jaxresid.inspector.memory.rules.kernels import Kernel, kernels
+from jaxresid.inspector.memory.rules.kernels import kernels
 from jaxresid.inspector.program.ops import Op
 from jaxresid.xla.places import parse_place
 from tests.inspector.memory.test_peak_tpu import F32, I32, bodies, program
@@ -158,7 +158,7 @@ def test_a_dot_of_two_vectors_computes_what_it_reads():
 
 
 def overwriting(block):
-    return [op for op in block.ops if isinstance(op, Kernel) and op.overwrites]
+    return [op for op in block.ops if op.overwrites]
 
 
 def test_an_elementwise_kernel_writes_over_what_it_reads():

@@ -19,10 +19,9 @@ from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints import placement
 from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
-from jaxresid.inspector.memory.rules import fusion
-from jaxresid.inspector.program.build import all_ops
+from jaxresid.inspector.memory.rules import op_kinds
 from jaxresid.inspector.program.op_cost import op_cost
-from jaxresid.inspector.program.ops import CUT, GATHER, SCATTER, UNWRITTEN, Value
+from jaxresid.inspector.program.ops import CUT, GATHER, SCATTER, UNWRITTEN, Value, all_ops
 from jaxresid.inspector.report import subject
 from jaxresid.results import Cost
 from jaxresid.xla.places import parse_place
@@ -181,7 +180,7 @@ def test_what_is_cut_out_is_computed_where_it_is_read():
     op = mapped(()).program.block.ops[0]
 
     def named(name):
-        return fusion.is_fusible(dataclasses.replace(op, name=name))
+        return op_kinds.is_fusible(dataclasses.replace(op, name=name))
 
     assert named(CUT)
     assert not any(map(named, UNWRITTEN - {CUT}))
@@ -196,7 +195,7 @@ def test_a_kernel_that_ends_in_a_transfer_may_read_several(read, is_transfer):
     operands = tuple(Value((8,), "float32", 4, memory) for memory in read)
     results = (Value((8,), "float32", 4),)
     put = dataclasses.replace(op, name="device_put", operands=operands, results=results)
-    assert fusion.is_transfer(put) is is_transfer
+    assert op_kinds.is_transfer(put) is is_transfer
 
 
 def test_one_device_exchanges_nothing():

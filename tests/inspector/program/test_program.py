@@ -14,13 +14,9 @@ from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, RECOMPUTE, phase_
 from jaxresid.inspector.memory.compilers import profile_of
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
-from jaxresid.inspector.program import build
-from jaxresid.inspector.program.build import (
-    ValueRole,
-    all_ops,
-    program_of_jaxpr,
-    value_and_gradients,
-)
+from jaxresid.inspector.program import inlining, reading
+from jaxresid.inspector.program.build import ValueRole, program_of_jaxpr, value_and_gradients
+from jaxresid.inspector.program.ops import all_ops
 from jaxresid.inspector.trace.function import trace
 from jaxresid.xla.places import parse_place
 from tests import programs
@@ -68,12 +64,13 @@ def test_what_calls_and_programs_share_is_read_once(monkeypatch):
     def fun(x):
         return jnp.tanh(layer(layer(layer(x))))
 
-    read, literals, literal = [], [], build._literal
-    monkeypatch.setattr(build, "phase_of", lambda tags: read.append(tags) or phase_of(tags))
-    monkeypatch.setattr(build, "_literal", lambda v: literals.append(v) or literal(v))
+    read, literals, literal = [], [], reading.literal_of
+    monkeypatch.setattr(reading, "phase_of", lambda tags: read.append(tags) or phase_of(tags))
+    for module in (reading, inlining):
+        monkeypatch.setattr(module, "literal_of", lambda v: literals.append(v) or literal(v))
     jaxpr = jax_compat.open_jaxpr(jax.jit(fun).trace(X).jaxpr)
     longer = jaxpr.replace(outvars=[*jaxpr.outvars, *jaxpr.eqns[0].outvars])
-    reader, wanted = build.JaxprReader(), ["sin", "mul", "add"] * 3 + ["tanh"]
+    reader, wanted = reading.JaxprReader(), ["sin", "mul", "add"] * 3 + ["tanh"]
     roles = [ValueRole("argument")], [ValueRole("output")]
     assert names(program_of_jaxpr(jaxpr, *roles, reader=reader)) == wanted
     assert len(read) == 4  # each op of the layer, and the tanh

@@ -15,7 +15,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.call.arguments import arguments
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.inspector.residuals.step import residuals_of_gradient
+from jaxresid.inspector.residuals.step import crossings_of, kept_of
 from jaxresid.inspector.trace import step as steps
 from jaxresid.results import Verdict
 from tests import programs
@@ -101,7 +101,7 @@ def check(way, program, output):
         assume(not getattr(jax.config, "jax_remat3", False) or "checkpoint" not in str(program))
     # JAX moves parts of a gradient in a scan out of the one around it, where that is jitted.
     gradient = next(g for g in gradients if g.function == "fun")
-    found = residuals_of_gradient(step, gradient)
+    found = kept_of(step, crossings_of(step, gradient), {})
     # What is written in the program may stand for itself, or be handed on as a value.
     own = [r for r in found if r.origin.kind in ("argument", "computed")]
     assert not rows_of(own) - leaves

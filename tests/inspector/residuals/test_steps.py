@@ -19,7 +19,7 @@ from jaxresid.inspector.jaxpr.phases import phase_of
 from jaxresid.inspector.memory.compilers import profile_of
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import OpSources, peak
-from jaxresid.inspector.program.build import all_ops
+from jaxresid.inspector.program.ops import all_ops
 from jaxresid.inspector.program.step import step_program
 from jaxresid.inspector.program.step_roles import roles
 from jaxresid.inspector.residuals.function import residuals

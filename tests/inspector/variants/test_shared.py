@@ -10,7 +10,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr import phases
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.inspector.program.build import JaxprReader
+from jaxresid.inspector.program.reading import JaxprReader
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.variants import checkpoints
 from jaxresid.inspector.variants.choices import Choice, everywhere

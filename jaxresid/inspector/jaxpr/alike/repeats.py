@@ -38,7 +38,6 @@ class Run:
 
     Attributes:
       number: the number of the run, which the labels of its eqns have.
-      omitted: how many layers are left out.
       inputs: for each layer that is kept, the numbers of the shortened jaxpr's invars that are its
         own, in the same order for each.
     """
@@ -55,7 +54,6 @@ class Shortened:
     Attributes:
       jaxpr: the open jaxpr; the eqns of the layers have a label in their name stacks, see `label`.
       invars: the numbers of the invars that it has of the whole one.
-      runs: what was left out, in program order.
     """
 
     jaxpr: Jaxpr
@@ -79,22 +77,22 @@ def layers_of(tags: Iterable[str]) -> list[Layer | None]:
     What JAX adds between them, such as the sum of two cotangents, has no label; it belongs to the
     layer of what is before it. None for what is before all layers.
     """
-    found: list[Layer | None] = []
+    layers: list[Layer | None] = []
     last: Layer | None = None
-    for each in tags:
-        label = _LABEL.search(each)
+    for tag in tags:
+        label = _LABEL.search(tag)
         last = last if label is None else (int(label[1]), int(label[2]))
-        found.append(last)
-    return found
+        layers.append(last)
+    return layers
 
 
 def shortened(jaxpr: Jaxpr) -> Shortened | None:
     """Return an open jaxpr with layers left out of its runs; None where it has no long run."""
     stretches = periodic(_keys(jaxpr), BEFORE + AFTER + _WORTH_IT)
-    found = [run for each in stretches if (run := _checked(jaxpr, each)) is not None]
-    if not found:
+    runs = [run for stretch in stretches if (run := _checked(jaxpr, stretch)) is not None]
+    if not runs:
         return None
-    return _without(jaxpr, sorted(found, key=lambda run: run.start))
+    return _without(jaxpr, sorted(runs, key=lambda run: run.start))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +131,7 @@ def _keys(jaxpr: Jaxpr) -> list[int]:
             bodies[id(opened)] = structural_key.key(opened)
         return bodies[id(opened)]
 
-    found = []
+    keys = []
     for eqn in jaxpr.eqns:
         key = (
             eqn.primitive,
@@ -143,28 +141,26 @@ def _keys(jaxpr: Jaxpr) -> list[int]:
             frozenset(eqn.effects),
             structural_key.hashable(eqn.ctx),
         )
-        found.append(numbers.setdefault(key, len(numbers)))
-    return found
+        keys.append(numbers.setdefault(key, len(numbers)))
+    return keys
 
 
 def periodic(keys: Sequence[int], least: int, *, latest: bool = False) -> list[EqnRange]:
     """Return the longest stretches of equal eqns, one after another, that do not overlap.
 
     Args:
-      keys: for each eqn a number that equal ones share.
-      least: how many layers a stretch has at least.
       latest: whether layers that may begin at several eqns do so at the last of these.
     """
-    found: list[EqnRange] = []
+    stretches: list[EqnRange] = []
     ranges = [(0, len(keys))]
     while ranges:
         start, stop = ranges.pop()
         best = _longest(keys, start, stop, least, latest=latest)
         if best is None:
             continue
-        found.append(best)
+        stretches.append(best)
         ranges += [(start, best.start), (best.stop, stop)]
-    return found
+    return stretches
 
 
 def _longest(
@@ -216,36 +212,36 @@ def _checked(jaxpr: Jaxpr, stretch: EqnRange) -> EqnRange | None:
                     reads.append(others.setdefault(v, len(others)))
         return tuple(reads), tuple(others)
 
-    each = [pattern(layer) for layer in range(stretch.count)]
+    patterns = [pattern(layer) for layer in range(stretch.count)]
     best = (0, 0)
     at = 0
     for layer in range(1, stretch.count + 1):
-        if layer < stretch.count and each[layer][0] == each[at][0]:
+        if layer < stretch.count and patterns[layer][0] == patterns[at][0]:
             continue
         best = max(best, (layer - at, -at))
         at = layer
     count, first = best[0], -best[1]
     if count < BEFORE + AFTER + _WORTH_IT:
         return None
-    kept = each[first : first + count]
+    kept = patterns[first : first + count]
     inputs = set(jaxpr.invars)
     own: list[int] = []
     for i, v in enumerate(kept[0][1]):
-        read = {others[i] for _, others in kept}
-        if len(read) == 1:
+        variables = {others[i] for _, others in kept}
+        if len(variables) == 1:
             if makers.get(v, (-1, 0))[0] >= start:
                 return None  # what the layers before these made
-        elif len(read) == count and read <= inputs:
+        elif len(variables) == count and variables <= inputs:
             own.append(i)
         else:
             return None
-    made = EqnRange(
+    checked = EqnRange(
         start + first * length,
         length,
         count,
         tuple(tuple(others[i] for i in own) for _, others in kept),
     )
-    return made if _is_apart(jaxpr, made) else None
+    return checked if _is_apart(jaxpr, checked) else None
 
 
 def _is_apart(jaxpr: Jaxpr, run: EqnRange) -> bool:
@@ -254,8 +250,8 @@ def _is_apart(jaxpr: Jaxpr, run: EqnRange) -> bool:
     hidden = {v for eqn in jaxpr.eqns[slice(*inner)] for v in eqn.outvars}
     hidden.update(v for layer in run.own for v in layer)
     outside = (*jaxpr.eqns[: run.start], *jaxpr.eqns[run.stop :])
-    read = [v for eqn in outside for v in eqn.invars] + list(jaxpr.outvars)
-    return hidden.isdisjoint(v for v in read if not jax_compat.is_literal(v))
+    outer_reads = [v for eqn in outside for v in eqn.invars] + list(jaxpr.outvars)
+    return hidden.isdisjoint(v for v in outer_reads if not jax_compat.is_literal(v))
 
 
 def _without(jaxpr: Jaxpr, runs: Sequence[EqnRange]) -> Shortened:

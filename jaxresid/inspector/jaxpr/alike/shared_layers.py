@@ -61,7 +61,6 @@ class _Keys:
         self._is_rule = False
 
     def of(self, jaxpr: Jaxpr) -> list[int]:
-        """Return the number of each eqn of an open jaxpr."""
         return [self._number(self._eqn(eqn)) for eqn in jaxpr.eqns]
 
     def _number(self, key: Hashable) -> int:
@@ -69,14 +68,15 @@ class _Keys:
 
     def _eqn(self, eqn: Eqn) -> Hashable:
         params = jax_compat.params_with_rule(eqn, is_differentiated=not self._is_rule)
-        is_rule, self._is_rule = self._is_rule, self._is_rule or _has_rule(eqn)
-        each = tuple((name, self._param(value)) for name, value in params.items())
+        is_rule = self._is_rule
+        self._is_rule |= jax_compat.primitive_name(eqn) == "custom_jvp_call"
+        param_keys = tuple((name, self._param(value)) for name, value in params.items())
         self._is_rule = is_rule
         return (
             eqn.primitive,
             tuple(map(_operand, eqn.invars)),
             tuple(v.aval for v in eqn.outvars),
-            each,
+            param_keys,
             frozenset(eqn.effects),
             structural_key.hashable(eqn.ctx),
         )
@@ -108,10 +108,6 @@ class _Keys:
         return inputs, eqns, each(jaxpr.outvars)
 
 
-def _has_rule(eqn: Eqn) -> bool:
-    return jax_compat.primitive_name(eqn) == "custom_jvp_call"
-
-
 def _is_integer(literal: Var) -> bool:
     return not literal.aval.shape and literal.aval.dtype.kind in "iu"
 
@@ -131,7 +127,6 @@ class _Layer:
     """The eqns of a layer.
 
     Attributes:
-      eqns: the eqns.
       reads: what each of them reads, literals included.
       operands: what they read from outside, each variable once, and their literals.
     """
@@ -142,7 +137,7 @@ class _Layer:
 
 
 def _layer(eqns: Sequence[Eqn]) -> _Layer:
-    made: dict[Var, tuple[int, int]] = {}
+    origins: dict[Var, tuple[int, int]] = {}
     numbers: dict[Var, int] = {}
     operands: list[Var] = []
 
@@ -150,8 +145,8 @@ def _layer(eqns: Sequence[Eqn]) -> _Layer:
         if jax_compat.is_literal(v):
             operands.append(v)
             return len(operands) - 1
-        if v in made:
-            return made[v]
+        if v in origins:
+            return origins[v]
         if v not in numbers:
             numbers[v] = len(operands)
             operands.append(v)
@@ -160,7 +155,7 @@ def _layer(eqns: Sequence[Eqn]) -> _Layer:
     reads = []
     for i, eqn in enumerate(eqns):
         reads.append(tuple(map(read, eqn.invars)))
-        made.update((v, (i, which)) for which, v in enumerate(eqn.outvars))
+        origins.update((v, (i, which)) for which, v in enumerate(eqn.outvars))
     return _Layer(eqns, tuple(reads), tuple(operands))
 
 
@@ -173,7 +168,7 @@ def _calls(jaxpr: Jaxpr, parts: Sequence[Sequence[Eqn]]) -> list[Eqn]:
     groups: defaultdict[Hashable, list[_Layer]] = defaultdict(list)
     for layer in layers:
         groups[layer.reads].append(layer)
-    made: dict[int, Eqn] = {}
+    calls: dict[int, Eqn] = {}
     for group in groups.values():
         results = [
             (i, which)
@@ -181,19 +176,19 @@ def _calls(jaxpr: Jaxpr, parts: Sequence[Sequence[Eqn]]) -> list[Eqn]:
             for which in range(len(eqn.outvars))
             if any(layer.eqns[i].outvars[which] in wanted for layer in group)
         ]
-        given = [
+        passed = [
             number
             for number in range(len(group[0].operands))
             if not _is_one_literal([layer.operands[number] for layer in group])
         ]
-        body = _body(jaxpr, group[0], given, results)
+        body = _body(jaxpr, group[0], passed, results)
         for layer in group:
             call = layer.eqns[0].replace(
-                invars=[layer.operands[number] for number in given],
+                invars=[layer.operands[number] for number in passed],
                 outvars=[layer.eqns[i].outvars[which] for i, which in results],
             )
-            made[id(layer)] = jax_compat.as_call(call, body)
-    return [made[id(layer)] for layer in layers]
+            calls[id(layer)] = jax_compat.as_call(call, body)
+    return [calls[id(layer)] for layer in layers]
 
 
 def _read_by(variables: Sequence[Var]) -> list[Var]:
@@ -201,26 +196,25 @@ def _read_by(variables: Sequence[Var]) -> list[Var]:
 
 
 def _is_one_literal(operands: Sequence[Var]) -> bool:
-    """Return whether an operand is the same number in all layers."""
     if not all(map(jax_compat.is_literal, operands)):
         return False
     return len({structural_key.of_literal(v) for v in operands}) == 1
 
 
 def _body(
-    jaxpr: Jaxpr, layer: _Layer, given: Sequence[int], results: Sequence[tuple[int, int]]
+    jaxpr: Jaxpr, layer: _Layer, passed: Sequence[int], results: Sequence[tuple[int, int]]
 ) -> ClosedJaxpr:
     inputs = {
         n: jax_compat.new_var_like(layer.operands[n])
         if jax_compat.is_literal(layer.operands[n])
         else layer.operands[n]
-        for n in given
+        for n in passed
     }
     eqns = [
         eqn.replace(
             invars=[
-                inputs.get(read, v) if isinstance(read, int) else v
-                for v, read in zip(eqn.invars, reads, strict=True)
+                inputs.get(source, v) if isinstance(source, int) else v
+                for v, source in zip(eqn.invars, reads, strict=True)
             ]
         )
         for eqn, reads in zip(layer.eqns, layer.reads, strict=True)

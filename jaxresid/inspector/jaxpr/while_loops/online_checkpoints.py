@@ -88,9 +88,9 @@ def _replaced(kept: list[int], start: int, stop: int) -> list[int]:
             gone, level = -heapq.heappop(lower), 0
         else:
             gone, level = newest, levels[newest] + 1
-            for each, at in levels.items():
-                if each != newest and at < levels[newest]:
-                    heapq.heappush(lower, -each)
+            for other, at in levels.items():
+                if other != newest and at < levels[newest]:
+                    heapq.heappush(lower, -other)
         del levels[gone]
         levels[step] = level
         newest = step

@@ -63,12 +63,7 @@ def literal(var: Literal) -> Range:
 
 
 def plain(eqn: Eqn, operands: Sequence[Range]) -> Range:
-    """Return the range of the first result of an eqn without inner jaxprs.
-
-    Args:
-      eqn: the eqn.
-      operands: the ranges of its operands.
-    """
+    """Return the range of the first result of an eqn without inner jaxprs."""
     name = jax_compat.primitive_name(eqn)
     if name in SAME:
         return operands[0]

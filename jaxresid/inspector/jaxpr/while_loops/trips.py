@@ -31,7 +31,6 @@ class Trips:
     """How often a while loop runs its body.
 
     Attributes:
-      count: the trips that are counted.
       note: what was assumed; empty where the number is known.
       branches: of conds in the body, by the id of the tuple of their branches: how often each
         branch runs, in all trips together.
@@ -62,10 +61,7 @@ class WhileTrips:
     ) -> None:
         """Add an open jaxpr; it is read when a loop is asked about.
 
-        Args:
-          jaxpr: the jaxpr.
-          then: another one, that runs after it.
-          handed: for invars of that other one, by number, the outvars of the first that they are.
+        `then` runs after it; by the numbers of its invars, `handed` has the outvars that they are.
         """
         self._pending.append((jaxpr, then, handed or {}))
 
@@ -73,46 +69,51 @@ class WhileTrips:
         """Return the trips of a while eqn; None where nothing tells them."""
         while self._pending:
             jaxpr, then, handed = self._pending.pop()
-            made = self._jaxpr(jaxpr, [UNKNOWN] * len(jaxpr.invars))
+            outputs = self._jaxpr(jaxpr, [UNKNOWN] * len(jaxpr.invars))
             if then is not None:
                 numbers = map(handed.get, range(len(then.invars)))
-                self._jaxpr(then, [UNKNOWN if n is None else made[n] for n in numbers])
-        body = jax_compat.open_jaxpr(jax_compat.params(eqn)["body_jaxpr"])
+                self._jaxpr(then, [UNKNOWN if n is None else outputs[n] for n in numbers])
+        body = nests(eqn)[0].jaxpr
         if id(body) not in self._found:
             self._while(eqn, [_read({}, v) for v in eqn.invars])
         return self._found.get(id(body))
 
-    def _jaxpr(self, jaxpr: Jaxpr, given: Sequence[Range]) -> list[Range]:
-        """Return the ranges of the outvars, given those of the invars."""
-        key = id(jaxpr), tuple(given)
+    def _jaxpr(self, jaxpr: Jaxpr, inputs: Sequence[Range]) -> list[Range]:
+        key = id(jaxpr), tuple(inputs)
         if key in self._read:
             return self._read[key]
         self._kept.append(jaxpr)
-        known = {v: found for v, found in zip(jaxpr.invars, given, strict=True) if found != UNKNOWN}
+        env = {
+            v: known_range
+            for v, known_range in zip(jaxpr.invars, inputs, strict=True)
+            if known_range != UNKNOWN
+        }
         for eqn in jaxpr.eqns:
-            operands = [_read(known, v) for v in eqn.invars]
+            operands = [_read(env, v) for v in eqn.invars]
             for v, result in zip(eqn.outvars, self._eqn(eqn, operands), strict=False):
                 if result != UNKNOWN:
-                    known[v] = result
-        made = self._read[key] = [_read(known, v) for v in jaxpr.outvars]
-        return made
+                    env[v] = result
+        outputs = self._read[key] = [_read(env, v) for v in jaxpr.outvars]
+        return outputs
 
     def _eqn(self, eqn: Eqn, operands: Sequence[Range]) -> Sequence[Range]:
-        found = nests(eqn)
-        if not found:
+        inner = nests(eqn)
+        if not inner:
             return [ranges.plain(eqn, operands)]
-        if found[0].kind == "while":
+        if inner[0].condition is not None:
             return self._while(eqn, operands)
         results = [UNKNOWN] * len(eqn.outvars)
-        for number, nest in enumerate(found):
-            given = [
+        for number, nest in enumerate(inner):
+            inputs = [
                 UNKNOWN if i in nest.carries else operands[outer]
                 for i, outer in enumerate(nest.operands)
             ]
-            for i, made in enumerate(self._jaxpr(nest.jaxpr, given)):
+            for i, known_range in enumerate(self._jaxpr(nest.jaxpr, inputs)):
                 result = nest.results[i]
                 if result is not None and nest.kind in ("call", "branch"):
-                    results[result] = made if number == 0 else results[result].either(made)
+                    results[result] = (
+                        known_range if number == 0 else results[result].either(known_range)
+                    )
         return results
 
     def _while(self, eqn: Eqn, operands: Sequence[Range]) -> list[Range]:
@@ -122,28 +123,28 @@ class WhileTrips:
         steps = counters(nest)
         backward = backward_of(eqn, nest)
         if backward is None:
-            found = self._forward(eqn, nest, operands)
+            trips = self._forward(nest, operands)
         else:
-            found = self._backward(backward, initial)
+            trips = self._backward(backward, initial)
         body = nest.jaxpr
         self._kept.append(body)
-        if found is not None:
+        if trips is not None:
             before = self._found.get(id(body))
-            if before is None or found.count > before.count:
-                self._found[id(body)] = found
+            if before is None or trips.count > before.count:
+                self._found[id(body)] = trips
         inside, results = [], []
         for i, start in enumerate(initial):
             if i not in nest.carries:
                 inside.append(start)
                 continue
-            during = _counted(start, steps.get(nest.carries[i]), found)
+            during = _counted(start, steps.get(nest.carries[i]), trips)
             inside.append(during)
             results.append(during)
         self._jaxpr(body, inside)
         return results
 
-    def _forward(self, eqn: Eqn, nest: Nest, operands: Sequence[Range]) -> Trips | None:
-        bound = bound_of(eqn, nest, operands)
+    def _forward(self, nest: Nest, operands: Sequence[Range]) -> Trips | None:
+        bound = bound_of(nest, operands)
         if bound is None:
             if self._assumed is None:
                 return None
@@ -177,9 +178,7 @@ def _counted(start: Range, step: int | None, trips: Trips | None) -> Range:
     """Return the range of a carry from its start to the end of the loop.
 
     Args:
-      start: the range of its start.
       step: by how much a trip counts it up, at most; None: it is no counter.
-      trips: the trips of the loop; None: not known.
     """
     if step is None:
         return UNKNOWN
@@ -194,7 +193,7 @@ def _as_said(trips: int) -> str:
     return f"while: counted with {trips} trips, as --trips says"
 
 
-def _read(known: Mapping[Var, Range], var: Var) -> Range:
+def _read(env: Mapping[Var, Range], var: Var) -> Range:
     if jax_compat.is_literal(var):
         return ranges.literal(var)
-    return known.get(var, UNKNOWN)
+    return env.get(var, UNKNOWN)

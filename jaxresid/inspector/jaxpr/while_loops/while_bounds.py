@@ -17,12 +17,7 @@ _COMPARISONS = {"lt": (0, 0), "le": (0, 1), "gt": (1, 0), "ge": (1, 1), "lt_to":
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A bound of a while loop's trips.
-
-    Attributes:
-      most: the most trips.
-      is_exact: whether they are always as many.
-    """
+    """A bound of a while loop's trips."""
 
     most: int
     is_exact: bool
@@ -30,12 +25,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A value in a jaxpr that is called, with the place of each of its operands.
-
-    Attributes:
-      scope: the jaxpr.
-      var: the value.
-    """
+    """A value in a jaxpr that is called, with the place of each of its operands."""
 
     scope: Scope
     var: Var
@@ -45,7 +35,6 @@ class Scope:
     """The eqns of a jaxpr by what they make, and what its invars are outside of it.
 
     Args:
-      jaxpr: the open jaxpr.
       outside: what its invars are where it is called; None for a loop's body or condition.
     """
 
@@ -59,28 +48,28 @@ class Scope:
         """Return where a value comes from: through calls, and what only moves or selects it."""
         at = _Place(self, var)
         while not jax_compat.is_literal(at.var):
-            made = at.scope.makers.get(at.var)
-            if made is None:
+            maker = at.scope.makers.get(at.var)
+            if maker is None:
                 outer = at.scope._outside.get(at.var)
                 if outer is None:
                     return at
                 at = outer
                 continue
-            eqn, i = made
+            eqn, i = maker
             if jax_compat.primitive_name(eqn) in SAME:
                 at = _Place(at.scope, eqn.invars[0])
                 continue
-            found = nests(eqn)
-            if len(found) != 1 or found[0].kind != "call":
+            inner = nests(eqn)
+            if len(inner) != 1 or inner[0].kind != "call":
                 return at
-            at = at.scope._called(eqn, found[0], i)
+            at = at.scope._called(eqn, inner[0], i)
         return at
 
     def eqn_of(self, var: Var) -> tuple[Scope, Eqn] | None:
         """Return the eqn that a value comes from, and its scope; None: an input or a literal."""
         at = self.source(var)
-        made = None if jax_compat.is_literal(at.var) else at.scope.makers.get(at.var)
-        return None if made is None else (at.scope, made[0])
+        maker = None if jax_compat.is_literal(at.var) else at.scope.makers.get(at.var)
+        return None if maker is None else (at.scope, maker[0])
 
     def _called(self, eqn: Eqn, nest: Nest, result: int) -> _Place:
         inner = self._inside.get(id(eqn))
@@ -97,12 +86,12 @@ def counters(nest: Nest) -> dict[int, int]:
     Those that stay as they are count up by 0.
     """
     scope = Scope(nest.jaxpr)
-    found = {}
+    steps = {}
     for into, out in nest.carries.items():
         step = _step(scope, nest.jaxpr.outvars[out], nest.jaxpr.invars[into])
         if step is not None:
-            found[out] = step
-    return found
+            steps[out] = step
+    return steps
 
 
 def _step(scope: Scope, var: Var, carry: Var) -> int | None:
@@ -112,10 +101,10 @@ def _step(scope: Scope, var: Var, carry: Var) -> int | None:
         return None
     if at.var is carry:
         return 0
-    made = at.scope.makers.get(at.var)
-    if made is None:
+    maker = at.scope.makers.get(at.var)
+    if maker is None:
         return None
-    eqn = made[0]
+    eqn = maker[0]
     name = jax_compat.primitive_name(eqn)
     if name == "add":
         for i in (0, 1):
@@ -125,27 +114,20 @@ def _step(scope: Scope, var: Var, carry: Var) -> int | None:
                 start = _step(at.scope, eqn.invars[1 - i], carry)
                 return None if start is None else start + more
     if name in SELECTIONS:
-        each = [_step(at.scope, v, carry) for v in eqn.invars[1:]]
-        return None if None in each else max(step for step in each if step is not None)
+        steps = [_step(at.scope, v, carry) for v in eqn.invars[1:]]
+        return None if None in steps else max(step for step in steps if step is not None)
     return None
 
 
-def bound_of(eqn: Eqn, nest: Nest, operands: Sequence[Range]) -> Bound | None:
-    """Return the bound of a while loop's trips; None where none is seen.
-
-    Args:
-      eqn: the while eqn.
-      nest: its body.
-      operands: the ranges of its operands.
-    """
-    return _Conditions(eqn, nest, operands).bound()
+def bound_of(nest: Nest, operands: Sequence[Range]) -> Bound | None:
+    """Return the bound of a while loop's trips; None where none is seen."""
+    return _Conditions(nest, operands).bound()
 
 
 class _Conditions:
-    def __init__(self, eqn: Eqn, nest: Nest, operands: Sequence[Range]) -> None:
-        params = jax_compat.params(eqn)
-        cond = jax_compat.open_jaxpr(params["cond_jaxpr"])
-        count = params["cond_nconsts"]
+    def __init__(self, nest: Nest, operands: Sequence[Range]) -> None:
+        cond, count = nest.condition, nest.condition_constants
+        assert cond is not None
         self._nest, self._body, self._cond = nest, Scope(nest.jaxpr), Scope(cond)
         # What a condition's invars are: constants, or carries by number.
         self._carries = dict(zip(cond.invars[count:], range(len(nest.jaxpr.outvars)), strict=True))
@@ -161,20 +143,17 @@ class _Conditions:
         self._met: set[int] = set()
 
     def bound(self) -> Bound | None:
-        each = self._of(self._cond, self._cond.jaxpr.outvars[0], 0)
-        known = [bound for bound in each if bound is not None]
-        if not known:
+        bounds = self._of(self._cond, self._cond.jaxpr.outvars[0], 0)
+        read_bounds = [bound for bound in bounds if bound is not None]
+        if not read_bounds:
             return None
-        most = min(bound.most for bound in known)
-        return Bound(most, all(bound is not None and bound.is_exact for bound in each))
+        most = min(bound.most for bound in read_bounds)
+        return Bound(most, all(bound is not None and bound.is_exact for bound in bounds))
 
     def _of(self, scope: Scope, var: Var, late: int) -> list[Bound | None]:
         """Return the bounds of each part of a condition; None for a part that is not read.
 
-        Args:
-          scope: where it is.
-          var: the condition.
-          late: 1 for what is computed in the trip before.
+        `late` is 1 for what is computed in the trip before.
         """
         at = scope.source(var)
         if jax_compat.is_literal(at.var):
@@ -185,16 +164,16 @@ class _Conditions:
                 return []
             self._met.add(carry)
             first = self._initial[carry]
-            made = self._of(self._body, self._nest.jaxpr.outvars[carry], 1)
+            bounds = self._of(self._body, self._nest.jaxpr.outvars[carry], 1)
             # What the first trip depends on.
-            return made if first.low else [*made, None]
-        found = at.scope.makers.get(at.var)
-        if found is None:
+            return bounds if first.low else [*bounds, None]
+        maker = at.scope.makers.get(at.var)
+        if maker is None:
             return [None]
-        eqn = found[0]
+        eqn = maker[0]
         name = jax_compat.primitive_name(eqn)
         if name == "and":
-            return [each for v in eqn.invars for each in self._of(at.scope, v, late)]
+            return [bound for v in eqn.invars for bound in self._of(at.scope, v, late)]
         if name in _COMPARISONS:
             return [self._compared(at.scope, eqn, *_COMPARISONS[name], late)]
         return [None]

@@ -28,19 +28,19 @@ class Joined:
     def listed(self) -> tuple[Value, ...]:
         """Return the arrays, each once, those of the first group first."""
         if self._listed is None:
-            found: dict[Value, None] = {}
+            arrays: dict[Value, None] = {}
             seen = {id(self)}
             left: list[Arrays] = [*reversed(self._parts)]
             while left:
                 part = left.pop()
                 if isinstance(part, tuple):
-                    found.update(dict.fromkeys(part))
+                    arrays.update(dict.fromkeys(part))
                 elif part._listed is not None:
-                    found.update(dict.fromkeys(part._listed))
+                    arrays.update(dict.fromkeys(part._listed))
                 elif id(part) not in seen:
                     seen.add(id(part))
                     left += reversed(part._parts)
-            self._listed = tuple(found)
+            self._listed = tuple(arrays)
         return self._listed
 
 
@@ -60,8 +60,8 @@ def joined(groups: Sequence[Arrays]) -> Arrays:
     if len(groups) == 1 or (len(groups) == 2 and groups[1] is first):
         return first
     if all(isinstance(group, tuple) for group in groups):
-        found = tuple(dict.fromkeys(itertools.chain.from_iterable(map(listed, groups))))
-        if len(found) <= _FEW:
-            return found
+        arrays = tuple(dict.fromkeys(itertools.chain.from_iterable(map(listed, groups))))
+        if len(arrays) <= _FEW:
+            return arrays
     parts = tuple({id(group): group for group in groups if group != ()}.values())
     return parts[0] if len(parts) == 1 else Joined(parts)

@@ -6,29 +6,29 @@ results those that it writes.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.jaxpr.primitives import SCATTERS
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.memory.rules.arrays import Arrays, joined, listed
-from jaxresid.inspector.memory.rules.fusion import (
+from jaxresid.inspector.memory.rules.fusion import Fusions, fusions
+from jaxresid.inspector.memory.rules.layouts import layouts, stored_nbytes
+from jaxresid.inspector.memory.rules.op_kinds import (
     LIBRARY,
     MULTIPLIED,
-    Fusions,
     Move,
-    fusions,
     is_elementwise,
     is_multiplied,
     reorders,
 )
-from jaxresid.inspector.memory.rules.layouts import layouts, stored_nbytes
 from jaxresid.inspector.memory.rules.overwriting import kept_operands
 from jaxresid.inspector.memory.rules.precision import narrowed
 from jaxresid.inspector.program.ops import Block, Op, Value
 
+_FIELDS = tuple(field.name for field in dataclasses.fields(Op))
 # So many values are looked up in a set.
 _MANY = 16
 # These write over their first operand.
@@ -41,33 +41,15 @@ _CALLED = SCATTERS | LIBRARY
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernels(Block):
-    """Kernels in order.
-
-    Attributes:
-      nbytes: the bytes of the arrays that take another size than a row-major one of their type.
-    """
+    """Kernels in order, and the bytes of arrays that do not take those of their shape and type."""
 
     nbytes: Mapping[Value, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
-class Kernel(Op):
-    """Ops that run as one.
-
-    Attributes:
-      overwrites: the operands whose buffers the result may take over.
-    """
-
-    overwrites: Final[tuple[Value, ...]] = ()
 
 
 def kernels(block: Block, nest: Nest | None, profile: Profile) -> Kernels:
     """Return the kernels that a compiler makes of a block and of the bodies in it.
 
-    Args:
-      block: the block; one that is lowered already stays as it is.
-      nest: how it lines up with the loop whose body it is; None if it is no loop's.
-      profile: the compiler's decisions.
+    `nest` says how a body lines up with its loop. What is lowered already stays as it is.
     """
     if isinstance(block, Kernels):
         return block
@@ -81,8 +63,8 @@ def array_nbytes(value: Value, block: Block) -> int:
 
 def overwritten(op: Op) -> Collection[Value]:
     """Return what an op may write a result over, if it is the last to read it."""
-    found = op.overwrites if isinstance(op, Kernel) else ()
-    return found if len(found) < _MANY else frozenset(found)
+    values = op.overwrites
+    return values if len(values) < _MANY else frozenset(values)
 
 
 # Of more stacks of one shape and type XLA:GPU makes the zeros once and copies them at each loop, as
@@ -95,12 +77,11 @@ def _array_type(value: Value) -> tuple[tuple[int, ...], str, str]:
 
 
 def _stacks_alike(block: Block) -> dict[tuple[tuple[int, ...], str, str], list[Value]]:
-    """Return the stacks of the loops in a block by shape and type."""
-    found: dict[tuple[tuple[int, ...], str, str], list[Value]] = {}
+    stacks: dict[tuple[tuple[int, ...], str, str], list[Value]] = {}
     for op in block.ops:
         for i in sorted(op.nest.stacked) if op.nest else ():
-            found.setdefault(_array_type(op.results[i]), []).append(op.results[i])
-    return found
+            stacks.setdefault(_array_type(op.results[i]), []).append(op.results[i])
+    return stacks
 
 
 class _Compiler:
@@ -113,10 +94,10 @@ class _Compiler:
         self.narrow = set(narrowed(block, self.fusions)) if profile.narrows_factors else set()
 
     def fusions(self, block: Block) -> Fusions:
-        found = self._fusions.get(block)
-        if found is None:
-            found = self._fusions[block] = fusions(block, self.profile)
-        return found
+        plan = self._fusions.get(block)
+        if plan is None:
+            plan = self._fusions[block] = fusions(block, self.profile)
+        return plan
 
     def block(self, block: Block, nest: Nest | None) -> Kernels:
         return _KernelWriter(self, block, nest).write()
@@ -130,7 +111,7 @@ class _KernelWriter:
         self._fusions = compiler.fusions(block)
         self._block = self._fusions.block
         self._nest = nest
-        self._kernels: list[Kernel] = []
+        self._kernels: list[Op] = []
         # Value -> the arrays it takes to compute it.
         self._roots: dict[Value, Arrays] = {v: (v,) for v in block.inputs}
         # Values that are arrays, or views of one.
@@ -145,7 +126,7 @@ class _KernelWriter:
         self._turned: set[Value] = set()
         # A stack's slices -> the copies that dots read, which start with the trip.
         self._copied: dict[Value, Value] = {}
-        self._first: list[Kernel] = []
+        self._first: list[Op] = []
         # Of a value that is computed where it is read: the arrays that are read elsewhere.
         self._elsewhere: dict[Value, Arrays] = {}
         # Loops' stacks of one shape and type, of several loops.
@@ -182,9 +163,9 @@ class _KernelWriter:
             else op
             for op in ops
         )
-        made = Kernels(self._block.inputs, ops, outputs, self._nbytes)
-        self._carry(made, ops)
-        return made
+        written = Kernels(self._block.inputs, ops, outputs, self._nbytes)
+        self._carry(written, ops)
+        return written
 
     def _outputs(self) -> tuple[Value, ...]:
         outputs = []
@@ -200,22 +181,22 @@ class _KernelWriter:
             outputs.append(out)
         return tuple(outputs)
 
-    def _ordered(self, outputs: Sequence[Value]) -> tuple[Kernel, ...]:
+    def _ordered(self, outputs: Sequence[Value]) -> tuple[Op, ...]:
         """Return the kernels; in a loop, those dots last whose results go straight into a stack.
 
         No other kernel waits for a weight's gradient, and the scheduler puts it at the end of the
         trip: what it reads was still there at the peak in most scans measured.
         """
-        found = self._early()
+        early = self._early()
         if self._nest is None:
-            return tuple(found)
+            return tuple(early)
         stacked = {outputs[i] for i in self._nest.stacked}
-        for op in found:
+        for op in early:
             stacked.difference_update(op.operands)
-        last = {op: None for op in found if op.name in MULTIPLIED and op.results[0] in stacked}
-        return (*self._first, *(op for op in found if op not in last), *last)
+        last = {op: None for op in early if op.name in MULTIPLIED and op.results[0] in stacked}
+        return (*self._first, *(op for op in early if op not in last), *last)
 
-    def _early(self) -> list[Kernel]:
+    def _early(self) -> list[Op]:
         """Return the kernels, those of a dot and what finishes it where the dot is.
 
         What finishes it may stand far behind: gradients are added to those of other microbatches,
@@ -251,9 +232,9 @@ class _KernelWriter:
 
         They are among its roots.
         """
-        known = self._elsewhere.get(value)
-        if known is not None:
-            return known
+        moved = self._elsewhere.get(value)
+        if moved is not None:
+            return moved
         roots = self._roots[value]
         return () if roots == (value,) else roots
 
@@ -287,7 +268,6 @@ class _KernelWriter:
         return joined([self._multiplied[v] for v in operands if v in self._multiplied])
 
     def _inside(self, op: Op) -> None:
-        """Record that the op's results are computed in whatever reads them."""
         roots = self._read(op.operands)
         within = roots if is_multiplied(op) else self._within(op.operands)
         moved = self._moved_by(op, roots)
@@ -349,40 +329,27 @@ class _KernelWriter:
         if op.name == "triangular_solve" and profile.solved_rows is not None:
             blocks = op.operands[0].shape[-1] // profile.solved_rows
             if blocks >= _LEAST_BLOCKS:
-                (made,) = op.results
-                return [Value((blocks // 2, *made.shape), made.dtype, made.itemsize)]
+                (solution,) = op.results
+                return [Value((blocks // 2, *solution.shape), solution.dtype, solution.itemsize)]
         return []
 
     def _array(self, op: Op, value: Value) -> Value:
-        """Return an array for a call that reads `value`."""
         if value.literal is not None or value in self._arrays:
             return value
         return self._copy(op, value)
 
     def _copy(self, near: Op, value: Value) -> Value:
-        made = value.copy()
+        copy = value.copy()
         if value in self._compiler.narrow:
-            self._compiler.narrow.add(made)
-        op = Op("copy", (value,), (made,), near.eqn, near.context, near.phase)
+            self._compiler.narrow.add(copy)
+        op = Op("copy", (value,), (copy,), near.eqn, near.context, near.phase)
         self._emit(op, listed(self._roots[value]), ())
-        return made
+        return copy
 
     def _emit(self, op: Op, operands: tuple[Value, ...], overwrites: Sequence[Value]) -> None:
-        self._kernels.append(
-            Kernel(
-                op.name,
-                operands,
-                op.results,
-                op.eqn,
-                op.context,
-                op.phase,
-                op.bodies,
-                op.nest,
-                op.devices,
-                op.collectives,
-                tuple(overwrites),
-            )
-        )
+        # What was marked for the decisions, such as `Elementwise`, is a plain op from here on.
+        kernel = Op(*(getattr(op, name) for name in _FIELDS))
+        self._kernels.append(replace(kernel, operands=operands, overwrites=tuple(overwrites)))
         stacks = {op.results[i] for i in op.nest.stacked} if op.nest else ()
         for v in op.results:
             self._roots[v] = (v,)
@@ -448,25 +415,25 @@ class _KernelWriter:
             if not later:
                 continue
             if len(alike) > _MOST_FILLED_AT_ONCE:
-                made = dict.fromkeys(alike, v.copy())
-                self._copied_zeros.update(made)
+                zeros = dict.fromkeys(alike, v.copy())
+                self._copied_zeros.update(zeros)
             else:
-                made = {w: w.copy() for w in later}
-                self._zeros.update(made)
-            results = tuple(dict.fromkeys(made.values()))
+                zeros = {w: w.copy() for w in later}
+                self._zeros.update(zeros)
+            results = tuple(dict.fromkeys(zeros.values()))
             fill = Op("broadcast_in_dim", (), results, op.eqn, op.context, op.phase)
             self._emit(fill, (), ())
 
     def _cast(self, op: Op, value: Value) -> Value:
         """Return what a loop multiplies, cast before the loop, once and all of it."""
-        made = self._casts.get(value)
-        if made is None:
-            made = self._casts[value] = replace(value, dtype="bfloat16", itemsize=2)
-            cast = Op("convert_element_type", (value,), (made,), op.eqn, op.context, op.phase)
+        narrow = self._casts.get(value)
+        if narrow is None:
+            narrow = self._casts[value] = replace(value, dtype="bfloat16", itemsize=2)
+            cast = Op("convert_element_type", (value,), (narrow,), op.eqn, op.context, op.phase)
             self._emit(cast, listed(self._roots[value]), ())
-        return made
+        return narrow
 
-    def _carry(self, made: Kernels, ops: Sequence[Kernel]) -> None:
+    def _carry(self, block: Kernels, ops: Sequence[Op]) -> None:
         """Let a carry's next value take the buffer of the carry, if nothing reads it any more."""
         if self._nest is None:
             return
@@ -475,9 +442,9 @@ class _KernelWriter:
         for i, op in enumerate(ops):
             last.update(dict.fromkeys(op.operands, i))
             born.update(dict.fromkeys(op.results, i))
-        returned = set(made.outputs)
+        returned = set(block.outputs)
         for entering, leaving in self._nest.carries.items():
-            old, new = made.inputs[entering], made.outputs[leaving]
+            old, new = block.inputs[entering], block.outputs[leaving]
             at = born.get(new)
             if at is None or old in returned:
                 continue

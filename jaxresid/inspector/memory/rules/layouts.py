@@ -12,8 +12,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping
 
-from jaxresid.inspector.program.build import all_ops
-from jaxresid.inspector.program.ops import Block, Op, Value
+from jaxresid.inspector.program.ops import Block, Op, Value, all_ops
 
 _ROWS, _LANES = 8, 128
 _LOW = (2, 4)
@@ -23,23 +22,23 @@ _LARGE = 1 << 18
 
 def layouts(block: Block) -> dict[tuple[int, ...], tuple[int, int]]:
     """Return the shapes in a program whose layout is not free, with the axes that are tiled."""
-    found: dict[tuple[int, ...], tuple[int, int]] = {}
+    tiled: dict[tuple[int, ...], tuple[int, int]] = {}
     ops = list(all_ops(block.ops))
     multiplied = {v.shape for op in ops if _is_batched(op) for v in op.operands[:2]}
     for op in ops:
         if op.name == "conv_general_dilated":
             numbers = op.params["dimension_numbers"]
-            found.setdefault(op.operands[0].shape, tuple(numbers.lhs_spec[:2]))
-            found.setdefault(op.results[0].shape, tuple(numbers.out_spec[:2]))
+            tiled.setdefault(op.operands[0].shape, tuple(numbers.lhs_spec[:2]))
+            tiled.setdefault(op.results[0].shape, tuple(numbers.out_spec[:2]))
         elif _is_batched(op):
             rank = len(op.results[0].shape)
-            found.setdefault(op.results[0].shape, (rank - 2, rank - 1))
+            tiled.setdefault(op.results[0].shape, (rank - 2, rank - 1))
         elif op.name == "reshape" and cuts_tiles(op) and op.results[0].shape not in multiplied:
             shape = op.results[0].shape
             rank = len(shape)
             if rank > 1 and _padded(shape[-2:], [0, 1]) <= 2 * shape[-1] * shape[-2]:
-                found.setdefault(shape, (rank - 2, rank - 1))
-    return found
+                tiled.setdefault(shape, (rank - 2, rank - 1))
+    return tiled
 
 
 def _is_batched(op: Op) -> bool:
@@ -56,9 +55,6 @@ def stored_nbytes(
     """Return the bytes of an array, padding included.
 
     Args:
-      value: the array.
-      itemsize: the bytes that one element takes.
-      fixed: the tiled axes of some shapes, see `layouts`.
       is_stack: whether it is a loop's stack, which is laid out as what it stacks.
     """
     if value.literal is not None:

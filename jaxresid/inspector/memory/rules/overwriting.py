@@ -20,15 +20,15 @@ def kept_operands(kernels: Sequence[Op]) -> Mapping[Op, frozenset[Value]]:
     siblings = _siblings(kernels)
     readers = Counter(v for kernel in kernels for v in set(kernel.operands))
     makers = {v: kernel for kernel in kernels for v in kernel.results}
-    found: dict[Op, frozenset[Value]] = {}
+    kept: dict[Op, frozenset[Value]] = {}
     for kernel in kernels:
         if kernel in siblings:
-            found[kernel] = frozenset(kernel.operands)
+            kept[kernel] = frozenset(kernel.operands)
         elif kernel.name in ELEMENTWISE | CASTS:
             summed = _summed(kernel, readers, makers)
             if summed:
-                found[kernel] = frozenset(summed)
-    return found
+                kept[kernel] = frozenset(summed)
+    return kept
 
 
 def _summed(kernel: Op, readers: Mapping[Value, int], makers: Mapping[Value, Op]) -> set[Value]:
@@ -36,12 +36,12 @@ def _summed(kernel: Op, readers: Mapping[Value, int], makers: Mapping[Value, Op]
 
     The kernel sums them up itself, and reads them again after that.
     """
-    found: set[Value] = set()
+    summed: set[Value] = set()
     for v in kernel.operands:
         maker = makers.get(v)
         if maker is not None and readers[v] == 1 and _sums_rows(maker):
-            found.update(maker.operands, _summed(maker, readers, makers))
-    return found
+            summed.update(maker.operands, _summed(maker, readers, makers))
+    return summed
 
 
 def _sums_rows(op: Op) -> bool:
@@ -61,7 +61,7 @@ def _siblings(kernels: Sequence[Op]) -> set[Op]:
     # read.
     needed_by: dict[Value, int] = {}
     reading: dict[Value, dict[int, int]] = {}
-    found = 0
+    siblings = 0
     for i, kernel in enumerate(kernels):
         own, needed = 1 << i, 0
         for v in kernel.operands:
@@ -74,12 +74,12 @@ def _siblings(kernels: Sequence[Op]) -> set[Op]:
                     by_size = reading.setdefault(v, {})
                     others = by_size.get(size, 0)
                     if beside := others & ~needed:
-                        found |= beside | own
+                        siblings |= beside | own
                     by_size[size] = others | own
         for v in kernel.operands:
             if last[v] == i:
                 needed_by.pop(v, None)
                 reading.pop(v, None)
     return {
-        kernel for kernel, bit in zip(kernels, reversed(bin(found)), strict=False) if bit == "1"
+        kernel for kernel, bit in zip(kernels, reversed(bin(siblings)), strict=False) if bit == "1"
     }

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.primitives import PARTS, REDUCTIONS, VIEWS
-from jaxresid.inspector.memory.rules.fusion import LIBRARY, Fusions, is_multiplied
+from jaxresid.inspector.memory.rules.fusion import Fusions
+from jaxresid.inspector.memory.rules.op_kinds import LIBRARY, is_multiplied
 from jaxresid.inspector.program.ops import EXCHANGE, GATHER, SCATTER, Block, Op, Value
 
 # The bits of a float32 are not those of the bfloat16 that it holds.
@@ -28,23 +29,19 @@ def narrowed(block: Block, plan: Callable[[Block], Fusions]) -> frozenset[Value]
     """Return the values of a whole program, bodies included, that are float32 but hold bfloat16.
 
     A reduction of what a dot writes is made along with the dot, and does not read its result.
-
-    Args:
-      block: the block of the whole program.
-      plan: returns what is fused in a block.
     """
-    found: set[Value] = set()
-    _find(block, frozenset(), plan, found)
-    return frozenset(found.difference(block.inputs))
+    narrow: set[Value] = set()
+    _find(block, frozenset(), plan, narrow)
+    return frozenset(narrow.difference(block.inputs))
 
 
 def _find(
     block: Block,
     outputs: frozenset[int],
     plan: Callable[[Block], Fusions],
-    found: set[Value],
+    narrow: set[Value],
 ) -> None:
-    """Add to `found` the values of a block that hold bfloat16.
+    """Add to `narrow` the values of a block that hold bfloat16.
 
     `outputs` are the numbers of the block's outputs that only dots read after it.
     """
@@ -60,29 +57,29 @@ def _find(
     for op in reversed(planned.block.ops):
         for v in op.results:
             if v in seen and v not in wide and v.dtype == "float32" and not _is_as_given(op):
-                found.add(v)
+                narrow.add(v)
         seen.update(op.operands)
         if op.nest is not None:
             nest = op.nest
-            stacked = frozenset(i for i in nest.stacked if op.results[i] in found)
-            _find(op.bodies[0], stacked, plan, found)
+            stacked = frozenset(i for i in nest.stacked if op.results[i] in narrow)
+            _find(op.bodies[0], stacked, plan, narrow)
             for body in op.bodies[1:]:
-                _find(body, frozenset(), plan, found)
+                _find(body, frozenset(), plan, narrow)
             carried = {nest.operands[i] for i in nest.carries}
             inputs = op.bodies[0].inputs
             for i, v in enumerate(op.operands):
-                if i in carried or i >= len(inputs) or inputs[i] not in found:
+                if i in carried or i >= len(inputs) or inputs[i] not in narrow:
                     wide.add(v)
         elif op.bodies:
             for body in op.bodies:
-                _find(body, frozenset(), plan, found)
+                _find(body, frozenset(), plan, narrow)
             wide.update(op.operands)
         elif op.name == "barrier":
-            wide.update(a for a, b in zip(op.operands, op.results, strict=True) if b not in found)
+            wide.update(a for a, b in zip(op.operands, op.results, strict=True) if b not in narrow)
         elif op.name in _MOVES:
-            if not all(v in found for v in op.results):
+            if not all(v in narrow for v in op.results):
                 wide.update(op.operands)
-        elif op.name in _PIECES and all(v in found for v in op.results):
+        elif op.name in _PIECES and all(v in narrow for v in op.results):
             # A dot takes its piece out of the whole; one that is first split into heads, say, is
             # an array of its own, made of the whole in float32.
             if not all(v in multiplied for v in op.results):
@@ -93,7 +90,7 @@ def _find(
             wide.update(op.operands)
     for v in block.inputs:
         if v in seen and v not in wide and v.dtype == "float32":
-            found.add(v)
+            narrow.add(v)
 
 
 def _is_as_given(op: Op) -> bool:
@@ -103,17 +100,16 @@ def _is_as_given(op: Op) -> bool:
 
 
 def _only_multiplied(block: Block) -> set[Value]:
-    """Return the values that only dots read, as they are or transposed."""
-    found: set[Value] = set()
+    multiplied: set[Value] = set()
     other = set(block.outputs)
     for op in reversed(block.ops):
         turned = set(op.results) if op.name == "transpose" else set()
-        is_turned = bool(turned) and turned <= found and turned.isdisjoint(other)
-        (found if is_multiplied(op) or is_turned else other).update(op.operands)
-    return found - other
+        is_turned = bool(turned) and turned <= multiplied and turned.isdisjoint(other)
+        (multiplied if is_multiplied(op) or is_turned else other).update(op.operands)
+    return multiplied - other
 
 
 def _is_one_pass(op: Op) -> bool:
     precision = op.params.get("precision")
-    each = precision if isinstance(precision, tuple) else (precision,)
-    return all(p is None or getattr(p, "name", str(p)) == "DEFAULT" for p in each)
+    precisions = precision if isinstance(precision, tuple) else (precision,)
+    return all(p is None or getattr(p, "name", str(p)) == "DEFAULT" for p in precisions)

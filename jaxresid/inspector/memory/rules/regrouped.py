@@ -21,14 +21,7 @@ def uncopied(
     readers: Mapping[Value, Sequence[Op]],
     is_elementwise: Callable[[Op], bool],
 ) -> set[Value]:
-    """Return those results of reshapes across tiles that need no copy.
-
-    Args:
-      ops: the ops of a block.
-      reshapes: those that are reshapes across tiles.
-      readers: what reads each value of the block.
-      is_elementwise: whether an op is computed as elementwise ones are.
-    """
+    """Return those results of reshapes across tiles that need no copy."""
     splits = {op for op in reshapes if _splits_minor_axis(op)}
     if not splits:
         return set()
@@ -59,8 +52,8 @@ def uncopied(
     # What is computed together is in one order.
     whole = {_root(parents, op) for op in copied}
     free = [op for op in inside if _root(parents, op) not in whole]
-    found = {op.results[0] for op in free if op in splits}
-    return found | {merge.results[0] for op in free for merge in merges.get(op, ())}
+    uncopied_splits = {op.results[0] for op in free if op in splits}
+    return uncopied_splits | {merge.results[0] for op in free for merge in merges.get(op, ())}
 
 
 def _in_groups(
@@ -70,25 +63,25 @@ def _in_groups(
 
     With each is whether it also reads what is as large and made otherwise, such as a product.
     """
-    found: dict[Op, bool] = {}
-    made: set[Value] = set()
+    grouped: dict[Op, bool] = {}
+    values: set[Value] = set()
     # Made of smaller arrays alone.
     spread: set[Value] = set()
     for op in ops:
         if op in splits:
-            found[op] = False
-            made.update(op.results)
+            grouped[op] = False
+            values.update(op.results)
         elif op.name == "broadcast_in_dim":
             spread.update(op.results)
         elif is_elementwise(op) and op.name not in VIEWS:
             size = max((v.size for v in op.results), default=0)
             large = {v for v in op.operands if v.literal is None and v.size >= size}
-            if not made.isdisjoint(large):
-                found[op] = bool(large - made - spread)
-                made.update(op.results)
+            if not values.isdisjoint(large):
+                grouped[op] = bool(large - values - spread)
+                values.update(op.results)
             elif large <= spread:
                 spread.update(op.results)
-    return found
+    return grouped
 
 
 def _root(parents: dict[Op, Op], op: Op) -> Op:

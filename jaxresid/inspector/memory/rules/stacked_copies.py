@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jaxresid.inspector.program.build import pruned
 from jaxresid.inspector.program.ops import Block, Op, Value
+from jaxresid.inspector.program.pruning import pruned
 
 
 def without_stacked_copies(block: Block) -> Block:
@@ -31,7 +31,6 @@ def without_stacked_copies(block: Block) -> Block:
 
 
 def _copies(op: Op) -> Iterator[tuple[Value, Value]]:
-    """Yield the stacks of a loop that are inputs of it, each with the input."""
     nest = op.nest
     if nest is None or not nest.stacked or not nest.slices:
         return

@@ -13,13 +13,13 @@ from jaxresid.inspector.findings.proposals import (
     rewrite_effect,
 )
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.variants.rewrites.derived_values import (
-    GATHERS,
-    gathered_in,
-    made_again,
-    plain,
-)
 from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
+from jaxresid.inspector.variants.rewrites.gathered_weights import (
+    GATHERS,
+    gathered_again,
+    gathered_weights_in,
+    with_bodies_inlined,
+)
 from jaxresid.model import Computed, Finding, Location, Report, Residual, Source
 from jaxresid.text.units import format_bytes
 
@@ -49,11 +49,11 @@ def gathered_weights(
     made = rewrites()
     for number, jaxpr in enumerate(made.jaxprs if made is not None else ()):
         assert made is not None
-        flat = plain(jaxpr, ("scan", "shard_map"))
-        found = list(gathered_in(flat))
-        if not found:
+        flat = with_bodies_inlined(jaxpr)
+        weights = list(gathered_weights_in(flat))
+        if not weights:
             continue
-        changed = made_again(flat, found)
+        changed = gathered_again(flat, weights)
         before, figures = made.figures(number, flat), made.figures(number, changed)
         if before is None or figures is None:
             continue

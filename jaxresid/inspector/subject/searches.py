@@ -14,7 +14,6 @@ from jaxresid.inspector.checkpoints.hidden_names import may_hide_names
 from jaxresid.inspector.findings.attention import attention_at_peak
 from jaxresid.inspector.findings.collect import Search, free_residuals
 from jaxresid.inspector.findings.defeated_policies import defeated_policies
-from jaxresid.inspector.findings.derived_values import derived_values
 from jaxresid.inspector.findings.donation import (
     MISSING,
     UNUSABLE,
@@ -41,7 +40,6 @@ from jaxresid.inspector.findings.vmaps import least_nbytes, most_saved_nbytes, w
 from jaxresid.inspector.findings.whole_activations import whole_activations
 from jaxresid.inspector.findings.wide_masks import NAME as MASK_BEFORE_LOOP
 from jaxresid.inspector.findings.wide_masks import wide_masks
-from jaxresid.inspector.findings.widening import holds_cast, widened_residuals
 from jaxresid.inspector.findings.zero_gradients import NEEDLESS, needless_moments_findings
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
@@ -112,11 +110,6 @@ def proposing(subject: Subject, report: Report) -> Iterator[Search[Proposal]]:
             rewriting(lambda made: loop_excess(report, levels, profile, made)),
         ),
         (
-            "derived-residual",
-            holds_loop(*jaxprs),
-            rewriting(lambda made: derived_values(report, levels.frames, made)),
-        ),
-        (
             f"{VMAP_TOO_WIDE} and {COSTLY_MODE}",
             maps_much,
             lambda: wide_vmaps(report, profile, levels.frames, cost, subject.retraced),
@@ -130,11 +123,6 @@ def proposing(subject: Subject, report: Report) -> Iterator[Search[Proposal]]:
             MASK_BEFORE_LOOP,
             holds_loop(*jaxprs),
             lambda: wide_masks(report, live, levels, profile, rewrites),
-        ),
-        (
-            "widened-residual",
-            holds_cast(*jaxprs),
-            rewriting(lambda made: widened_residuals(report, levels, made)),
         ),
         (
             "attention-scores-at-peak",

@@ -1,4 +1,4 @@
-"""The links of the package on an index, from `jaxresid/urls.py`."""
+"""The links of the package on an index, from `jaxresid/base/urls.py`."""
 
 import runpy
 from pathlib import Path
@@ -12,7 +12,7 @@ class Urls(MetadataHookInterface):
 
     def update(self, metadata: dict[str, Any]) -> None:
         """Add the links to the metadata."""
-        stated = runpy.run_path(str(Path(self.root, "jaxresid", "urls.py")))
+        stated = runpy.run_path(str(Path(self.root, "jaxresid", "base", "urls.py")))
         repository, documentation = stated["REPOSITORY"], stated["DOCUMENTATION"]
         metadata["urls"] = {}
         if repository is not None:

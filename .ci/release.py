@@ -11,12 +11,12 @@ ROOT = Path(__file__).resolve().parent.parent
 def problems(root: Path, tag: str) -> list[str]:
     """Return what keeps a tree from being released under a tag."""
     version = runpy.run_path(str(root / "jaxresid" / "_version.py"))["__version__"]
-    addresses = runpy.run_path(str(root / "jaxresid" / "urls.py"))
+    addresses = runpy.run_path(str(root / "jaxresid" / "base" / "urls.py"))
     found = []
     if tag != f"v{version}":
         found.append(f"the tag is {tag}, jaxresid/_version.py says {version}")
     found += [
-        f"jaxresid/urls.py does not say {name} yet"
+        f"jaxresid/base/urls.py does not say {name} yet"
         for name in ("REPOSITORY", "DOCUMENTATION")
         if addresses[name] is None
     ]

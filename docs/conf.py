@@ -16,7 +16,7 @@ from notebook import NotebookParser  # noqa: E402
 from pygments import lexer, token  # noqa: E402
 
 import jaxresid  # noqa: E402
-from jaxresid.urls import DOCUMENTATION, REPOSITORY  # noqa: E402
+from jaxresid.base.urls import DOCUMENTATION, REPOSITORY  # noqa: E402
 
 project = "jaxresid"
 author = "The jaxresid authors"

@@ -13,11 +13,11 @@ import click
 
 import jaxresid
 from jaxresid.advice.check.rules import traced_rules
+from jaxresid.base.text.short_repr import Shown
 from jaxresid.cli import cli
 from jaxresid.cli.help import ExplainedCommand, grouped
 from jaxresid.linter.rule import Documented, Example
 from jaxresid.linter.rules import all_rules
-from jaxresid.text.short_repr import Shown
 
 # How many bad and good examples of a rule its page has.
 _EXAMPLES = 3
@@ -44,13 +44,13 @@ _API = {
     ),
     "Lint": ("jaxresid.linter",),
     "Inputs and options": (
-        *("jaxresid.targets.inputs", "jaxresid.settings.config", "jaxresid.option_types"),
+        *("jaxresid.targets.inputs", "jaxresid.settings.config", "jaxresid.base.option_types"),
         "jaxresid.xla.places",
         "jaxresid._version",
     ),
-    "Results": ("jaxresid.documents.files", "jaxresid.model"),
-    "Findings": ("jaxresid.violations",),
-    "Errors": ("jaxresid.errors",),
+    "Results": ("jaxresid.serialization.files", "jaxresid.results"),
+    "Findings": ("jaxresid.base.violations",),
+    "Errors": ("jaxresid.base.errors",),
 }
 
 

@@ -22,115 +22,115 @@ if TYPE_CHECKING:
     from jaxresid.advice.plan.emit.policy import policy as policy
     from jaxresid.advice.plan.joint.api import plan as plan
     from jaxresid.advice.sweep.sweep import sweep as sweep
-    from jaxresid.documents.files import load as load
-    from jaxresid.errors import DocumentError as DocumentError
-    from jaxresid.errors import InputsError as InputsError
-    from jaxresid.errors import JaxresidError as JaxresidError
-    from jaxresid.errors import MissingJaxError as MissingJaxError
-    from jaxresid.errors import SpecError as SpecError
-    from jaxresid.errors import TargetError as TargetError
-    from jaxresid.errors import TraceError as TraceError
+    from jaxresid.base.errors import DocumentError as DocumentError
+    from jaxresid.base.errors import InputsError as InputsError
+    from jaxresid.base.errors import JaxresidError as JaxresidError
+    from jaxresid.base.errors import MissingJaxError as MissingJaxError
+    from jaxresid.base.errors import SpecError as SpecError
+    from jaxresid.base.errors import TargetError as TargetError
+    from jaxresid.base.errors import TraceError as TraceError
+    from jaxresid.base.option_types import GroupBy as GroupBy
+    from jaxresid.base.option_types import Mode as Mode
+    from jaxresid.base.option_types import ResidualKey as ResidualKey
+    from jaxresid.base.violations import Applicability as Applicability
+    from jaxresid.base.violations import Edit as Edit
+    from jaxresid.base.violations import Fix as Fix
+    from jaxresid.base.violations import Linted as Linted
+    from jaxresid.base.violations import Related as Related
+    from jaxresid.base.violations import Severity as Severity
+    from jaxresid.base.violations import Span as Span
+    from jaxresid.base.violations import Violation as Violation
     from jaxresid.linter import fix_source as fix_source
     from jaxresid.linter import lint_paths as lint_paths
     from jaxresid.linter import lint_source as lint_source
-    from jaxresid.model import Argument as Argument
-    from jaxresid.model import Aval as Aval
-    from jaxresid.model import Beaten as Beaten
-    from jaxresid.model import Checkpoint as Checkpoint
-    from jaxresid.model import CheckpointDifference as CheckpointDifference
-    from jaxresid.model import Collective as Collective
-    from jaxresid.model import Comparison as Comparison
-    from jaxresid.model import ComparisonRow as ComparisonRow
-    from jaxresid.model import Compiled as Compiled
-    from jaxresid.model import CompiledBuffer as CompiledBuffer
-    from jaxresid.model import CompiledChange as CompiledChange
-    from jaxresid.model import CompiledReport as CompiledReport
-    from jaxresid.model import CompilerWarning as CompilerWarning
-    from jaxresid.model import Computed as Computed
-    from jaxresid.model import Configuration as Configuration
-    from jaxresid.model import Constant as Constant
-    from jaxresid.model import Consumer as Consumer
-    from jaxresid.model import Cost as Cost
-    from jaxresid.model import Derivative as Derivative
-    from jaxresid.model import Difference as Difference
-    from jaxresid.model import DiffSide as DiffSide
-    from jaxresid.model import EstimatedVerdict as EstimatedVerdict
-    from jaxresid.model import Expression as Expression
-    from jaxresid.model import Finding as Finding
-    from jaxresid.model import Floor as Floor
-    from jaxresid.model import FloorPart as FloorPart
-    from jaxresid.model import FrontRow as FrontRow
-    from jaxresid.model import Gradient as Gradient
-    from jaxresid.model import GrowingValue as GrowingValue
-    from jaxresid.model import Growth as Growth
-    from jaxresid.model import Interval as Interval
-    from jaxresid.model import IntervalBasis as IntervalBasis
-    from jaxresid.model import JaxInfo as JaxInfo
-    from jaxresid.model import KeptBeyondPeak as KeptBeyondPeak
-    from jaxresid.model import Largest as Largest
-    from jaxresid.model import Lifetime as Lifetime
-    from jaxresid.model import Lifetimes as Lifetimes
-    from jaxresid.model import LineBytes as LineBytes
-    from jaxresid.model import LineDifference as LineDifference
-    from jaxresid.model import Literal as Literal
-    from jaxresid.model import LiveValue as LiveValue
-    from jaxresid.model import Location as Location
-    from jaxresid.model import Mark as Mark
-    from jaxresid.model import Mesh as Mesh
-    from jaxresid.model import ModuleMemory as ModuleMemory
-    from jaxresid.model import NextStep as NextStep
-    from jaxresid.model import Offloading as Offloading
-    from jaxresid.model import OomBuffer as OomBuffer
-    from jaxresid.model import OomOther as OomOther
-    from jaxresid.model import OomParts as OomParts
-    from jaxresid.model import OomPool as OomPool
-    from jaxresid.model import OomReport as OomReport
-    from jaxresid.model import OomTrace as OomTrace
-    from jaxresid.model import Origin as Origin
-    from jaxresid.model import Peak as Peak
-    from jaxresid.model import Phases as Phases
-    from jaxresid.model import PhaseSpan as PhaseSpan
-    from jaxresid.model import PlaceInfo as PlaceInfo
-    from jaxresid.model import Plan as Plan
-    from jaxresid.model import PlannedPart as PlannedPart
-    from jaxresid.model import PlannedSite as PlannedSite
-    from jaxresid.model import PlannedValue as PlannedValue
-    from jaxresid.model import ProgramArray as ProgramArray
-    from jaxresid.model import ProgramPoint as ProgramPoint
-    from jaxresid.model import Relief as Relief
-    from jaxresid.model import Report as Report
-    from jaxresid.model import Residual as Residual
-    from jaxresid.model import ResidualGroup as ResidualGroup
-    from jaxresid.model import ResidualGroups as ResidualGroups
-    from jaxresid.model import ResidualRow as ResidualRow
-    from jaxresid.model import Selection as Selection
-    from jaxresid.model import SizePeak as SizePeak
-    from jaxresid.model import Source as Source
-    from jaxresid.model import Sweep as Sweep
-    from jaxresid.model import SweepRow as SweepRow
-    from jaxresid.model import Target as Target
-    from jaxresid.model import TimeBasis as TimeBasis
-    from jaxresid.model import TimeInterval as TimeInterval
-    from jaxresid.model import Timing as Timing
-    from jaxresid.model import Totals as Totals
-    from jaxresid.model import Transfers as Transfers
-    from jaxresid.model import TriedPlace as TriedPlace
-    from jaxresid.model import ValueDifference as ValueDifference
-    from jaxresid.model import Verdict as Verdict
-    from jaxresid.model import WayOut as WayOut
-    from jaxresid.option_types import GroupBy as GroupBy
-    from jaxresid.option_types import Mode as Mode
-    from jaxresid.option_types import ResidualKey as ResidualKey
+    from jaxresid.results import Argument as Argument
+    from jaxresid.results import Aval as Aval
+    from jaxresid.results import Beaten as Beaten
+    from jaxresid.results import Checkpoint as Checkpoint
+    from jaxresid.results import CheckpointDifference as CheckpointDifference
+    from jaxresid.results import Collective as Collective
+    from jaxresid.results import Comparison as Comparison
+    from jaxresid.results import ComparisonRow as ComparisonRow
+    from jaxresid.results import Compiled as Compiled
+    from jaxresid.results import CompiledBuffer as CompiledBuffer
+    from jaxresid.results import CompiledChange as CompiledChange
+    from jaxresid.results import CompiledReport as CompiledReport
+    from jaxresid.results import CompilerWarning as CompilerWarning
+    from jaxresid.results import Computed as Computed
+    from jaxresid.results import Configuration as Configuration
+    from jaxresid.results import Constant as Constant
+    from jaxresid.results import Consumer as Consumer
+    from jaxresid.results import Cost as Cost
+    from jaxresid.results import Derivative as Derivative
+    from jaxresid.results import Difference as Difference
+    from jaxresid.results import DiffSide as DiffSide
+    from jaxresid.results import EstimatedVerdict as EstimatedVerdict
+    from jaxresid.results import Expression as Expression
+    from jaxresid.results import Finding as Finding
+    from jaxresid.results import Floor as Floor
+    from jaxresid.results import FloorPart as FloorPart
+    from jaxresid.results import FrontRow as FrontRow
+    from jaxresid.results import Gradient as Gradient
+    from jaxresid.results import GrowingValue as GrowingValue
+    from jaxresid.results import Growth as Growth
+    from jaxresid.results import Interval as Interval
+    from jaxresid.results import IntervalBasis as IntervalBasis
+    from jaxresid.results import JaxInfo as JaxInfo
+    from jaxresid.results import KeptBeyondPeak as KeptBeyondPeak
+    from jaxresid.results import Largest as Largest
+    from jaxresid.results import Lifetime as Lifetime
+    from jaxresid.results import Lifetimes as Lifetimes
+    from jaxresid.results import LineBytes as LineBytes
+    from jaxresid.results import LineDifference as LineDifference
+    from jaxresid.results import Literal as Literal
+    from jaxresid.results import LiveValue as LiveValue
+    from jaxresid.results import Location as Location
+    from jaxresid.results import Mark as Mark
+    from jaxresid.results import Mesh as Mesh
+    from jaxresid.results import ModuleMemory as ModuleMemory
+    from jaxresid.results import NextStep as NextStep
+    from jaxresid.results import Offloading as Offloading
+    from jaxresid.results import OomBuffer as OomBuffer
+    from jaxresid.results import OomOther as OomOther
+    from jaxresid.results import OomParts as OomParts
+    from jaxresid.results import OomPool as OomPool
+    from jaxresid.results import OomReport as OomReport
+    from jaxresid.results import OomTrace as OomTrace
+    from jaxresid.results import Origin as Origin
+    from jaxresid.results import Peak as Peak
+    from jaxresid.results import Phases as Phases
+    from jaxresid.results import PhaseSpan as PhaseSpan
+    from jaxresid.results import PlaceInfo as PlaceInfo
+    from jaxresid.results import Plan as Plan
+    from jaxresid.results import PlannedPart as PlannedPart
+    from jaxresid.results import PlannedSite as PlannedSite
+    from jaxresid.results import PlannedValue as PlannedValue
+    from jaxresid.results import ProgramArray as ProgramArray
+    from jaxresid.results import ProgramPoint as ProgramPoint
+    from jaxresid.results import Relief as Relief
+    from jaxresid.results import Report as Report
+    from jaxresid.results import Residual as Residual
+    from jaxresid.results import ResidualGroup as ResidualGroup
+    from jaxresid.results import ResidualGroups as ResidualGroups
+    from jaxresid.results import ResidualRow as ResidualRow
+    from jaxresid.results import Selection as Selection
+    from jaxresid.results import SizePeak as SizePeak
+    from jaxresid.results import Source as Source
+    from jaxresid.results import Sweep as Sweep
+    from jaxresid.results import SweepRow as SweepRow
+    from jaxresid.results import Target as Target
+    from jaxresid.results import TimeBasis as TimeBasis
+    from jaxresid.results import TimeInterval as TimeInterval
+    from jaxresid.results import Timing as Timing
+    from jaxresid.results import Totals as Totals
+    from jaxresid.results import Transfers as Transfers
+    from jaxresid.results import TriedPlace as TriedPlace
+    from jaxresid.results import ValueDifference as ValueDifference
+    from jaxresid.results import Verdict as Verdict
+    from jaxresid.results import WayOut as WayOut
+    from jaxresid.serialization.files import load as load
     from jaxresid.settings.config import Config as Config
     from jaxresid.targets.inputs import Inputs as Inputs
-    from jaxresid.violations import Applicability as Applicability
-    from jaxresid.violations import Edit as Edit
-    from jaxresid.violations import Fix as Fix
-    from jaxresid.violations import Linted as Linted
-    from jaxresid.violations import Related as Related
-    from jaxresid.violations import Severity as Severity
-    from jaxresid.violations import Span as Span
-    from jaxresid.violations import Violation as Violation
     from jaxresid.xla.places import Place as Place
     from jaxresid.xla.places import parse_place as parse_place
 
@@ -146,14 +146,14 @@ _PUBLIC = {
     "jaxresid.advice.plan.emit.policy": "policy",
     "jaxresid.advice.plan.joint.api": "plan",
     "jaxresid.advice.sweep.sweep": "sweep",
-    "jaxresid.documents.files": "load",
+    "jaxresid.serialization.files": "load",
     "jaxresid.settings.config": "Config",
-    "jaxresid.errors": (
+    "jaxresid.base.errors": (
         "DocumentError InputsError JaxresidError MissingJaxError SpecError TargetError TraceError"
     ),
     "jaxresid.targets.inputs": "Inputs",
     "jaxresid.linter": "fix_source lint_paths lint_source",
-    "jaxresid.model": (
+    "jaxresid.results": (
         "Argument Aval Beaten Checkpoint CheckpointDifference Collective Comparison "
         "ComparisonRow Compiled CompiledBuffer CompiledChange CompiledReport CompilerWarning "
         "Computed Configuration Constant Consumer Cost Derivative DiffSide Difference "
@@ -166,8 +166,8 @@ _PUBLIC = {
         "Selection SizePeak Source Sweep SweepRow Target TimeBasis TimeInterval Timing Totals "
         "Transfers TriedPlace ValueDifference Verdict WayOut"
     ),
-    "jaxresid.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
-    "jaxresid.option_types": "GroupBy Mode ResidualKey",
+    "jaxresid.base.violations": "Applicability Edit Fix Linted Related Severity Span Violation",
+    "jaxresid.base.option_types": "GroupBy Mode ResidualKey",
     "jaxresid.xla.places": "Place parse_place",
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}

@@ -18,7 +18,7 @@ def main() -> None:
     if _NOT_COLLECTED.intersection(sys.argv[1:2]):
         gc.disable()
     try:
-        from jaxresid import standard_streams
+        from jaxresid.base import standard_streams
 
         standard_streams.prepare()
         from jaxresid.cli.main import run

@@ -12,12 +12,12 @@ from typing import Any, get_args
 
 import click
 
+from jaxresid.base.errors import JaxresidError
+from jaxresid.base.option_types import Mode
+from jaxresid.base.text.nearest import did_you_mean
+from jaxresid.base.text.safe_text import visible
 from jaxresid.cli.options.places import place_options
-from jaxresid.errors import JaxresidError
-from jaxresid.model import Report
-from jaxresid.option_types import Mode
-from jaxresid.text.nearest import did_you_mean
-from jaxresid.text.safe_text import visible
+from jaxresid.results import Report
 
 _USAGE = "%residuals loss(params, batch), or %residuals loss params batch"
 _LAST = (

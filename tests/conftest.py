@@ -14,7 +14,7 @@ import hypothesis
 import jax
 import pytest
 
-from jaxresid import crashes
+from jaxresid.base import crashes
 from jaxresid.xla import places
 
 # Examples of the lint rules, which tests/rule_examples.py reads.

@@ -28,8 +28,8 @@ from jaxresid.inspector.program.build import value_and_gradients
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.trace.function import Trace
-from jaxresid.model import Residual
-from jaxresid.model.values import totals_of
+from jaxresid.results import Residual
+from jaxresid.results.values import totals_of
 from tests.random_programs import Program
 
 Row = tuple[str, tuple[int, ...], int]

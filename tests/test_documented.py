@@ -8,8 +8,8 @@ import re
 import pytest
 
 import jaxresid
+from jaxresid.base.urls import rule_page
 from jaxresid.linter.rules import KNOWN
-from jaxresid.urls import rule_page
 from tests.where import ROOT
 
 # Aliases of types, which docs/generate.py spells out.
@@ -65,7 +65,7 @@ def test_every_command_and_option_is_on_the_page(generate):
 
 
 def test_every_rule_has_a_page_where_its_findings_point(generate, monkeypatch):
-    monkeypatch.setattr("jaxresid.urls.DOCUMENTATION", "https://docs.example")
+    monkeypatch.setattr("jaxresid.base.urls.DOCUMENTATION", "https://docs.example")
     pages = generate.rule_pages()
     assert set(pages) == {f"{name}.md" for name in KNOWN.values()} | {"index.md"}
     for code, name in KNOWN.items():

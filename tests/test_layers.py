@@ -14,104 +14,51 @@ PACKAGE = Path(__file__).parent.parent / "jaxresid"
 # Packages and top-level modules of jaxresid -> what of jaxresid they may import.
 ALLOWED = {
     "_version": set(),
-    "crashes": {"errors", "home"},
-    "decoding": set(),
-    "documents": {
-        *("decoding", "errors", "model", "regular_files", "text", "text_files", "user_cache"),
-        "violations",
-    },
-    "errors": set(),
-    "home": set(),
-    "interrupts": set(),
-    "library_logs": set(),
-    "regular_files": set(),
-    "standard_streams": {"errors"},
-    "text": set(),
-    "text_files": {"errors"},
-    "urls": set(),
-    "user_cache": set(),
-    "violations": {"text"},
-    "option_types": set(),
-    "progress": set(),
-    "jaxpr_types": set(),
-    "jax_compat": {"errors", "interrupts", "jaxpr_types", "library_logs"},
-    "model": {"option_types", "text"},
-    "settings": {"errors", "option_types", "regular_files", "text"},
-    "targets": {"errors", "text"},
-    "linter": {
-        *("_version", "decoding", "errors", "home", "interrupts", "regular_files", "settings"),
-        *("text", "user_cache", "violations"),
-    },
-    "xla": {
-        *("decoding", "errors", "home", "interrupts", "jax_compat", "jaxpr_types", "model"),
-        *("progress", "regular_files", "text", "user_cache"),
-    },
-    "inspector": {
-        *(
-            "crashes",
-            "errors",
-            "home",
-            "interrupts",
-            "jax_compat",
-            "jaxpr_types",
-            "model",
-            "option_types",
-        ),
-        *("targets", "text", "xla"),
-    },
-    "adapters": {"errors", "inspector", "jax_compat", "targets", "text"},
+    "base": set(),
+    "jax_compat": {"base"},
+    "results": {"base"},
+    "settings": {"base"},
+    "targets": {"base"},
+    "serialization": {"base", "results"},
+    "linter": {"_version", "base", "serialization", "settings"},
+    "xla": {"base", "jax_compat", "results", "serialization"},
+    "inspector": {"base", "jax_compat", "results", "targets", "xla"},
+    "adapters": {"base", "inspector", "jax_compat", "targets"},
     "advice": {
-        *(
-            "crashes",
-            "_version",
-            "decoding",
-            "documents",
-            "errors",
-            "inspector",
-            "interrupts",
-            "jax_compat",
-        ),
-        *("jaxpr_types", "linter", "model", "option_types", "progress", "settings"),
-        *("regular_files", "targets", "text", "violations", "xla"),
+        *("_version", "base", "inspector", "jax_compat", "linter", "results", "serialization"),
+        *("settings", "targets", "xla"),
     },
-    "frames": {"errors", "model", "option_types", "text"},
-    "elsewhere": {
-        *("documents", "errors", "home", "interrupts", "model", "settings", "targets"),
-    },
-    "render": {"model", "option_types", "text", "urls", "violations"},
+    "revisions": {"base", "results", "serialization", "settings", "targets"},
+    "render": {"base", "results"},
     "server": {
-        *("_version", "documents", "elsewhere", "errors", "home", "linter", "model"),
-        *("regular_files", "render", "settings", "standard_streams", "text", "user_cache"),
-        "violations",
+        *("_version", "base", "linter", "render", "results", "revisions", "serialization"),
+        "settings",
     },
     "cli": {
-        *(
-            "crashes",
-            "_version",
-            "adapters",
-            "advice",
-            "documents",
-            "elsewhere",
-            "errors",
-            "home",
-            "inspector",
-        ),
-        *("interrupts", "jax_compat", "library_logs", "linter", "model", "option_types"),
-        *("progress", "regular_files", "render", "server", "settings", "targets", "text"),
-        *("text_files", "violations", "xla"),
+        *("_version", "adapters", "advice", "base", "inspector", "jax_compat", "linter", "render"),
+        *("results", "revisions", "serialization", "server", "settings", "targets", "xla"),
     },
-    "testing": {"advice", "model", "option_types", "settings", "text", "text_files", "xla"},
+    "testing": {"advice", "base", "results", "settings", "xla"},
     "pytest_plugin": {"testing"},
-    "magics": {"advice", "cli", "errors", "inspector", "model", "option_types", "text", "xla"},
-    "__main__": {"cli", "standard_streams"},
+    "magics": {"advice", "base", "cli", "inspector", "results", "xla"},
+    "__main__": {"base", "cli"},
     "__init__": {
-        *("_version", "advice", "documents", "errors", "inspector", "linter", "magics", "model"),
-        *("option_types", "settings", "targets", "violations", "xla"),
+        *("_version", "advice", "base", "inspector", "linter", "magics", "results"),
+        *("serialization", "settings", "targets", "xla"),
     },
 }
 # The rooms of packages, lowest first: a room imports itself and those before it.
 ROOMS = {
-    "model": (
+    "base": (
+        *("home", "errors", "interrupts", "library_logs", "option_types", "progress"),
+        *("regular_files", "standard_streams", "text", "text_files", "urls", "user_cache"),
+        *("violations", "crashes"),
+    ),
+    "serialization": (
+        *("residual_table", "dataframe", "decoding", "source_digests", "layouts", "kinds"),
+        *("encoding", "files", "latest"),
+    ),
+    "results": (
         *("display", "result", "interval", "values", "target", "headline", "compiled", "budget"),
         *("report", "listing", "plan", "comparison", "out_of_memory"),
     ),
@@ -152,12 +99,10 @@ ROOMS = {
     ),
 }
 OUTSIDE = {
-    "model": {"pandas"},  # for types alone
+    "base": {"_typeshed"},  # for types alone
+    "results": {"pandas"},  # for types alone
     "targets": set(),
-    "text": set(),
-    "violations": set(),
-    "interrupts": set(),
-    "frames": {"pandas"},
+    "serialization": {"pandas"},
     "settings": {"packaging"},
     "linter": {"libcst"},
     "adapters": set(),
@@ -309,7 +254,7 @@ def test_that_the_probe_sees_jax():
 
 def test_the_package_itself_is_light():
     assert not {"rich", "click"} & loaded_by(
-        "import jaxresid, jaxresid.model, jaxresid.targets.specs"
+        "import jaxresid, jaxresid.results, jaxresid.targets.specs"
     )
 
 

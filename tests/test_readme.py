@@ -220,10 +220,10 @@ def test_links_lead_somewhere():
 
 def test_links_of_readme_become_absolute(monkeypatch):
     text = "[a](docs/how-to/lint.md#formats) [b](LICENSE) ![c](fixtures/p.svg) [d](https://x.y)"
-    monkeypatch.setattr("jaxresid.urls.REPOSITORY", None)
+    monkeypatch.setattr("jaxresid.base.urls.REPOSITORY", None)
     assert public(text) == text
-    monkeypatch.setattr("jaxresid.urls.REPOSITORY", "https://r")
-    monkeypatch.setattr("jaxresid.urls.DOCUMENTATION", "https://d")
+    monkeypatch.setattr("jaxresid.base.urls.REPOSITORY", "https://r")
+    monkeypatch.setattr("jaxresid.base.urls.DOCUMENTATION", "https://d")
     assert public(text) == (
         "[a](https://d/how-to/lint.html#formats) [b](https://r/blob/main/LICENSE) "
         "![c](https://r/raw/main/fixtures/p.svg) [d](https://x.y)"

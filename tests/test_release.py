@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxresid import urls
 from jaxresid._version import __version__
+from jaxresid.base import urls
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -25,9 +25,9 @@ def load(path):
 @pytest.fixture
 def tree(tmp_path):
     """What the check of a release reads, ready to be released."""
-    (tmp_path / "jaxresid").mkdir()
+    (tmp_path / "jaxresid/base").mkdir(parents=True)
     (tmp_path / "jaxresid/_version.py").write_text('__version__ = "1.2.3"\n')
-    (tmp_path / "jaxresid/urls.py").write_text(STATED)
+    (tmp_path / "jaxresid/base/urls.py").write_text(STATED)
     (tmp_path / "CITATION.cff").write_text('repository-code: "https://github.com/a/jaxresid"\n')
     (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## 1.2.3 (2030-01-31)\n\n- All.\n")
     return tmp_path
@@ -37,10 +37,10 @@ def test_what_keeps_a_tag_from_being_released(tree):
     problems = load(ROOT / ".ci/release.py").problems
     assert problems(tree, "v1.2.3") == []
     assert "the tag is v1.2.4" in problems(tree, "v1.2.4")[0]
-    (tree / "jaxresid/urls.py").write_text("REPOSITORY = None\nDOCUMENTATION = None\n")
+    (tree / "jaxresid/base/urls.py").write_text("REPOSITORY = None\nDOCUMENTATION = None\n")
     (tree / "CHANGELOG.md").write_text("# Changelog\n\n## 1.2.3 (unreleased)\n")
     assert [p.split()[0] for p in problems(tree, "v1.2.3")] == [
-        *("jaxresid/urls.py", "jaxresid/urls.py", "CITATION.cff", "CHANGELOG.md")
+        *("jaxresid/base/urls.py", "jaxresid/base/urls.py", "CITATION.cff", "CHANGELOG.md")
     ]
 
 
@@ -63,7 +63,7 @@ def test_links_come_from_one_module(tree):
         "Issues": "https://github.com/a/jaxresid/issues",
         "Documentation": "https://a.github.io/b",
     }
-    (tree / "jaxresid/urls.py").write_text("REPOSITORY = None\nDOCUMENTATION = None\n")
+    (tree / "jaxresid/base/urls.py").write_text("REPOSITORY = None\nDOCUMENTATION = None\n")
     hook.update(metadata)
     assert metadata["urls"] == {}
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxresid
-from jaxresid.model import Aval, JaxInfo, LiveValue, Location, Source, Split
-from jaxresid.text.short_repr import Shown
-from tests.documents.test_documents import values
+from jaxresid.base.text.short_repr import Shown
+from jaxresid.results import Aval, JaxInfo, LiveValue, Location, Source, Split
 from tests.render.made_by_hand import COMPARISON, GIB, PLAN
 from tests.render.test_render import CHECKPOINTED, REPORT, SPLIT
+from tests.serialization.test_documents import values
 
 MIB = 1024**2
 PEAK = dataclasses.replace(REPORT.peak, low_nbytes=90 * MIB, high_nbytes=110 * MIB)

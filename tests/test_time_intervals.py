@@ -11,7 +11,7 @@ import pytest
 from jaxresid.advice.timing import intervals
 from jaxresid.advice.timing.intervals import Checked, checked, checked_on, time_basis, time_interval
 from jaxresid.advice.timing.roofline import Seconds
-from jaxresid.model import TimeBasis
+from jaxresid.results import TimeBasis
 from jaxresid.xla.places import parse_place
 from tests.benchmarks.accuracy.split import set_of
 from tests.benchmarks.times import collect

@@ -161,9 +161,9 @@ def updated(page: Path, made: dict[str, str]) -> str:
 def public(text: str) -> str:
     """Return README with links that work on a package index as well.
 
-    Relative ones become absolute when `jaxresid/urls.py` names the places, and stay until then.
+    Relative ones become absolute once `jaxresid/base/urls.py` names the places.
     """
-    from jaxresid.urls import DOCUMENTATION, REPOSITORY
+    from jaxresid.base.urls import DOCUMENTATION, REPOSITORY
 
     if DOCUMENTATION is None or REPOSITORY is None:
         return text

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from jaxresid.errors import TargetError
+from jaxresid.base.errors import TargetError
 
 
 @dataclass(frozen=True, slots=True)

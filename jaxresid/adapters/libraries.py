@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-from jaxresid.errors import NOT_CAUGHT, TargetError, summary
+from jaxresid.base.errors import NOT_CAUGHT, TargetError, summary
 
 
 def imported(module: str, what: str, package: str | None = None) -> ModuleType:

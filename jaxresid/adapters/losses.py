@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid.adapters import standard_losses
-from jaxresid.errors import InputsError, TargetError
+from jaxresid.base.errors import InputsError, TargetError
+from jaxresid.base.text.nearest import did_you_mean
 from jaxresid.targets.expressions import expression_of
 from jaxresid.targets.references import parse_reference
 from jaxresid.targets.targets import load_module
-from jaxresid.text.nearest import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

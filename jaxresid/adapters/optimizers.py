@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxresid.adapters.libraries import imported
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.targets.expressions import expression_of
 from jaxresid.targets.references import parse_reference
 from jaxresid.targets.targets import load_module

@@ -12,13 +12,13 @@ from typing import Any
 
 from jaxresid.adapters.libraries import imported
 from jaxresid.adapters.request import Adapted, ModelRequest
-from jaxresid.errors import NOT_CAUGHT, JaxresidError, TargetError, summary
+from jaxresid.base.errors import NOT_CAUGHT, JaxresidError, TargetError, summary
+from jaxresid.base.text.nearest import did_you_mean
 from jaxresid.inspector.call.jitted_by import MODEL
 from jaxresid.inspector.trace.failures import user_lines
 from jaxresid.targets.inputs import Inputs
 from jaxresid.targets.listing import file_of
 from jaxresid.targets.references import Reference, parse_reference
-from jaxresid.text.nearest import did_you_mean
 
 GROUP = "jaxresid.targets"
 # Our own frameworks -> the module of a model that is given without one, `linen:Dense(8)`.

@@ -11,7 +11,7 @@ from jaxresid import jax_compat
 from jaxresid.adapters.libraries import imported
 from jaxresid.adapters.losses import Loss
 from jaxresid.adapters.settings import only_arrays, with_settings
-from jaxresid.errors import TargetError
+from jaxresid.base.errors import TargetError
 from jaxresid.inspector.call.leaves import is_array
 from jaxresid.targets.expressions import Expression
 from jaxresid.targets.inputs import Inputs

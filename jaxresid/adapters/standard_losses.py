@@ -7,7 +7,7 @@ import operator
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.inspector.call.leaves import is_inexact
 
 

@@ -9,9 +9,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from jaxresid._version import __version__
+from jaxresid.base.interrupts import deferring_interrupts
+from jaxresid.base.text.nearest import did_you_mean
 from jaxresid.cli.help import write_examples
-from jaxresid.interrupts import deferring_interrupts
-from jaxresid.text.nearest import did_you_mean
 
 # Title -> command -> what it is for, in words that need no knowledge of ours. `jaxresid --help`
 # shows them, and imports none of the commands.

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from jaxresid.base.errors import InputsError
+from jaxresid.base.text.units import format_bytes
 from jaxresid.cli.verify_edit import figures_of_edited
-from jaxresid.errors import InputsError
-from jaxresid.text.units import format_bytes
 
 if TYPE_CHECKING:
     from jaxresid.advice.plan.verification import PlanFigures
+    from jaxresid.base.option_types import Framework
     from jaxresid.cli.options.inputs import TargetOptions
     from jaxresid.inspector.subject.base import Subject
-    from jaxresid.model import Plan
-    from jaxresid.option_types import Framework
+    from jaxresid.results import Plan
 
 
 @dataclass(frozen=True, slots=True)

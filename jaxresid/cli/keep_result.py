@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jaxresid.advice.plan.source.file_edits import FileEdit
+    from jaxresid.base.violations import Violation
     from jaxresid.cli.options.chosen_target import TargetOptions
-    from jaxresid.documents.latest import Command
-    from jaxresid.model import Plan, Report
-    from jaxresid.violations import Violation
+    from jaxresid.results import Plan, Report
+    from jaxresid.serialization.latest import Command
 
 
 def keep_result(
@@ -38,9 +38,9 @@ def keep_result(
     """
     if options.name is None or options.folder is None:
         return
-    from jaxresid.documents import latest
-    from jaxresid.documents.source_digests import digest_of
     from jaxresid.linter.text.source import SourceText
+    from jaxresid.serialization import latest
+    from jaxresid.serialization.source_digests import digest_of
 
     name, _, is_of_several = options.name.partition(" ")  # as `check` names batch sizes
     latest.keep(

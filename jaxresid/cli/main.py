@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxresid.crashes import raising
-from jaxresid.errors import JaxresidError
-from jaxresid.home import FOLDER
-from jaxresid.interrupts import reraising_interrupts
-from jaxresid.library_logs import keeping_logs
-from jaxresid.progress import Done, Progress, Stage
-from jaxresid.text.safe_text import inert, lines, visible
-from jaxresid.text_files import is_device, write_bytes, write_text
+from jaxresid.base.crashes import raising
+from jaxresid.base.errors import JaxresidError
+from jaxresid.base.home import FOLDER
+from jaxresid.base.interrupts import reraising_interrupts
+from jaxresid.base.library_logs import keeping_logs
+from jaxresid.base.progress import Done, Progress, Stage
+from jaxresid.base.text.safe_text import inert, lines, visible
+from jaxresid.base.text_files import is_device, write_bytes, write_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from jaxresid._version import __version__
+from jaxresid.base.violations import INVALID_CONFIGURATION, OVER_LIMIT
 from jaxresid.cli.completion import values
 from jaxresid.cli.help import Group, option
 from jaxresid.cli.main import EXIT_FAILED, terminal_width, use_color, write
@@ -25,13 +26,12 @@ from jaxresid.linter.rules import INDEX, TRACED, rule
 from jaxresid.linter.run.discover import UsageError
 from jaxresid.render.lint import FORMATS, STATISTICS_FORMATS, render, statistics
 from jaxresid.settings.config import Config, parse_per_file_ignores, split_selectors
-from jaxresid.violations import INVALID_CONFIGURATION, OVER_LIMIT
 
 # What is not linted as it should be: never only a finding.
 _FAILURES = frozenset({INVALID_CONFIGURATION, OVER_LIMIT})
 
 if TYPE_CHECKING:
-    from jaxresid.violations import Linted, RuleInfo
+    from jaxresid.base.violations import Linted, RuleInfo
 
 
 class DisplayOptions(Protocol):

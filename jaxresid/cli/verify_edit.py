@@ -15,14 +15,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.text.units import format_bytes, format_flops
+from jaxresid.base.errors import InputsError, JaxresidError
+from jaxresid.base.text.units import format_bytes, format_flops
 
 if TYPE_CHECKING:
     from jaxresid.advice.plan.source.file_edits import FileEdit
     from jaxresid.advice.plan.verification import Check, PlanFigures, WrittenCode
     from jaxresid.cli.options.inputs import TargetOptions
-    from jaxresid.model import Plan
+    from jaxresid.results import Plan
 
 # Safe path (-P): a json.py in the working directory is not ours to import.
 _PROGRAM = """

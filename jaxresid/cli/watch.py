@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
+from jaxresid.base.errors import JaxresidError
 from jaxresid.cli.main import tell
-from jaxresid.errors import JaxresidError
 
 _INTERVAL_S = 0.5
 _CLEAR = "\x1b[2J\x1b[H"

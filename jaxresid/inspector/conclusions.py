@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jaxresid.crashes import Crash
+from jaxresid.base.crashes import Crash
 from jaxresid.inspector.findings.collect import collected
 from jaxresid.inspector.findings.proposals import Proposal
 from jaxresid.inspector.next_step import next_step
 from jaxresid.inspector.subject.base import Inspection, Subject
 from jaxresid.inspector.subject.searches import about_arguments, about_code, proposing
-from jaxresid.model import Cost, Finding, KeptBeyondPeak, Mark, Phases, Report
+from jaxresid.results import Cost, Finding, KeptBeyondPeak, Mark, Phases, Report
 from jaxresid.xla.places import why_unavailable
 
 

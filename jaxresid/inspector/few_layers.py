@@ -27,8 +27,8 @@ from jaxresid.inspector.program.build import Program, all_ops, value_and_gradien
 from jaxresid.inspector.program.transfers import moves
 from jaxresid.inspector.residuals.offloading import kept_each
 from jaxresid.inspector.trace.function import Trace, retrace
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
-from jaxresid.model import Cost, Phases
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.results import Cost, Phases
 
 
 @dataclass(frozen=True, slots=True, eq=False)

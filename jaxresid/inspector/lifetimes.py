@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
 from jaxresid.inspector.subject.base import Inspection
-from jaxresid.model import without_names
+from jaxresid.results import without_names
 
 
 def with_lifetimes(inspection: Inspection) -> Inspection:

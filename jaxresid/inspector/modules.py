@@ -15,7 +15,7 @@ from jaxresid.inspector.jaxpr.module_paths import tokens
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.step_roles import OPTIMIZER_STATE, PARAMETERS
 from jaxresid.inspector.program.updated_arguments import STATE
-from jaxresid.model import Computed, LiveValue, ModuleMemory, Report
+from jaxresid.results import Computed, LiveValue, ModuleMemory, Report
 
 Names = tuple[str, ...]
 

@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.findings.donation import MISSING
 from jaxresid.inspector.findings.proposals import ChangeEffect, Proposal
-from jaxresid.model import (
+from jaxresid.results import (
     Answer,
     Checkpoint,
     Compiled,
@@ -20,7 +21,6 @@ from jaxresid.model import (
     answer,
     live_lines,
 )
-from jaxresid.text.units import format_bytes
 
 _GOOD = (Verdict.EARNS, Verdict.NOT_JUDGED)
 _SAYS = {

@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxresid import jax_compat
-from jaxresid.crashes import Crash
-from jaxresid.errors import InputsError, JaxresidError, TraceError
+from jaxresid.base.crashes import Crash
+from jaxresid.base.errors import InputsError, JaxresidError, TraceError
 from jaxresid.inspector.call.arguments import Arguments, arguments, without_changed
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints.evaluate import check_policies
@@ -53,7 +53,7 @@ from jaxresid.inspector.trace.lost import LostGradients, lost_gradients
 from jaxresid.inspector.trace.reading import Reading, reading
 from jaxresid.inspector.trace.taken_gradients import in_words
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.model import (
+from jaxresid.results import (
     Finding,
     Gradient,
     Offloading,

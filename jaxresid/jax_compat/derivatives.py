@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
-from jaxresid.errors import calls_user_code
+from jaxresid.base.errors import calls_user_code
+from jaxresid.jax_compat.jaxpr_types import Eqn, Var
 from jaxresid.jax_compat.patches import patched
 from jaxresid.jax_compat.version import import_jax
-from jaxresid.jaxpr_types import Eqn, Var
 
 _FRAMES = 400  # are looked through for who takes a derivative
 _ENTRIES = ("api.py", "traceback_util.py")  # of JAX: what is called to take a derivative

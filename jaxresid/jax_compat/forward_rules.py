@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
 from jaxresid.jax_compat.making import with_params
 from jaxresid.jax_compat.reading import params, primitive_name
-from jaxresid.jaxpr_types import Eqn, Jaxpr
 
 _RULE = "fwd_jaxpr_thunk"
 _TANGENT_RULE = "jvp_jaxpr_fun"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from jaxresid.jax_compat.jaxpr_types import Eqn, Var
 from jaxresid.jax_compat.reading import open_jaxpr, params
 from jaxresid.jax_compat.version import import_jax, jax_version, version_numbers
-from jaxresid.jaxpr_types import Eqn, Var
 
 
 def tells_memory() -> bool:

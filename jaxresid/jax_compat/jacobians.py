@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
-from jaxresid.errors import calls_user_code
+from jaxresid.base.errors import calls_user_code
 from jaxresid.jax_compat.patches import patched
 from jaxresid.jax_compat.version import import_jax
 

@@ -7,7 +7,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxresid.errors import calls_user_code
+from jaxresid.base.errors import calls_user_code
+from jaxresid.jax_compat.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from jaxresid.jax_compat.reading import (
     is_jaxpr,
     is_literal,
@@ -17,7 +18,6 @@ from jaxresid.jax_compat.reading import (
     traceback,
 )
 from jaxresid.jax_compat.version import import_jax
-from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 
 # What calls that stand for removed checkpoints are named: no function of a user's has a space.
 _REMOVED = "removed checkpoint"

@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
+from jaxresid.jax_compat.jaxpr_types import Aval
 from jaxresid.jax_compat.version import import_jax
-from jaxresid.jaxpr_types import Aval
 
 
 def is_in_shard_map() -> bool:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-from jaxresid.jaxpr_types import Aval, ClosedJaxpr, Eqn, Jaxpr, Literal, Primitive, Var
+from jaxresid.jax_compat.jaxpr_types import Aval, ClosedJaxpr, Eqn, Jaxpr, Literal, Primitive, Var
 
 # One name for what has several. remat: `remat2` since 0.4, `checkpoint` as printed by some
 # versions, RematTraced with jax_remat3. name: CheckpointName with jax_remat3, where

@@ -7,10 +7,10 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jaxresid.jax_compat.jaxpr_types import ClosedJaxpr, Var
 from jaxresid.jax_compat.patches import patched
 from jaxresid.jax_compat.reading import open_jaxpr
 from jaxresid.jax_compat.version import import_jax
-from jaxresid.jaxpr_types import ClosedJaxpr, Var
 
 
 def is_ref(value: Any) -> bool:

@@ -9,9 +9,9 @@ import re
 import types
 from typing import Any
 
-from jaxresid.errors import MissingJaxError
-from jaxresid.interrupts import deferring_interrupts
-from jaxresid.library_logs import are_logs_kept, logs_kept
+from jaxresid.base.errors import MissingJaxError
+from jaxresid.base.interrupts import deferring_interrupts
+from jaxresid.base.library_logs import are_logs_kept, logs_kept
 
 MINIMUM = (0, 7)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
-from jaxresid.errors import RetraceError, calls_user_code
+from jaxresid.base.errors import RetraceError, calls_user_code
 from jaxresid.jax_compat.patches import patched
 from jaxresid.jax_compat.version import import_jax
 

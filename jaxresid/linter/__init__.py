@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from jaxresid.base.violations import Linted, Violation
     from jaxresid.settings.config import Config
-    from jaxresid.violations import Linted, Violation
 
 __all__ = ["fix_source", "lint_paths", "lint_source"]
 

@@ -14,12 +14,12 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
+from jaxresid.base.violations import Applicability, Fix, Related, RuleInfo, Severity, Violation
 from jaxresid.linter.text.prefilter import CHECKPOINT_MARKERS
-from jaxresid.violations import Applicability, Fix, Related, RuleInfo, Severity, Violation
 
 if TYPE_CHECKING:
+    from jaxresid.base.violations import Span
     from jaxresid.linter.resolve.facts import Facts
-    from jaxresid.violations import Span
 
 SECTIONS = (
     "What it does",

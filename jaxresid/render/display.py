@@ -1,4 +1,4 @@
-"""Registration of the renderers of each value of `jaxresid.model`.
+"""Registration of the renderers of each value of `jaxresid.results`.
 
 Renderers are imported when they are called.
 """
@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxresid.model.comparison.comparison import Comparison
-from jaxresid.model.comparison.difference import Difference
-from jaxresid.model.comparison.sweep import Sweep
-from jaxresid.model.compiled import CompiledReport
-from jaxresid.model.display import html_writer, printer, renderer, svg_writer
-from jaxresid.model.out_of_memory import OomReport
-from jaxresid.model.plan.plan import Plan
-from jaxresid.model.report.report import Report
-from jaxresid.model.report.rows import ResidualGroups
-from jaxresid.option_types import GroupBy, PictureView, ReportView
+from jaxresid.base.option_types import GroupBy, PictureView, ReportView
+from jaxresid.results.comparison.comparison import Comparison
+from jaxresid.results.comparison.difference import Difference
+from jaxresid.results.comparison.sweep import Sweep
+from jaxresid.results.compiled import CompiledReport
+from jaxresid.results.display import html_writer, printer, renderer, svg_writer
+from jaxresid.results.out_of_memory import OomReport
+from jaxresid.results.plan.plan import Plan
+from jaxresid.results.report.report import Report
+from jaxresid.results.report.rows import ResidualGroups
 
 
 @printer.register

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from jaxresid.model import Checkpoint, Computed, LiveValue, Plan, Report, Residual
+from jaxresid.base.text.layer_paths import folded_scopes, scope_key
+from jaxresid.base.text.safe_text import one_line
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.style.words import (
     aval_text,
     computed_text,
@@ -15,9 +17,7 @@ from jaxresid.render.style.words import (
     source_notes,
     verdict_text,
 )
-from jaxresid.text.layer_paths import folded_scopes, scope_key
-from jaxresid.text.safe_text import one_line
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Checkpoint, Computed, LiveValue, Plan, Report, Residual
 
 STALE = "(before the last edit)"
 # Of what is kept and of the peak: lines with less have no hint, and a hover all the same.

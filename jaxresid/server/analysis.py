@@ -17,7 +17,7 @@ from jaxresid.linter.run.workers import within_limit
 from jaxresid.settings.config import Options, load
 
 if TYPE_CHECKING:
-    from jaxresid.violations import Linted
+    from jaxresid.base.violations import Linted
 
 _T = TypeVar("_T")
 
@@ -61,8 +61,8 @@ class Analysis:
         Raises:
           ConfigError: The configuration is not understood.
         """
+        from jaxresid.base.violations import Linted
         from jaxresid.linter.run.engine import over_limit
-        from jaxresid.violations import Linted
 
         if self.is_excluded(path):
             return Linted(str(path), ())

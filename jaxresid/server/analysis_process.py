@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
 
 if TYPE_CHECKING:
-    from jaxresid.violations import Linted
+    from jaxresid.base.violations import Linted
 
 _SERVE = "from jaxresid.server.analysis_process import serve; serve()"
 

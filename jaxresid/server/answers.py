@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jaxresid.base.violations import Edit, Violation
 from jaxresid.linter.text import suppress
 from jaxresid.render.lint.formats.lsp import diagnostic, edits_at
 from jaxresid.server.buffers import Buffer
 from jaxresid.server.documents import Document, OpenFile
-from jaxresid.violations import Edit, Violation
 
 FIX_ALL = "source.fixAll.jaxresid"
 _QUICK_FIX = "quickfix"

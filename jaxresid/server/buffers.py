@@ -14,8 +14,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
+from jaxresid.base.violations import Edit, Span
 from jaxresid.linter.text.source import SourceText
-from jaxresid.violations import Edit, Span
 
 ENCODINGS = ("utf-8", "utf-16", "utf-32")
 _BOM = "\ufeff"

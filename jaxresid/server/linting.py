@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
+from jaxresid.base.violations import Violation
 from jaxresid.server.analysis_process import AnalysisProcess
 from jaxresid.server.answers import Findings
 from jaxresid.server.documents import OpenFile, OpenFiles
-from jaxresid.violations import Violation
 
 
 class Linting:

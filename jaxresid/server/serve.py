@@ -8,7 +8,7 @@ import os
 import sys
 from typing import BinaryIO, cast
 
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
 
 
 def serve() -> int:
@@ -31,11 +31,11 @@ def serve() -> int:
     from pygls.lsp.server import LanguageServer
 
     from jaxresid._version import __version__
+    from jaxresid.base.standard_streams import Output
     from jaxresid.server.answers import KINDS
     from jaxresid.server.protocol import Protocol
     from jaxresid.server.session import Session
     from jaxresid.server.transport import Input
-    from jaxresid.standard_streams import Output
 
     logging.getLogger("pygls").setLevel(logging.CRITICAL)
     language = types.NotebookCellLanguage(language="python")

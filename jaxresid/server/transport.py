@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import BinaryIO
 
-from jaxresid.errors import JaxresidError
-from jaxresid.standard_streams import Output
+from jaxresid.base.errors import JaxresidError
+from jaxresid.base.standard_streams import Output
 
 # A notebook with its outputs takes some MB.
 _LONGEST_MESSAGE = 1 << 28

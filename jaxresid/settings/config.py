@@ -14,8 +14,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, get_args
 
-from jaxresid import regular_files
-from jaxresid.option_types import OutputFormat
+from jaxresid.base import regular_files
+from jaxresid.base.option_types import OutputFormat
+from jaxresid.base.text.nearest import did_you_mean
+from jaxresid.base.text.short_repr import Shown
+from jaxresid.base.text.wide_encodings import wide_encoding
 from jaxresid.settings.globs import Glob, excluder, regex_of
 from jaxresid.settings.named_target import NamedTarget, named_targets
 from jaxresid.settings.requirements.versions import Version
@@ -29,9 +32,6 @@ from jaxresid.settings.toml_values import (
     string_list,
     table_in,
 )
-from jaxresid.text.nearest import did_you_mean
-from jaxresid.text.short_repr import Shown
-from jaxresid.text.wide_encodings import wide_encoding
 
 if TYPE_CHECKING:
     from jaxresid.settings.requirements.in_use import Directory, JaxInUse

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, get_args
 
-from jaxresid.option_types import MeshMode, Mode
+from jaxresid.base.option_types import MeshMode, Mode
+from jaxresid.base.text.nearest import did_you_mean
+from jaxresid.base.text.units import parse_budget, parse_growth
 from jaxresid.settings.toml_values import ConfigError, flag, kind_of, string, string_list
-from jaxresid.text.nearest import did_you_mean
-from jaxresid.text.units import parse_budget, parse_growth
 
 
 class NamedTarget(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
 
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
 
 _KEY = r"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')"""
 _KEYS = rf"{_KEY}(?:\s*\.\s*{_KEY})*"

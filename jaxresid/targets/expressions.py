@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from jaxresid.errors import NOT_CAUGHT, TargetError, summary
+from jaxresid.base.errors import NOT_CAUGHT, TargetError, summary
 from jaxresid.targets.targets import attribute_of
 
 # Modules that an expression may name wherever it is evaluated.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxresid.text.short_repr import Shown
+from jaxresid.base.text.short_repr import Shown
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxresid.errors import TargetError
+from jaxresid.base.errors import TargetError
 
 _INPUTS = "_inputs"
 _SHARED_INPUTS = "example_inputs"

@@ -23,8 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.errors import InputsError, SpecError
-from jaxresid.text.nearest import did_you_mean
+from jaxresid.base.errors import InputsError, SpecError
+from jaxresid.base.text.nearest import did_you_mean
 
 # Short names as jaxprs print them -> the names that jax.numpy knows.
 _SHORT_DTYPES = {

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from jaxresid.errors import NOT_CAUGHT, InputsError, TargetError
+from jaxresid.base.errors import NOT_CAUGHT, InputsError, TargetError
+from jaxresid.base.text.nearest import nearest
 from jaxresid.targets.project_folders import add_project_folder, name_target
-from jaxresid.text.nearest import nearest
 
 
 @dataclass(frozen=True, slots=True)

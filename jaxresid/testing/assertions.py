@@ -6,10 +6,10 @@ import linecache
 import os
 from collections.abc import Iterable, Iterator, Mapping
 
-from jaxresid.model import Computed, Location, Report, Residual
+from jaxresid.base.text.safe_text import one_line, visible
+from jaxresid.base.text.units import format_bytes, parse_budget
+from jaxresid.results import Computed, Location, Report, Residual
 from jaxresid.testing.limits import table
-from jaxresid.text.safe_text import one_line, visible
-from jaxresid.text.units import format_bytes, parse_budget
 
 
 def names_problem(report: Report, names: frozenset[str]) -> str | None:

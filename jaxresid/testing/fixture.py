@@ -10,8 +10,8 @@ import pytest
 
 from jaxresid.advice.compile.limited import COMPILE_SECONDS
 from jaxresid.advice.compile.report import inspect
-from jaxresid.model import Report, Verdict
-from jaxresid.option_types import Mode
+from jaxresid.base.option_types import Mode
+from jaxresid.results import Report, Verdict
 from jaxresid.settings.project import project
 from jaxresid.testing import assertions
 from jaxresid.testing.limits import MarkedLimit, over

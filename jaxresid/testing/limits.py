@@ -9,9 +9,9 @@ from typing import NoReturn
 import pytest
 
 from jaxresid.advice.check.budgets import held, sentence
-from jaxresid.model import Held, Limits, LineBytes, Report
-from jaxresid.text.safe_text import one_line
-from jaxresid.text.units import format_bytes, parse_budget
+from jaxresid.base.text.safe_text import one_line
+from jaxresid.base.text.units import format_bytes, parse_budget
+from jaxresid.results import Held, Limits, LineBytes, Report
 
 # As many lines are named in a failure, and none that makes less of the figure than this share.
 _LINES, _WORTH = 5, 0.01

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from jaxresid.model import Aval, Checkpoint, Computed, Location, Report, Residual
-from jaxresid.text.safe_text import lines, one_line
-from jaxresid.text.units import format_bytes
-from jaxresid.text_files import write_text
+from jaxresid.base.text.safe_text import lines, one_line
+from jaxresid.base.text.units import format_bytes
+from jaxresid.base.text_files import write_text
+from jaxresid.results import Aval, Checkpoint, Computed, Location, Report, Residual
 
 FOLDER = "__residuals__"
 _UPDATE = "pytest --update-residuals"

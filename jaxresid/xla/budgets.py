@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jaxresid.errors import InputsError
-from jaxresid.text.units import parse_budget
+from jaxresid.base.errors import InputsError
+from jaxresid.base.text.units import parse_budget
 from jaxresid.xla.places import memory_of, parse_place
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
-from jaxresid.model import BufferKind
+from jaxresid.results import BufferKind
 from jaxresid.xla.places import Place
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal as OneOf
 
-from jaxresid import regular_files
-from jaxresid.errors import InputsError
-from jaxresid.text.nearest import did_you_mean, nearest_first
-from jaxresid.text.short_repr import Shown
+from jaxresid.base import regular_files
+from jaxresid.base.errors import InputsError
+from jaxresid.base.text.nearest import did_you_mean, nearest_first
+from jaxresid.base.text.short_repr import Shown
 from jaxresid.xla.gpus import GPUS, Gpu
 
 TPU_EXTRA = "pip install 'jaxresid[tpu]'"

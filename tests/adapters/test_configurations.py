@@ -6,7 +6,7 @@ import pytest
 
 from jaxresid.adapters.configurations import configuration_of
 from jaxresid.adapters.registry import framework_reference
-from jaxresid.errors import TargetError
+from jaxresid.base.errors import TargetError
 from jaxresid.targets.references import Reference, parse_reference, with_file
 
 

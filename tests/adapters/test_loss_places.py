@@ -5,7 +5,7 @@ import json
 import pytest
 
 from jaxresid.cli.main import run
-from jaxresid.model import Location
+from jaxresid.results import Location
 
 pytest.importorskip("flax")
 PROGRAM = """\

@@ -12,10 +12,10 @@ from jax import lax
 import jaxresid
 from jaxresid.advice.check.budgets import budget_findings, held, sentence
 from jaxresid.advice.check.merged import merged
+from jaxresid.base.errors import InputsError
+from jaxresid.base.violations import Linted, Span, Violation
 from jaxresid.cli.main import run
-from jaxresid.errors import InputsError
-from jaxresid.model import Compiled, CompiledBuffer, Held, Interval, Limits, Location, Source
-from jaxresid.violations import Linted, Span, Violation
+from jaxresid.results import Compiled, CompiledBuffer, Held, Interval, Limits, Location, Source
 from tests.stages import without_stages
 
 MIB = 2**20

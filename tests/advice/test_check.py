@@ -35,8 +35,8 @@ from jaxresid.inspector.subject.searches import about_code
 from jaxresid.linter.rule import SECTIONS, documentation
 from jaxresid.linter.rules import INDEX, KNOWN, TRACED
 from jaxresid.linter.run.files import LintRun
-from jaxresid.model import Checkpoint, Finding, Location, Source, Verdict
 from jaxresid.render.lint import FORMATS
+from jaxresid.results import Checkpoint, Finding, Location, Source, Verdict
 from jaxresid.settings.config import Options, load
 from tests.stages import without_stages
 from tests.where import ROOT

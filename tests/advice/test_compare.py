@@ -17,9 +17,9 @@ import jaxresid
 from fixtures.inspect import block, stack8
 from jaxresid.advice.compare import compare as compare_module
 from jaxresid.advice.compare import pareto as frontier
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.inspector.call import inputs as abstract
-from jaxresid.model import ComparisonRow, Compiled
+from jaxresid.results import ComparisonRow, Compiled
 from tests.schemas import validate
 from tests.where import ROOT
 

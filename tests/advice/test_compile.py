@@ -29,15 +29,21 @@ from jaxresid.advice.compile.ahead_of_time import (
     places_of,
 )
 from jaxresid.advice.compile.limited import LimitedCompiles
+from jaxresid.base.errors import InputsError, TraceError
 from jaxresid.cli.main import run
 from jaxresid.cli.options.inputs import TargetOptions
 from jaxresid.cli.options.places import placed
-from jaxresid.documents.encoding import json_document
-from jaxresid.errors import InputsError, TraceError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.callsites import contains_remat
 from jaxresid.inspector.report import subject
-from jaxresid.model import (
+from jaxresid.render.report.compiled import (
+    buffer_text,
+    place_lines,
+    render_compiled,
+    verdict_text,
+)
+from jaxresid.render.tables.compare import render_comparison
+from jaxresid.results import (
     Collective,
     Compiled,
     CompiledBuffer,
@@ -49,13 +55,7 @@ from jaxresid.model import (
     Source,
     Target,
 )
-from jaxresid.render.report.compiled import (
-    buffer_text,
-    place_lines,
-    render_compiled,
-    verdict_text,
-)
-from jaxresid.render.tables.compare import render_comparison
+from jaxresid.serialization.encoding import json_document
 from jaxresid.xla.gpus import GPUS
 from jaxresid.xla.job import (
     CollectiveOp,

@@ -15,13 +15,13 @@ from jaxresid.advice.check.microbatches import microbatch_proposals
 from jaxresid.advice.compile import changes
 from jaxresid.advice.compile.ahead_of_time import CompileSettings, PolicyProgram
 from jaxresid.advice.compile.report import confirmed
-from jaxresid.errors import RetraceError
+from jaxresid.base.errors import RetraceError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.findings.proposals import compiled_change, with_compiled
 from jaxresid.inspector.report import inspection
 from jaxresid.linter.run.files import LintRun
-from jaxresid.model import NOWHERE, Compiled, CompiledChange, Finding
 from jaxresid.render.report.overview.findings import finding_lines
+from jaxresid.results import NOWHERE, Compiled, CompiledChange, Finding
 from jaxresid.settings.config import Options, load
 from jaxresid.xla.places import parse_place
 from tests import donation_steps as steps

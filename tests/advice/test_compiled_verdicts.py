@@ -13,11 +13,11 @@ from jaxresid.advice.compile import report as module
 from jaxresid.advice.compile.ahead_of_time import CompileSettings
 from jaxresid.advice.compile.limited import COMPILE_SECONDS
 from jaxresid.advice.compile.report import confirmed
+from jaxresid.base.progress import Done
 from jaxresid.cli.main import showing_progress
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import inspection, subject
-from jaxresid.model import Compiled, Verdict
-from jaxresid.progress import Done
+from jaxresid.results import Compiled, Verdict
 from jaxresid.xla.places import parse_place
 
 MIB = 2**20

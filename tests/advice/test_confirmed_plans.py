@@ -20,11 +20,11 @@ from jaxresid.advice.plan.search.peaks import ESTIMATE, Peaks
 from jaxresid.advice.plan.search.search import Search
 from jaxresid.advice.plan.verification import in_process_check
 from jaxresid.advice.timing.chips import chip_of
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import gc_paused
-from jaxresid.model import Compiled
+from jaxresid.results import Compiled
 from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 from tests import plans

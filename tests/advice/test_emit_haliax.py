@@ -10,7 +10,7 @@ from jaxresid.advice.plan.emit.jax_policies import saved_and_offloaded
 from jaxresid.advice.plan.emit.stacked import OnStacks
 from jaxresid.advice.plan.source.writing import plan_edits
 from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.model import PlannedPart
+from jaxresid.results import PlannedPart
 from tests.advice.test_writing import part, site
 
 STACKED = """\

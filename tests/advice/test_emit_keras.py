@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import pytest
 
 from jaxresid.advice.plan.emit.keras import keras_settings, watched_layers
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
-from jaxresid.model import Location, PlannedPart, PlannedSite
+from jaxresid.results import Location, PlannedPart, PlannedSite
 
 ARGS = [jax.ShapeDtypeStruct(s, "float32") for s in ((16, 64), (3, 64, 64))]
 

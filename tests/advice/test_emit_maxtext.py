@@ -11,10 +11,10 @@ from jax.ad_checkpoint import checkpoint_name
 
 import jaxresid
 from jaxresid.advice.plan.emit.maxtext import figures_with, maxtext_settings
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
-from jaxresid.model import PlannedPart
+from jaxresid.results import PlannedPart
 from tests.advice.test_writing import part, plan, site
 
 TEXT = "x = scan(body)\n"

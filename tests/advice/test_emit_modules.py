@@ -14,7 +14,7 @@ from jaxresid.advice.plan.emit.emitted import on_modules
 from jaxresid.advice.plan.emit.modules import OnModules
 from jaxresid.advice.plan.source.observed_calls import ArgumentKinds, ObservedCalls
 from jaxresid.advice.plan.source.writing import plan_edits
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.report import subject

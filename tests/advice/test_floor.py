@@ -16,19 +16,19 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import jaxresid
-from jaxresid import crashes
 from jaxresid.advice.plan.floor import reliefs
 from jaxresid.advice.plan.floor.reliefs import Reliefs, batch_of
 from jaxresid.advice.plan.search import menus
-from jaxresid.errors import RetraceError
+from jaxresid.base import crashes
+from jaxresid.base.errors import RetraceError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.findings.proposals import Proposal
 from jaxresid.inspector.holes.program import ProgramHoles
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.variants.checkpoints import CheckpointVariants
-from jaxresid.model import Finding, Interval, Source
 from jaxresid.render.tables.floor import relief_text
+from jaxresid.results import Finding, Interval, Source
 from tests.plans import drafted, planned
 from tests.shared_variants import sharing_variants
 

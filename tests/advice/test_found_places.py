@@ -11,7 +11,7 @@ import pytest
 import jaxresid
 from jaxresid.advice.plan.source.writing import write
 from jaxresid.advice.plan.verification import in_process_check
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.calls import CallMark, LoopRun, iterations
 from jaxresid.inspector.jaxpr.frames import Frame

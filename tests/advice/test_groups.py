@@ -15,11 +15,11 @@ from jaxresid.advice.plan.search.nesting import Shape, segmented
 from jaxresid.advice.plan.source.loop_variables import loop_variables
 from jaxresid.advice.plan.verification import figures, in_process_check
 from jaxresid.advice.timing.chips import chip_of
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
-from jaxresid.model import PlannedPart
 from jaxresid.render.tables.plan import part_texts
+from jaxresid.results import PlannedPart
 from tests.advice.nested_code import ON, drafts, folder, module
 from tests.advice.test_writing import edited, refused, site
 from tests.benchmarks.nested_plans import searched_for

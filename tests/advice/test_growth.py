@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 import jaxresid
 from jaxresid.advice.check.growth import Earlier, baseline_of, growth_finding
 from jaxresid.advice.check.lockfile import baselines_in, lockfile_text, rounded_up
+from jaxresid.base.errors import InputsError
+from jaxresid.base.text.units import parse_bytes, parse_growth
 from jaxresid.cli.main import run
-from jaxresid.errors import InputsError
-from jaxresid.model import Baseline, BaselineLine, Compiled
-from jaxresid.text.units import parse_bytes, parse_growth
+from jaxresid.results import Baseline, BaselineLine, Compiled
 from tests.stages import without_stages
 from tests.where import ROOT
 

@@ -26,12 +26,12 @@ from jaxresid.advice.plan.search import objective
 from jaxresid.advice.plan.verification import UnverifiedError
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.advice.timing.roofline import seconds
+from jaxresid.base.errors import InputsError
 from jaxresid.cli.main import run
-from jaxresid.errors import InputsError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.variants.choices import Choice, everywhere
-from jaxresid.model import Compiled
+from jaxresid.results import Compiled
 from jaxresid.xla.places import parse_place
 from tests.schemas import validate
 

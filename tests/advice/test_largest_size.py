@@ -10,9 +10,9 @@ import pytest
 
 import jaxresid
 from jaxresid.advice.plan.joint.largest import Bracket, Measured, SizeSearch
+from jaxresid.base.errors import InputsError
 from jaxresid.cli.main import run
 from jaxresid.cli.options.batches import Sizes, parsed
-from jaxresid.errors import InputsError
 from tests.schemas import schema
 
 ON = "tpu:v5e"

@@ -20,7 +20,7 @@ from jaxresid.advice.timing.measure import tolerance as agreement
 from jaxresid.advice.timing.measure.random_inputs import leaf_recipes, make_leaves, spec
 from jaxresid.advice.timing.measure.rounds import VariantToTime, measured
 from jaxresid.advice.timing.measure.worker import Bench
-from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.base.errors import InputsError, JaxresidError
 from tests.where import ROOT
 
 INPUTS = block.example_inputs(batch=8, width=32, hidden=256)

@@ -17,7 +17,7 @@ from jaxresid.advice.timing.chips import chip_of
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.variants.nesting import split
-from jaxresid.model import PlannedPart
+from jaxresid.results import PlannedPart
 from tests.advice.nested_code import ON, drafts, folder, module
 from tests.advice.test_writing import edited, refused, site
 from tests.benchmarks.nested_plans import FOLLOWED, every_cut, searched, searched_for

@@ -9,7 +9,7 @@ import pytest
 
 import jaxresid
 from jaxresid.advice.oom.buffers import as_here
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
 from jaxresid.xla.job import PeakBuffer
 from tests import where
 

@@ -10,7 +10,7 @@ import pytest
 
 import jaxresid
 from jaxresid.advice.plan.search.solver import ValueChoice, ValueProgram, combine_options
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.report import subject

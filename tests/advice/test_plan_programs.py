@@ -20,14 +20,14 @@ from jaxresid.advice.plan.verification import (
     in_process_check,
     without_checkpoints,
 )
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.variants.candidates import candidates, saving
 from jaxresid.inspector.variants.choices import Choice
 from jaxresid.inspector.variants.naming import nameable
-from jaxresid.model import PlannedPart, PlannedSite, PlannedValue
+from jaxresid.results import PlannedPart, PlannedSite, PlannedValue
 from tests.plan_programs import source
 from tests.plans import drafted, planned
 

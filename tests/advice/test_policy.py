@@ -10,7 +10,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 import jaxresid
 from jaxresid import Expression, JaxresidError, Location, PlannedPart, PlannedSite, PlannedValue
-from jaxresid.model.plan.joint import Configuration, Selection
+from jaxresid.results.plan.joint import Configuration, Selection
 
 policies = jax.checkpoint_policies
 LAYERS = 3

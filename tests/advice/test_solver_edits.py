@@ -7,7 +7,7 @@ import pytest
 from jaxresid.advice.plan.source.file_edits import FileRewrites, UnwritableError
 from jaxresid.advice.plan.source.solver_checkpoints import write_checkpoints
 from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.model import Location, PlannedPart, PlannedSite
+from jaxresid.results import Location, PlannedPart, PlannedSite
 
 EQUINOX = "import equinox.internal as eqxi\n"
 DIFFRAX = "import diffrax\n"

@@ -10,7 +10,7 @@ from jax import lax
 from jaxresid.advice.plan.joint.configurations import Configurations, Grid
 from jaxresid.advice.plan.joint.joint import jointly_drafted
 from jaxresid.advice.plan.joint.microbatches import in_microbatches
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.variants.choices import Choice, everywhere

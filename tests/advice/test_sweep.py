@@ -22,10 +22,10 @@ import jaxresid
 import jaxresid.advice.sweep.sweep as sweeping
 from jaxresid.advice.compile.ahead_of_time import CompileSettings, places_of
 from jaxresid.advice.sweep.results import Results, row_of
+from jaxresid.base.errors import InputsError, JaxresidError
 from jaxresid.cli.options import batches
-from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.call.question import Question
-from jaxresid.model import Collective, Compiled, CompilerWarning, Location, Source, SweepRow
+from jaxresid.results import Collective, Compiled, CompilerWarning, Location, Source, SweepRow
 from jaxresid.xla.processes import pool
 from jaxresid.xla.processes.cluster import cluster
 from tests.schemas import validate
@@ -757,8 +757,8 @@ def rendered(rows, policies, sizes, on="cpu"):
     """The text of a sweep in 60 columns."""
     from rich.console import Console
 
-    from jaxresid.model import JaxInfo, PlaceInfo, Sweep, Target
     from jaxresid.render.tables.sweep import render_sweep
+    from jaxresid.results import JaxInfo, PlaceInfo, Sweep, Target
 
     place = PlaceInfo(on, on.partition(":")[0], "as asked", "cpu")
     sweep = Sweep(Target("f", ()), JaxInfo("0.0", {}), "whole", (), policies, sizes, (place,), rows)

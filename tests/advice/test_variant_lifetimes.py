@@ -9,8 +9,8 @@ import pytest
 import jaxresid
 from fixtures.inspect import gpt
 from jaxresid.inspector.report import subject
-from tests.documents.test_documents import saved_and_loaded
 from tests.inspector.memory.test_lifetimes import add_up, step, step_arguments
+from tests.serialization.test_documents import saved_and_loaded
 from tests.small import f32
 
 

@@ -17,7 +17,7 @@ from jaxresid.cli.verify_edit import verify
 from jaxresid.inspector.variants.candidates import saving
 from jaxresid.inspector.variants.choices import Choice, everywhere
 from jaxresid.inspector.variants.naming import _expressions, nameable
-from jaxresid.model import Configuration, PlannedPart, PlannedSite, PlannedValue, Selection
+from jaxresid.results import Configuration, PlannedPart, PlannedSite, PlannedValue, Selection
 from tests.where import FIXTURES
 
 STEP = FIXTURES / "inspect" / "train_step.py"

@@ -13,7 +13,7 @@ import jaxresid
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.subject import base
-from jaxresid.model import answer
+from jaxresid.results import answer
 
 PARTS, MODE = "JXR845", "JXR846"
 

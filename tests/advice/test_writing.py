@@ -15,11 +15,11 @@ from jaxresid.advice.plan.source.file_edits import FileEdit
 from jaxresid.advice.plan.source.policy_text import policy_text
 from jaxresid.advice.plan.source.snippets import code
 from jaxresid.advice.plan.source.writing import diff, edits, write
+from jaxresid.base.errors import InputsError, JaxresidError
 from jaxresid.cli.options.inputs import TargetOptions, inspected
 from jaxresid.cli.verify_edit import verify
-from jaxresid.errors import InputsError, JaxresidError
 from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.model import (
+from jaxresid.results import (
     Expression,
     JaxInfo,
     Location,

@@ -36,11 +36,11 @@ from jaxresid.advice.plan.joint.configurations import Configurations, Grid
 from jaxresid.advice.plan.joint.joint import jointly_drafted
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.advice.timing.roofline import seconds
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.variants.candidates import candidates
 from jaxresid.inspector.variants.choices import Choice, Variant, everywhere
-from jaxresid.text.units import format_bytes
 from jaxresid.xla.places import parse_place, why_unavailable
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 

@@ -32,13 +32,13 @@ from jaxresid.advice.plan.live_patch import UnpatchableError, patched
 from jaxresid.advice.plan.plan import Planning
 from jaxresid.advice.plan.verification import in_process_check
 from jaxresid.advice.timing.chips import chip_of
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.bindings import intercept_bind
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import gc_paused
-from jaxresid.model import Plan
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Plan
 from jaxresid.xla.places import parse_place, why_unavailable
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 from tests.benchmarks.accuracy import corpus, estimates

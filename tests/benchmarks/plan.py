@@ -32,7 +32,7 @@ import zoo
 
 from fixtures.inspect import train_step
 from jaxresid.advice.compare.compare import comparison
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "zoo" / "programs"))
 import pytest
 
 from jaxresid import jax_compat
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.report import subject

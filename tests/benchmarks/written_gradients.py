@@ -24,11 +24,11 @@ from typing import Any
 from jaxresid.advice.plan.floor.reliefs import batch_of
 from jaxresid.advice.plan.live_patch import UnpatchableError, patched
 from jaxresid.advice.plan.verification import in_process_check
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.bindings import intercept_bind
 from jaxresid.inspector.report import subject
-from jaxresid.text.units import format_bytes
 from jaxresid.xla.places import parse_place
 from tests.benchmarks.accuracy import corpus, estimates
 from tests.benchmarks.confirmed_plans import SHARES

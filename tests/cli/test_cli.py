@@ -14,8 +14,8 @@ from typing import get_args
 import jax
 import pytest
 
+from jaxresid.base.option_types import ReportView
 from jaxresid.cli.main import write
-from jaxresid.option_types import ReportView
 from tests.stages import without_stages
 from tests.where import ROOT
 

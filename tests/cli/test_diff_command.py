@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import jaxresid
+from jaxresid.base.errors import JaxresidError
 from jaxresid.cli.options.sides import AskedSides, SavedReport, label_of, sides_of
-from jaxresid.elsewhere.reports import ReportRequest
-from jaxresid.errors import JaxresidError
+from jaxresid.revisions.reports import ReportRequest
 from tests.repositories import CHANGED, MODEL
 from tests.small import f32
 from tests.stages import without_stages

@@ -8,9 +8,9 @@ from jaxresid.advice.plan.emit import emitted, maxtext
 from jaxresid.advice.plan.emit.emitted import ModuleSettings
 from jaxresid.advice.plan.emit.maxtext import MaxTextSettings
 from jaxresid.advice.plan.verification import PlanFigures
+from jaxresid.base.errors import InputsError
 from jaxresid.cli import emit_plan
 from jaxresid.cli.options import inputs
-from jaxresid.errors import InputsError
 from tests.advice.test_writing import plan
 
 MODEL = """\

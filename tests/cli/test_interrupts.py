@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from jaxresid.interrupts import reraising_interrupts
+from jaxresid.base.interrupts import reraising_interrupts
 
 
 @pytest.fixture

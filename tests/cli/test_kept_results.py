@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxresid import user_cache
-from jaxresid.documents.latest import read
+from jaxresid.base import user_cache
+from jaxresid.serialization.latest import read
 
 MODEL = """import jax, jax.numpy as jnp
 from sizes import N

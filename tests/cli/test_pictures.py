@@ -43,7 +43,7 @@ def test_a_comparison_without_figures(call, monkeypatch):
     def to_svg(self):
         raise ValueError("no frontier: no policy gave figures")
 
-    monkeypatch.setattr("jaxresid.model.comparison.comparison.Comparison.to_svg", to_svg)
+    monkeypatch.setattr("jaxresid.results.comparison.comparison.Comparison.to_svg", to_svg)
     code, out, err = call("compare", *REPORT[1:], "--policy", "nothing_saveable", "-f", "svg")
     assert (code, out) == (2, "")
     assert err == "jaxresid: error: no frontier: no policy gave figures\n"

@@ -2,8 +2,8 @@
 
 import pytest
 
+from jaxresid.base.progress import Done, Stage
 from jaxresid.cli.main import showing_progress
-from jaxresid.progress import Done, Stage
 
 
 def test_stages_and_what_is_done_are_lines(capsys):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from jaxresid.text.units import format_flops
+from jaxresid.base.text.units import format_flops
 
 SIZE = 64
 PROGRAM = f"""

@@ -9,10 +9,12 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 import jaxresid
-from jaxresid import crashes, jax_compat
+from jaxresid import jax_compat
 from jaxresid.advice.check import check as checking
+from jaxresid.base import crashes
+from jaxresid.base.errors import RetraceError
+from jaxresid.base.violations import CRASHED_FINDING
 from jaxresid.cli.main import run
-from jaxresid.errors import RetraceError
 from jaxresid.inspector.findings import host_memory
 from jaxresid.inspector.holes import loss as of_loss
 from jaxresid.inspector.holes import open_programs
@@ -20,8 +22,7 @@ from jaxresid.inspector.subject import base, searches
 from jaxresid.inspector.trace import function as tracing
 from jaxresid.inspector.trace.retracing import retracing
 from jaxresid.inspector.variants.rewrites import effects
-from jaxresid.model.display import to_text
-from jaxresid.violations import CRASHED_FINDING
+from jaxresid.results.display import to_text
 from tests.small import f32
 
 L, N, D, V = 4, 1024, 32, 4096

@@ -17,7 +17,7 @@ import jaxresid
 from jaxresid import jax_compat
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.advice.timing.roofline import seconds
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
 from jaxresid.inspector.call.leaves import like
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints.removed import Removed

@@ -7,7 +7,7 @@ import pytest
 import jaxresid
 from jaxresid.inspector.findings.frameworks import framework_of
 from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.model import Location, Source
+from jaxresid.results import Location, Source
 from tests.small import f32
 
 WS, X = f32(24, 64, 64), f32(512, 64)

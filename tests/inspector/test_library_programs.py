@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxresid
-from jaxresid.errors import TraceError
+from jaxresid.base.errors import TraceError
 from tests.inspector.residuals.test_gradients import leaves_of, rows_of
 from tests.programs_without_gradient import f32, i32
 

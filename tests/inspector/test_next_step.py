@@ -4,7 +4,7 @@ import dataclasses
 
 from jaxresid.inspector.findings.proposals import Proposal
 from jaxresid.inspector.next_step import next_step
-from jaxresid.model import (
+from jaxresid.results import (
     Compiled,
     CompiledChange,
     Finding,

@@ -8,7 +8,7 @@ import pytest
 from jax.experimental import io_callback
 
 import jaxresid
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from tests.programs_without_gradient import EVALUATE, evaluate, f32, i32, report
 from tests.schemas import validate
 

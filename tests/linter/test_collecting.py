@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from jaxresid.base.violations import Linted
 from jaxresid.linter.run.workers import CandidateFile, lint_files
-from jaxresid.violations import Linted
 
 FILES = [CandidateFile("a.py", Path("/a.py"), b"")]
 

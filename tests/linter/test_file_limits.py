@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from jaxresid.base.violations import Linted
 from jaxresid.linter.run.files import LintRun
 from jaxresid.linter.run.workers import CandidateFile, lint_files
 from jaxresid.linter.text import time_limit
 from jaxresid.settings.config import Config
-from jaxresid.violations import Linted
 from tests.where import ROOT
 
 A, B = Path("/a.py"), Path("/b.py")

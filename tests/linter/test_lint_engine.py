@@ -2,13 +2,13 @@
 
 import pytest
 
+from jaxresid.base.violations import Edit, Fix, Span
 from jaxresid.linter.resolve.project import Project, ProjectModule
 from jaxresid.linter.rule import Rule
 from jaxresid.linter.rules import all_rules
 from jaxresid.linter.run.engine import LintSettings, fix_bytes, lint_bytes
 from jaxresid.linter.run.files import LintRun
 from jaxresid.settings.config import Config
-from jaxresid.violations import Edit, Fix, Span
 
 RULES = tuple(r for r in all_rules() if r.is_default())
 SETTINGS = LintSettings(RULES, {r.code: r.name for r in all_rules()})

@@ -19,12 +19,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxresid.base.text.safe_text import lines, visible
+from jaxresid.base.violations import Edit, Fix, Linted, Related, RuleInfo, Span, Violation
 from jaxresid.render.lint import FORMATS, STATISTICS_FORMATS, render, statistics
 from jaxresid.render.lint.excerpt import excerpt
 from jaxresid.render.lint.explain import explain, rule_table
 from jaxresid.render.lint.layout import painter, text_width
-from jaxresid.text.safe_text import lines, visible
-from jaxresid.violations import Edit, Fix, Linted, Related, RuleInfo, Span, Violation
 from tests.schemas import validate
 from tests.where import DATA
 
@@ -32,7 +32,7 @@ from tests.where import DATA
 @pytest.fixture(autouse=True)
 def no_addresses(monkeypatch):
     """The expected outputs are those of a project that is not published."""
-    monkeypatch.setattr("jaxresid.urls.DOCUMENTATION", None)
+    monkeypatch.setattr("jaxresid.base.urls.DOCUMENTATION", None)
 
 
 ROOT = Path("/repo")
@@ -357,7 +357,7 @@ def test_json_keeps_the_schema():
 
 
 def test_findings_point_at_the_pages_of_their_rules(monkeypatch):
-    monkeypatch.setattr("jaxresid.urls.DOCUMENTATION", "https://docs.example")
+    monkeypatch.setattr("jaxresid.base.urls.DOCUMENTATION", "https://docs.example")
     page = "https://docs.example/reference/rules/checkpointed-loss.html"
     assert json.loads(one("json", USELESS))[0]["url"] == page
     assert (
@@ -370,7 +370,7 @@ def test_findings_point_at_the_pages_of_their_rules(monkeypatch):
 
 
 def test_what_could_not_be_linted_has_no_page(monkeypatch):
-    monkeypatch.setattr("jaxresid.urls.DOCUMENTATION", "https://docs.example")
+    monkeypatch.setattr("jaxresid.base.urls.DOCUMENTATION", "https://docs.example")
     assert json.loads(rendered("json"))[0]["url"] is None
 
 
@@ -803,7 +803,7 @@ def test_unknown_formats_are_refused():
 def test_formats_import_nothing_that_takes_time():
     """Each in a fresh interpreter's terms: what importing the renderers adds to `sys.modules`."""
     code = (
-        "import sys; import jaxresid.violations\n"
+        "import sys; import jaxresid.base.violations\n"
         "from pathlib import Path\n"
         "from jaxresid.render.lint import FORMATS, render\n"
         "[render(f, [], [], Path('/'), version='') for f in FORMATS]\n"

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxresid.linter
+from jaxresid.base.violations import Edit, Span
 from jaxresid.cli.main import run
 from jaxresid.linter.text.notebook import read
-from jaxresid.violations import Edit, Span
 
 
 def code(source, **metadata):

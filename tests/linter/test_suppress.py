@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jaxresid.base.violations import Edit, Span, Violation
 from jaxresid.linter.text.lexer import logical_end, scan
 from jaxresid.linter.text.suppress import add, apply, parse
-from jaxresid.violations import Edit, Span, Violation
 
 KNOWN = {
     "JXR101": "checkpointed-loss",

@@ -5,7 +5,7 @@ import io
 
 from rich.console import Console
 
-from jaxresid.model import (
+from jaxresid.results import (
     Comparison,
     ComparisonRow,
     Expression,

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from jaxresid.model import Aval, Checkpoint, Computed, LiveValue, Residual, Source, Verdict
 from jaxresid.render import in_editor
 from jaxresid.render.in_editor import LineFigures
+from jaxresid.results import Aval, Checkpoint, Computed, LiveValue, Residual, Source, Verdict
 
 MIB = 1024**2
 BIG = Aval("float32", (1024, 1024), 4)

@@ -7,8 +7,13 @@ import shlex
 import pytest
 from rich.text import Text
 
-from jaxresid.documents.encoding import json_document
-from jaxresid.model import (
+from jaxresid.render.report.overview.chart import bottom_of, chart_lines, phases_line
+from jaxresid.render.report.overview.checkpoints import grouped, places_text, saved_text
+from jaxresid.render.report.overview.code_lines import keeping_lines
+from jaxresid.render.report.overview.parts import columns_of, parts_of
+from jaxresid.render.report.rows import VIEWS
+from jaxresid.render.style.shell import ShellCommand
+from jaxresid.results import (
     Compiled,
     Computed,
     Finding,
@@ -20,12 +25,7 @@ from jaxresid.model import (
     Source,
     Verdict,
 )
-from jaxresid.render.report.overview.chart import bottom_of, chart_lines, phases_line
-from jaxresid.render.report.overview.checkpoints import grouped, places_text, saved_text
-from jaxresid.render.report.overview.code_lines import keeping_lines
-from jaxresid.render.report.overview.parts import columns_of, parts_of
-from jaxresid.render.report.rows import VIEWS
-from jaxresid.render.style.shell import ShellCommand
+from jaxresid.serialization.encoding import json_document
 from tests.render.test_render import (
     CHECKPOINTED,
     EARNING,

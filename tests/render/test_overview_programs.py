@@ -9,6 +9,7 @@ import sys
 import pytest
 from rich.console import Console
 
+from jaxresid.base.text.safe_text import inert
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import inspection
 from jaxresid.render.report.overview.code_lines import keeping_lines
@@ -16,7 +17,6 @@ from jaxresid.render.report.overview.parts import parts_of
 from jaxresid.render.report.overview.screen import MOST_LINES
 from jaxresid.render.report.rows import VIEWS, View
 from jaxresid.render.report.text import render_report
-from jaxresid.text.safe_text import inert
 from tests.pairs import in_turn
 from tests.where import FIXTURES, TESTS
 

@@ -11,8 +11,8 @@ import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as schema
 
 import jaxresid
-from jaxresid.model import Location, Source
 from jaxresid.render.traces.perfetto import trace_of
+from jaxresid.results import Location, Source
 from tests.inspector.memory.test_lifetimes import step, step_arguments
 from tests.small import f32
 

@@ -10,8 +10,8 @@ import pytest
 
 import jaxresid
 from fixtures.inspect import gpt, train_step
-from jaxresid.model import Compiled, CompiledBuffer, CompiledReport, Location, Source
 from jaxresid.render.traces.pprof import profile_of_compiled, profile_of_report
+from jaxresid.results import Compiled, CompiledBuffer, CompiledReport, Location, Source
 from tests.render.pprof_reader import read
 from tests.small import f32
 

@@ -9,8 +9,16 @@ import jsonschema
 import pytest
 from rich.console import Console
 
-from jaxresid.documents.encoding import json_document
-from jaxresid.model import (
+from jaxresid.render.notebook.report import report_html
+from jaxresid.render.report.checkpoints import figure_parts, site_parts
+from jaxresid.render.report.peak import curve_lines
+from jaxresid.render.report.rows import GROUPS, View, rows
+from jaxresid.render.report.sparkline import column, sparkline
+from jaxresid.render.report.split import render_split
+from jaxresid.render.report.text import render_report
+from jaxresid.render.report.totals import totals_lines
+from jaxresid.render.style.wrapping import FlowingParts
+from jaxresid.results import (
     Argument,
     Aval,
     Checkpoint,
@@ -43,15 +51,7 @@ from jaxresid.model import (
     Variable,
     Verdict,
 )
-from jaxresid.render.notebook.report import report_html
-from jaxresid.render.report.checkpoints import figure_parts, site_parts
-from jaxresid.render.report.peak import curve_lines
-from jaxresid.render.report.rows import GROUPS, View, rows
-from jaxresid.render.report.sparkline import column, sparkline
-from jaxresid.render.report.split import render_split
-from jaxresid.render.report.text import render_report
-from jaxresid.render.report.totals import totals_lines
-from jaxresid.render.style.wrapping import FlowingParts
+from jaxresid.serialization.encoding import json_document
 from tests.schemas import schema, validate
 
 RANGE = "Range of nine in ten programs, by"
@@ -333,7 +333,7 @@ def test_no_number_is_cut(width, group_by):
     assert max(map(len, shown.splitlines())) <= width
     assert "…" not in shown
     found = rows(REPORT, View(group_by=group_by, all=True)).shown
-    from jaxresid.text.units import format_bytes, format_flops
+    from jaxresid.base.text.units import format_bytes, format_flops
 
     for row in found:
         assert format_bytes(row.nbytes) in shown

@@ -15,15 +15,6 @@ from rich.console import Console
 from rich.text import Text
 
 from jaxresid.cli.main import run
-from jaxresid.documents.encoding import json_document
-from jaxresid.model import (
-    ComparisonRow,
-    Compiled,
-    IntervalBasis,
-    PlaceInfo,
-    Timing,
-    with_answers,
-)
 from jaxresid.render.page.document import page_document
 from jaxresid.render.report.estimates import interval_remarks
 from jaxresid.render.report.policies import lines
@@ -40,6 +31,15 @@ from jaxresid.render.tables.frontier import HEIGHT, PlotPoint, plot, plotted
 from jaxresid.render.tables.plan import (
     render_plan,
 )
+from jaxresid.results import (
+    ComparisonRow,
+    Compiled,
+    IntervalBasis,
+    PlaceInfo,
+    Timing,
+    with_answers,
+)
+from jaxresid.serialization.encoding import json_document
 from tests.render.made_by_hand import (
     COMPARISON,
     CONFIRMED,

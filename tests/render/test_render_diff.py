@@ -10,16 +10,16 @@ import pytest
 from rich.console import Console
 
 import jaxresid
-from jaxresid.model import (
+from jaxresid.base.text.units import format_bytes
+from jaxresid.render.diff.markdown import code, render_markdown
+from jaxresid.render.diff.text import render_difference, render_differences
+from jaxresid.results import (
     CheckpointDifference,
     LineDifference,
     Location,
     Totals,
     ValueDifference,
 )
-from jaxresid.render.diff.markdown import code, render_markdown
-from jaxresid.render.diff.text import render_difference, render_differences
-from jaxresid.text.units import format_bytes
 from tests.schemas import schema, validate
 from tests.small import f32
 

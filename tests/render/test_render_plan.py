@@ -5,13 +5,9 @@ import json
 
 import pytest
 
+from jaxresid.base.errors import JaxresidError
+from jaxresid.base.text.units import format_bytes
 from jaxresid.cli.main import run
-from jaxresid.errors import JaxresidError
-from jaxresid.model import (
-    Floor,
-    PlannedValue,
-    TriedPlace,
-)
 from jaxresid.render.tables.floor import choices_text
 from jaxresid.render.tables.plan import (
     figure_parts,
@@ -23,7 +19,11 @@ from jaxresid.render.tables.plan import (
     value_text,
     verdict_text,
 )
-from jaxresid.text.units import format_bytes
+from jaxresid.results import (
+    Floor,
+    PlannedValue,
+    TriedPlace,
+)
 from tests.render.made_by_hand import (
     CONFIRMED,
     GIB,

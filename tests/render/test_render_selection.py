@@ -2,8 +2,8 @@
 
 import pytest
 
-from jaxresid.model import Configuration, FrontRow
 from jaxresid.render.tables.selection import _columns
+from jaxresid.results import Configuration, FrontRow
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from jaxresid.model import TimeBasis, TimeInterval
 from jaxresid.render.report.times import time_remark, time_text
 from jaxresid.render.tables.compare import entries, remarks, render_comparison
 from jaxresid.render.tables.plan import figure_parts, render_plan
+from jaxresid.results import TimeBasis, TimeInterval
 from tests.render.made_by_hand import COMPARISON, PLAN, ROWS, printed
 from tests.schemas import validate
 

@@ -9,9 +9,6 @@ import pytest
 from rich.console import Console
 
 import jaxresid
-from jaxresid.documents.files import load, save
-from jaxresid.model import LiveKind, Pass
-from jaxresid.model.plan.floor import FloorKind
 from jaxresid.render.diff.words import headline
 from jaxresid.render.in_editor import report_text
 from jaxresid.render.notebook.report import report_html
@@ -26,6 +23,9 @@ from jaxresid.render.svg.icicle import icicle
 from jaxresid.render.svg.timeline import timeline
 from jaxresid.render.tables import floor
 from jaxresid.render.traces.pprof import profile_of_report
+from jaxresid.results import LiveKind, Pass
+from jaxresid.results.plan.floor import FloorKind
+from jaxresid.serialization.files import load, save
 from tests.programs_without_gradient import report
 
 WORDS = (
@@ -63,7 +63,7 @@ def test_its_report(name, verbose):
 def test_lines_and_arguments_at_the_peak_add_up_to_it():
     text = shown(render_report(report("evaluate"), View()))
     assert "argument q" in text
-    lines = jaxresid.model.live_lines(report("evaluate").peak)
+    lines = jaxresid.results.live_lines(report("evaluate").peak)
     assert sum(each.nbytes for each in lines) == report("evaluate").peak.nbytes
 
 
@@ -109,15 +109,15 @@ def test_pictures_profile_page_and_notebook():
 
 
 def test_the_advice_of_xla_about_it_is_none_about_checkpoints():
-    compiled = jaxresid.model.Compiled(
+    compiled = jaxresid.results.Compiled(
         on="tpu:v5e",
         policy="as-written",
-        warnings=(jaxresid.model.CompilerWarning("memory-limit", nbytes=1, limit_nbytes=2),),
+        warnings=(jaxresid.results.CompilerWarning("memory-limit", nbytes=1, limit_nbytes=2),),
     )
     result = report("evaluate")
     text = shown(
         render_compiled(
-            jaxresid.model.CompiledReport(
+            jaxresid.results.CompiledReport(
                 target=result.target, jax=result.jax, places=(result.place,), compiled=(compiled,)
             )
         )

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxresid.base.text.safe_text import inert, json_text, lines, quoted_path, safe_value, visible
+from jaxresid.base.violations import Edit, Fix, Linted, Related, Span, Violation
 from jaxresid.cli.main import rendered
-from jaxresid.documents.encoding import json_document
 from jaxresid.linter.run.diffing import unified_diff
-from jaxresid.model import Compiled, CompiledReport, CompilerWarning
 from jaxresid.render.lint import FORMATS, render
 from jaxresid.render.notebook.report import report_html
 from jaxresid.render.report.compiled import render_compiled
 from jaxresid.render.report.rows import GROUPS, View
 from jaxresid.render.report.text import render_report
-from jaxresid.text.safe_text import inert, json_text, lines, quoted_path, safe_value, visible
-from jaxresid.violations import Edit, Fix, Linted, Related, Span, Violation
+from jaxresid.results import Compiled, CompiledReport, CompilerWarning
+from jaxresid.serialization.encoding import json_document
 
 EVIL = "\x00\x07\x08\x0b\x0c\r\x1b\x7f\x85\x90\x9b\x9d\u2028\u2029\u202e\u2066\u200f\ud800\udcff"
 ACTING = re.compile(f"[{EVIL}\x01-\x06\x0e-\x1f\x80-\x9f\u202a-\u202d]")

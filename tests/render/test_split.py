@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import pytest
 
 from jaxresid.cli.main import run
-from jaxresid.documents.encoding import json_document
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import inspection
+from jaxresid.serialization.encoding import json_document
 from tests.schemas import validate
 
 X, WS = jax.ShapeDtypeStruct((4, 8), "float32"), jax.ShapeDtypeStruct((3, 8, 8), "float32")

@@ -14,13 +14,13 @@ pytest.importorskip("pygls", reason="needs pygls, of the extra `server`")
 
 from lsprotocol import types
 
+from jaxresid.base.violations import Span, Violation
 from jaxresid.cli.main import run
 from jaxresid.server.answers import Findings
 from jaxresid.server.documents import OpenFiles
 from jaxresid.server.traced.kept_results import KeptResults
 from jaxresid.server.traced.shown import Shown
 from jaxresid.server.traced.traces import Traces
-from jaxresid.violations import Span, Violation
 from tests.server import clients
 
 pytestmark = pytest.mark.integration

@@ -13,8 +13,8 @@ pytest.importorskip("pygls", reason="needs pygls, of the extra `server`")
 from lsprotocol import types
 from pygls.exceptions import JsonRpcException
 
-from jaxresid.documents.latest import read
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
+from jaxresid.serialization.latest import read
 from jaxresid.server.commands.options import ServerOptions, server_options
 from jaxresid.server.commands.projects import ProjectTarget, python_of
 from tests.server import clients, texts

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
+from jaxresid.base.violations import Span, Violation
 from jaxresid.server.traced.line_map import line_map
 from jaxresid.server.traced.shown import _moved
-from jaxresid.violations import Span, Violation
 
 
 def edited(random_, lines):

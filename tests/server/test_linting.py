@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
+from jaxresid.base.violations import Linted
 from jaxresid.server.buffers import Buffer
 from jaxresid.server.documents import OpenFiles, TextFile
 from jaxresid.server.linting import Linting
-from jaxresid.violations import Linted
 
 URI = "file:///project/a.py"
 

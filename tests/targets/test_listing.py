@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxresid.errors import TargetError
+from jaxresid.base.errors import TargetError
 from jaxresid.targets.listing import Candidate, candidates_of, file_of, functions_of
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxresid.errors import InputsError, SpecError
+from jaxresid.base.errors import InputsError, SpecError
 from jaxresid.targets.specs import ArraySpec, parse_axes, parse_spec
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxresid.errors import InputsError, TargetError
+from jaxresid.base.errors import InputsError, TargetError
 from jaxresid.targets.targets import default_inputs, load, load_reference
 
 MODULE = """

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jaxresid.advice.check.budgets import budget_findings
-from jaxresid.model import Limits
+from jaxresid.results import Limits
 from jaxresid.testing.snapshots import snapshot
 from tests.programs_without_gradient import report
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.xla.budgets import budget_nbytes
 from jaxresid.xla.places import memory_of, parse_place
 

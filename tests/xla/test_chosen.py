@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from jaxresid import jax_compat
+from jaxresid.base.errors import InputsError
 from jaxresid.cli.options.inputs import TargetOptions
 from jaxresid.cli.options.places import placed
-from jaxresid.errors import InputsError
 from jaxresid.xla import chosen
 from jaxresid.xla.chosen import choose, place_here, place_of_device
 from jaxresid.xla.places import Place, parse_place

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxresid import user_cache
+from jaxresid.base import user_cache
 from jaxresid.xla.job import (
     CollectiveOp,
     Compilation,

@@ -22,7 +22,7 @@ import psutil
 import pytest
 from fake_compilers import job
 
-from jaxresid.progress import Done
+from jaxresid.base.progress import Done
 from jaxresid.xla.job import Job, LoweredModule
 from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes import pool

@@ -122,7 +122,7 @@ def test_an_interrupt_comes_after_the_import(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import os, signal, sys\n"
-        "from jaxresid.interrupts import deferring_interrupts\n"
+        "from jaxresid.base.interrupts import deferring_interrupts\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "try:\n"
         "    with deferring_interrupts():\n"

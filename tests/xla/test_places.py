@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.xla import places
 from jaxresid.xla.gpus import GPUS
 from jaxresid.xla.places import for_devices, parse_place, topologies, why_unavailable

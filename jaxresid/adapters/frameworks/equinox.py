@@ -9,7 +9,7 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.adapters.request import Adapted, ModelRequest
 from jaxresid.adapters.step import adapted
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.inspector.call.leaves import is_array, is_inexact
 
 

@@ -8,7 +8,7 @@ from jaxresid import jax_compat
 from jaxresid.adapters.request import Adapted, ModelRequest
 from jaxresid.adapters.settings import only_arrays, with_settings
 from jaxresid.adapters.step import adapted
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.inspector.call.leaves import is_array, is_inexact
 
 _AXES = "axes"  # the setting that names the axes of the inputs

@@ -17,7 +17,7 @@ from jaxresid import jax_compat
 from jaxresid.adapters.request import Adapted, ModelRequest
 from jaxresid.adapters.settings import only_arrays
 from jaxresid.adapters.step import adapted, with_names
-from jaxresid.errors import NOT_CAUGHT, InputsError, TargetError
+from jaxresid.base.errors import NOT_CAUGHT, InputsError, TargetError
 from jaxresid.targets.inputs import Inputs
 
 _DATA = ("x", "y", "sample_weight")  # as `fit` calls them

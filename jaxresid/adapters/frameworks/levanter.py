@@ -8,7 +8,7 @@ from jaxresid import jax_compat
 from jaxresid.adapters.request import Adapted, ModelRequest
 from jaxresid.adapters.settings import only_arrays, with_settings
 from jaxresid.adapters.step import adapted
-from jaxresid.errors import InputsError, TargetError, summary
+from jaxresid.base.errors import InputsError, TargetError, summary
 from jaxresid.inspector.call.leaves import is_array, is_inexact
 
 _VOCABULARY = 50257  # of GPT-2's tokenizer, which Levanter takes by default

@@ -8,7 +8,7 @@ from jaxresid import jax_compat
 from jaxresid.adapters.request import Adapted, ModelRequest
 from jaxresid.adapters.shardings import split
 from jaxresid.adapters.step import adapted
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 
 
 def adapt(request: ModelRequest) -> Adapted:

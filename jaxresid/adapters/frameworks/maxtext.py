@@ -15,9 +15,9 @@ from jaxresid import jax_compat
 from jaxresid.adapters.configurations import Configuration
 from jaxresid.adapters.request import Adapted, ModelRequest
 from jaxresid.adapters.step import with_names
-from jaxresid.errors import NOT_CAUGHT, InputsError, TargetError, summary
+from jaxresid.base.errors import NOT_CAUGHT, InputsError, TargetError, summary
+from jaxresid.base.text.nearest import did_you_mean
 from jaxresid.targets.inputs import Inputs
-from jaxresid.text.nearest import did_you_mean
 
 # Modes that train with another step than MaxText's own, or other parameters than all.
 _OTHER_STEPS = ("enable_diloco", "enable_lora")

@@ -12,8 +12,8 @@ from typing import Any
 
 from jaxresid.adapters.request import Adapted, ModelRequest
 from jaxresid.adapters.step import adapted
-from jaxresid.errors import TargetError
-from jaxresid.text.nearest import did_you_mean
+from jaxresid.base.errors import TargetError
+from jaxresid.base.text.nearest import did_you_mean
 
 
 def adapt(request: ModelRequest) -> Adapted:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
+from jaxresid.base.text.units import format_bytes
 from jaxresid.linter.rules import TRACED
-from jaxresid.model import (
+from jaxresid.results import (
     NOWHERE,
     Compiled,
     Computed,
@@ -21,7 +22,6 @@ from jaxresid.model import (
     Report,
     Source,
 )
-from jaxresid.text.units import format_bytes
 
 PEAK_RULE, KEPT_RULE = "peak-over-budget", "kept-over-budget"
 # The codes of what is above a limit that was set for a program.

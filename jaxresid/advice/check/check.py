@@ -16,8 +16,11 @@ from jaxresid.advice.compile.ahead_of_time import CompileSettings
 from jaxresid.advice.compile.changes import judged_alone
 from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
 from jaxresid.advice.compile.report import confirmed
-from jaxresid.crashes import crash_warnings
-from jaxresid.errors import InputsError
+from jaxresid.base.crashes import crash_warnings
+from jaxresid.base.errors import InputsError
+from jaxresid.base.option_types import Mode
+from jaxresid.base.text.units import parse_budget
+from jaxresid.base.violations import CRASHED_FINDING, Linted, Violation
 from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.findings.collect import collected
 from jaxresid.inspector.memory.compilers import has_estimate
@@ -26,11 +29,8 @@ from jaxresid.inspector.subject.base import Inspection
 from jaxresid.linter.rules import KNOWN
 from jaxresid.linter.run.files import LintRun
 from jaxresid.linter.text import suppress
-from jaxresid.model import Finding, Limits, Report
-from jaxresid.option_types import Mode
+from jaxresid.results import Finding, Limits, Report
 from jaxresid.settings.config import Options, load, matches
-from jaxresid.text.units import parse_budget
-from jaxresid.violations import CRASHED_FINDING, Linted, Violation
 from jaxresid.xla.places import Place
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 

@@ -10,8 +10,10 @@ from pathlib import Path
 
 from jaxresid.advice.check.budgets import BudgetFinding, kept_by_line, peak_of
 from jaxresid.advice.diff.difference import diff
-from jaxresid.errors import InputsError
-from jaxresid.model import (
+from jaxresid.base.errors import InputsError
+from jaxresid.base.text.safe_text import one_line
+from jaxresid.base.text.units import format_bytes
+from jaxresid.results import (
     NOWHERE,
     Baseline,
     BaselineLine,
@@ -21,8 +23,6 @@ from jaxresid.model import (
     Report,
     Source,
 )
-from jaxresid.text.safe_text import one_line
-from jaxresid.text.units import format_bytes
 
 GROWTH_RULE = "grown-over-baseline"
 # As many lines as a reader takes in at once, and as a lockfile shows.

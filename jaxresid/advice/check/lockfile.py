@@ -8,10 +8,10 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jaxresid.errors import InputsError
-from jaxresid.model import Baseline, BaselineLine
-from jaxresid.text.safe_text import visible
-from jaxresid.text.units import parse_bytes
+from jaxresid.base.errors import InputsError
+from jaxresid.base.text.safe_text import visible
+from jaxresid.base.text.units import parse_bytes
+from jaxresid.results import Baseline, BaselineLine
 
 NAME = "jaxresid.lock"
 _VERSION = 1

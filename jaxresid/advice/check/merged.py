@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from jaxresid.advice.check.budgets import BUDGET_CODES
-from jaxresid.violations import Linted, Violation
+from jaxresid.base.violations import Linted, Violation
 
 
 def merged(results: Iterable[tuple[str, Iterable[Linted]]]) -> tuple[Linted, ...]:

@@ -16,15 +16,15 @@ from jaxresid import jax_compat
 from jaxresid.advice.plan.floor.parts import argument_name
 from jaxresid.advice.plan.floor.reliefs import Batch, batch_of
 from jaxresid.advice.plan.joint.microbatches import divided, in_microbatches
-from jaxresid.errors import RetraceError
+from jaxresid.base.errors import RetraceError
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.findings.proposals import WORTH_SAYING, Changed, Proposal, kept_change
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.subject.base import Inspection, Subject, gc_paused
 from jaxresid.inspector.trace.retracing import retracing
 from jaxresid.inspector.variants.choices import Variant
-from jaxresid.jaxpr_types import Eqn, Jaxpr
-from jaxresid.model import NOWHERE, Answer, Finding, Interval, Report, answer
-from jaxresid.text.units import format_bytes
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
+from jaxresid.results import NOWHERE, Answer, Finding, Interval, Report, answer
 
 NAME = "whole-batch-at-once"
 # Microbatches; with more an accelerator has little to do in each.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jaxresid.base.violations import CRASHED_FINDING, Span, Violation
 from jaxresid.inspector.call.jitted_by import definition
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.linter.resolve.facts import Facts
@@ -17,8 +18,7 @@ from jaxresid.linter.rule import noqa_rows
 from jaxresid.linter.rules import INDEX, TRACED
 from jaxresid.linter.text.document import Document, read
 from jaxresid.linter.text.syntax import UnparsableError, parse
-from jaxresid.model import Finding, Location
-from jaxresid.violations import CRASHED_FINDING, Span, Violation
+from jaxresid.results import Finding, Location
 
 _ENTRIES = {entry.name: entry for entry in (*INDEX, *TRACED)}
 

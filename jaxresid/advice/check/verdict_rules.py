@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from jaxresid.model import Checkpoint, Finding, Verdict
-from jaxresid.text.units import format_bytes, format_flops
+from jaxresid.base.text.units import format_bytes, format_flops
+from jaxresid.results import Checkpoint, Finding, Verdict
 
 # Policies that save nothing leave a checkpoint as it is without one.
 _NO_POLICY = (None, "nothing_saveable")

@@ -35,7 +35,9 @@ from jaxresid.advice.timing.intervals import checked_on, time_basis_of, time_int
 from jaxresid.advice.timing.measure.random_inputs import leaf_recipes
 from jaxresid.advice.timing.measure.rounds import Measurement, VariantToTime, measured
 from jaxresid.advice.timing.roofline import Seconds, seconds
-from jaxresid.errors import InputsError, JaxresidError, summary
+from jaxresid.base.errors import InputsError, JaxresidError, summary
+from jaxresid.base.option_types import Mode
+from jaxresid.base.progress import Progress, Stage
 from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.checkpoints.policies import answers, description
 from jaxresid.inspector.jaxpr.nesting import eqns_in
@@ -46,9 +48,7 @@ from jaxresid.inspector.residuals.offloading import offloading
 from jaxresid.inspector.subject.base import Subject, gc_paused, without_gradient
 from jaxresid.inspector.variants.candidates import PolicyCandidate, candidates
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Choices, Variant, Variants
-from jaxresid.model import Comparison, ComparisonRow, Lifetimes, NextStep, with_answers
-from jaxresid.option_types import Mode
-from jaxresid.progress import Progress, Stage
+from jaxresid.results import Comparison, ComparisonRow, Lifetimes, NextStep, with_answers
 from jaxresid.xla.places import Place, why_unavailable
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from jaxresid.advice.compare.policy_targets import SEGMENTS, PolicyTarget
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.inspector.variants.choices import Choice, Choices, Nest, Variants, everywhere
 
 # How many sizes are compared: those nearest to the square root of the length.

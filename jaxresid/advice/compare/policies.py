@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
+from jaxresid.base.text.nearest import did_you_mean
 from jaxresid.inspector.checkpoints.policies import builtins, description
 from jaxresid.inspector.variants.candidates import PolicyCandidate
 from jaxresid.targets.targets import load
-from jaxresid.text.nearest import did_you_mean
 
 NONE, WRITTEN = "none", "as-written"
 # How many policies of the function's own names a message lists.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
+from jaxresid.base.text.nearest import nearest
 from jaxresid.inspector.variants.choices import (
     CheckpointPlace,
     Choice,
@@ -13,8 +14,7 @@ from jaxresid.inspector.variants.choices import (
     Variants,
     everywhere,
 )
-from jaxresid.model import Residual
-from jaxresid.text.nearest import nearest
+from jaxresid.results import Residual
 
 WORDS = ("all-sites", "scan-bodies", "calls", "whole")
 # What stands for the loops that can be cut, which get no policy; see `cut_loops`.

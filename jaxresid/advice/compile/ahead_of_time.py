@@ -13,7 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError, JaxresidError, summary
+from jaxresid.base.errors import InputsError, JaxresidError, summary
+from jaxresid.base.option_types import Mode
+from jaxresid.base.progress import Progress
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.memory.compilers import has_estimate, profile_of
 from jaxresid.inspector.memory.intervals import interval_of_program
@@ -25,10 +28,7 @@ from jaxresid.inspector.residuals.matching import compiler_warnings, matched
 from jaxresid.inspector.subject.base import Subject, gc_paused
 from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.model import Collective, Compiled, CompiledReport, Residual, Source
-from jaxresid.option_types import Mode
-from jaxresid.progress import Progress
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Collective, Compiled, CompiledReport, Residual, Source
 from jaxresid.xla.chosen import choose
 from jaxresid.xla.job import Compilation, Job, LoweredModule
 from jaxresid.xla.places import Place, for_devices, why_unavailable

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from jaxresid.advice.compile.ahead_of_time import PolicyProgram
 from jaxresid.advice.compile.limited import LimitedCompiles
-from jaxresid.crashes import Crash
-from jaxresid.errors import RetraceError
+from jaxresid.base.crashes import Crash
+from jaxresid.base.errors import RetraceError
 from jaxresid.inspector.findings.collect import collected
 from jaxresid.inspector.findings.donation import MISSING
 from jaxresid.inspector.findings.proposals import (
@@ -20,7 +20,7 @@ from jaxresid.inspector.findings.proposals import (
     with_compiled,
 )
 from jaxresid.inspector.subject.base import Inspection, gc_paused
-from jaxresid.model import Compiled, CompiledChange, Finding
+from jaxresid.results import Compiled, CompiledChange, Finding
 
 # So many rewrites are compiled, at most.
 MOST_REWRITES = 10

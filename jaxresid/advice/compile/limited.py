@@ -12,8 +12,8 @@ from jaxresid.advice.compile.ahead_of_time import (
     PolicyProgram,
     rows_by_number,
 )
-from jaxresid.model import Compiled
-from jaxresid.progress import Progress
+from jaxresid.base.progress import Progress
+from jaxresid.results import Compiled
 from jaxresid.xla.job import Job
 from jaxresid.xla.places import Place
 from jaxresid.xla.processes.cache import key

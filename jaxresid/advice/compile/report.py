@@ -18,15 +18,15 @@ from jaxresid.advice.compile.changes import (
     with_changes_judged,
 )
 from jaxresid.advice.compile.limited import COMPILE_SECONDS, LimitedCompiles
-from jaxresid.crashes import Crash
+from jaxresid.base.crashes import Crash
+from jaxresid.base.option_types import Mode
 from jaxresid.inspector.call.question import Question, in_two_calls
 from jaxresid.inspector.checkpoints.judging import JudgedCheckpoint
 from jaxresid.inspector.conclusions import concluded
 from jaxresid.inspector.memory.compilers import has_estimate
 from jaxresid.inspector.report import inspection
 from jaxresid.inspector.subject.base import Inspection
-from jaxresid.model import Checkpoint, Compiled, Report
-from jaxresid.option_types import Mode
+from jaxresid.results import Checkpoint, Compiled, Report
 from jaxresid.xla.places import Place
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from jaxresid.advice.diff.line_text import likeness
-from jaxresid.model import Checkpoint, CheckpointDifference, Finding, Location
-from jaxresid.model.comparison.difference import is_more_than
+from jaxresid.results import Checkpoint, CheckpointDifference, Finding, Location
+from jaxresid.results.comparison.difference import is_more_than
 
 _TEXT, _FUNCTION, _POLICY, _ORDER = 2.0, 2.0, 0.5, 0.5
 _ENOUGH_TEXT = 0.5

@@ -10,9 +10,9 @@ from jaxresid.advice.diff.inputs import input_differences
 from jaxresid.advice.diff.lines import lines_of
 from jaxresid.advice.diff.matching import matched
 from jaxresid.advice.diff.pairing import paired
-from jaxresid.errors import InputsError
-from jaxresid.model import Difference, DiffSide, JaxInfo, LineDifference, Mesh, Report
-from jaxresid.model.comparison.difference import TOLERANCE, negligible_recompute
+from jaxresid.base.errors import InputsError
+from jaxresid.results import Difference, DiffSide, JaxInfo, LineDifference, Mesh, Report
+from jaxresid.results.comparison.difference import TOLERANCE, negligible_recompute
 
 
 def diff(

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from jaxresid.model import Argument, Aval, Constant, Report, ValueDifference
-from jaxresid.text.layer_paths import pattern
+from jaxresid.base.text.layer_paths import pattern
+from jaxresid.results import Argument, Aval, Constant, Report, ValueDifference
 
 
 @dataclass(frozen=True, slots=True)

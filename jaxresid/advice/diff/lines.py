@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from jaxresid.model import Aval, Computed, LiveValue, Location, Report, Residual, Source
-from jaxresid.text.layer_paths import folded_scopes, scope_key
+from jaxresid.base.text.layer_paths import folded_scopes, scope_key
+from jaxresid.results import Aval, Computed, LiveValue, Location, Report, Residual, Source
 
 
 @dataclass(frozen=True, slots=True)

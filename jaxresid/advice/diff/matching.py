@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from jaxresid.advice.diff.lines import Line, Role, nbytes_of
 from jaxresid.advice.diff.pairing import Pair, relation
-from jaxresid.model import LineDifference, ValueDifference
+from jaxresid.results import LineDifference, ValueDifference
 
 _RELATED = 0.5  # of what `relation` says, so that a value may have moved between two lines
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from jaxresid.inspector.residuals.matching import fold, is_accounted_for, rows_of
-from jaxresid.model import CompiledBuffer, Computed, OomBuffer, Report, Residual, Source
-from jaxresid.model.out_of_memory import OomRole
+from jaxresid.results import CompiledBuffer, Computed, OomBuffer, Report, Residual, Source
+from jaxresid.results.out_of_memory import OomRole
 from jaxresid.xla.hlo.module import shape_of
 from jaxresid.xla.job import PeakBuffer
 

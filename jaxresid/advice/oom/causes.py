@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxresid.model import OomBuffer, OomCause, OomParts
+from jaxresid.results import OomBuffer, OomCause, OomParts
 from jaxresid.xla.logs.failure import Failure
 
 # A program that needs less than the first does not fill an accelerator; one that needs less than

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Generator
 from pathlib import Path
 
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
 
 # What is longer comes in pieces: a line of any length fits into memory.
 _LONGEST_LINE = 1 << 20

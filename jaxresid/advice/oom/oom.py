@@ -13,8 +13,8 @@ from jaxresid.advice.oom.causes import cause_of, padding_of
 from jaxresid.advice.oom.files import lines_of
 from jaxresid.advice.oom.functions import named_function
 from jaxresid.advice.oom.ways import Names, ways_out
-from jaxresid.errors import JaxresidError
-from jaxresid.model import OomBuffer, OomOther, OomParts, OomReport, OomTrace, Report, WayOut
+from jaxresid.base.errors import JaxresidError
+from jaxresid.results import OomBuffer, OomOther, OomParts, OomReport, OomTrace, Report, WayOut
 from jaxresid.xla.logs.dumps import read_dump
 from jaxresid.xla.logs.failure import Failure
 from jaxresid.xla.logs.reading import read_log

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jaxresid.model import Finding, OomBuffer, OomCause, OomParts, Report, WayOut
-from jaxresid.model.out_of_memory import WayOutKind
+from jaxresid.results import Finding, OomBuffer, OomCause, OomParts, Report, WayOut
+from jaxresid.results.out_of_memory import WayOutKind
 from jaxresid.xla.logs.failure import Failure
 
 _GIB = 2**30

@@ -15,8 +15,8 @@ from jaxresid.advice.plan.search.options import Option
 from jaxresid.advice.plan.search.peaks import Peaks
 from jaxresid.advice.plan.search.search import Search
 from jaxresid.advice.plan.verification import PlanFigures
+from jaxresid.base.progress import Progress
 from jaxresid.inspector.memory.compilers import has_estimate
-from jaxresid.progress import Progress
 from jaxresid.xla.places import Place
 
 # How many variants of a program are compiled for one plan: where an estimate says what to propose,

@@ -25,10 +25,10 @@ from jaxresid.advice.plan.verification import (
     keeps_to,
     retrace,
 )
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.variants.choices import CheckpointPlace, Variant, Variants
-from jaxresid.model import PlannedPart, PlannedSite
-from jaxresid.text.units import format_bytes
+from jaxresid.results import PlannedPart, PlannedSite
 
 # How many plans are written, and of these how many are traced, until one is taken.
 _MOST_DRAFTS = 100

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.next_step import ask_compiler
-from jaxresid.model import NextStep, Plan
-from jaxresid.text.units import format_bytes
+from jaxresid.results import NextStep, Plan
 from jaxresid.xla.places import Place, why_unavailable
 
 

@@ -24,13 +24,13 @@ from jaxresid.advice.plan.source.snippets import code
 from jaxresid.advice.plan.verification import Check, without_checkpoints
 from jaxresid.advice.timing.chips import Chip, chip_of, places_with_rates
 from jaxresid.advice.timing.intervals import checked_on, time_basis_of
-from jaxresid.crashes import Crash, crash_warnings
-from jaxresid.errors import InputsError
+from jaxresid.base.crashes import Crash, crash_warnings
+from jaxresid.base.errors import InputsError
+from jaxresid.base.option_types import Aim
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.memory.compilers import has_estimate
 from jaxresid.inspector.subject.base import Subject
-from jaxresid.model import Floor, Lifetimes, Plan, answer
-from jaxresid.option_types import Aim
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Floor, Lifetimes, Plan, answer
 from jaxresid.xla.places import Place, memory_of, why_unavailable
 from jaxresid.xla.processes.cache import CompileCache, default_directory
 

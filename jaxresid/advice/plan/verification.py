@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from jaxresid.advice.plan.live_patch import UnpatchableError, patched
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.holes.splicing import Gradients, leaving_out
 from jaxresid.inspector.jaxpr.bindings import intercept_bind

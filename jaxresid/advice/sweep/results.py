@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from jaxresid.decoding import decoded
-from jaxresid.documents.layouts import DOCUMENTS
-from jaxresid.errors import JaxresidError
-from jaxresid.model import SCHEMA_VERSION, SweepRow
+from jaxresid.base.errors import JaxresidError
+from jaxresid.results import SCHEMA_VERSION, SweepRow
+from jaxresid.serialization.decoding import decoded
+from jaxresid.serialization.layouts import DOCUMENTS
 
 # How a line begins.
 _START = b'{"schema":1,"target":"'

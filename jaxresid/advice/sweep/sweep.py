@@ -31,7 +31,9 @@ from jaxresid.advice.compile.ahead_of_time import (
     settings,
 )
 from jaxresid.advice.sweep.results import Results
-from jaxresid.errors import InputsError, JaxresidError, summary
+from jaxresid.base.errors import InputsError, JaxresidError, summary
+from jaxresid.base.option_types import Mode
+from jaxresid.base.progress import Progress, Stage
 from jaxresid.inspector.call.question import Question, in_two_calls, size_name
 from jaxresid.inspector.memory.compilers import place_info
 from jaxresid.inspector.report import subject
@@ -39,9 +41,7 @@ from jaxresid.inspector.subject.base import Subject, gc_paused
 from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.inspector.variants.candidates import candidates
 from jaxresid.inspector.variants.choices import Choice, Variant, Variants
-from jaxresid.model import Sweep, SweepRow
-from jaxresid.option_types import Mode
-from jaxresid.progress import Progress, Stage
+from jaxresid.results import Sweep, SweepRow
 from jaxresid.xla.job import Compilation, Job, LoweredModule
 from jaxresid.xla.places import Place, why_unavailable
 from jaxresid.xla.processes.cache import key

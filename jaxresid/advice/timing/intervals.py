@@ -15,7 +15,7 @@ from importlib import resources
 from jaxresid.advice.timing.roofline import Seconds
 from jaxresid.inspector.memory.intervals import kind_of
 from jaxresid.inspector.variants.choices import Variant
-from jaxresid.model import TimeBasis, TimeInterval
+from jaxresid.results import TimeBasis, TimeInterval
 from jaxresid.xla.places import Place
 
 

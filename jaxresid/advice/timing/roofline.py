@@ -41,8 +41,8 @@ from jaxresid.inspector.memory.rules.fusion import LIBRARY, MULTIPLIED
 from jaxresid.inspector.memory.rules.kernels import array_nbytes, kernels
 from jaxresid.inspector.program.ops import UNWRITTEN, Block, Collective, Op, Value
 from jaxresid.inspector.program.transfers import entering, moves
-from jaxresid.jaxpr_types import Eqn
-from jaxresid.model import Cost
+from jaxresid.jax_compat.jaxpr_types import Eqn
+from jaxresid.results import Cost
 
 _COND = "cond: the slower branch"
 

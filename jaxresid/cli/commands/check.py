@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from jaxresid.base.crashes import crash_warnings
+from jaxresid.base.errors import JaxresidError
+from jaxresid.base.progress import Progress, Stage
+from jaxresid.base.violations import CRASHED_FINDING
 from jaxresid.cli.help import command
 from jaxresid.cli.keep_result import keep_result
 from jaxresid.cli.main import EXIT_FAILED, showing_progress, tell
@@ -48,20 +52,16 @@ from jaxresid.cli.show_findings import (
     showing_options,
     with_format,
 )
-from jaxresid.crashes import crash_warnings
-from jaxresid.errors import JaxresidError
 from jaxresid.linter.run.files import LintRun
-from jaxresid.progress import Progress, Stage
 from jaxresid.render.report.heading import question
 from jaxresid.render.style.words import place_text
 from jaxresid.settings.config import Options, load
-from jaxresid.violations import CRASHED_FINDING
 
 if TYPE_CHECKING:
     from jaxresid.advice.check.growth import Earlier
+    from jaxresid.base.violations import Linted
     from jaxresid.inspector.subject.base import Inspection
-    from jaxresid.model import Limits, Report
-    from jaxresid.violations import Linted
+    from jaxresid.results import Limits, Report
 
 
 class CheckRequest(NamedTuple):

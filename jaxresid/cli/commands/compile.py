@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from jaxresid.base.errors import InputsError
 from jaxresid.cli.help import command, option
 from jaxresid.cli.main import EXIT_FAILED, showing_progress, write
 from jaxresid.cli.options.compiling import (
@@ -15,7 +16,6 @@ from jaxresid.cli.options.compiling import (
 from jaxresid.cli.options.inputs import TargetOptions, subject_of, target_options
 from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import placed
-from jaxresid.errors import InputsError
 
 
 def _list_places(context: click.Context, parameter: click.Parameter, value: bool) -> None:

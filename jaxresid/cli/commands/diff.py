@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from jaxresid.base.errors import InputsError, JaxresidError
 from jaxresid.cli.completion import values
 from jaxresid.cli.help import command, option
 from jaxresid.cli.main import EXIT_FAILED, showing_progress, tell
@@ -14,7 +15,6 @@ from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import place_options
 from jaxresid.cli.options.sides import AskedSides, label_of, sides_of, traced
 from jaxresid.cli.options.typed import typed_arguments
-from jaxresid.errors import InputsError, JaxresidError
 
 
 @command(
@@ -109,7 +109,7 @@ def diff(
             if not isinstance(each, JaxresidError)
         ]
     if output.format == "json":
-        from jaxresid.documents.encoding import json_documents
+        from jaxresid.serialization.encoding import json_documents
 
         text = json_documents(found)
     elif output.format == "html":

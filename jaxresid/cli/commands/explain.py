@@ -5,15 +5,15 @@ from __future__ import annotations
 import click
 
 from jaxresid.advice.check.rules import traced_rules
+from jaxresid.base.errors import JaxresidError
+from jaxresid.base.text.nearest import did_you_mean
 from jaxresid.cli.completion import values
 from jaxresid.cli.help import command
 from jaxresid.cli.main import terminal_width, use_color
 from jaxresid.cli.options.output import Output, output_options
-from jaxresid.errors import JaxresidError
 from jaxresid.linter.rules import KNOWN, all_rules
 from jaxresid.render.lint.explain import explain as explained
 from jaxresid.render.lint.explain import rule_table
-from jaxresid.text.nearest import did_you_mean
 
 
 @command(examples=(("by code or by name", "jaxresid explain JXR101"),))

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from jaxresid.base.errors import JaxresidError
+from jaxresid.base.text.safe_text import visible
+from jaxresid.base.violations import OVER_LIMIT
 from jaxresid.cli.help import ExplainedCommand, Group, command, option
 from jaxresid.cli.main import EXIT_FAILED, tell, write
 from jaxresid.cli.show_findings import (
@@ -23,17 +26,14 @@ from jaxresid.cli.show_findings import (
     showing_options,
     with_format,
 )
-from jaxresid.errors import JaxresidError
 from jaxresid.linter.run.discover import FoundFile, UsageError, discover
 from jaxresid.linter.run.files import LintRun
 from jaxresid.settings.config import Config, Options, load, parse_target_jax
 from jaxresid.settings.toml_values import display_path
-from jaxresid.text.safe_text import visible
-from jaxresid.violations import OVER_LIMIT
 
 if TYPE_CHECKING:
+    from jaxresid.base.violations import Linted, Violation
     from jaxresid.linter.run.engine import FixResult
-    from jaxresid.violations import Linted, Violation
 
 _STDIN = "-"
 

@@ -9,6 +9,8 @@ from typing import get_args
 
 import click
 
+from jaxresid.base.errors import InputsError
+from jaxresid.base.option_types import Framework, Maximized, Minimized
 from jaxresid.cli.emit_plan import emitted
 from jaxresid.cli.help import command, option
 from jaxresid.cli.keep_result import keep_result
@@ -26,8 +28,6 @@ from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import asks_compiler, budget_of, budget_option, placed
 from jaxresid.cli.options.words import words_of
 from jaxresid.cli.verify_edit import verify, with_second_process
-from jaxresid.errors import InputsError
-from jaxresid.option_types import Framework, Maximized, Minimized
 from jaxresid.xla.places import memory_of, why_unavailable
 
 

@@ -8,6 +8,10 @@ from typing import get_args
 
 import click
 
+from jaxresid.base.crashes import crash_warnings
+from jaxresid.base.errors import InputsError
+from jaxresid.base.option_types import GroupBy, PictureView, ReportView
+from jaxresid.base.text.safe_text import visible
 from jaxresid.cli.help import command, option
 from jaxresid.cli.keep_result import keep_result
 from jaxresid.cli.main import EXIT_FAILED, showing_progress, tell
@@ -22,11 +26,7 @@ from jaxresid.cli.options.inputs import TargetOptions, inspected, target_options
 from jaxresid.cli.options.output import Output, output_options, picture_of
 from jaxresid.cli.options.places import asks_compiler, placed
 from jaxresid.cli.options.sizes import size
-from jaxresid.crashes import crash_warnings
-from jaxresid.errors import InputsError
-from jaxresid.option_types import GroupBy, PictureView, ReportView
 from jaxresid.render.report.rows import View
-from jaxresid.text.safe_text import visible
 
 
 @command(

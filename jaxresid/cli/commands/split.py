@@ -59,7 +59,7 @@ def split(
     for warning in inspection.report.warnings:
         click.echo(f"jaxresid: warning: {warning}", err=True)
     if output.format == "json":
-        from jaxresid.documents.encoding import json_document
+        from jaxresid.serialization.encoding import json_document
 
         text = json_document(found)
     else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from jaxresid.base.errors import InputsError
 from jaxresid.cli.help import command, option
 from jaxresid.cli.main import EXIT_FAILED, showing_progress, tell
 from jaxresid.cli.options import batches
@@ -20,7 +21,6 @@ from jaxresid.cli.options.inputs import TargetOptions, requested, target_options
 from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import placed
 from jaxresid.cli.options.policies import at_option, policy_option
-from jaxresid.errors import InputsError
 
 if TYPE_CHECKING:
     from jaxresid.inspector.subject.base import Subject

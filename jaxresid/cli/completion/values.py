@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
 
 # JAX's policies without parameters, which need not import jax to be listed, and ours.
 POLICIES = (

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxresid import regular_files
+from jaxresid.base import regular_files
+from jaxresid.base.errors import InputsError
+from jaxresid.base.progress import Progress
 from jaxresid.cli.options.limits import GrowthOptions
-from jaxresid.errors import InputsError
-from jaxresid.progress import Progress
 from jaxresid.settings.project import project
 
 if TYPE_CHECKING:
     from jaxresid.advice.check.growth import Earlier
-    from jaxresid.model import Baseline
+    from jaxresid.results import Baseline
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ def earlier_of(
 
     text = given.baseline
     if text is not None and text.endswith(".json"):
-        from jaxresid.documents.files import load
-        from jaxresid.model import Report
+        from jaxresid.results import Report
+        from jaxresid.serialization.files import load
 
         if len(targets) > 1:
             raise InputsError(
@@ -117,7 +117,7 @@ def earlier_of(
         raise InputsError(
             f"--baseline {text}: there is no such file, and no such revision of git here"
         )
-    from jaxresid.elsewhere.reports import ReportRequest, reports_of
+    from jaxresid.revisions.reports import ReportRequest, reports_of
 
     more = ("--compile",) if compiles else ()
     requests = [
@@ -145,7 +145,7 @@ def updated(
       JaxresidError: It cannot be written.
     """
     from jaxresid.advice.check.lockfile import lockfile_text
-    from jaxresid.text_files import write_text
+    from jaxresid.base.text_files import write_text
 
     if regular_files.leads_out(file, file.parent):
         raise InputsError(f"{file} is a link that leads out of its directory: it is not written")

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 
 PARAMETERS = ("batch", "batch_size")
 DEFAULT = "batch"

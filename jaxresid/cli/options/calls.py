@@ -23,9 +23,10 @@ from jaxresid.adapters.registry import (
     prepare,
 )
 from jaxresid.adapters.request import ModelRequest
+from jaxresid.base.errors import InputsError, TargetError
+from jaxresid.base.text.short_repr import printable
 from jaxresid.cli.options import batches
 from jaxresid.cli.options.places import place_of
-from jaxresid.errors import InputsError, TargetError
 from jaxresid.inspector.call import inputs as abstract
 from jaxresid.inspector.trace.failures import devices_wanted, user_lines
 from jaxresid.targets.expressions import Expression, expression_of
@@ -37,7 +38,6 @@ from jaxresid.targets.targets import (
     load_module,
     load_reference,
 )
-from jaxresid.text.short_repr import printable
 from jaxresid.xla.chosen import choose
 
 if TYPE_CHECKING:

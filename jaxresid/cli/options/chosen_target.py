@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, field
 
+from jaxresid.base.option_types import MeshMode, Mode
 from jaxresid.cli.options.batches import Sizes
-from jaxresid.option_types import MeshMode, Mode
 
 
 @dataclass(frozen=True, slots=True)

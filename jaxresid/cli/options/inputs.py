@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from jaxresid.base.errors import InputsError, SpecError
+from jaxresid.base.interrupts import deferring_interrupts
+from jaxresid.base.option_types import MeshMode, Mode
 from jaxresid.cli.completion.values import references
 from jaxresid.cli.help import Group, option
 from jaxresid.cli.main import tell
 from jaxresid.cli.options import batches, chosen_target, named_targets
 from jaxresid.cli.options.places import place_of, place_options
 from jaxresid.cli.options.words import words_of
-from jaxresid.errors import InputsError, SpecError
-from jaxresid.interrupts import deferring_interrupts
-from jaxresid.option_types import MeshMode, Mode
 from jaxresid.targets.specs import parse_axes, parse_spec
 
 if TYPE_CHECKING:

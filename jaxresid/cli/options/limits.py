@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxresid.base.text.units import parse_budget, parse_growth
 from jaxresid.cli.help import Group, option
-from jaxresid.text.units import parse_budget, parse_growth
 
 if TYPE_CHECKING:
-    from jaxresid.model import Limits
+    from jaxresid.results import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def taken_limits(options: dict[str, Any]) -> Limits:
     """Remove the options of limits from those of a command, and return what they amount to."""
-    from jaxresid.model import Limits
+    from jaxresid.results import Limits
 
     return Limits(options.pop("max_peak"), options.pop("max_kept"), options.pop("max_growth"))
 

@@ -17,17 +17,17 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from jaxresid.base.errors import InputsError, TargetError
+from jaxresid.base.text.nearest import did_you_mean
 from jaxresid.cli.completion.values import targets
 from jaxresid.cli.options.batches import Sizes, is_sized
 from jaxresid.cli.options.unchosen import function_list
-from jaxresid.errors import InputsError, TargetError
 from jaxresid.settings.named_target import NamedTarget
 from jaxresid.settings.project import Project, project
 from jaxresid.settings.toml_values import ConfigError
 from jaxresid.targets import references
 from jaxresid.targets.specs import parse_axes
 from jaxresid.targets.targets import no_function
-from jaxresid.text.nearest import did_you_mean
 
 _NAME = re.compile(r"[\w-]+")
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from jaxresid.base.errors import InputsError
 from jaxresid.cli.help import Group, option
 from jaxresid.cli.main import check_output, encoding_of, rendered, write, write_binary
-from jaxresid.errors import InputsError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

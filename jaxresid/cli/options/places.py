@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import click
 
+from jaxresid.base.errors import InputsError
 from jaxresid.cli.completion.values import places as completed_places
 from jaxresid.cli.help import Group, option
 from jaxresid.cli.options.sizes import size
-from jaxresid.errors import InputsError
 from jaxresid.xla.budgets import budget_nbytes
 from jaxresid.xla.chosen import choose
 from jaxresid.xla.places import Place, parse_place

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jaxresid.documents.files import load
-from jaxresid.elsewhere.git import is_revision, merge_base, repository_of
-from jaxresid.elsewhere.reports import ReportRequest, outcomes_of
-from jaxresid.errors import InputsError, JaxresidError
-from jaxresid.model import Report
-from jaxresid.progress import Progress
+from jaxresid.base.errors import InputsError, JaxresidError
+from jaxresid.base.progress import Progress
+from jaxresid.results import Report
+from jaxresid.revisions.git import is_revision, merge_base, repository_of
+from jaxresid.revisions.reports import ReportRequest, outcomes_of
+from jaxresid.serialization.files import load
 from jaxresid.settings.project import Project, project
 
 _HERE = "working tree"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import click
 
-from jaxresid.text.units import parse_bytes
+from jaxresid.base.text.units import parse_bytes
 
 
 def size(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.inspector.call.jitted_by import jitted_function
 from jaxresid.inspector.call.leaves import is_array, is_inexact, is_number, mesh_of, struct
 from jaxresid.inspector.call.objects import Flat, Layout, entries, flattened, value_of
@@ -17,7 +17,7 @@ from jaxresid.inspector.call.outside import outside
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.inspector.call.splits import parts
-from jaxresid.jaxpr_types import Var
+from jaxresid.jax_compat.jaxpr_types import Var
 
 # What helps where what makes the inputs cannot be traced, or leaves something behind when it is.
 CONCRETE = "--concrete-inputs calls it without tracing (its arrays are then allocated)"

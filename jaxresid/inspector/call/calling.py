@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError, calls_user_code
+from jaxresid.base.errors import InputsError, calls_user_code
 from jaxresid.inspector.call.arguments import Arguments, StaticNumber, path_text
 from jaxresid.inspector.call.objects import entries, flattened, is_variable, put, restored
 from jaxresid.inspector.call.outside import inner_path

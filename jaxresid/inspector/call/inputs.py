@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import NOT_CAUGHT, InputsError, summary
+from jaxresid.base.errors import NOT_CAUGHT, InputsError, summary
 from jaxresid.inspector.call.arguments import CONCRETE, StaticNumber
 from jaxresid.inspector.call.leaves import is_array, is_number
 from jaxresid.inspector.call.objects import Layout, flattened

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jaxresid.model import Location
+from jaxresid.results import Location
 
 JittedBy = Literal["jax", "pmap", "nnx", "equinox"]
 # The attribute of a function that jaxresid made of a model: that model, or its class.

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar, get_args
 
-from jaxresid.errors import InputsError
-from jaxresid.option_types import Mode
+from jaxresid.base.errors import InputsError
+from jaxresid.base.option_types import Mode
+from jaxresid.base.text.nearest import did_you_mean
 from jaxresid.targets.inputs import Inputs
-from jaxresid.text.nearest import did_you_mean
 from jaxresid.xla.chosen import choose
 from jaxresid.xla.places import Place
 

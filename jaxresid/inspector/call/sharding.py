@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jaxresid.inspector.call.splits import Split
-from jaxresid.jaxpr_types import Var
+from jaxresid.jax_compat.jaxpr_types import Var
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.checkpoints.sites import CheckpointSite
 from jaxresid.inspector.holes.holes import Holes
 from jaxresid.inspector.jaxpr.alike import structural_key
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 
 # So many eqns of the function on either side have to be alike too.
 _AROUND = 2

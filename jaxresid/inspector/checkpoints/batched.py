@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import calls_user_code
+from jaxresid.base.errors import calls_user_code
 from jaxresid.inspector.checkpoints.policies import answers, description, means_nothing
 from jaxresid.inspector.checkpoints.sites import Call, CheckpointSite, calls, sites
 from jaxresid.inspector.jaxpr.bindings import checkpoint_binding, intercept_bind
@@ -22,8 +22,8 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.primitives import CALLS, PARTS, TRANSPARENT
 from jaxresid.inspector.trace.retracing import retracing
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
-from jaxresid.model import Location
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.results import Location
 
 # What takes a parameter, or a part of it, to where it is multiplied.
 _HANDS_ON = TRANSPARENT | PARTS | {"name", "optimization_barrier"}

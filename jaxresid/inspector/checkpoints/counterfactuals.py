@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
 from jaxresid.inspector.checkpoints.alike import PlacedCheckpoint
 from jaxresid.inspector.checkpoints.sites import CheckpointSite
 from jaxresid.inspector.checkpoints.verdicts import ProgramFigures
@@ -23,7 +23,7 @@ from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.memory.rules.kernels import Kernels
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.model import Cost
+from jaxresid.results import Cost
 
 # Fewer than this are not worth comparing.
 _FEW = 4

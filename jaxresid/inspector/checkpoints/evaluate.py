@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import JaxresidError, TraceError
+from jaxresid.base.errors import JaxresidError, TraceError
 from jaxresid.inspector.checkpoints.alike import alike_checkpoints
 from jaxresid.inspector.checkpoints.counterfactuals import Counterfactual
 from jaxresid.inspector.checkpoints.judging import (
@@ -40,7 +40,7 @@ from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program, ValueRole, program_of_jaxpr
 from jaxresid.inspector.residuals.offloading import KeptResidual
 from jaxresid.inspector.trace.function import TracedFunction
-from jaxresid.model import Cost, Peak, Phases, Residual
+from jaxresid.results import Cost, Peak, Phases, Residual
 
 
 def evaluate_checkpoints(

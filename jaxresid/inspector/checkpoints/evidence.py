@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from jaxresid import jax_compat
+from jaxresid.base.text.units import format_bytes, format_flops
 from jaxresid.inspector.checkpoints.verdicts import VerdictFacts, is_useless
 from jaxresid.inspector.cost.jaxpr_cost import eqn_cost
 from jaxresid.inspector.jaxpr.phases import RECOMPUTE
@@ -12,8 +13,7 @@ from jaxresid.inspector.jaxpr.primitives import CONTRACTIONS
 from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.program.build import Program, all_ops
 from jaxresid.inspector.program.ops import Op, Value
-from jaxresid.model import Computed, Finding, Location, Mark, Residual, Source
-from jaxresid.text.units import format_bytes, format_flops
+from jaxresid.results import Computed, Finding, Location, Mark, Residual, Source
 
 # Of the residual bytes; less is not worth a reader's time.
 _WORTH_SAYING = 0.01

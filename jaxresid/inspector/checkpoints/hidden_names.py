@@ -17,7 +17,7 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.rewrite import with_inner
 from jaxresid.inspector.trace.retracing import retracing
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 
 _RULE = "custom_vjp_call"
 

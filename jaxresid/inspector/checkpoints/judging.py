@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
 from jaxresid.inspector.checkpoints.alike import PlacedCheckpoint
 from jaxresid.inspector.checkpoints.counterfactuals import Counterfactual, Counterfactuals
 from jaxresid.inspector.checkpoints.evidence import findings
@@ -24,7 +24,7 @@ from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.residuals.offloading import KeptResidual
-from jaxresid.model import Checkpoint, Cost, Finding, Peak, Phases, Residual, totals_of
+from jaxresid.results import Checkpoint, Cost, Finding, Peak, Phases, Residual, totals_of
 
 # Said where what a program without its checkpoints costs is not known.
 TAGGED = Cost(

@@ -9,7 +9,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.checkpoints.policies import answers
 from jaxresid.inspector.checkpoints.sites import CheckpointSite
 from jaxresid.inspector.jaxpr.nesting import nests
-from jaxresid.jaxpr_types import Eqn
+from jaxresid.jax_compat.jaxpr_types import Eqn
 
 
 @dataclass(frozen=True, slots=True)

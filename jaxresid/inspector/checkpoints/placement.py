@@ -14,7 +14,7 @@ from jaxresid.inspector.checkpoints.sites import CheckpointSite
 from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import UNWRITTEN, Op, Value
-from jaxresid.jaxpr_types import Eqn
+from jaxresid.jax_compat.jaxpr_types import Eqn
 
 WHOLE, LAST_STAGE, AROUND_LOOP = "whole", "last-stage", "around-loop"
 # Shares of the function's work.

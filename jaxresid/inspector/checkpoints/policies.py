@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError, summary
-from jaxresid.jaxpr_types import Eqn
+from jaxresid.base.errors import InputsError, summary
+from jaxresid.jax_compat.jaxpr_types import Eqn
 
 # Factories whose names are those to save or offload; the others' are exceptions.
 _WANT = frozenset({"save_only_these_names", "save_and_offload_only_these_names"})

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from jaxresid import jax_compat
-from jaxresid.errors import TraceError, summary
+from jaxresid.base.errors import TraceError, summary
 from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.checkpoints.sites import Call, CheckpointSite, body, calls, prevents_cse
 from jaxresid.inspector.holes.holes import Holes
@@ -30,8 +30,8 @@ from jaxresid.inspector.jaxpr.bindings import (
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import MARK, Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.jaxpr_types import Eqn, Jaxpr
-from jaxresid.model import Location, Source
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
+from jaxresid.results import Location, Source
 
 _NUMBER = re.compile(MARK + r"(\d+)")
 

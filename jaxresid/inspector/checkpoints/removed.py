@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
 from jaxresid.inspector.checkpoints.removal import Removal, with_bodies
 from jaxresid.inspector.checkpoints.sites import CheckpointSite, is_derived, sites, sites_in
 from jaxresid.inspector.few_layers import (
@@ -33,7 +33,7 @@ from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.trace.function import TracedFunction
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.jaxpr_types import Eqn, Jaxpr
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
 
 # What JAX differentiates by rules that may hold checkpoints which show nowhere else.
 _RULES = frozenset({"custom_jvp_call", "custom_vjp_call"})

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.base.text.layer_paths import folded_scopes
 from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.holes.holes import Holes
 from jaxresid.inspector.jaxpr.frames import (
@@ -34,9 +35,8 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels, scope_of, source_of
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.primitives import CALLS, of_kind
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
-from jaxresid.model import Location, Source
-from jaxresid.text.layer_paths import folded_scopes
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.results import Location, Source
 
 # What JAX differentiates by differentiating the jaxpr that it holds, and nothing else.
 _TRANSPARENT = of_kind("call", "checkpoint", "control", "map")

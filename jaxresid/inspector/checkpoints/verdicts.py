@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from jaxresid.base.text.units import format_bytes, format_flops
 from jaxresid.inspector.checkpoints.placement import AROUND_LOOP, LAST_STAGE, WHOLE
 from jaxresid.inspector.checkpoints.policies import (
     Answers,
@@ -13,8 +14,7 @@ from jaxresid.inspector.checkpoints.policies import (
     wanted_names,
 )
 from jaxresid.inspector.checkpoints.sites import CheckpointSite
-from jaxresid.model import Checkpoint, Cost, EstimatedVerdict, Finding, Location, Verdict
-from jaxresid.text.units import format_bytes, format_flops
+from jaxresid.results import Checkpoint, Cost, EstimatedVerdict, Finding, Location, Verdict
 
 # A checkpoint that lowers the peak by less than this share of what it drops saves nothing,
 USEFUL_RATIO = 0.25
@@ -211,7 +211,7 @@ def _matched_nothing(facts: VerdictFacts) -> tuple[Verdict, str] | None:
 
 
 def _similar_names(facts: VerdictFacts, names: Sequence[str] | frozenset[str]) -> str:
-    from jaxresid.text.nearest import nearest
+    from jaxresid.base.text.nearest import nearest
 
     known = sorted(facts.answers.names)
     if not known:

@@ -7,8 +7,8 @@ import math
 
 from jaxresid.inspector.cost.registry import Rules
 from jaxresid.inspector.jaxpr.extents import extent, shape, size
-from jaxresid.jaxpr_types import Eqn
-from jaxresid.model import Cost
+from jaxresid.jax_compat.jaxpr_types import Eqn
+from jaxresid.results import Cost
 
 rule = Rules()
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from jaxresid.inspector.cost.registry import Rules
 from jaxresid.inspector.jaxpr.extents import matrices, shape, size
-from jaxresid.jaxpr_types import Eqn
-from jaxresid.model import Cost
+from jaxresid.jax_compat.jaxpr_types import Eqn
+from jaxresid.results import Cost
 
 rule = Rules()
 

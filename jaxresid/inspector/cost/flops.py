@@ -28,8 +28,8 @@ from jaxresid.inspector.jaxpr.primitives import (
     SCATTERS,
     of_kind,
 )
-from jaxresid.jaxpr_types import Eqn
-from jaxresid.model import Cost
+from jaxresid.jax_compat.jaxpr_types import Eqn
+from jaxresid.results import Cost
 
 rule = Rules()
 

@@ -24,8 +24,8 @@ from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.primitives import COLLECTIVES
 from jaxresid.inspector.jaxpr.while_loops.trips import TRIPS_UNKNOWN, Trips, WhileTrips
 from jaxresid.inspector.trace.function import Trace
-from jaxresid.jaxpr_types import Eqn, Jaxpr
-from jaxresid.model import Cost
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
+from jaxresid.results import Cost
 
 # How often the eqn applies the inner jaxprs of these params, each to single elements.
 _APPLIED = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jaxresid.jaxpr_types import Eqn
-from jaxresid.model import Cost
+from jaxresid.jax_compat.jaxpr_types import Eqn
+from jaxresid.results import Cost
 
 Rule = Callable[[Eqn], Cost]
 

@@ -19,8 +19,8 @@ from jaxresid.inspector.jaxpr.phases import (
 )
 from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
-from jaxresid.model import Cost, Phases
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.results import Cost, Phases
 
 
 def step_cost(step: StepTrace) -> Phases:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.extents import nbytes
 from jaxresid.inspector.jaxpr.primitives import SCATTERS, VIEWS, of_kind
-from jaxresid.jaxpr_types import Eqn
+from jaxresid.jax_compat.jaxpr_types import Eqn
 
 # Results that are their operand seen otherwise. A transposition is a copy; a mutable array takes
 # over its first value, and gives up its last.

@@ -7,6 +7,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from jaxresid import jax_compat
+from jaxresid.base.text.layer_paths import folded_scopes
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.findings.frameworks import is_flax_attention
 from jaxresid.inspector.findings.logits import Chunked, chunked, may_be_in_vector_memory
 from jaxresid.inspector.findings.proposals import (
@@ -23,10 +25,8 @@ from jaxresid.inspector.variants.rewrites.attention import attention_in, is_scor
 from jaxresid.inspector.variants.rewrites.effects import Rewrites
 from jaxresid.inspector.variants.rewrites.logits import EXPONENTIALS, Logits
 from jaxresid.inspector.variants.rewrites.token_axes import shape_of
-from jaxresid.jaxpr_types import Jaxpr
-from jaxresid.model import Finding, LiveValue, Report, Source
-from jaxresid.text.layer_paths import folded_scopes
-from jaxresid.text.units import format_bytes
+from jaxresid.jax_compat.jaxpr_types import Jaxpr
+from jaxresid.results import Finding, LiveValue, Report, Source
 
 
 def attention_at_peak(

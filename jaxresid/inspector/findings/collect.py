@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from jaxresid.crashes import RAISES, Crash, crash_of
-from jaxresid.errors import NOT_CAUGHT, JaxresidError
-from jaxresid.model import Computed, Finding, Location, Mark, Report, Residual
-from jaxresid.text.units import format_bytes
+from jaxresid.base.crashes import RAISES, Crash, crash_of
+from jaxresid.base.errors import NOT_CAUGHT, JaxresidError
+from jaxresid.base.text.units import format_bytes
+from jaxresid.results import Computed, Finding, Location, Mark, Report, Residual
 
 # Of the computed residuals; less is not worth a reader's time.
 WORTH_SAYING = 0.01

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError, RetraceError
+from jaxresid.base.errors import InputsError, RetraceError
+from jaxresid.base.text.units import format_flops
 from jaxresid.inspector.checkpoints.batched import (
     BatchedMatmuls,
     batched_matmuls,
@@ -23,9 +24,8 @@ from jaxresid.inspector.findings.proposals import (
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
-from jaxresid.jaxpr_types import Eqn, Jaxpr
-from jaxresid.model import Finding, Report
-from jaxresid.text.units import format_flops
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
+from jaxresid.results import Finding, Report
 
 
 def defeated_policies(

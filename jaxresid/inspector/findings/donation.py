@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.call.jitted_by import JittedFunction, definition, jitted_function
 from jaxresid.inspector.findings.proposals import WORTH_SAYING, PeakEffect
 from jaxresid.inspector.program.donation import (
@@ -17,8 +18,7 @@ from jaxresid.inspector.program.donation import (
 from jaxresid.inspector.program.ops import Value
 from jaxresid.inspector.program.unusable_donation import UnusableLeaf
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.model import NOWHERE, Finding, Source
-from jaxresid.text.units import format_bytes
+from jaxresid.results import NOWHERE, Finding, Source
 
 MISSING = "missing-donation"
 UNUSABLE = "unusable-donation"

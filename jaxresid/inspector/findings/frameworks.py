@@ -9,8 +9,8 @@ from typing import Literal
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.jaxpr_types import Eqn
-from jaxresid.model import Source
+from jaxresid.jax_compat.jaxpr_types import Eqn
+from jaxresid.results import Source
 
 Framework = Literal["jax", "linen", "nnx", "haiku", "equinox"]
 

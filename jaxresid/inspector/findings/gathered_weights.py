@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.findings.logits import may_be_in_vector_memory
 from jaxresid.inspector.findings.proposals import (
     WORTH_SAYING,
@@ -20,8 +21,7 @@ from jaxresid.inspector.variants.rewrites.gathered_weights import (
     gathered_weights_in,
     with_bodies_inlined,
 )
-from jaxresid.model import Computed, Finding, Location, Report, Residual, Source
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Computed, Finding, Location, Report, Residual, Source
 
 # Of the peak. A rewritten program is not split by a compiler; where that makes a difference to the
 # program as it is, nothing is said.

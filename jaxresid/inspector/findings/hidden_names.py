@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jaxresid import jax_compat
-from jaxresid.errors import RetraceError
+from jaxresid.base.errors import RetraceError
+from jaxresid.base.text.units import format_flops
 from jaxresid.inspector.checkpoints.hidden_names import (
     HiddenNames,
     hidden_names,
@@ -23,8 +24,7 @@ from jaxresid.inspector.findings.proposals import (
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
-from jaxresid.model import Finding, Report, Source
-from jaxresid.text.units import format_flops
+from jaxresid.results import Finding, Report, Source
 
 
 def names_hidden_by_rules(report: Report, levels: Levels, rewrites: Rewrites) -> Iterator[Proposal]:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jaxresid import jax_compat
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.checkpoints.offers import Offer
 from jaxresid.inspector.jaxpr.phases import BACKWARD, PROGRAM, RECOMPUTE
 from jaxresid.inspector.memory.peak import OpSources
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Op, Value
 from jaxresid.inspector.program.transfers import IN_PLACE, moves
-from jaxresid.model import Computed, Finding, Location, Mark, Residual, Source
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Computed, Finding, Location, Mark, Residual, Source
 
 WITHOUT_EFFECT = "offload-without-effect"
 # Of the whole peak; less is not worth a reader's time.

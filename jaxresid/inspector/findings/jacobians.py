@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import RetraceError
+from jaxresid.base.errors import RetraceError
+from jaxresid.base.text.units import format_flops
 from jaxresid.inspector.findings.proposals import Changed, Proposal, change_effect
 from jaxresid.inspector.jaxpr.bindings import user_line
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.variants.rewrites.retraced import Retrace, Retraced
 from jaxresid.jax_compat import JacobianCall
-from jaxresid.model import Cost, Finding, Location, Report, Source
-from jaxresid.text.units import format_flops
+from jaxresid.results import Cost, Finding, Location, Report, Source
 
 NAME = "costly-jacobian-mode"
 _OTHER = {"jacfwd": "jacrev", "jacrev": "jacfwd"}

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.findings.proposals import (
     WORTH_SAYING,
     Proposal,
@@ -17,9 +18,8 @@ from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.variants.rewrites.chunked_logits import with_chunks
 from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
 from jaxresid.inspector.variants.rewrites.logits import Logits, logits_in
-from jaxresid.jaxpr_types import Jaxpr
-from jaxresid.model import Finding, LiveValue, Report
-from jaxresid.text.units import format_bytes
+from jaxresid.jax_compat.jaxpr_types import Jaxpr
+from jaxresid.results import Finding, LiveValue, Report
 
 # Of what the smallest chunks take off the peak; bigger ones that take so little less are better.
 _NOTHING = 0.03

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from jaxresid import jax_compat
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.findings.frameworks import framework_of
 from jaxresid.inspector.findings.logits import may_be_in_vector_memory
 from jaxresid.inspector.findings.proposals import (
@@ -22,9 +23,8 @@ from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.avals import aval_of
 from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
 from jaxresid.inspector.variants.rewrites.loop_excess import Excess, excesses_in, without_excess
-from jaxresid.jaxpr_types import Jaxpr, Var
-from jaxresid.model import Finding, Report, Source
-from jaxresid.text.units import format_bytes
+from jaxresid.jax_compat.jaxpr_types import Jaxpr, Var
+from jaxresid.results import Finding, Report, Source
 
 
 def holds_loop(*jaxprs: Jaxpr) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jaxresid import jax_compat
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.call.leaves import is_inexact
 from jaxresid.inspector.findings.frameworks import checkpointed_loop
 from jaxresid.inspector.jaxpr.level import Level
@@ -16,9 +17,8 @@ from jaxresid.inspector.program.avals import aval_of
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.jaxpr_types import Eqn, Var
-from jaxresid.model import Computed, Finding, Location, Report
-from jaxresid.text.units import format_bytes
+from jaxresid.jax_compat.jaxpr_types import Eqn, Var
+from jaxresid.results import Computed, Finding, Location, Report
 
 # Of the computed residuals, and of what the peak holds besides arguments and outputs.
 DOMINATES = 0.5

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from jaxresid import jax_compat
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.findings.proposals import (
     WORTH_SAYING,
     Proposal,
@@ -20,9 +21,8 @@ from jaxresid.inspector.variants.rewrites.one_hots import (
     one_hot_matmuls,
     with_rows_taken,
 )
-from jaxresid.jaxpr_types import Jaxpr
-from jaxresid.model import Finding, LiveValue, Report, Source
-from jaxresid.text.units import format_bytes
+from jaxresid.jax_compat.jaxpr_types import Jaxpr
+from jaxresid.results import Finding, LiveValue, Report, Source
 
 NAME = "one-hot-matmul"
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxresid import jax_compat
+from jaxresid.base.text.nearest import did_you_mean
 from jaxresid.inspector.checkpoints.policies import (
     answers,
     description,
@@ -19,9 +20,8 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.jaxpr_types import Jaxpr
-from jaxresid.model import Finding, Location, Source
-from jaxresid.text.nearest import did_you_mean
+from jaxresid.jax_compat.jaxpr_types import Jaxpr
+from jaxresid.results import Finding, Location, Source
 
 
 def policy_findings(traced: Traced) -> tuple[Finding, ...]:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from jaxresid.base.text.units import format_bytes, format_flops
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites
-from jaxresid.jaxpr_types import Jaxpr
-from jaxresid.model import CompiledChange, Cost, Finding, Interval, LiveValue, Report
-from jaxresid.text.units import format_bytes, format_flops
+from jaxresid.jax_compat.jaxpr_types import Jaxpr
+from jaxresid.results import CompiledChange, Cost, Finding, Interval, LiveValue, Report
 
 # Of the peak; a change that takes less off it is not told of.
 WORTH_SAYING = 0.03

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import RetraceError
+from jaxresid.base.errors import RetraceError
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.findings.jacobians import other_modes
 from jaxresid.inspector.findings.logits import vector_memory_nbytes
 from jaxresid.inspector.findings.proposals import (
@@ -29,8 +30,7 @@ from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.ops import Op
 from jaxresid.inspector.variants.rewrites.retraced import Retrace, Retraced
 from jaxresid.jax_compat import VmapCall
-from jaxresid.model import Answer, Cost, Finding, LiveValue, Location, Report, Source, answer
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Answer, Cost, Finding, LiveValue, Location, Report, Source, answer
 
 NAME = "vmap-too-wide"
 # Of the peak, for a program that fits: it runs in parts one after the other, which may take longer.

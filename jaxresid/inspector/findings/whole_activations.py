@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jaxresid.errors import RetraceError
+from jaxresid.base.errors import RetraceError
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.call.splits import Split, parts, split_of_text, text
 from jaxresid.inspector.findings.logits import may_be_in_vector_memory
 from jaxresid.inspector.findings.proposals import Proposal, proposal, rewrite_effect
@@ -22,9 +23,8 @@ from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.retracing import retracing
 from jaxresid.inspector.variants.rewrites.effects import Figures, Rewrites, figures_of
 from jaxresid.inspector.variants.rewrites.split_values import constrained, made_on
-from jaxresid.jaxpr_types import Jaxpr
-from jaxresid.model import Computed, Finding, Location, Report, Residual
-from jaxresid.text.units import format_bytes
+from jaxresid.jax_compat.jaxpr_types import Jaxpr
+from jaxresid.results import Computed, Finding, Location, Report, Residual
 
 # Of the peak: over a mesh estimates are off by 7 to 14 % in the median, and less is not told apart.
 _WORTH_SAYING = 0.1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.findings.proposals import (
     WORTH_SAYING,
     Proposal,
@@ -18,8 +19,7 @@ from jaxresid.inspector.variants.rewrites.wide_masks import (
     masked_scores,
     with_biases,
 )
-from jaxresid.model import Finding, LiveValue, Report, Source
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Finding, LiveValue, Report, Source
 
 NAME = "mask-broadcast-before-loop"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.call.jitted_by import jitted_function
 from jaxresid.inspector.findings.donation import source_of_step
 from jaxresid.inspector.findings.proposals import PeakEffect
 from jaxresid.inspector.program.zero_gradients import NeedlessMoments
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.model import Finding
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Finding
 
 NEEDLESS = "moments-without-gradient"
 

@@ -15,10 +15,10 @@ from types import CodeType, FrameType
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import calls_user_code
+from jaxresid.base.errors import calls_user_code
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.nesting import nests
-from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr
+from jaxresid.jax_compat.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr
 
 # The scope that a loss is evaluated in, with its number.
 _SCOPE = "jaxresid_loss_"

@@ -24,8 +24,8 @@ from jaxresid.inspector.residuals.offloading import (
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
-from jaxresid.model import Cost, Location, Phases, Residual, Target
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.results import Cost, Location, Phases, Residual, Target
 
 T = TypeVar("T", bound=Traced)
 # Puts a function that traces into a context.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import TraceError
+from jaxresid.base.errors import TraceError
 from jaxresid.inspector.cost.jaxpr_cost import passes_cost
 from jaxresid.inspector.holes.apart import Loss
 from jaxresid.inspector.holes.holes import Around, Hole, Holes
@@ -26,8 +26,8 @@ from jaxresid.inspector.residuals.offloading import (
 )
 from jaxresid.inspector.trace.function import Trace, retrace
 from jaxresid.inspector.trace.taken_gradients import lines_of_gradients
-from jaxresid.jaxpr_types import Jaxpr
-from jaxresid.model import Cost, Location, Phases, Residual, Target
+from jaxresid.jax_compat.jaxpr_types import Jaxpr
+from jaxresid.results import Cost, Location, Phases, Residual, Target
 
 
 class LossHole(Holes[Trace]):

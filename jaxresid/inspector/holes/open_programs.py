@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from jaxresid import jax_compat
-from jaxresid.errors import RetraceError, TraceError
+from jaxresid.base.errors import RetraceError, TraceError
 from jaxresid.inspector.holes.apart import Loss, tracing_losses, trips_of
 from jaxresid.inspector.holes.holes import Hole
 from jaxresid.inspector.holes.splicing import (
@@ -24,7 +24,7 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.trace.retracing import retracing
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
-from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr
+from jaxresid.jax_compat.jaxpr_types import ClosedJaxpr, Jaxpr
 
 _CHANGES = (
     "the program takes other gradients each time it is traced, so no change can be made in them"

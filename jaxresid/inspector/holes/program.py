@@ -29,8 +29,8 @@ from jaxresid.inspector.residuals.offloading import (
 from jaxresid.inspector.residuals.step import step_kept_nbytes, step_residuals
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
 from jaxresid.inspector.trace.taken_gradients import lines_of_gradients
-from jaxresid.jaxpr_types import Jaxpr
-from jaxresid.model import Cost, Location, Phases, Residual, Target
+from jaxresid.jax_compat.jaxpr_types import Jaxpr
+from jaxresid.results import Cost, Location, Phases, Residual, Target
 
 
 class ProgramHoles(Holes[StepTrace]):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import RetraceError
+from jaxresid.base.errors import RetraceError
 from jaxresid.inspector.call.leaves import float0, is_inexact
 from jaxresid.inspector.holes.apart import Change, Loss, callers_of, traced_apart
 from jaxresid.inspector.jaxpr.frames import Frames
@@ -25,7 +25,7 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.jaxpr.rewrite import with_inner
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
 
 _FORWARD, _BACKWARD, _BETWEEN = "jaxresid_forward_", "jaxresid_backward_", "jaxresid_between"
 

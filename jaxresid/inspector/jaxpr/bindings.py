@@ -19,8 +19,8 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.frames import Frame, Frames
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.jaxpr_types import Jaxpr
-from jaxresid.model import Location
+from jaxresid.jax_compat.jaxpr_types import Jaxpr
+from jaxresid.results import Location
 
 # The params that are bound, and the frame that binds them -> those to bind in their place, or a
 # function to call instead.

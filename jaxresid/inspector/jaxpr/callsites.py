@@ -17,7 +17,7 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.frames import Frame, Frames, Stack, below
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
-from jaxresid.jaxpr_types import Eqn, Jaxpr
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
 
 
 @dataclass(frozen=True, slots=True)

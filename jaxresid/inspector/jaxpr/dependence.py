@@ -14,7 +14,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.phases import BACKWARD, Passes
 from jaxresid.inspector.jaxpr.primitives import SIDE_BY_SIDE
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 
 # The inputs that a value depends on, a bit each; ZERO: none, as it is zero whatever they are.
 Dependence = int | None

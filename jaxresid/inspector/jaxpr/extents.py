@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from jaxresid.jaxpr_types import Var
+from jaxresid.jax_compat.jaxpr_types import Var
 
 
 def shape(var: Var) -> tuple[int, ...]:

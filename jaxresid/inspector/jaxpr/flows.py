@@ -11,7 +11,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, Passes
 from jaxresid.inspector.jaxpr.primitives import SIDE_BY_SIDE
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 
 
 @dataclass(frozen=True, slots=True)

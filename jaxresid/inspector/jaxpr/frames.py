@@ -22,10 +22,10 @@ from types import CodeType, TracebackType
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.home import FOLDER
-from jaxresid.jaxpr_types import Eqn, Jaxpr
-from jaxresid.model import Location
-from jaxresid.text.notebook_cells import cell_name
+from jaxresid.base.home import FOLDER
+from jaxresid.base.text.notebook_cells import cell_name
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
+from jaxresid.results import Location
 
 # What calls the target.
 _ROOTS = tuple(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.rewrite import rewritten, with_inner
-from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
 
 
 class Inlining:

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxresid.inspector.jaxpr.frames import Frame
 from jaxresid.inspector.jaxpr.nesting import Nest
-from jaxresid.jaxpr_types import Jaxpr
+from jaxresid.jax_compat.jaxpr_types import Jaxpr
 
 
 @dataclass(frozen=True, slots=True, eq=False)

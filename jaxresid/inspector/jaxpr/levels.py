@@ -20,8 +20,8 @@ from jaxresid.inspector.jaxpr.frames import Frame, Frames, below, inside, is_mod
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.module_paths import ModulePaths
 from jaxresid.inspector.jaxpr.nesting import Nest, label, nests
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
-from jaxresid.model import Location, Source
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.results import Location, Source
 
 # Scopes that we put into a trace to find checkpoints again begin with it.
 MARK = "jaxresid_checkpoint_"

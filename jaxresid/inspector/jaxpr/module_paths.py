@@ -21,7 +21,7 @@ from jaxresid.inspector.jaxpr.frames import Frame, Frames, is_module_method
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.phases import BACKWARD, phase_of
 from jaxresid.inspector.jaxpr.primitives import TRANSPARENT
-from jaxresid.jaxpr_types import Eqn, Var
+from jaxresid.jax_compat.jaxpr_types import Eqn, Var
 
 # What hands a parameter on as another form of it.
 _FORMS = TRANSPARENT | {"optimization_barrier"}

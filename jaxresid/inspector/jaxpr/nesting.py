@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.primitives import CALLS, PRIMITIVES
-from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
 
 # Results and operands line up one to one with the inner jaxpr's.
 _BODIES = {row.name: row.body for row in PRIMITIVES.values() if row.body is not None}

@@ -16,8 +16,8 @@ from typing import Final
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.nesting import nests
-from jaxresid.jaxpr_types import Eqn, Jaxpr
-from jaxresid.model import Pass
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
+from jaxresid.results import Pass
 
 FORWARD: Final = "forward"
 RECOMPUTE: Final = "recompute"

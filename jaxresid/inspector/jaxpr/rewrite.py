@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError
-from jaxresid.jaxpr_types import Eqn, Jaxpr
+from jaxresid.base.errors import InputsError
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
 
 # An eqn whose inner jaxprs are rewritten already -> what stands in its place.
 Replace = Callable[[Eqn], Eqn]

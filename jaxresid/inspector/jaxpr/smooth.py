@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.flows import is_inexact
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
-from jaxresid.jaxpr_types import Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import Jaxpr, Var
 
 
 def smooth_outputs(jaxpr: Jaxpr, inputs: Iterable[int]) -> frozenset[int]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.inspector.memory.intervals import Gradients, basis_of
 from jaxresid.inspector.memory.profile import GPU, GPU_BEFORE_0_12, TPU, Profile
-from jaxresid.model import Mesh, PlaceInfo
+from jaxresid.results import Mesh, PlaceInfo
 from jaxresid.xla.places import Place
 
 

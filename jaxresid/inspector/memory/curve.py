@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jaxresid.inspector.jaxpr.phases import BACKWARD, PROGRAM, RECOMPUTE
 from jaxresid.inspector.memory.liveness import Timeline
-from jaxresid.model import CurvePass, Pass, PhaseSpan
+from jaxresid.results import CurvePass, Pass, PhaseSpan
 
 _POINTS = 200
 # A pass that is a smaller share of the curve, such as a cast between two others, is not shown.

@@ -21,7 +21,7 @@ from jaxresid.inspector.jaxpr.phases import BACKWARD, RECOMPUTE
 from jaxresid.inspector.memory.peak import uncounted
 from jaxresid.inspector.program.build import Program, all_ops
 from jaxresid.inspector.program.ops import Op
-from jaxresid.model import Interval, IntervalBasis
+from jaxresid.results import Interval, IntervalBasis
 
 # None; gradients of losses; derivatives of derivatives, or of each example.
 Gradients = Literal["none", "one", "many"]

@@ -18,7 +18,7 @@ from jaxresid.inspector.memory.live_values import (
 from jaxresid.inspector.memory.liveness import Span, timeline
 from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.program.ops import Op
-from jaxresid.model import (
+from jaxresid.results import (
     NOWHERE,
     Lifetime,
     LifetimeReason,

@@ -11,7 +11,7 @@ from jaxresid.inspector.memory.liveness import Span, Timeline
 from jaxresid.inspector.program.avals import aval_of_value
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block, Op, Value
-from jaxresid.model import NOWHERE, LiveKind, LiveValue, Source
+from jaxresid.results import NOWHERE, LiveKind, LiveValue, Source
 
 
 def outside_nbytes(program: Program, memory: str = "device") -> int:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jaxresid import jax_compat
-from jaxresid.errors import RetraceError
+from jaxresid.base.errors import RetraceError
+from jaxresid.base.text.layer_paths import folded_scopes, scope_key
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.phases import PROGRAM
 from jaxresid.inspector.jaxpr.primitives import PRIMITIVES, of_kind
@@ -26,8 +27,7 @@ from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.program.build import Program, all_ops, implementation
 from jaxresid.inspector.program.ops import InlineContext, Op
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.model import NOWHERE, LiveKind, LiveValue, Location, Peak, Source
-from jaxresid.text.layer_paths import folded_scopes, scope_key
+from jaxresid.results import NOWHERE, LiveKind, LiveValue, Location, Peak, Source
 
 _IN_JAX = re.compile(r"[/\\]jax[/\\]_src[/\\]")
 # What these take while they run is between them and the device.

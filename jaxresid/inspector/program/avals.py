@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from jaxresid import jax_compat
 from jaxresid.inspector.program.ops import Value
-from jaxresid.jaxpr_types import Var
-from jaxresid.model import Aval
+from jaxresid.jax_compat.jaxpr_types import Var
+from jaxresid.results import Aval
 
 
 def aval_of(var: Var) -> Aval:

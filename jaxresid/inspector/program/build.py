@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from jaxresid import jax_compat
-from jaxresid.errors import RetraceError
+from jaxresid.base.errors import RetraceError
 from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.inspector.call.splits import Split
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
@@ -28,8 +28,8 @@ from jaxresid.inspector.program.per_device import SPLIT_ANEW, per_device
 from jaxresid.inspector.program.propagation import PartialSplit
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.retracing import retracing
-from jaxresid.jaxpr_types import Aval, Eqn, Jaxpr, Literal, Var
-from jaxresid.model import LiveKind, Pass
+from jaxresid.jax_compat.jaxpr_types import Aval, Eqn, Jaxpr, Literal, Var
+from jaxresid.results import LiveKind, Pass
 
 # More readers than this of one value are not fused; a bound on the search.
 _SIBLINGS = 8

@@ -26,7 +26,7 @@ from jaxresid.inspector.jaxpr.primitives import (
     SHARDINGS,
     SIDE_BY_SIDE,
 )
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 
 # Less of the inputs is not worth telling apart.
 _WORTH_TELLING: Final = 0.01

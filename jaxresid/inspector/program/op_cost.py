@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxresid.inspector.cost.jaxpr_cost import flat_cost, loop_cost
 from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.program.ops import UNWRITTEN, Block, Op
-from jaxresid.model import Cost
+from jaxresid.results import Cost
 
 
 def block_cost(block: Block, trips: WhileTrips, *phases: str) -> Cost:

@@ -15,8 +15,8 @@ from typing import Literal as OneOf
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.nesting import Nest
-from jaxresid.jaxpr_types import Eqn
-from jaxresid.model import Pass
+from jaxresid.jax_compat.jaxpr_types import Eqn
+from jaxresid.results import Pass
 
 
 @dataclass(slots=True, eq=False)

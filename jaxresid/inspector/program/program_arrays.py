@@ -6,7 +6,7 @@ from jaxresid.inspector.program.avals import aval_of_value
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.updated_arguments import updated_arguments
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.model import ProgramArray
+from jaxresid.results import ProgramArray
 
 ProgramArrays = tuple[tuple[ProgramArray, ...], tuple[ProgramArray, ...]]
 

@@ -23,8 +23,8 @@ from jaxresid.inspector.program.updated_arguments import (
 )
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.taken_gradients import lines_of_gradients
-from jaxresid.jaxpr_types import Var
-from jaxresid.model import LiveKind
+from jaxresid.jax_compat.jaxpr_types import Var
+from jaxresid.results import LiveKind
 
 PARAMETERS: Final = "parameters"
 OPTIMIZER_STATE: Final = "optimizer-state"

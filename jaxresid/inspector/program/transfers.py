@@ -10,7 +10,7 @@ from jaxresid.inspector.jaxpr.phases import RECOMPUTE
 from jaxresid.inspector.jaxpr.primitives import PARTS, VIEWS
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block, Op, Value
-from jaxresid.model import Transfers
+from jaxresid.results import Transfers
 
 # Results that are parts of their operand, or it in another shape, where it lies.
 IN_PLACE = PARTS | VIEWS

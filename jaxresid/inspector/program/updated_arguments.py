@@ -31,8 +31,8 @@ from jaxresid.inspector.jaxpr.primitives import (
 )
 from jaxresid.inspector.program.build import ValueRole
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
-from jaxresid.model import LiveKind
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.results import LiveKind
 
 STATE: Final = "state"
 

@@ -8,8 +8,8 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.primitives import MARKS, SHARDINGS, SIDE_BY_SIDE
-from jaxresid.jaxpr_types import Eqn, Var
-from jaxresid.model import Consumer
+from jaxresid.jax_compat.jaxpr_types import Eqn, Var
+from jaxresid.results import Consumer
 
 # Eqns that hand a value on as it is; who reads what they hand on is the consumer. A
 # sharding_constraint is one itself: it may move the value between devices.

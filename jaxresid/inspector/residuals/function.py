@@ -9,7 +9,7 @@ from jaxresid.inspector.residuals.marking import Marking
 from jaxresid.inspector.residuals.numbering import FreeValues, Numbering
 from jaxresid.inspector.residuals.provenance import provenance
 from jaxresid.inspector.trace.function import Trace
-from jaxresid.model import Residual
+from jaxresid.results import Residual
 
 
 def residuals(traced: Trace, program: Program | None = None) -> tuple[Residual, ...]:

@@ -12,8 +12,8 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.program.avals import aval_of
 from jaxresid.inspector.trace.function import Trace
-from jaxresid.jaxpr_types import Eqn, Var
-from jaxresid.model import Equation, Listing, Report, Split, Variable
+from jaxresid.jax_compat.jaxpr_types import Eqn, Var
+from jaxresid.results import Equation, Listing, Report, Split, Variable
 
 _PARAM_LENGTH = 60
 _SILENT: tuple[Any, ...] = (None, False, (), {}, "")

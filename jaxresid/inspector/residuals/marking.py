@@ -11,8 +11,8 @@ from jaxresid.inspector.program.avals import aval_on
 from jaxresid.inspector.program.ops import Value
 from jaxresid.inspector.residuals.numbering import FreeValues
 from jaxresid.inspector.residuals.provenance import Provenance
-from jaxresid.jaxpr_types import Var
-from jaxresid.model import Computed, Consumer, Mark, Residual
+from jaxresid.jax_compat.jaxpr_types import Var
+from jaxresid.results import Computed, Consumer, Mark, Residual
 
 
 class Marking:

@@ -15,10 +15,12 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jaxresid.home import FOLDER
+from jaxresid.base.home import FOLDER
+from jaxresid.base.text.layer_paths import folded, folded_scopes, pattern, scope_key
+from jaxresid.base.text.notebook_cells import cell_name
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.levels import scope_of
-from jaxresid.model import (
+from jaxresid.results import (
     NOWHERE,
     CompiledBuffer,
     CompilerWarning,
@@ -27,8 +29,6 @@ from jaxresid.model import (
     Residual,
     Source,
 )
-from jaxresid.text.layer_paths import folded, folded_scopes, pattern, scope_key
-from jaxresid.text.notebook_cells import cell_name
 from jaxresid.xla.job import CompilerMessage, Line, PeakBuffer
 
 _OURS = FOLDER

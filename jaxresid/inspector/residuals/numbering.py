@@ -9,7 +9,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.primitives import CASTS, FILLS, MARKS, VIEWS
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 
 # Results that equal their operand, bit for bit. One that devices share otherwise is another array.
 _SAME = MARKS | {"copy", "reduce_precision"}

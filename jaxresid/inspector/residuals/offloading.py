@@ -16,8 +16,8 @@ from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.transfers import refetched_nbytes, transfers
 from jaxresid.inspector.residuals.provenance import provenance
 from jaxresid.inspector.trace.function import Trace
-from jaxresid.jaxpr_types import Var
-from jaxresid.model import Aval, Computed, Offloading, Origin, Residual, Transfers
+from jaxresid.jax_compat.jaxpr_types import Var
+from jaxresid.results import Aval, Computed, Offloading, Origin, Residual, Transfers
 
 
 @dataclass(frozen=True, slots=True)

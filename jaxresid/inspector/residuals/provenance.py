@@ -15,8 +15,8 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels, source_of, stack_of
 from jaxresid.inspector.jaxpr.primitives import COPIES, FILLS, MARKS, SIDE_BY_SIDE, TRANSPARENT
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
-from jaxresid.model import Argument, Computed, Constant, Literal, Mark, Origin
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.results import Argument, Computed, Constant, Literal, Mark, Origin
 
 # Of these, those whose result is the very same value in the same memory space, laid out and shared
 # by devices as it was.

@@ -31,8 +31,8 @@ from jaxresid.inspector.residuals.numbering import FreeValues, Numbering
 from jaxresid.inspector.residuals.provenance import computed_in, provenance
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.taken_gradients import GradientPasses, TakenGradient, with_inner
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
-from jaxresid.model import Gradient, Residual, totals_of
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.results import Gradient, Residual, totals_of
 
 
 def step_residuals(step: StepTrace, program: Program | None = None) -> tuple[Residual, ...]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxresid import jax_compat
-from jaxresid.crashes import Crash, crash_warnings
-from jaxresid.errors import InputsError, RetraceError
+from jaxresid.base.crashes import Crash, crash_warnings
+from jaxresid.base.errors import InputsError, RetraceError
 from jaxresid.inspector.checkpoints.evaluate import evaluate_checkpoints
 from jaxresid.inspector.checkpoints.judging import EvaluatedCheckpoints, JudgedCheckpoint
 from jaxresid.inspector.findings.proposals import WORTH_SAYING, Proposal
@@ -43,7 +43,7 @@ from jaxresid.inspector.variants.rewrites.effects import (
     figures_of,
 )
 from jaxresid.inspector.variants.rewrites.retraced import Retraced
-from jaxresid.model import (
+from jaxresid.results import (
     CompiledChange,
     Finding,
     Interval,

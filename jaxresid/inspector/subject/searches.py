@@ -49,7 +49,7 @@ from jaxresid.inspector.program.zero_gradients import needless_moments
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.variants.rewrites.effects import Rewrites
-from jaxresid.model import CompiledChange, Cost, Finding, Report
+from jaxresid.results import CompiledChange, Cost, Finding, Report
 
 
 def about_code(subject: Subject, report: Report) -> Iterator[Search[Finding]]:

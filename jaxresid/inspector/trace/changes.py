@@ -17,7 +17,7 @@ from jaxresid.inspector.call.outside import inner_path
 from jaxresid.inspector.jaxpr.flows import Flows
 from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.trace.function import TracedFunction, primal_trace
-from jaxresid.jaxpr_types import Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import Jaxpr, Var
 
 
 @dataclass(frozen=True, slots=True)

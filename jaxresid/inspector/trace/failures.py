@@ -9,7 +9,7 @@ import types
 from dataclasses import replace
 
 from jaxresid import jax_compat
-from jaxresid.errors import TraceError, summary
+from jaxresid.base.errors import TraceError, summary
 from jaxresid.inspector.call.arguments import CONCRETE, Arguments
 from jaxresid.inspector.call.jitted_by import jitted_function
 from jaxresid.inspector.call.leaves import is_number
@@ -17,8 +17,8 @@ from jaxresid.inspector.jaxpr.frames import Frame, Frames, from_exception
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.trace.function import BackwardError
-from jaxresid.jaxpr_types import Jaxpr
-from jaxresid.model import Location
+from jaxresid.jax_compat.jaxpr_types import Jaxpr
+from jaxresid.results import Location
 
 _NEEDS_STATIC = re.compile(r"Concretization|TracerBool|TracerInteger|NonConcrete|TracerArrayConv")
 # How JAX names the arguments that a value depends on: as parameters of what it traces, see

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.base.errors import InputsError, JaxresidError
 from jaxresid.inspector.call.arguments import CONCRETE, Arguments
 from jaxresid.inspector.call.calling import called_with_changes
 from jaxresid.inspector.call.leaves import float0, is_inexact, split_over_devices, struct
@@ -28,7 +28,7 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.trace.traced import Lowerable, Traced
-from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import ClosedJaxpr, Jaxpr, Var
 
 
 @dataclass(frozen=True)

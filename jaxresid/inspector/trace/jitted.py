@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.jaxpr_types import Aval, ClosedJaxpr, Jaxpr
+from jaxresid.jax_compat.jaxpr_types import Aval, ClosedJaxpr, Jaxpr
 
 
 def as_jitted(closed: ClosedJaxpr) -> ClosedJaxpr:

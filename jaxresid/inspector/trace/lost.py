@@ -11,8 +11,8 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import BACKWARD, BOTH, FORWARD, Passes
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.jaxpr_types import Eqn, Var
-from jaxresid.model import Location
+from jaxresid.jax_compat.jaxpr_types import Eqn, Var
+from jaxresid.results import Location
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ import warnings
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import TraceError, summary
+from jaxresid.base.errors import TraceError, summary
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.jitted import operands
 from jaxresid.inspector.trace.traced import Lowerable, Traced
-from jaxresid.jaxpr_types import Jaxpr
+from jaxresid.jax_compat.jaxpr_types import Jaxpr
 from jaxresid.xla.absent_devices import reason_not_lowered
 from jaxresid.xla.job import LoweredModule
 

@@ -10,16 +10,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.base.errors import InputsError, JaxresidError
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.call.leaves import is_array
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.primitives import SHARDINGS
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.jitted import with_sharding
-from jaxresid.jaxpr_types import Jaxpr, Var
-from jaxresid.model import Mesh
-from jaxresid.text.units import format_bytes
+from jaxresid.jax_compat.jaxpr_types import Jaxpr, Var
+from jaxresid.results import Mesh
 
 if TYPE_CHECKING:
     from jaxresid.xla.processes.cache import CompileCache

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from types import CodeType
 
 from jaxresid import jax_compat
-from jaxresid.errors import NOT_CAUGHT, JaxresidError, RetraceError, is_caller, summary
-from jaxresid.home import FOLDER
+from jaxresid.base.errors import NOT_CAUGHT, JaxresidError, RetraceError, is_caller, summary
+from jaxresid.base.home import FOLDER
 from jaxresid.inspector.jaxpr.frames import from_exception, is_adapter, is_jax
 from jaxresid.inspector.trace.function import BackwardError
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import JaxresidError, summary
+from jaxresid.base.errors import JaxresidError, summary
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.call.calling import call_with_leaves
 from jaxresid.inspector.call.leaves import is_inexact

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import calls_user_code
+from jaxresid.base.errors import calls_user_code
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.call.sharding import Sharding
 from jaxresid.inspector.jaxpr.callsites import may_hold_checkpoints
@@ -33,7 +33,7 @@ from jaxresid.inspector.trace.changes import (
 from jaxresid.inspector.trace.function import Trace, TracedFunction, traced_once
 from jaxresid.inspector.trace.jitted import as_jitted, jitted_with, operands, with_sharding
 from jaxresid.inspector.trace.traced import Lowerable, Traced
-from jaxresid.jaxpr_types import ClosedJaxpr, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import ClosedJaxpr, Jaxpr, Var
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.jaxpr.phases import BACKWARD, FORWARD, UPDATE, Passes
 from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
-from jaxresid.model import Derivative, Location
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.results import Derivative, Location
 
 # The derivatives around one, outermost first, and that one.
 _Path = tuple[jax_compat.Derivative, ...]

@@ -15,7 +15,7 @@ from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.while_loops.trips import WhileTrips
 from jaxresid.inspector.trace.taken_gradients import TakenGradient, taken_gradients
-from jaxresid.jaxpr_types import Jaxpr
+from jaxresid.jax_compat.jaxpr_types import Jaxpr
 
 
 @dataclass(frozen=True, slots=True)

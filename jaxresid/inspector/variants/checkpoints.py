@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError, JaxresidError, summary
+from jaxresid.base.errors import InputsError, JaxresidError, summary
 from jaxresid.inspector.checkpoints.policies import answers
 from jaxresid.inspector.checkpoints.removed import Removed
 from jaxresid.inspector.checkpoints.sites import CheckpointSite, has_rule, is_derived
@@ -47,8 +47,8 @@ from jaxresid.inspector.variants.groups import Stretched, carried_nbytes, groups
 from jaxresid.inspector.variants.naming import expressed, named
 from jaxresid.inspector.variants.nesting import carries, nested_eqn, sizes_of
 from jaxresid.inspector.variants.regions import EqnRun, Found, Region, regions
-from jaxresid.jaxpr_types import Eqn, Jaxpr
-from jaxresid.model import Cost, Expression, Location
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
+from jaxresid.results import Cost, Expression, Location
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
 from jaxresid.inspector.few_layers import FewLayers
 from jaxresid.inspector.memory.lowered import Lowered
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.residuals.offloading import KeptResidual
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.jaxpr_types import Jaxpr
-from jaxresid.model import Cost, Expression, Location, Residual
+from jaxresid.jax_compat.jaxpr_types import Jaxpr
+from jaxresid.results import Cost, Expression, Location, Residual
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jaxresid import jax_compat
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Literal
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Literal
 
 
 def cut(jaxpr: Jaxpr, start: int, stop: int, eqns: Sequence[Eqn]) -> Jaxpr:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from jaxresid import jax_compat
 from jaxresid.inspector.program.avals import aval_of
 from jaxresid.inspector.variants.choices import Choice
-from jaxresid.jaxpr_types import Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import Jaxpr, Var
 
 # Eqns of a jaxpr, [start, stop), and the checkpoint to put around them.
 Stretched = tuple[int, int, Choice]

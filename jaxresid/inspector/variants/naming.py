@@ -21,8 +21,8 @@ from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.primitives import CONTROL, TRANSPARENT, of_kind
 from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.program.avals import aval_of
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
-from jaxresid.model import Expression
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.results import Expression
 
 # What holds values that a policy sees: not the bodies of custom_jvp and custom_vjp, whose rules
 # replace them, nor loops.

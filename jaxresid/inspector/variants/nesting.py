@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.program.avals import aval_of
-from jaxresid.jaxpr_types import Eqn
+from jaxresid.jax_compat.jaxpr_types import Eqn
 
 # A loop of fewer iterations has no two segments of two.
 FEWEST = 4

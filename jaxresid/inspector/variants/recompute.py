@@ -18,8 +18,8 @@ from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.jaxpr.primitives import CALLS
 from jaxresid.inspector.program.avals import aval_of
 from jaxresid.inspector.variants.naming import nameable, named
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
-from jaxresid.model import Expression
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.results import Expression
 
 _LABEL = "jaxresid value "
 

@@ -28,8 +28,8 @@ from jaxresid.inspector.jaxpr.phases import UPDATE, phase_of
 from jaxresid.inspector.program.avals import aval_of
 from jaxresid.inspector.variants.containers import is_container, is_graph, is_layer, layer_name
 from jaxresid.inspector.variants.nesting import FEWEST
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
-from jaxresid.model import Location
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.results import Location
 
 # Shares of the bytes that eqns make. A call that alone makes MOST of what its caller makes is
 # looked into, and what is found counts if it makes ENOUGH of what the call makes outside loops. One

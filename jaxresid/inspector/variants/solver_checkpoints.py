@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import JaxresidError, calls_user_code
+from jaxresid.base.errors import JaxresidError, calls_user_code
 from jaxresid.inspector.jaxpr.bindings import intercept_bind
 from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.jaxpr.while_loops.checkpointed_loops import backward_of

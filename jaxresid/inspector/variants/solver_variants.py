@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from jaxresid.errors import NOT_CAUGHT, JaxresidError
+from jaxresid.base.errors import NOT_CAUGHT, JaxresidError
 from jaxresid.inspector.jaxpr.bindings import strip_trace_context, user_line
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import (
@@ -27,7 +27,7 @@ from jaxresid.inspector.variants.solver_checkpoints import (
     keeping,
     watching,
 )
-from jaxresid.model import Location
+from jaxresid.results import Location
 
 _Result = TypeVar("_Result")
 

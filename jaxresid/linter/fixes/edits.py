@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from jaxresid.base.violations import Edit, Fix, Span
 from jaxresid.linter.fixes.argument_list import ArgumentList, read_arguments, sorted_arguments
-from jaxresid.violations import Edit, Fix, Span
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts

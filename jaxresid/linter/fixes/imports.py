@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from jaxresid.violations import Edit, Span
+from jaxresid.base.violations import Edit, Span
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from jaxresid.base.violations import Edit, Fix, Span
 from jaxresid.linter.fixes import edits
-from jaxresid.violations import Edit, Fix, Span
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts

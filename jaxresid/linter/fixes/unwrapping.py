@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from jaxresid.violations import Applicability, Edit, Fix, Span
+from jaxresid.base.violations import Applicability, Edit, Fix, Span
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site

@@ -11,11 +11,11 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from jaxresid.base.violations import Fix
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import conditions
 from jaxresid.linter.patterns.unrolling import is_unrolled, unrolling_choice
 from jaxresid.linter.resolve.uses import PLAIN, RemoteAround, RemoteCheckpoint
-from jaxresid.violations import Fix
 
 if TYPE_CHECKING:
     from jaxresid.linter.patterns.conditions import Condition

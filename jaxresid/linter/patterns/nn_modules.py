@@ -9,10 +9,10 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from jaxresid.base.violations import Fix
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.resolve import apis, results
 from jaxresid.linter.resolve.names import External, FunctionNode, Origin
-from jaxresid.violations import Fix
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site

@@ -9,11 +9,11 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.base.violations import Related
 from jaxresid.linter.resolve import results
 from jaxresid.linter.resolve.names import External, FunctionNode
 from jaxresid.linter.resolve.results import Part
 from jaxresid.linter.text.trees import walk
-from jaxresid.violations import Related
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Loop, Site, Use

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from jaxresid.base.violations import Span
 from jaxresid.linter.resolve import apis
 from jaxresid.linter.resolve.callees import MAX_DEPTH, Role
 from jaxresid.linter.resolve.names import Binding, External
 from jaxresid.linter.resolve.sites import Site, SiteFinder
-from jaxresid.violations import Span
 
 UseKind = Literal[
     "call",  # the value is called

@@ -4,12 +4,12 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.base.violations import Violation
 from jaxresid.linter.fixes import checkpoint_arguments as fixes
 from jaxresid.linter.patterns import checkpoint_calls
 from jaxresid.linter.resolve import results
 from jaxresid.linter.resolve.names import External
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts

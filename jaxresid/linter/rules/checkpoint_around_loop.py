@@ -4,10 +4,10 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.base.violations import Edit, Fix, Violation
 from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Edit, Fix, Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Loop, Site

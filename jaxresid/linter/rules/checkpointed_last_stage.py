@@ -4,11 +4,11 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.base.violations import Violation
 from jaxresid.linter.fixes.unwrapping import remove_checkpoint
 from jaxresid.linter.resolve import results, stages
 from jaxresid.linter.resolve.names import FunctionNode
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site, Use

@@ -3,11 +3,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.base.violations import Related, Violation
 from jaxresid.linter.patterns import cse
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.uses import RemoteCheckpoint
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Related, Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts

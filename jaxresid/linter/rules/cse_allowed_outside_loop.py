@@ -4,12 +4,12 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.base.violations import Fix, Violation
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import conditions, cse
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.uses import PLAIN
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site, Use

@@ -4,9 +4,9 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.base.violations import Fix, Violation
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Named

@@ -4,12 +4,12 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.base.violations import Fix, Violation
 from jaxresid.linter.fixes.unwrapping import remove_decorator, unwrap
 from jaxresid.linter.patterns import policy_names as policies
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import FunctionNode
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Policy, Site

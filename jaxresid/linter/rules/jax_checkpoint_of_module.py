@@ -4,11 +4,11 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.base.violations import Fix, Violation
 from jaxresid.linter.patterns import nn_modules as modules
 from jaxresid.linter.resolve import apis, stages
 from jaxresid.linter.resolve.names import External
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site

@@ -4,10 +4,10 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.base.violations import Fix, Violation
 from jaxresid.linter.patterns import array_functions, checkpoint_calls
 from jaxresid.linter.patterns import nn_modules as modules
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.callees import Role

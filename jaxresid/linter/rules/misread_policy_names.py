@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.base.violations import Edit, Fix, Span, Violation
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import policy_names as policies
 from jaxresid.linter.resolve import apis
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Edit, Fix, Span, Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.patterns.policy_names import FactoryCall

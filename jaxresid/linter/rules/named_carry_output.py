@@ -4,10 +4,10 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from jaxresid.base.violations import Violation
 from jaxresid.linter.patterns.checkpoint_names import saved_names
 from jaxresid.linter.resolve import results, stages
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Named, Site

@@ -4,12 +4,12 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.base.violations import Fix, Related, Violation
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import policy_names as policies
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.resolve.names import FunctionNode
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Fix, Related, Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts

@@ -4,12 +4,12 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.base.violations import Fix, Violation
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.fixes import public_imports as moved
 from jaxresid.linter.patterns import checkpoint_calls
 from jaxresid.linter.patterns.checkpoint_calls import GivenKeyword
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Fix, Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts

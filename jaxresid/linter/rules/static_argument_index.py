@@ -4,13 +4,13 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.base.violations import Edit, Fix, Violation
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import checkpoint_calls, static_arguments, traced_flags
 from jaxresid.linter.patterns.static_arguments import Signature, StaticArguments, VisibleCall
 from jaxresid.linter.patterns.traced_flags import TracedFlags
 from jaxresid.linter.resolve import stages
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Edit, Fix, Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, Site

@@ -4,10 +4,10 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.base.violations import Violation
 from jaxresid.linter.patterns import policy_names as policies
 from jaxresid.linter.resolve import apis, results
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts

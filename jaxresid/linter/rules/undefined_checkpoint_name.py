@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.base.text.nearest import did_you_mean
+from jaxresid.base.violations import Violation
 from jaxresid.linter.patterns import closed_module
 from jaxresid.linter.patterns.checkpoint_names import (
     LIBRARY_NAMES,
@@ -15,8 +17,6 @@ from jaxresid.linter.patterns.checkpoint_names import (
     policy_names,
 )
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.text.nearest import did_you_mean
-from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts

@@ -3,9 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.base.violations import Violation
 from jaxresid.linter.patterns.checkpoint_names import EXCLUDING, defined_names, policy_names
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts, OtherModules

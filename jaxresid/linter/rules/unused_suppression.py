@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from jaxresid.base.violations import Violation
 from jaxresid.linter.rule import Example, Rule
-from jaxresid.violations import Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.facts import Facts

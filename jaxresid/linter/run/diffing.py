@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
-from jaxresid.text.safe_text import quoted_path
+from jaxresid.base.text.safe_text import quoted_path
 
 
 def unified_diff(before: bytes, after: bytes, old: str, new: str) -> Iterator[str]:

@@ -10,8 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxresid import regular_files
-from jaxresid.errors import JaxresidError
+from jaxresid.base import regular_files
+from jaxresid.base.errors import JaxresidError
 from jaxresid.settings.config import Config
 from jaxresid.settings.globs import STAR, regex_of_pieces
 from jaxresid.settings.toml_values import ConfigFileError

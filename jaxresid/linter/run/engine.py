@@ -13,12 +13,12 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
+from jaxresid.base.violations import OVER_LIMIT, Fix, Linted, Span, Violation
 from jaxresid.linter.text import prefilter as funnel
 from jaxresid.linter.text import time_limit
 from jaxresid.linter.text.document import Document, Parsed, read
 from jaxresid.linter.text.syntax import UnparsableError
 from jaxresid.linter.text.trees import walk
-from jaxresid.violations import OVER_LIMIT, Fix, Linted, Span, Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.resolve.neighbours import ParsedModule

@@ -25,12 +25,12 @@ from jaxresid.settings.config import Config, Options, Selection, load, matches
 from jaxresid.settings.toml_values import ConfigFileError, display_path
 
 if TYPE_CHECKING:
+    from jaxresid.base.violations import Linted
     from jaxresid.linter.resolve.neighbours import Remembered
     from jaxresid.linter.resolve.project import Project
     from jaxresid.linter.resolve.project_module import ProjectModule
     from jaxresid.linter.run.engine import FixResult, LintSettings
     from jaxresid.settings.requirements.in_use import Directory
-    from jaxresid.violations import Linted
 
 # Nobody need have looked for these, so a suppression of more than them is judged without them.
 _OPTIONAL = frozenset(e.code for e in INDEX if not e.is_default) | {e.code for e in TRACED}
@@ -238,8 +238,8 @@ class LintRun:
 
     def content(self, raw: bytes, path: str, absolute: Path) -> Linted:
         """Lint bytes as the content of a file."""
+        from jaxresid.base.violations import Linted
         from jaxresid.linter.run.engine import INVALID_SYNTAX, broken, lint_bytes
-        from jaxresid.violations import Linted
 
         project = None if self.is_alone(absolute) else self.project(self.root(absolute))
         try:
@@ -307,9 +307,9 @@ class LintRun:
           absolute: the file's absolute path.
           reason: text that follows the codes in new comments.
         """
+        from jaxresid.base.violations import Violation
         from jaxresid.linter.run.engine import violations_in
         from jaxresid.linter.text.document import read
-        from jaxresid.violations import Violation
 
         document = read(raw, path)
         if isinstance(document, Violation):
@@ -424,8 +424,8 @@ def _unreadable(path: str, reason: str) -> Linted:
 
 
 def _misconfigured(error: ConfigFileError) -> Linted:
+    from jaxresid.base.violations import INVALID_CONFIGURATION, Linted
     from jaxresid.linter.run.engine import broken
-    from jaxresid.violations import INVALID_CONFIGURATION, Linted
 
     path = display_path(error.file)
     message = (

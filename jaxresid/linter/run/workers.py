@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from jaxresid.errors import JaxresidError
-from jaxresid.interrupts import blocking_interrupts
+from jaxresid.base.errors import JaxresidError
+from jaxresid.base.interrupts import blocking_interrupts
 from jaxresid.linter.text.time_limit import OverLimitError, limited
 
 if TYPE_CHECKING:
-    from jaxresid.violations import Linted
+    from jaxresid.base.violations import Linted
 
 _T = TypeVar("_T")
 # Below this much to parse, a pool of processes costs more than it saves (measured on flax: equal

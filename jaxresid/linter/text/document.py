@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from jaxresid.base.violations import Edit, Span, Violation
 from jaxresid.linter.text.source import SourceText, UndecodableError
 from jaxresid.linter.text.syntax import UnparsableError, parse
-from jaxresid.violations import Edit, Span, Violation
 
 if TYPE_CHECKING:
     from jaxresid.linter.text.notebook import Notebook

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from json.decoder import JSONDecoder
 
+from jaxresid.base.text.wide_encodings import wide_encoding
+from jaxresid.base.violations import Edit, Span
 from jaxresid.linter.text.lexer import LINE_END
 from jaxresid.linter.text.magics import masked
-from jaxresid.text.wide_encodings import wide_encoding
-from jaxresid.violations import Edit, Span
 
 _BOM = "\ufeff"
 _BLANK = re.compile(r"[ \t\r\n]*+")

@@ -10,9 +10,9 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Set
 
+from jaxresid.base.text.wide_encodings import wide_encoding
 from jaxresid.linter.text.source import SourceText
 from jaxresid.linter.text.trees import walk
-from jaxresid.text.wide_encodings import wide_encoding
 
 # What a file must mention for the checkpoint rules to have anything to say.
 CHECKPOINT_MARKERS = (b"checkpoint", b"remat")

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from jaxresid.text.wide_encodings import wide_encoding
-from jaxresid.violations import Edit, Span
+from jaxresid.base.text.wide_encodings import wide_encoding
+from jaxresid.base.violations import Edit, Span
 
 # What ends a line for Python's tokenizer. str.splitlines knows more: form feeds, U+2028.
 _LINE = re.compile(r"\r\n|\r|\n")

@@ -15,9 +15,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from jaxresid.base.text.nearest import did_you_mean
+from jaxresid.base.violations import Edit, Fix, Span, Violation
 from jaxresid.linter.text.lexer import LINE_END, Comment, Scan, scan
-from jaxresid.text.nearest import did_you_mean
-from jaxresid.violations import Edit, Fix, Span, Violation
 
 CODE = "JXR001"
 NAME = "unused-suppression"

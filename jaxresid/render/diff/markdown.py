@@ -6,10 +6,10 @@ import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from jaxresid.model import Difference, LineDifference
+from jaxresid.base.text.safe_text import one_line, safe_value
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.diff import words
-from jaxresid.text.safe_text import one_line, safe_value
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Difference, LineDifference
 
 # A comment is read by people, and platforms cut long ones.
 _LINES, _CHECKPOINTS, _VALUES = 50, 50, 4

@@ -9,10 +9,10 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.padding import Padding
 from rich.text import Text
 
-from jaxresid.model import Difference, LineDifference
+from jaxresid.base.text.safe_text import safe_value
 from jaxresid.render.diff import words
 from jaxresid.render.style.wrapping import FlowingParts
-from jaxresid.text.safe_text import safe_value
+from jaxresid.results import Difference, LineDifference
 
 _ROWS = 24  # of a screen
 # How many lines of code and how many checkpoints are shown; the first that fit are taken.

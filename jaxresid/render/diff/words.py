@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from jaxresid.model import (
+from jaxresid.base.text.units import format_bytes, format_flops
+from jaxresid.render.report.heading import asked
+from jaxresid.render.style.words import aval_text, place_text, verdict_text
+from jaxresid.results import (
     Aval,
     Checkpoint,
     CheckpointDifference,
@@ -14,9 +17,6 @@ from jaxresid.model import (
     Location,
     ValueDifference,
 )
-from jaxresid.render.report.heading import asked
-from jaxresid.render.style.words import aval_text, place_text, verdict_text
-from jaxresid.text.units import format_bytes, format_flops
 
 MINUS = "−"
 EARLIER = "(before)"

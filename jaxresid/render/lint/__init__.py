@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from jaxresid.option_types import OutputFormat
-from jaxresid.text.safe_text import inert
+from jaxresid.base.option_types import OutputFormat
+from jaxresid.base.text.safe_text import inert
 
 if TYPE_CHECKING:
-    from jaxresid.violations import Linted, RuleInfo
+    from jaxresid.base.violations import Linted, RuleInfo
 
 FORMATS: tuple[str, ...] = get_args(OutputFormat)
 STATISTICS_FORMATS = ("text", "concise", "json")

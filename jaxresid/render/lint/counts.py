@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from jaxresid.base.text.safe_text import json_text, visible
+from jaxresid.base.violations import Linted, RuleInfo, Violation
 from jaxresid.render.lint.run import is_fixable
-from jaxresid.text.safe_text import json_text, visible
-from jaxresid.violations import Linted, RuleInfo, Violation
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jaxresid.base.text.safe_text import visible
+from jaxresid.base.violations import Span
 from jaxresid.render.lint.layout import Paint, char_width
 from jaxresid.render.lint.run import last_row
-from jaxresid.text.safe_text import visible
-from jaxresid.violations import Span
 
 _TAB = 4
 _LEAST_ROOM = 20

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from jaxresid.base.text.safe_text import json_text
+from jaxresid.base.violations import RuleInfo
 from jaxresid.render.lint.layout import Paint, painter, wrap
-from jaxresid.text.safe_text import json_text
-from jaxresid.violations import RuleInfo
 
 _MARK = re.compile(r"(?<![ \t])[ \t]*+# !$", re.MULTILINE)
 _VERBATIM = re.compile(r"^(\s|```|[-*>|] |\d+\. )", re.MULTILINE)

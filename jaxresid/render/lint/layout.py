@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable
 
-from jaxresid.text.safe_text import visible
+from jaxresid.base.text.safe_text import visible
 
 Paint = Callable[[str, str], str]
 

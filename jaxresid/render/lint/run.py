@@ -10,8 +10,8 @@ from functools import cached_property
 from itertools import groupby
 from pathlib import PurePath
 
-from jaxresid.urls import rule_page
-from jaxresid.violations import Linted, RuleInfo, Span, Violation
+from jaxresid.base.urls import rule_page
+from jaxresid.base.violations import Linted, RuleInfo, Span, Violation
 
 STDIN = "-"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jaxresid.base.violations import Violation
 from jaxresid.render.lint.layout import Paint
 from jaxresid.render.lint.run import Run
-from jaxresid.violations import Violation
 
 
 def summary_lines(run: Run, paint: Paint) -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 
-from jaxresid.model import (
+from jaxresid.render.notebook.parts import answered, folded, pictured, plain_lines, printed, view
+from jaxresid.render.svg.frontier import comparison_frontier, plan_frontier
+from jaxresid.results import (
     Comparison,
     CompiledReport,
     Difference,
@@ -13,9 +15,7 @@ from jaxresid.model import (
     ResidualGroups,
     Sweep,
 )
-from jaxresid.model.display import render
-from jaxresid.render.notebook.parts import answered, folded, pictured, plain_lines, printed, view
-from jaxresid.render.svg.frontier import comparison_frontier, plan_frontier
+from jaxresid.results.display import render
 
 _MOST = 4  # lines of an answer
 _WIDE = 140

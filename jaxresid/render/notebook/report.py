@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from rich.console import Group
 
-from jaxresid.model import Checkpoint, CompiledBuffer, LiveValue, Report, Source
+from jaxresid.base.text.safe_text import safe_value
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.notebook.parts import (
     answered,
     folded,
@@ -45,8 +46,7 @@ from jaxresid.render.report.rows import ResidualRow, View, rows, shapes_text
 from jaxresid.render.style.words import line_text, percent, source_notes, verdict_text
 from jaxresid.render.svg.icicle import icicle
 from jaxresid.render.svg.timeline import timeline
-from jaxresid.text.safe_text import safe_value
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Checkpoint, CompiledBuffer, LiveValue, Report, Source
 
 _WIDE = 140
 

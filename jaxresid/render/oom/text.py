@@ -11,7 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import OomReport, OomTrace, Source, WayOut
+from jaxresid.base.text.safe_text import safe_value
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.oom.words import (
     buffer_text,
     facts,
@@ -23,8 +24,7 @@ from jaxresid.render.oom.words import (
 from jaxresid.render.style.shell import ShellCommand
 from jaxresid.render.style.words import percent, place_text
 from jaxresid.render.style.wrapping import FlowingParts, SourceLines
-from jaxresid.text.safe_text import safe_value
-from jaxresid.text.units import format_bytes
+from jaxresid.results import OomReport, OomTrace, Source, WayOut
 
 _TOP = 4
 _STYLES = {"held": "bold yellow", "unknown": "bold yellow"}

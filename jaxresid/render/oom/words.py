@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jaxresid.model import OomBuffer, OomReport, OomTrace, WayOut
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.style.words import computed_text, percent
-from jaxresid.text.units import format_bytes
+from jaxresid.results import OomBuffer, OomReport, OomTrace, WayOut
 
 _ROLES = {
     "forward": "of the forward pass",

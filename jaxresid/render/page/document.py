@@ -7,7 +7,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from jaxresid.model import (
+from jaxresid.render.page.programs import WHOLE, program, residuals, share_of_others
+from jaxresid.render.page.sources import code_around
+from jaxresid.render.page.tables import Tables
+from jaxresid.render.report.checkpoints import site_parts
+from jaxresid.render.style.words import verdict_text
+from jaxresid.render.tables.compare import entries
+from jaxresid.results import (
     Checkpoint,
     Comparison,
     ComparisonRow,
@@ -22,14 +28,8 @@ from jaxresid.model import (
     Plan,
     Report,
 )
-from jaxresid.model.display import to_text
-from jaxresid.model.report.lifetimes import without_names
-from jaxresid.render.page.programs import WHOLE, program, residuals, share_of_others
-from jaxresid.render.page.sources import code_around
-from jaxresid.render.page.tables import Tables
-from jaxresid.render.report.checkpoints import site_parts
-from jaxresid.render.style.words import verdict_text
-from jaxresid.render.tables.compare import entries
+from jaxresid.results.display import to_text
+from jaxresid.results.report.lifetimes import without_names
 
 _WIDTH = 100  # columns of the text that a page has too
 

@@ -8,8 +8,8 @@ from html import escape
 from importlib import resources
 from typing import Any
 
+from jaxresid.base.text.safe_text import json_text, lines, visible
 from jaxresid.render.page.document import page_document
-from jaxresid.text.safe_text import json_text, lines, visible
 
 _BUNDLE = "jaxresid.render.page.bundle"
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxresid.model import Computed, Lifetime, Lifetimes, Location, Residual, Source
 from jaxresid.render.page.tables import Tables
+from jaxresid.results import Computed, Lifetime, Lifetimes, Location, Residual, Source
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from jaxresid.model import Aval, Location, Source
 from jaxresid.render.style.words import aval_text
+from jaxresid.results import Aval, Location, Source
 
 # The number of what is not there.
 NONE = -1

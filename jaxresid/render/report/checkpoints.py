@@ -8,11 +8,11 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from jaxresid.model import Checkpoint, Finding, Verdict
+from jaxresid.base.text.units import format_bytes, format_flops
 from jaxresid.render.report.cost import at_least
 from jaxresid.render.style.words import percent, place_text, source_notes, verdict_text
 from jaxresid.render.style.wrapping import FlowingParts
-from jaxresid.text.units import format_bytes, format_flops
+from jaxresid.results import Checkpoint, Finding, Verdict
 
 LEGEND = "with → without each"
 _INDENT = 2

@@ -9,7 +9,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import (
+from jaxresid.base.text.safe_text import safe_value
+from jaxresid.base.text.units import format_bytes
+from jaxresid.render.report.estimates import about_text, interval_remarks
+from jaxresid.render.report.heading import about, target_line
+from jaxresid.render.style.words import computed_text, percent
+from jaxresid.render.style.wrapping import FlowingParts, SourceLines
+from jaxresid.results import (
     Collective,
     Compiled,
     CompiledBuffer,
@@ -18,12 +24,6 @@ from jaxresid.model import (
     Target,
     interval_between,
 )
-from jaxresid.render.report.estimates import about_text, interval_remarks
-from jaxresid.render.report.heading import about, target_line
-from jaxresid.render.style.words import computed_text, percent
-from jaxresid.render.style.wrapping import FlowingParts, SourceLines
-from jaxresid.text.safe_text import safe_value
-from jaxresid.text.units import format_bytes
 
 _TOP = 8
 MAY_FIT_TEXT = "fits if the GPU takes Triton's matmuls, but not surely with cuBLAS's"

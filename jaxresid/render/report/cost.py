@@ -8,10 +8,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import Cost, Report
+from jaxresid.base.text.units import format_bytes, format_flops
 from jaxresid.render.style.words import percent
 from jaxresid.render.style.wrapping import FlowingParts
-from jaxresid.text.units import format_bytes, format_flops
+from jaxresid.results import Cost, Report
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jaxresid.model import Answer, Interval, PlaceInfo, answer
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.style.columns import bytes_unit
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Answer, Interval, PlaceInfo, answer
 
 _NO_INTERVAL = "No interval: too few programs were compiled to say how far off this estimate is."
 STYLES: dict[Answer, str] = {

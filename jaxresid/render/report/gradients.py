@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from jaxresid.model import Gradient, Report
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.style.words import place_text
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Gradient, Report
 
 
 def render_gradients(report: Report, most: int | None = None) -> Iterator[RenderableType]:

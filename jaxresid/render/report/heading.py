@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from jaxresid.model import JaxInfo, Mesh, PlaceInfo, Target
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.style.wrapping import FlowingParts
-from jaxresid.text.units import format_bytes
+from jaxresid.results import JaxInfo, Mesh, PlaceInfo, Target
 
 _SOURCES = {
     "types": "split as the types specify",

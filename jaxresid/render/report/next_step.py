@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from jaxresid.model import NextStep
 from jaxresid.render.style.shell import ShellCommand
+from jaxresid.results import NextStep
 
 
 def next_step_lines(step: NextStep | None) -> Iterator[RenderableType]:

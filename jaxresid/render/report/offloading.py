@@ -8,10 +8,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import ComparisonRow, Offloading, Report, Transfers
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.style.columns import bytes_unit
 from jaxresid.render.style.wrapping import FlowingParts
-from jaxresid.text.units import format_bytes
+from jaxresid.results import ComparisonRow, Offloading, Report, Transfers
 
 _INPUTS = {
     "argument": "arguments that live",

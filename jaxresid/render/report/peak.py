@@ -9,14 +9,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import LiveValue, Peak, PlaceInfo, Report, answer
+from jaxresid.base.text.layer_paths import folded, pattern
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.cost import at_least
 from jaxresid.render.report.estimates import STYLES, about_text, answer_text, interval_remarks
 from jaxresid.render.report.sparkline import column, sparkline
 from jaxresid.render.style.words import aval_text, kind_text, kinds_text, percent, phase_text
 from jaxresid.render.style.wrapping import SourceLines
-from jaxresid.text.layer_paths import folded, pattern
-from jaxresid.text.units import format_bytes
+from jaxresid.results import LiveValue, Peak, PlaceInfo, Report, answer
 
 _TOP = 5
 

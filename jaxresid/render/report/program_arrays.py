@@ -8,10 +8,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import ProgramArray, Report
+from jaxresid.base.text.layer_paths import folded, pattern
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.style.words import aval_text
-from jaxresid.text.layer_paths import folded, pattern
-from jaxresid.text.units import format_bytes
+from jaxresid.results import ProgramArray, Report
 
 _TOP = 8
 _NAMES = 3

@@ -10,12 +10,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import Computed, Report, Residual
+from jaxresid.base.text.layer_paths import folded
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.rows import ResidualRow, ResidualRows, View, rows, shapes_text
 from jaxresid.render.style.words import aval_text, computed_text, mark_text, percent, place_text
 from jaxresid.render.style.wrapping import SourceLines
-from jaxresid.text.layer_paths import folded
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Computed, Report, Residual
 
 
 def render_residuals(report: Report, view: View) -> Iterator[RenderableType]:

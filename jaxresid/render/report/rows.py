@@ -6,10 +6,10 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from jaxresid.model import NOWHERE, Computed, Report, Residual, Source
-from jaxresid.option_types import GroupBy, ReportView
+from jaxresid.base.option_types import GroupBy, ReportView
+from jaxresid.base.text.layer_paths import folded_scopes, pattern, scope_key
 from jaxresid.render.style.words import aval_text, line_text, place_text, short_path
-from jaxresid.text.layer_paths import folded_scopes, pattern, scope_key
+from jaxresid.results import NOWHERE, Computed, Report, Residual, Source
 
 GROUPS: tuple[GroupBy, ...] = get_args(GroupBy)
 VIEWS: tuple[ReportView, ...] = get_args(ReportView)

@@ -9,9 +9,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import Equation, Listing, Location, Split, Variable
+from jaxresid.base.text.safe_text import safe_value
 from jaxresid.render.style.words import aval_text, line_text
-from jaxresid.text.safe_text import safe_value
+from jaxresid.results import Equation, Listing, Location, Split, Variable
 
 _SIDE_BY_SIDE = 120
 _GAP = 3

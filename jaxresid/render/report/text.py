@@ -8,8 +8,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import Peak, Report
-from jaxresid.option_types import GroupBy, ReportView
+from jaxresid.base.option_types import GroupBy, ReportView
+from jaxresid.base.text.safe_text import safe_value
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.checkpoints import render_checkpoints
 from jaxresid.render.report.compiled import compiled_lines
 from jaxresid.render.report.cost import render_cost
@@ -26,8 +27,7 @@ from jaxresid.render.report.program_arrays import render_arrays
 from jaxresid.render.report.residuals import render_residuals, render_totals
 from jaxresid.render.report.rows import GROUPS, VIEWS, View
 from jaxresid.render.style.words import percent
-from jaxresid.text.safe_text import safe_value
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Peak, Report
 
 _TOP = 20
 _ROWS = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxresid.model import TimeBasis, TimeInterval
+from jaxresid.results import TimeBasis, TimeInterval
 
 NOT_CHECKED = "not checked"
 _SHARES = {0.9: "nine in ten", 0.8: "four in five"}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jaxresid.model import Report
-from jaxresid.text.units import format_bytes
+from jaxresid.base.text.units import format_bytes
+from jaxresid.results import Report
 
 
 def totals_lines(report: Report) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from jaxresid.model import Aval, Computed, Location, Mark, Source, Verdict
+from jaxresid.results import Aval, Computed, Location, Mark, Source, Verdict
 
 _SHORT = {"bool": "bool", "bfloat16": "bf16"}
 _MOST_PARTS = 3  # of a library's path

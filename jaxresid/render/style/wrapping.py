@@ -9,8 +9,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.padding import Padding
 from rich.text import Text
 
-from jaxresid.model import Location, Source
 from jaxresid.render.style.words import line_text, source_notes
+from jaxresid.results import Location, Source
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from jaxresid.model import Lifetimes, LiveValue
+from jaxresid.base.text.safe_text import visible
 from jaxresid.render.style.words import kinds_text, line_text
-from jaxresid.text.safe_text import visible
+from jaxresid.results import Lifetimes, LiveValue
 
 # Bottom to top: what is always there, then what comes and goes.
 _ORDER = (

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from jaxresid.model import Comparison, FrontRow, Plan
+from jaxresid.base.text.safe_text import safe_value
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.policies import policy_text
 from jaxresid.render.svg.axes import Scale, bytes_axis, limit, share_axis, ticks, unit_of
 from jaxresid.render.svg.canvas import WIDTH, document, element, hint, written
 from jaxresid.render.tables.compare import entries, takeaways
 from jaxresid.render.tables.plan import verdict_text
-from jaxresid.text.safe_text import safe_value
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Comparison, FrontRow, Plan
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 92, 600, 92, 392
 _KEYS = 636

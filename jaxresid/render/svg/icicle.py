@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from jaxresid.model import Computed, Report, Residual
+from jaxresid.base.text.layer_paths import pattern, scope_key
+from jaxresid.base.text.safe_text import safe_value
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.rows import ResidualRow, shapes_text
 from jaxresid.render.style.words import percent, place_text, short_path
 from jaxresid.render.svg.canvas import WIDTH, cut, document, element, hint, written
-from jaxresid.text.layer_paths import pattern, scope_key
-from jaxresid.text.safe_text import safe_value
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Computed, Report, Residual
 
 _TOP, _HEIGHT = 92, 400
 _EDGE = 24

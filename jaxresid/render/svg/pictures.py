@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import get_args
 
-from jaxresid.model import Report
-from jaxresid.option_types import PictureView
+from jaxresid.base.option_types import PictureView
 from jaxresid.render.svg.icicle import icicle
 from jaxresid.render.svg.timeline import timeline
+from jaxresid.results import Report
 
 
 def report_svg(report: Report, view: PictureView) -> str:

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from jaxresid.model import Lifetimes, Peak, Report
+from jaxresid.base.text.safe_text import safe_value
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.overview.chart import is_one_pass
 from jaxresid.render.report.peak import op_text, peak_text, room_text
 from jaxresid.render.style.words import kinds_text, line_text, percent
 from jaxresid.render.svg.axes import Scale, bytes_axis, limit
 from jaxresid.render.svg.bands import Band, bands_at_peak, bands_over
 from jaxresid.render.svg.canvas import WIDTH, cut, document, element, hint, written
-from jaxresid.text.safe_text import safe_value
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Lifetimes, Peak, Report
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 82, 620, 84, 384
 _KEYS = 672  # where the list of bands begins

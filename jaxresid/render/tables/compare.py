@@ -9,15 +9,8 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from jaxresid.model import (
-    Answer,
-    Comparison,
-    ComparisonRow,
-    Compiled,
-    Interval,
-    PlaceInfo,
-    Timing,
-)
+from jaxresid.base.text.safe_text import safe_value
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.compiled import MAY_FIT_TEXT, verdict_text, warned_texts
 from jaxresid.render.report.cost import added_text, at_least
 from jaxresid.render.report.estimates import about_text, interval_remarks
@@ -39,8 +32,15 @@ from jaxresid.render.style.columns import (
 from jaxresid.render.style.words import percent
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.render.tables.frontier import PlotPoint, plot, plotted
-from jaxresid.text.safe_text import safe_value
-from jaxresid.text.units import format_bytes
+from jaxresid.results import (
+    Answer,
+    Comparison,
+    ComparisonRow,
+    Compiled,
+    Interval,
+    PlaceInfo,
+    Timing,
+)
 
 _FIRST = ("none", "as-written")
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase

@@ -8,8 +8,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import FloorPart, Plan, Relief, TriedPlace
-from jaxresid.text.units import format_bytes
+from jaxresid.base.text.units import format_bytes
+from jaxresid.results import FloorPart, Plan, Relief, TriedPlace
 
 _KINDS = {
     "parameters": "parameters",

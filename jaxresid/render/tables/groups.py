@@ -7,11 +7,11 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import ResidualGroup, ResidualGroups
+from jaxresid.base.text.safe_text import safe_value
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.style.columns import bytes_unit
 from jaxresid.render.style.words import percent, short_path
-from jaxresid.text.safe_text import safe_value
-from jaxresid.text.units import format_bytes
+from jaxresid.results import ResidualGroup, ResidualGroups
 
 _GAP = 2  # columns between columns
 _FIGURES = 3  # columns before those of the keys

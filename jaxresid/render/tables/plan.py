@@ -11,7 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import Expression, Plan, PlannedPart, PlannedSite, PlannedValue
+from jaxresid.base.text.safe_text import safe_value
+from jaxresid.base.text.units import format_bytes, format_flops
 from jaxresid.render.report.compiled import differs
 from jaxresid.render.report.cost import added_text, at_least
 from jaxresid.render.report.estimates import STYLES, about_text, interval_remarks
@@ -25,8 +26,7 @@ from jaxresid.render.style.words import percent, place_text, short_path
 from jaxresid.render.style.wrapping import FlowingParts
 from jaxresid.render.tables.floor import choices_text, render_floor
 from jaxresid.render.tables.selection import render_selection
-from jaxresid.text.safe_text import safe_value
-from jaxresid.text.units import format_bytes, format_flops
+from jaxresid.results import Expression, Plan, PlannedPart, PlannedSite, PlannedValue
 
 _KINDS = {
     "checkpoint": "already checkpointed",

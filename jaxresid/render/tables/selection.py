@@ -10,11 +10,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import Beaten, FrontRow, Growth, Largest, LiveValue, Plan, SizePeak
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.estimates import about_text
 from jaxresid.render.report.policies import BrokenNames
 from jaxresid.render.style.words import aval_text, percent, place_text
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Beaten, FrontRow, Growth, Largest, LiveValue, Plan, SizePeak
 
 # How many plans, and how many of the configurations that fit and that do not, are shown.
 _MOST_ROWS = 8

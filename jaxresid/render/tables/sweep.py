@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from jaxresid.model import Compiled, Sweep, SweepRow
+from jaxresid.base.text.safe_text import safe_value
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.compiled import MAY_FIT_TEXT, warned_texts
 from jaxresid.render.report.heading import about, target_line
 from jaxresid.render.report.policies import BrokenNames, lines, policy_text
 from jaxresid.render.style.columns import Column, Unit, bytes_unit, headings, room_for, width_of
 from jaxresid.render.style.words import percent
 from jaxresid.render.style.wrapping import FlowingParts
-from jaxresid.text.safe_text import safe_value
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Compiled, Sweep, SweepRow
 
 _PLACES = 6
 _TOO_MUCH, _MAY_FIT = "x", "?"

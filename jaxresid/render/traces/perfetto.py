@@ -12,7 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from jaxresid.model import (
+from jaxresid.base.text.safe_text import visible
+from jaxresid.base.text.units import format_bytes
+from jaxresid.render.traces.wire import data, integer
+from jaxresid.results import (
     Aval,
     Comparison,
     Lifetime,
@@ -23,9 +26,6 @@ from jaxresid.model import (
     Report,
     Source,
 )
-from jaxresid.render.traces.wire import data, integer
-from jaxresid.text.safe_text import visible
-from jaxresid.text.units import format_bytes
 
 # Nanoseconds that stand for an op.
 _OP: Final = 1000

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from jaxresid.model import (
+from jaxresid.base.text.safe_text import visible
+from jaxresid.render.traces.wire import data, integer, packed
+from jaxresid.results import (
     Aval,
     Checkpoint,
     Compiled,
@@ -19,8 +21,6 @@ from jaxresid.model import (
     Report,
     Residual,
 )
-from jaxresid.render.traces.wire import data, integer, packed
-from jaxresid.text.safe_text import visible
 
 _KEPT: Final = ("kept", "bytes")
 _PEAK: Final = ("peak", "bytes")

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.linter.text.source import SourceText, UndecodableError
 from jaxresid.server.buffers import Buffer
 from jaxresid.server.commands.projects import root_of
 from jaxresid.server.documents import Document
 
 if TYPE_CHECKING:
-    from jaxresid.documents.latest import Kept
+    from jaxresid.serialization.latest import Kept
 
 Json = dict[str, Any]
 

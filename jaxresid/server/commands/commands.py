@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from lsprotocol import converters, types
 
-from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.base.errors import InputsError, JaxresidError
+from jaxresid.base.text.safe_text import one_line
 from jaxresid.server.answers import without_versions
 from jaxresid.server.commands.applying import workspace_edit
 from jaxresid.server.commands.options import ServerOptions
@@ -22,7 +23,6 @@ from jaxresid.server.documents import OpenFiles
 from jaxresid.server.places import path_of
 from jaxresid.server.traced.target_lenses import APPLY_PLAN, PLAN, TRACE
 from jaxresid.server.traced.traces import Traces
-from jaxresid.text.safe_text import one_line
 
 CANCEL = "jaxresid.cancel"
 TARGETS = "jaxresid.targets"

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxresid.elsewhere.interpreters import interpreter
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
+from jaxresid.base.text.nearest import did_you_mean
+from jaxresid.revisions.interpreters import interpreter
 from jaxresid.server.traced.named_targets import NamedTargets, project_folders
-from jaxresid.text.nearest import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
-from jaxresid.elsewhere import child
-from jaxresid.elsewhere.interpreters import lent_packages
-from jaxresid.errors import JaxresidError
-from jaxresid.home import FOLDER
+from jaxresid.base.errors import JaxresidError
+from jaxresid.base.home import FOLDER
+from jaxresid.revisions import child
+from jaxresid.revisions.interpreters import lent_packages
 
 _GRACE_S = 2.0
 _PREFIX = "jaxresid: "
@@ -67,7 +67,7 @@ async def run(
         if process.returncode is None:
             await _end(process)
     if code not in (0, 1):  # 1 is an answer
-        from jaxresid.elsewhere.reports import reason_of  # 0.1 s, and objects for gc to walk
+        from jaxresid.revisions.reports import reason_of  # 0.1 s, and objects for gc to walk
 
         raise JaxresidError(reason_of("\n".join(said), code))
 

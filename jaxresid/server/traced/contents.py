@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from jaxresid import regular_files
-from jaxresid.documents.source_digests import SourceDigest, digest_of, line_digests
+from jaxresid.base import regular_files
+from jaxresid.serialization.source_digests import SourceDigest, digest_of, line_digests
 from jaxresid.server.documents import Document
 from jaxresid.server.traced.line_map import line_map
 

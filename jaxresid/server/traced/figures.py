@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxresid.documents.latest import Kept
-from jaxresid.model import Checkpoint, Computed, LiveValue, Location, Report, Residual
 from jaxresid.render.in_editor import LineFigures
+from jaxresid.results import Checkpoint, Computed, LiveValue, Location, Report, Residual
+from jaxresid.serialization.latest import Kept
 
 # So much of what is kept is live at the peak that all of it is said to be.
 _ALL = 0.9

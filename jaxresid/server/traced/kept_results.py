@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jaxresid.documents.latest import Kept
+    from jaxresid.serialization.latest import Kept
 
 _State = tuple[int, int]
 
@@ -39,7 +39,7 @@ class KeptResults:
 
     def look(self) -> bool:
         """Read what is new; return whether anything changed."""
-        from jaxresid.user_cache import is_entry, results_folder
+        from jaxresid.base.user_cache import is_entry, results_folder
 
         states: dict[str, _State] = {}
         with suppress(OSError), os.scandir(results_folder()) as entries:
@@ -51,7 +51,7 @@ class KeptResults:
         changed = [path for path, state in states.items() if self._state(path) != state]
         if not changed and states.keys() == self._known.keys():
             return False
-        from jaxresid.documents.latest import read
+        from jaxresid.serialization.latest import read
 
         known = {path: found for path, found in self._known.items() if path in states}
         for path in changed:

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxresid.base.violations import Span, Violation
 from jaxresid.server.answers import BETWEEN
 from jaxresid.server.buffers import Buffer
 from jaxresid.server.documents import Document
 from jaxresid.server.traced.contents import Contents
 from jaxresid.server.traced.kept_results import KeptResults
 from jaxresid.server.traced.named_targets import NamedTargets
-from jaxresid.violations import Span, Violation
 
 if TYPE_CHECKING:
-    from jaxresid.documents.latest import Head, Kept
+    from jaxresid.serialization.latest import Head, Kept
     from jaxresid.server.traced.figures import FileFigures
 
 Json = dict[str, Any]

@@ -17,7 +17,7 @@ from jaxresid.server.traced.named_targets import NamedTargets
 from jaxresid.server.traced.shown import Shown
 
 if TYPE_CHECKING:
-    from jaxresid.documents.latest import Head, Kept
+    from jaxresid.serialization.latest import Head, Kept
 
 _LOOK_S = 1.0
 
@@ -136,8 +136,8 @@ class Traces:
 
     def summary(self, folder: str, target: str, command: str) -> str:
         """Return the figures of what a command has just found for a target of a project."""
-        from jaxresid.model import Plan
         from jaxresid.render.in_editor import plan_text, report_text
+        from jaxresid.results import Plan
 
         kept = self._results.last(folder, target, command)
         if kept is None:

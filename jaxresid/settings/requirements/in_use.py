@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxresid import regular_files
+from jaxresid.base import regular_files
 from jaxresid.settings.requirements.versions import (
     Groups,
     Version,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from jaxresid.model import BufferKind
+from jaxresid.results import BufferKind
 from jaxresid.xla.hlo.module import HloModule
 from jaxresid.xla.hlo.wire import Message
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from jaxresid.model import BufferKind
+from jaxresid.results import BufferKind
 from jaxresid.xla.hlo import module as hlo
 from jaxresid.xla.hlo.assignment import Allocation, Assignment, assignment_of_proto
 from jaxresid.xla.job import PeakBuffer

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from jaxresid.home import FOLDER
+from jaxresid.base.home import FOLDER
 from jaxresid.xla.hlo.wire import Message
 from jaxresid.xla.job import CollectiveOp, Line
 

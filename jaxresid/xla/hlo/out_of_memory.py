@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from jaxresid.model import BufferKind
+from jaxresid.results import BufferKind
 from jaxresid.xla.hlo.buffers import MAX_BUFFERS, LiveBuffers
 from jaxresid.xla.hlo.sizes import SIZE, nbytes
 from jaxresid.xla.job import PeakBuffer

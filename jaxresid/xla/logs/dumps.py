@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxresid.model import OomParts
+from jaxresid.results import OomParts
 from jaxresid.xla import places
 from jaxresid.xla.gpus import GPUS
 from jaxresid.xla.hlo import module as hlo

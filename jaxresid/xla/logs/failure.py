@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
-from jaxresid.model import OomParts, OomPool
+from jaxresid.results import OomParts, OomPool
 from jaxresid.xla.job import PeakBuffer
 from jaxresid.xla.logs.tracebacks import UserFunction
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from jaxresid.model import OomPool
+from jaxresid.results import OomPool
 from jaxresid.xla.hlo.sizes import SIZE, nbytes
 
 # What BFC lists of its chunks, up to millions of lines.

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from jaxresid.model import OomParts, OomPool
+from jaxresid.results import OomParts, OomPool
 from jaxresid.xla.logs.failure import Failure, Log, Rematerialized
 from jaxresid.xla.logs.lines import Line, read_line
 from jaxresid.xla.logs.pool import PoolReader

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import filterfalse
 from typing import Literal as OneOf
 
-from jaxresid.model import OomParts, OomPool
+from jaxresid.results import OomParts, OomPool
 from jaxresid.xla.hlo.out_of_memory import listed, parse_out_of_memory
 from jaxresid.xla.hlo.sizes import SIZE, nbytes
 from jaxresid.xla.logs.failure import Failure, Memory, Phase, Rematerialized

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from jaxresid import regular_files, user_cache
-from jaxresid.decoding import decoded
-from jaxresid.home import FOLDER
+from jaxresid.base import regular_files, user_cache
+from jaxresid.base.home import FOLDER
+from jaxresid.serialization.decoding import decoded
 from jaxresid.xla.job import Compilation, Job
 
 LIMIT_NBYTES = 256 << 20

@@ -15,7 +15,7 @@ from concurrent.futures import (
 )
 from typing import Any
 
-from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.base.errors import InputsError, JaxresidError
 
 DASK_EXTRA = "pip install 'jaxresid[dask]'"
 _CONNECT_S = 10.0

@@ -22,8 +22,8 @@ from concurrent.futures import (
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jaxresid.interrupts import reraising_interrupts
-from jaxresid.progress import Done, Progress, Stage
+from jaxresid.base.interrupts import reraising_interrupts
+from jaxresid.base.progress import Done, Progress, Stage
 from jaxresid.xla import autotuning
 from jaxresid.xla.absent_devices import with_reason
 from jaxresid.xla.job import Compilation, Job

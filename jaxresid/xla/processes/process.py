@@ -13,8 +13,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from jaxresid.errors import JaxresidError
-from jaxresid.text.units import format_bytes
+from jaxresid.base.errors import JaxresidError
+from jaxresid.base.text.units import format_bytes
 from jaxresid.xla.hlo.warnings import messages
 from jaxresid.xla.job import Compilation, Job
 from jaxresid.xla.processes import child as children

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from jaxresid import jax_compat
 from jaxresid.advice.compile.ahead_of_time import CompileSettings, compiled_rows
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
 from jaxresid.inspector.memory.intervals import kind_of
 from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes.cache import CompileCache, default_directory

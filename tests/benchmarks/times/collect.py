@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import JaxresidError, summary
+from jaxresid.base.errors import JaxresidError, summary
 from jaxresid.inspector.trace.lowering import lowered
 from jaxresid.xla.places import for_devices, parse_place
 from tests.benchmarks.accuracy import corpus, estimates, rows

@@ -19,9 +19,9 @@ import pytest
 from small import f32
 
 import jaxresid
-from jaxresid import option_types
+from jaxresid.base import option_types
+from jaxresid.base.errors import InputsError
 from jaxresid.cli import cli
-from jaxresid.errors import InputsError
 from jaxresid.inspector.call.question import Question
 from jaxresid.xla.job import Compilation
 from tests.where import ROOT

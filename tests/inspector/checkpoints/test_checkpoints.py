@@ -14,8 +14,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 import jaxresid
 from fixtures.inspect import docs, stack8
-from jaxresid.errors import InputsError
-from jaxresid.model import Verdict
+from jaxresid.base.errors import InputsError
+from jaxresid.results import Verdict
 from tests import programs
 from tests.small import f32
 

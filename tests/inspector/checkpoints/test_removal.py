@@ -11,7 +11,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 import jaxresid
 from jaxresid import jax_compat
-from jaxresid.model import Verdict
+from jaxresid.results import Verdict
 from tests.render.test_render import report_text
 from tests.schemas import validate
 from tests.small import f32
@@ -211,7 +211,7 @@ def test_no_finding_is_built_on_it():
 
 
 def test_where_nothing_is_known_without_them_recompute_is_what_is_tagged(monkeypatch):
-    from jaxresid.errors import InputsError
+    from jaxresid.base.errors import InputsError
     from jaxresid.inspector.checkpoints.removed import Removed
 
     def refuse(self, gone):

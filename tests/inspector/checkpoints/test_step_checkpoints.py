@@ -8,7 +8,7 @@ from jax import lax
 
 import jaxresid
 from fixtures.inspect import stack8
-from jaxresid.model import Verdict
+from jaxresid.results import Verdict
 from tests.inspector.checkpoints.test_checkpoints import WS, X, block, body, chain, cp
 from tests.small import f32
 

@@ -13,7 +13,7 @@ from jaxresid.inspector.checkpoints.verdicts import (
     judge,
     judge_by_xla,
 )
-from jaxresid.model import Cost, Location, Source, Verdict
+from jaxresid.results import Cost, Location, Source, Verdict
 
 cp = jax.checkpoint_policies
 AT = Location("model.py", 12, 4, "loss", "x = layer(x)")

@@ -25,7 +25,7 @@ from fixtures.inspect import stack8
 from jaxresid import jax_compat
 from jaxresid.inspector.cost.flops import RULES
 from jaxresid.inspector.cost.jaxpr_cost import Costs, eqn_cost, flat_cost, jaxpr_cost
-from jaxresid.model import Cost, Phases
+from jaxresid.results import Cost, Phases
 
 GF = 1e9
 

@@ -14,16 +14,16 @@ import pytest
 from small import f32
 
 import jaxresid
+from jaxresid.base.text.layer_paths import folded, folded_scopes
 from jaxresid.inspector.call import calling
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints.sites import body
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.report import inspection
-from jaxresid.model import Computed, Verdict
 from jaxresid.render.report.residuals import row_text
 from jaxresid.render.report.rows import View, rows
 from jaxresid.render.report.text import render_report
-from jaxresid.text.layer_paths import folded, folded_scopes
+from jaxresid.results import Computed, Verdict
 
 CORE = """
 import functools

@@ -22,7 +22,7 @@ from jaxresid.inspector.memory.intervals import (
     kind_of,
 )
 from jaxresid.inspector.report import subject
-from jaxresid.model import Interval, IntervalBasis, answer, interval_between
+from jaxresid.results import Interval, IntervalBasis, answer, interval_between
 from jaxresid.xla.places import parse_place
 
 V = {"jaxlib": "0.12.0.1"}

@@ -17,7 +17,7 @@ from fixtures.inspect import block, gpt, offload, stack8, train_step
 from jaxresid.inspector.memory.lifetimes import lifetimes
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.profile import GPU, TPU
-from jaxresid.model import NOWHERE, without_names
+from jaxresid.results import NOWHERE, without_names
 from tests import program_oracle, random_programs
 from tests.inspector.memory.test_peak_tpu import F32, program
 from tests.small import f32

@@ -24,7 +24,7 @@ from jaxresid.inspector.program.build import all_ops
 from jaxresid.inspector.program.op_cost import op_cost
 from jaxresid.inspector.program.ops import CUT, GATHER, SCATTER, UNWRITTEN, Value
 from jaxresid.inspector.report import subject
-from jaxresid.model import Cost
+from jaxresid.results import Cost
 from jaxresid.xla.places import parse_place
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -17,7 +17,7 @@ from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.residuals.step import residuals_of_gradient
 from jaxresid.inspector.trace import step as steps
-from jaxresid.model import Verdict
+from jaxresid.results import Verdict
 from tests import programs
 from tests.inspector.residuals.test_oracle import row
 from tests.small import f32

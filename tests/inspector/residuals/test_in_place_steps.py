@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 import jaxresid
+from jaxresid.base.errors import InputsError, TraceError
 from jaxresid.cli.main import run
-from jaxresid.errors import InputsError, TraceError
 from jaxresid.inspector.call.inputs import from_function
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.program.step import step_program

@@ -12,7 +12,7 @@ from jaxresid.inspector import report
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.residuals.matching import matched
 from jaxresid.inspector.trace.lowering import lowered
-from jaxresid.model import Argument, Aval, Computed, Location, Residual, Source
+from jaxresid.results import Argument, Aval, Computed, Location, Residual, Source
 from jaxresid.xla import compiler
 from jaxresid.xla.job import Job, PeakBuffer
 from jaxresid.xla.places import parse_place

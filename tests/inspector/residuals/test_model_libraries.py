@@ -18,7 +18,7 @@ from tests import where
 jax = pytest.importorskip("jax")
 
 import jaxresid  # noqa: E402
-from jaxresid.model import Argument, Computed, Literal, Mark  # noqa: E402
+from jaxresid.results import Argument, Computed, Literal, Mark  # noqa: E402
 
 FIXTURES = where.FIXTURES / "inspect"
 LOSSES = {

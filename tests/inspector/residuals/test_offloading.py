@@ -19,8 +19,8 @@ from jaxresid.inspector.program.transfers import transfers
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.residuals.offloading import KeptResidual, offloading
 from jaxresid.inspector.trace.lowering import lowered
-from jaxresid.model import Transfers
 from jaxresid.render.report.offloading import render_offloading
+from jaxresid.results import Transfers
 from jaxresid.xla.job import Job
 from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes.process import execute

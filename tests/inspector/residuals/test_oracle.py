@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 
 import jaxresid
 from fixtures.inspect import block, docs, gpt, offload, optimizer, stack8
-from jaxresid.model import Computed, Mark
+from jaxresid.results import Computed, Mark
 from tests import programs
 
 

@@ -9,7 +9,7 @@ from jax.ad_checkpoint import checkpoint_name
 from small import codes, dotsin, f32, kept, only, saving_dots, scanned
 
 import jaxresid
-from jaxresid.model import Mark
+from jaxresid.results import Mark
 
 cp = jax.checkpoint_policies
 

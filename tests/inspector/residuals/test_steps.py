@@ -26,7 +26,7 @@ from jaxresid.inspector.residuals.function import residuals
 from jaxresid.inspector.residuals.step import step_kept_nbytes, step_residuals
 from jaxresid.inspector.trace import step as steps
 from jaxresid.inspector.trace.function import trace
-from jaxresid.model import Computed, Mark, totals_of
+from jaxresid.results import Computed, Mark, totals_of
 from jaxresid.xla.places import parse_place
 from tests import programs
 from tests.inspector.residuals.test_oracle import CASES

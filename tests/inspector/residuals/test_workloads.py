@@ -9,7 +9,7 @@ import pytest
 
 import jaxresid
 from fixtures.inspect import block, docs, offload, optimizer, stack8
-from jaxresid.model import Mark
+from jaxresid.results import Mark
 
 MiB = 2**20
 

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 import jaxresid
-from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.base.errors import InputsError, JaxresidError
 from jaxresid.inspector.call.inputs import from_function
 from tests.inspector.trace.test_reading import LOSSES, PROGRAMS
 from tests.program_oracle import rows_of

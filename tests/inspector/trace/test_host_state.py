@@ -8,7 +8,7 @@ from fixtures.inspect import optimizer
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.trace.lowering import lowered
-from jaxresid.model import Transfers
+from jaxresid.results import Transfers
 from jaxresid.xla.job import Job
 from jaxresid.xla.places import parse_place
 from jaxresid.xla.processes.process import execute

@@ -13,7 +13,7 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 from fixtures.inspect import train_step
-from jaxresid.errors import TraceError
+from jaxresid.base.errors import TraceError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.trace.lowering import lowered, lowered_forward

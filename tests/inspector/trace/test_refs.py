@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxresid
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.inspector.call.inputs import from_concrete, from_function
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.program.step import step_program

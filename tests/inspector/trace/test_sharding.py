@@ -18,8 +18,8 @@ import jaxresid
 from jaxresid import jax_compat
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.advice.timing.roofline import seconds
+from jaxresid.base.errors import InputsError
 from jaxresid.cli.main import run as command_line
-from jaxresid.errors import InputsError
 from jaxresid.inspector.call import splits
 from jaxresid.inspector.call.arguments import arguments
 from jaxresid.inspector.call.question import Question
@@ -505,7 +505,7 @@ def test_residuals_are_those_of_the_types(name):
         _, vjp = jax.jit(lambda *a: jax.vjp(case.under("none"), *a)).trace(*args).out_info
     leaves = jax.tree.leaves(vjp)
     assert sorted(r.nbytes for r in found.residuals) == sorted(map(shard_nbytes, leaves))
-    assert found.mesh == jaxresid.model.Mesh((("data", 8),), "explicit", "types")
+    assert found.mesh == jaxresid.results.Mesh((("data", 8),), "explicit", "types")
     assert found.peak.arguments_nbytes == sum(map(shard_nbytes, jax.tree.leaves(args)))
     # Split eight ways, and nothing else: so is what is kept.
     assert 8 * found.totals.computed_nbytes == sum(

@@ -6,7 +6,7 @@ import pytest
 
 import jaxresid
 from jaxresid import jax_compat
-from jaxresid.errors import TraceError
+from jaxresid.base.errors import TraceError
 
 B, T, N, H = 2, 256, 4, 64
 W = jax.ShapeDtypeStruct((N * H, N * H), jnp.bfloat16)

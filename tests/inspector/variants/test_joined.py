@@ -10,7 +10,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.base.errors import InputsError, JaxresidError
 from jaxresid.inspector import report
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.holes import open_programs, program

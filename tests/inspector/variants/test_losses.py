@@ -10,11 +10,11 @@ import pytest
 from jax import grad, lax, linear_transpose, linearize, value_and_grad, vjp
 
 import jaxresid
-from jaxresid.errors import RetraceError
+from jaxresid.base.errors import RetraceError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.variants.choices import Choice, everywhere
-from jaxresid.model import Verdict
+from jaxresid.results import Verdict
 from tests.small import cp, f32
 
 WS, X = [f32(16, 32)] * 4, f32(8, 16)

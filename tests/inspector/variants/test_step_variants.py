@@ -18,7 +18,7 @@ from jax.ad_checkpoint import checkpoint_name
 import jaxresid
 from fixtures.inspect import train_step
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError, RetraceError
+from jaxresid.base.errors import InputsError, RetraceError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.jaxpr.bindings import checkpoint_binding, intercept_bind

@@ -10,8 +10,8 @@ import pytest
 import jaxresid
 from fixtures.inspect import block
 from jaxresid.render.notebook.parts import folded
-from tests.frames.test_frames import COMPARISON, REPORT, SHOWN
 from tests.render.svg.test_svg import EVIL, renamed
+from tests.serialization.test_frames import COMPARISON, REPORT, SHOWN
 
 ALLOWED = set(
     "div p b br img details summary table thead tbody tr th td pre span".split()
@@ -57,7 +57,7 @@ def test_a_view_begins_as_its_text_does(value):
     if type(value).__name__ == "ResidualGroups":
         assert "in all of" in first
     else:
-        from jaxresid.model.display import to_text
+        from jaxresid.results.display import to_text
 
         assert first == to_text(value, 140).splitlines()[0].strip()
 

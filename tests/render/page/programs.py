@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxresid
-from jaxresid.model import Aval, Lifetime, Lifetimes, LiveValue, Location, ProgramPoint, Source
+from jaxresid.results import Aval, Lifetime, Lifetimes, LiveValue, Location, ProgramPoint, Source
 
 HOSTILE = "</script><img src=x onerror=document.title='broken'>\x1b[31m\u202e<!--"
 

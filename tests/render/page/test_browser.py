@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from jaxresid.model import Location
 from jaxresid.render.page.html import page
+from jaxresid.results import Location
 from tests.render.page.programs import HOSTILE, chromium, comparison, lifetimes, report
 
 pytestmark = pytest.mark.integration

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from jaxresid.model import Location
 from jaxresid.render.page.document import page_document
 from jaxresid.render.page.html import page
 from jaxresid.render.page.programs import Most, program
 from jaxresid.render.page.sources import code_around
 from jaxresid.render.page.tables import Tables
+from jaxresid.results import Location
 from tests.render.page.programs import HOSTILE, comparison, lifetimes, plan, report
 
 

@@ -10,12 +10,12 @@ import pytest
 
 import jaxresid
 from fixtures.inspect import gpt
-from jaxresid.model import Computed, FrontRow, Selection
-from jaxresid.model.plan.joint import Configuration
 from jaxresid.render.svg.axes import Scale, ticks
 from jaxresid.render.svg.bands import bands_at_peak, bands_over
 from jaxresid.render.svg.canvas import WIDTH, cut, element, written
 from jaxresid.render.svg.icicle import tree
+from jaxresid.results import Computed, FrontRow, Selection
+from jaxresid.results.plan.joint import Configuration
 from tests.render.made_by_hand import COMPARISON, GIB, PLAN
 from tests.small import f32
 

@@ -17,10 +17,10 @@ from jaxresid.advice.plan.source.observed_calls import (
 )
 from jaxresid.advice.plan.source.writing import plan_edits
 from jaxresid.advice.plan.verification import retrace
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
+from jaxresid.base.option_types import Framework
 from jaxresid.inspector.subject.base import Subject
-from jaxresid.model import PlannedSite
-from jaxresid.option_types import Framework
+from jaxresid.results import PlannedSite
 
 _RENAMES = (
     "without a name= of its own a module of a class under nn.remat is called CheckpointBlock_0, not"

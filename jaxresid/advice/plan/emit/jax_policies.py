@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError, summary
+from jaxresid.base.errors import InputsError, summary
 from jaxresid.linter.resolve.apis import FACTORIES, PLAIN_POLICIES
 
 Policy = Callable[..., Any]

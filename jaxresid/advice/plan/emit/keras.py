@@ -10,10 +10,10 @@ from typing import Any
 
 from jaxresid.advice.plan.emit.treatments import place_text
 from jaxresid.advice.plan.verification import retrace
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.variants.choices import CheckpointPlace
-from jaxresid.model import Plan, PlannedSite
+from jaxresid.results import Plan, PlannedSite
 
 _METHOD = "call"  # which runs when a layer is called
 _CHANGE = "assign"  # which gives a variable a new value

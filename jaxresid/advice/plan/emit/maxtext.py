@@ -8,10 +8,10 @@ from jaxresid.advice.plan.emit.jax_policies import Policy, jax_policy, saved_and
 from jaxresid.advice.plan.emit.treatments import CUT, loop_text, place_text
 from jaxresid.advice.plan.source.snippets import merged, treatment
 from jaxresid.advice.plan.verification import PlanFigures, figures, without_checkpoints
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.variants.choices import Choice, everywhere
-from jaxresid.model import Plan
+from jaxresid.results import Plan
 
 # The tensors of `remat_policy: 'custom'` in MaxText's base.yml.
 _TENSORS = frozenset(

@@ -26,11 +26,11 @@ from jaxresid.advice.plan.source.new import calls_of, is_through_class, static_a
 from jaxresid.advice.plan.source.observed_calls import ObservedCalls
 from jaxresid.advice.plan.source.snippets import merged
 from jaxresid.advice.plan.source.writing import write_at_place
+from jaxresid.base.option_types import Framework
+from jaxresid.base.violations import Edit, Span
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.linter.resolve.names import External
-from jaxresid.model import Location, PlannedPart, PlannedSite
-from jaxresid.option_types import Framework
-from jaxresid.violations import Edit, Span
+from jaxresid.results import Location, PlannedPart, PlannedSite
 
 _REMATS = {
     "linen": "flax.linen.remat",

@@ -8,11 +8,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from jaxresid import regular_files
 from jaxresid.advice.plan.emit.jax_policies import Policy, jax_policy
 from jaxresid.advice.plan.emit.treatments import Treated, treated
-from jaxresid.documents.files import load
-from jaxresid.model import Plan
+from jaxresid.base import regular_files
+from jaxresid.results import Plan
+from jaxresid.serialization.files import load
 
 _AS_WITHOUT = "everything_saveable"
 

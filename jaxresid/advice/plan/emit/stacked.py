@@ -14,7 +14,7 @@ from jaxresid.advice.plan.source.snippets import merged
 from jaxresid.advice.plan.source.writing import write_at_place
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.linter.fixes import edits
-from jaxresid.model import Location, PlannedPart, PlannedSite
+from jaxresid.results import Location, PlannedPart, PlannedSite
 
 _LOOPS = frozenset({"haliax.scan", "haliax.fold", "haliax.map"})
 _STACKS = frozenset(

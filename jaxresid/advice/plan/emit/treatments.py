@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from jaxresid.advice.plan.source.snippets import merged, treatment
-from jaxresid.errors import InputsError
-from jaxresid.model import Plan, PlannedPart, PlannedSite, PlannedValue
+from jaxresid.base.errors import InputsError
+from jaxresid.results import Plan, PlannedPart, PlannedSite, PlannedValue
 
 # The kinds of places that are loops, of which no policy says anything.
 CUT = frozenset({"segments", "groups", "solver"})

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.step import StepTrace

@@ -19,7 +19,7 @@ from jaxresid.inspector.jaxpr.phases import UPDATE, Passes
 from jaxresid.inspector.program.step_roles import OPTIMIZER_STATE, Roles, next_values, roles
 from jaxresid.inspector.trace.jitted import jitted_with, operands
 from jaxresid.inspector.trace.step import StepTrace
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 
 # Of the state's bytes; a smaller array stays on the device: a counter, the state of a bias.
 _WORTH_MOVING = 0.001

@@ -10,7 +10,7 @@ from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.advice.plan.search.menus import Menus
 from jaxresid.advice.plan.search.options import Option
 from jaxresid.advice.plan.search.search import choices
-from jaxresid.errors import RetraceError
+from jaxresid.base.errors import RetraceError
 from jaxresid.inspector.trace.retracing import retracing
 from jaxresid.inspector.variants.choices import CheckpointPlace, Variant, Variants, everywhere
 

@@ -14,7 +14,7 @@ from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import Variant
-from jaxresid.model import FloorPart
+from jaxresid.results import FloorPart
 
 # What a loss function does not show of the training that it is part of.
 WITHOUT_STEP = ("the optimizer's state and its update",)

@@ -25,8 +25,9 @@ from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.advice.plan.search.menus import Menus
 from jaxresid.advice.plan.search.search import choices
 from jaxresid.advice.plan.search.solver_counts import most_that_fit
-from jaxresid.crashes import Crash
-from jaxresid.errors import RetraceError
+from jaxresid.base.crashes import Crash
+from jaxresid.base.errors import RetraceError
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.call.leaves import is_array, is_inexact, like
 from jaxresid.inspector.conclusions import rewrite_proposals
@@ -52,9 +53,8 @@ from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.choices import Choices, Variant, Variants, same_places
 from jaxresid.inspector.variants.solver_checkpoints import biggest_loop, keeping
 from jaxresid.inspector.variants.solver_variants import SolverVariants
-from jaxresid.model import Answer, Relief, answer
-from jaxresid.model.plan.floor import ReliefKind
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Answer, Relief, answer
+from jaxresid.results.plan.floor import ReliefKind
 
 # Of the plan's peak; what saves less is not told of.
 _WORTH_SAYING = 0.01

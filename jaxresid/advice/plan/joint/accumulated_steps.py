@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.errors import NOT_CAUGHT, InputsError, JaxresidError, summary
+from jaxresid.base.errors import NOT_CAUGHT, InputsError, JaxresidError, summary
 from jaxresid.inspector.holes.apart import Loss, tracing_losses
 from jaxresid.inspector.jaxpr.bindings import intercept_bind, strip_trace_context
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.trace.changes import passed_through
 from jaxresid.inspector.trace.step import StepTrace, step_primal, step_trace
-from jaxresid.jaxpr_types import Aval, ClosedJaxpr, Eqn, Jaxpr
+from jaxresid.jax_compat.jaxpr_types import Aval, ClosedJaxpr, Eqn, Jaxpr
 
 # What the call of a loss's gradients is named in the scan, with the loss's number.
 _MARK = "jaxresid_microbatch_"

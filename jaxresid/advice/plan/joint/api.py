@@ -12,12 +12,12 @@ from jaxresid.advice.compile.limited import COMPILE_SECONDS
 from jaxresid.advice.plan.confirmation import compiles_for
 from jaxresid.advice.plan.joint.configurations import Configurations, Grid
 from jaxresid.advice.plan.joint.joint import jointly_drafted
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
+from jaxresid.base.option_types import Aim, Maximized, Minimized, Mode
+from jaxresid.base.text.nearest import did_you_mean
 from jaxresid.inspector.call.question import Question, in_two_calls, size_name
 from jaxresid.inspector.memory.compilers import has_estimate
-from jaxresid.model import Plan
-from jaxresid.option_types import Aim, Maximized, Minimized, Mode
-from jaxresid.text.nearest import did_you_mean
+from jaxresid.results import Plan
 from jaxresid.xla.budgets import budget_nbytes
 from jaxresid.xla.chosen import choose
 from jaxresid.xla.places import Place

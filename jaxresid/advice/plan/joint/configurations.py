@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from jaxresid.advice.plan.floor.reliefs import batch_of
 from jaxresid.advice.plan.joint.microbatches import divided, in_microbatches, over_microbatches
 from jaxresid.advice.plan.verification import Check, in_process_check
-from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.base.errors import InputsError, JaxresidError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.report import subject
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.inspector.variants.choices import Variants
-from jaxresid.model import Configuration
+from jaxresid.results import Configuration
 
 # The question about a batch size, None for the inputs as they are, and a mesh.
 Ask = Callable[[int | None, str | None], Question]

@@ -15,11 +15,11 @@ from jaxresid.advice.plan.joint.search import AS_GOOD, JointSearch, Solved
 from jaxresid.advice.plan.next_step import next_step
 from jaxresid.advice.plan.plan import Terms, terms
 from jaxresid.advice.plan.verification import Check
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
+from jaxresid.base.option_types import Aim
 from jaxresid.inspector.memory.compilers import check_lifetimes, has_estimate
 from jaxresid.inspector.subject.base import gc_paused
-from jaxresid.model import Beaten, Configuration, Plan, Selection
-from jaxresid.option_types import Aim
+from jaxresid.results import Beaten, Configuration, Plan, Selection
 from jaxresid.xla.places import Place
 
 # Of how many configurations plans are drafted whose code cannot be traced.

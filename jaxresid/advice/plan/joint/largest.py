@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from jaxresid.advice.plan.joint.search import JointSearch, Solved
 from jaxresid.advice.plan.source.file_edits import FileEdit
 from jaxresid.advice.plan.verification import Check
-from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.base.errors import InputsError, JaxresidError
 from jaxresid.inspector.memory.compilers import has_estimate
 from jaxresid.inspector.subject.base import Subject, gc_paused
-from jaxresid.model import (
+from jaxresid.results import (
     Configuration,
     GrowingValue,
     Growth,

@@ -10,7 +10,7 @@ from typing import Any
 from jaxresid.advice.plan.floor.accumulation import accumulated
 from jaxresid.advice.plan.floor.reliefs import batch_of
 from jaxresid.advice.plan.joint.accumulated_steps import AccumulatedStep
-from jaxresid.errors import NOT_CAUGHT, InputsError, JaxresidError, summary
+from jaxresid.base.errors import NOT_CAUGHT, InputsError, JaxresidError, summary
 from jaxresid.inspector.call.arguments import Arguments
 from jaxresid.inspector.call.leaves import like
 from jaxresid.inspector.holes.holes import Holes

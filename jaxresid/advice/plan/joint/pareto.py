@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jaxresid.advice.plan.confirmation import description
 from jaxresid.advice.plan.joint.search import Solved
 from jaxresid.advice.plan.search.combinations import Combination, Runs, TracedVariant
-from jaxresid.model import FrontRow, answer
+from jaxresid.results import FrontRow, answer
 
 
 @dataclass(frozen=True, slots=True, eq=False)

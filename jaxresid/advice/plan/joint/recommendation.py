@@ -9,9 +9,9 @@ from jaxresid.advice.plan.joint.configurations import Grid
 from jaxresid.advice.plan.joint.search import AS_GOOD, JointSearch, Solved
 from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.advice.timing.intervals import time_basis_of
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.subject.base import Subject
-from jaxresid.model import Beaten, Configuration
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Beaten, Configuration
 
 # A smaller difference in the estimated time is not told in per cent.
 _AS_FAST = 0.001

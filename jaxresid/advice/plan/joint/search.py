@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from jaxresid.advice.plan.joint.configurations import Configurations
 from jaxresid.advice.plan.plan import Planning, Terms
 from jaxresid.advice.plan.search.combinations import TracedVariant
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
+from jaxresid.base.progress import Stage
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.subject.base import gc_paused
-from jaxresid.model import Configuration
-from jaxresid.progress import Stage
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Configuration
 
 # Configurations that differ by less than this share are as good.
 AS_GOOD = 5e-4

@@ -8,11 +8,11 @@ from typing import Any
 from jaxresid.advice.timing.chips import Chip
 from jaxresid.advice.timing.intervals import time_interval
 from jaxresid.advice.timing.roofline import Seconds, eqn_seconds, seconds, transfer_seconds
+from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.cost.jaxpr_cost import Costs
 from jaxresid.inspector.program.ops import EXCHANGES
 from jaxresid.inspector.variants.choices import Variant
-from jaxresid.model import TimeBasis, TimeInterval
-from jaxresid.text.units import format_bytes
+from jaxresid.results import TimeBasis, TimeInterval
 
 # What rounding explains.
 _SLOWER = 1.001

@@ -11,7 +11,7 @@ from jaxresid.inspector.checkpoints.policies import description
 from jaxresid.inspector.variants.candidates import PolicyCandidate, candidates, offloading, saving
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice
 from jaxresid.inspector.variants.recompute import Graph
-from jaxresid.model import PlannedValue
+from jaxresid.results import PlannedValue
 
 # Points of one place's front; more take the solver longer than they are worth.
 _MOST = 200

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable
 
-from jaxresid.model import Expression
+from jaxresid.results import Expression
 
 
 def propose_name(expression: Expression, cwd: str, taken: Iterable[str]) -> str:

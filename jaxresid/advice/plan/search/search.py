@@ -21,7 +21,7 @@ from jaxresid.advice.plan.search.peaks import Peaks
 from jaxresid.advice.plan.search.solver import combine_options
 from jaxresid.advice.plan.search.solver_counts import try_counts
 from jaxresid.advice.plan.search.splits import try_splits
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Block
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choices, Nest, Variant, Variants

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jaxresid.base.interrupts import deferring_interrupts
 from jaxresid.inspector.variants.recompute import Graph
-from jaxresid.interrupts import deferring_interrupts
 
 # Of two choices that cost the same the one that keeps less: a byte counts that much beside cost,
 # both as shares of their totals.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.advice.plan.search.options import Option
 from jaxresid.advice.plan.search.trials import Trials
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
 from jaxresid.inspector.variants.choices import Choice
 from jaxresid.inspector.variants.solver_checkpoints import CheckpointedLoop
 from jaxresid.inspector.variants.solver_variants import Solver

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable
 from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.advice.plan.search.options import Menu
 from jaxresid.advice.plan.search.search import Search
-from jaxresid.model import PlannedValue, TriedPlace
+from jaxresid.results import PlannedValue, TriedPlace
 
 NO_POLICY = "no policy"
 

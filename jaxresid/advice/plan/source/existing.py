@@ -15,10 +15,10 @@ from jaxresid.advice.plan.source.locate import (
     related,
     sites_reached,
 )
+from jaxresid.base.violations import Edit
 from jaxresid.linter.fixes import edits, unwrapping
 from jaxresid.linter.resolve.facts import Facts, Site
-from jaxresid.model import Location
-from jaxresid.violations import Edit
+from jaxresid.results import Location
 
 # What is left when their checkpoint goes is the function that was there before. A linen class
 # without one has another name, and with it its parameters.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from jaxresid.advice.plan.source.libraries import by_hand, library_of
 from jaxresid.advice.plan.source.policy_text import policy_text, string_text
+from jaxresid.base.violations import Edit, Violation
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.linter.fixes.imports import Imports
 from jaxresid.linter.resolve.facts import Facts
@@ -19,7 +20,6 @@ from jaxresid.linter.run.links import way_out
 from jaxresid.linter.text.document import Document, read
 from jaxresid.linter.text.source import SourceText
 from jaxresid.linter.text.syntax import UnparsableError, parse
-from jaxresid.violations import Edit, Violation
 
 # A notebook, and the files that its cells are in by their frames and as they are shown.
 _CELL = re.compile(r"\.ipynb$|ipykernel|ipython|\bIn\[\d+\]$")

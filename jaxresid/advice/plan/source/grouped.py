@@ -14,9 +14,9 @@ from jaxresid.advice.plan.source.file_edits import FileRewrite, FileRewrites, Un
 from jaxresid.advice.plan.source.locate import module_library
 from jaxresid.advice.plan.source.loop_variables import LoopVariables, loop_variables
 from jaxresid.advice.plan.source.new_names import names_used, unused
+from jaxresid.base.violations import Edit
 from jaxresid.linter.resolve.names import FunctionNode
-from jaxresid.model import Location
-from jaxresid.violations import Edit
+from jaxresid.results import Location
 
 # Longer lines are taken apart.
 _WIDE = 88

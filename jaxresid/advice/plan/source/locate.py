@@ -13,7 +13,7 @@ from jaxresid.advice.plan.source.file_edits import FileRewrite, FileRewrites
 from jaxresid.linter.patterns import nn_modules as modules
 from jaxresid.linter.resolve.facts import Facts, Site
 from jaxresid.linter.resolve.names import External, Origin
-from jaxresid.model import Location
+from jaxresid.results import Location
 
 # How many steps (aliases, instances, decorators) a callee is followed.
 _MAX_DEPTH = 6

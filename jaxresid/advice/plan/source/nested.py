@@ -14,11 +14,11 @@ from jaxresid.advice.plan.source.file_edits import FileRewrite, FileRewrites, Un
 from jaxresid.advice.plan.source.locate import calls_at
 from jaxresid.advice.plan.source.nested_fori import QUALNAME, as_scan
 from jaxresid.advice.plan.source.new_names import names_used, unused
+from jaxresid.base.violations import Edit, Span
 from jaxresid.inspector.variants.nesting import split
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.resolve.sites import Loop
-from jaxresid.model import Location
-from jaxresid.violations import Edit, Span
+from jaxresid.results import Location
 
 # The arguments of jax.lax.scan by position, and those that each level of segments is given too.
 _SCAN = ("f", "init", "xs", "length", "reverse", "unroll")

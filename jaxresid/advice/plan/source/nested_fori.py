@@ -6,9 +6,9 @@ import ast
 
 from jaxresid.advice.plan.source.file_edits import FileRewrite, UnwritableError
 from jaxresid.advice.plan.source.new_names import names_used, unused
+from jaxresid.base.violations import Edit, Span
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.resolve.sites import Loop
-from jaxresid.violations import Edit, Span
 
 QUALNAME = "jax.lax.fori_loop"
 _ARGUMENTS = ("lower", "upper", "body_fun", "init_val")

@@ -15,12 +15,12 @@ from jaxresid.advice.plan.source.locate import (
     module_library,
 )
 from jaxresid.advice.plan.source.observed_calls import ArgumentKinds, Kind
+from jaxresid.base.violations import Edit, Span
 from jaxresid.linter.fixes import edits
 from jaxresid.linter.patterns import nn_modules as modules
 from jaxresid.linter.resolve.facts import Facts
 from jaxresid.linter.resolve.names import Definition
-from jaxresid.model import Location
-from jaxresid.violations import Edit, Span
+from jaxresid.results import Location
 
 # The loops of jax.lax that become a scan. The others' bodies are their libraries' to checkpoint.
 _SCANS = frozenset({"jax.lax.scan", "jax.lax.map", "jax.lax.fori_loop"})

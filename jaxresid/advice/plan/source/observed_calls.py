@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from jaxresid import jax_compat
 from jaxresid.inspector.call.arguments import Arguments, StaticNumber
-from jaxresid.model import PlannedSite
+from jaxresid.results import PlannedSite
 
 Kind = Literal["traced", "static", "closed"]
 _ORDER: tuple[Kind, ...] = ("traced", "static", "closed")

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from jaxresid.model import PlannedPart
+from jaxresid.results import PlannedPart
 
 if TYPE_CHECKING:
     from jaxresid.advice.plan.source.file_edits import FileEdit

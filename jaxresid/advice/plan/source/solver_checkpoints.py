@@ -8,7 +8,7 @@ from jaxresid.advice.plan.source.file_edits import FileRewrite, FileRewrites, Un
 from jaxresid.advice.plan.source.locate import calls_at
 from jaxresid.linter.fixes.edits import set_keyword
 from jaxresid.linter.resolve.names import External
-from jaxresid.model import PlannedSite
+from jaxresid.results import PlannedSite
 
 _KEYWORD = "checkpoints"
 _ADJOINT = "RecursiveCheckpointAdjoint"

@@ -32,14 +32,14 @@ from jaxresid.advice.plan.source.new import (
 from jaxresid.advice.plan.source.observed_calls import ObservedCalls
 from jaxresid.advice.plan.source.snippets import merged, treatment
 from jaxresid.advice.plan.source.solver_checkpoints import write_checkpoints
-from jaxresid.errors import InputsError, JaxresidError
+from jaxresid.base.errors import InputsError, JaxresidError
+from jaxresid.base.violations import Span
 from jaxresid.inspector.call.jitted_by import definition
 from jaxresid.inspector.subject.base import Subject
 from jaxresid.linter.resolve.facts import Site
 from jaxresid.linter.run.atomic_write import replace_content
 from jaxresid.linter.run.diffing import unified_diff
-from jaxresid.model import Expression, Plan, PlannedSite, PlannedValue
-from jaxresid.violations import Span
+from jaxresid.results import Expression, Plan, PlannedSite, PlannedValue
 
 # Writes a new checkpoint into the user's files, or raises `UnwritableError`.
 WriteNew = Callable[[FileRewrites, PlannedSite, Subject, ObservedCalls], None]

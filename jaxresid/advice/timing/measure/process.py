@@ -12,8 +12,8 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.advice.timing.measure.random_inputs import LeafRecipe
 from jaxresid.advice.timing.measure.worker import Bench
-from jaxresid.errors import summary
-from jaxresid.text.units import format_bytes
+from jaxresid.base.errors import summary
+from jaxresid.base.text.units import format_bytes
 from jaxresid.xla.processes import child
 from jaxresid.xla.processes.child import Child, DiedError, FailedError
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxresid import jax_compat
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 
 # The names that key dtypes print -> the names that `jax.random.key` knows.
 _IMPLEMENTATIONS = {

@@ -24,11 +24,11 @@ from jaxresid import jax_compat
 from jaxresid.advice.timing.measure.process import BenchProcess, DiedError, FailedError, reason
 from jaxresid.advice.timing.measure.random_inputs import LeafRecipe, leaf_recipes, spec
 from jaxresid.advice.timing.measure.worker import Bench
-from jaxresid.errors import JaxresidError
+from jaxresid.base.errors import JaxresidError
+from jaxresid.base.progress import Stage
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.jaxpr_types import Jaxpr
-from jaxresid.model import Timing
-from jaxresid.progress import Stage
+from jaxresid.jax_compat.jaxpr_types import Jaxpr
+from jaxresid.results import Timing
 
 ROUNDS = 10
 _FEWEST_ROUNDS = 3

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.alike import structural_key
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 
 # How many layers of a run are kept at its beginning and at its end.
 BEFORE, AFTER = 3, 3

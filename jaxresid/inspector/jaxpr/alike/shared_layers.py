@@ -10,7 +10,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.alike import structural_key
 from jaxresid.inspector.jaxpr.alike.repeats import periodic
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
 
 _FEWEST_LAYERS = 3
 # A layer of fewer eqns is differentiated as quickly as a call.

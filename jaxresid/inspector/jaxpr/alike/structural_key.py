@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
-from jaxresid.jaxpr_types import Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import Jaxpr, Var
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ from jaxresid.inspector.jaxpr.extents import nbytes
 from jaxresid.inspector.jaxpr.nesting import Nest
 from jaxresid.inspector.jaxpr.while_loops.ranges import literal
 from jaxresid.inspector.jaxpr.while_loops.while_bounds import Scope
-from jaxresid.jaxpr_types import Eqn, Var
+from jaxresid.jax_compat.jaxpr_types import Eqn, Var
 
 _NAME = "checkpointed-bwd"
 # The step of the value, that of the gradient, that of the next checkpoint, and the first free place

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.primitives import TRANSPARENT
-from jaxresid.jaxpr_types import Eqn, Literal
+from jaxresid.jax_compat.jaxpr_types import Eqn, Literal
 
 # Results whose elements are among those of the first operand.
 SAME = TRANSPARENT | {

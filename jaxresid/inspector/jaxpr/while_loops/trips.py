@@ -21,7 +21,7 @@ from jaxresid.inspector.jaxpr.while_loops.checkpointed_loops import (
 from jaxresid.inspector.jaxpr.while_loops.online_checkpoints import MOST_STEPS, iterations
 from jaxresid.inspector.jaxpr.while_loops.ranges import UNKNOWN, Range
 from jaxresid.inspector.jaxpr.while_loops.while_bounds import bound_of, counters
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 
 TRIPS_UNKNOWN = "while: trips unknown, counted once; --trips says how many"
 

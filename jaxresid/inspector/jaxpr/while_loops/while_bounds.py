@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.nesting import Nest, nests
 from jaxresid.inspector.jaxpr.while_loops.ranges import SAME, SELECTIONS, UNKNOWN, Range, literal
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 
 # A comparison as `smaller < larger`: which operand is the smaller one, and what to add to the
 # larger.

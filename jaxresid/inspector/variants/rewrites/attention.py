@@ -19,7 +19,7 @@ from jaxresid.inspector.variants.rewrites.logits import (
     summed_widths,
 )
 from jaxresid.inspector.variants.rewrites.token_axes import Axes, shape_of, size_of
-from jaxresid.jaxpr_types import Eqn, Jaxpr
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
 
 # Of the scores' bytes; with more in what is made of them, there are few keys for each query.
 _MOST_LEFT = 0.5

@@ -13,7 +13,7 @@ from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.rewrite import with_inner
 from jaxresid.inspector.variants.rewrites.logits import Logits
 from jaxresid.inspector.variants.rewrites.token_axes import Axes, params_for, shape_of
-from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
 
 
 def with_chunks(jaxpr: Jaxpr, found: Sequence[Logits], chunks: int) -> Jaxpr:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from jaxresid import jax_compat
-from jaxresid.errors import RetraceError
+from jaxresid.base.errors import RetraceError
 from jaxresid.inspector.few_layers import can_leave_out_layers, few_layers, whole_figures
 from jaxresid.inspector.holes.holes import Holes
 from jaxresid.inspector.jaxpr.alike.repeats import shortened
@@ -18,8 +18,8 @@ from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.trace.retracing import retracing
 from jaxresid.inspector.trace.traced import Traced
-from jaxresid.jaxpr_types import Jaxpr
-from jaxresid.model import Cost
+from jaxresid.jax_compat.jaxpr_types import Jaxpr
+from jaxresid.results import Cost
 
 _log = logging.getLogger(__name__)
 _REWRITE = "a rewrite"

@@ -16,7 +16,7 @@ from jaxresid.inspector.jaxpr.inline import with_calls_inlined
 from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.jaxpr.primitives import CASTS, FILLS, PARTS, SHARDINGS, VIEWS, of_kind
 from jaxresid.inspector.jaxpr.rewrite import rewritten, with_inner
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 
 # What makes an array of the pieces that devices hold.
 GATHERS = frozenset({"all_gather", "all_gather_invariant"})

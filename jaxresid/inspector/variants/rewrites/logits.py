@@ -21,7 +21,7 @@ from jaxresid.inspector.variants.rewrites.token_axes import (
     shape_of,
     size_of,
 )
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 
 # Of the scores' bytes; what is left of them for each token is less.
 _LITTLE = 0.1

@@ -22,7 +22,7 @@ from jaxresid.inspector.variants.rewrites.stack_reductions import (
     StackReduction,
     stack_reductions,
 )
-from jaxresid.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
 
 _ENTERED = of_kind("call", "checkpoint", "control")
 # What hands its first operand on. `stop_gradient` does so with another derivative.

@@ -13,7 +13,7 @@ from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.jaxpr.primitives import of_kind
 from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.program.avals import aval_of
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 
 _ENTERED = of_kind("call", "checkpoint", "control")
 _Makers = Mapping[Var, Eqn]

@@ -10,7 +10,7 @@ from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.ops import Op
 from jaxresid.inspector.trace.traced import Traced
 from jaxresid.inspector.variants.rewrites.effects import Figures
-from jaxresid.model import Interval, LiveValue
+from jaxresid.results import Interval, LiveValue
 
 
 @dataclass(frozen=True, slots=True, eq=False)

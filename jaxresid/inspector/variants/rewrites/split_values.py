@@ -15,8 +15,8 @@ from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.program.avals import aval_of
 from jaxresid.inspector.variants.rewrites.token_axes import shape_of
-from jaxresid.jaxpr_types import Eqn, Jaxpr
-from jaxresid.model import Location
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
+from jaxresid.results import Location
 
 # What holds jaxprs of whole arrays that JAX differentiates as they are written: in a `shard_map`
 # arrays are those of one device, and a rule of the user's has a derivative of its own.

@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.primitives import of_kind
-from jaxresid.jaxpr_types import Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 
 _MAPPED = of_kind("elementwise", "special", "cast")
 # What reduces -> what adds one more trip, and what there is before the first.

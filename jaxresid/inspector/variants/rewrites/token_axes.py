@@ -21,7 +21,7 @@ from jaxresid.inspector.jaxpr.primitives import (
     MARKS,
     REDUCTIONS,
 )
-from jaxresid.jaxpr_types import Eqn, Var
+from jaxresid.jax_compat.jaxpr_types import Eqn, Var
 
 _IN_PLACE = ELEMENTWISE | CASTS | MARKS | COPIES - {"device_put"}
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from jaxresid.base.text.safe_text import one_line, visible
+from jaxresid.base.violations import Violation
 from jaxresid.render.lint.layout import Paint, painter
 from jaxresid.render.lint.run import Run, label, position
 from jaxresid.render.lint.summary import summary_lines
-from jaxresid.text.safe_text import one_line, visible
-from jaxresid.violations import Violation
 
 
 def render(run: Run) -> str:

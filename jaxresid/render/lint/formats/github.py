@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from jaxresid.base.text.safe_text import visible
+from jaxresid.base.violations import Violation
 from jaxresid.render.lint.run import Run, label, position, why_and_help
-from jaxresid.text.safe_text import visible
-from jaxresid.violations import Violation
 
 _COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
 _IN_DATA = {"%": "%25", "\r": "%0D", "\n": "%0A"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from jaxresid.base.text.safe_text import json_text
+from jaxresid.base.violations import Violation
 from jaxresid.render.lint.run import Run, fingerprints, last_row, message_lines
-from jaxresid.text.safe_text import json_text
-from jaxresid.violations import Violation
 
 _SEVERITIES = {"error": "major", "warning": "minor", "info": "info"}
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from jaxresid.base.text.safe_text import json_text
+from jaxresid.base.violations import Edit, Fix, Related, Violation
 from jaxresid.render.lint.run import Run, page, plain
-from jaxresid.text.safe_text import json_text
-from jaxresid.violations import Edit, Fix, Related, Violation
 
 
 def render(run: Run) -> str:

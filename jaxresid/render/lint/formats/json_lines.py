@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from jaxresid.base.text.safe_text import json_text
 from jaxresid.render.lint.formats.json import entries
 from jaxresid.render.lint.run import Run
-from jaxresid.text.safe_text import json_text
 
 
 def render(run: Run) -> str:

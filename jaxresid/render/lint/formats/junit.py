@@ -9,9 +9,9 @@ import re
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
+from jaxresid.base.text.safe_text import lines, visible
+from jaxresid.base.violations import Violation
 from jaxresid.render.lint.run import Run, position, why_and_help
-from jaxresid.text.safe_text import lines, visible
-from jaxresid.violations import Violation
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from jaxresid.base.text.safe_text import json_text
+from jaxresid.base.violations import Edit, Related, Span, Violation
 from jaxresid.render.lint.run import Run, page, plain, utf16_column, why_and_help
 from jaxresid.render.lint.uris import file_uri
-from jaxresid.text.safe_text import json_text
-from jaxresid.violations import Edit, Related, Span, Violation
 
 _SEVERITIES = {"error": 1, "warning": 2, "info": 3}
 _UNNECESSARY = 1

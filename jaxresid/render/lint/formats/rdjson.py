@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from jaxresid.base.text.safe_text import json_text
+from jaxresid.base.violations import Fix, Span, Violation
 from jaxresid.render.lint.run import Run, message_lines, page, utf8_column
-from jaxresid.text.safe_text import json_text
-from jaxresid.violations import Fix, Span, Violation
 
 _SEVERITIES = {"error": "ERROR", "warning": "WARNING", "info": "INFO"}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from jaxresid.base.text.safe_text import json_text
+from jaxresid.base.urls import rule_page
+from jaxresid.base.violations import Fix, Related, RuleInfo, Span, Violation
 from jaxresid.render.lint.run import Run, fingerprints, message_lines, plain, position_inside
 from jaxresid.render.lint.uris import file_uri, relative_uri
-from jaxresid.text.safe_text import json_text
-from jaxresid.urls import rule_page
-from jaxresid.violations import Fix, Related, RuleInfo, Span, Violation
 
 _BASE = "%SRCROOT%"
 _LEVELS = {"error": "error", "warning": "warning", "info": "note"}

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from jaxresid.base.text.safe_text import one_line, visible
+from jaxresid.base.violations import Fix, Violation
 from jaxresid.render.lint.excerpt import excerpt, gutter_width
 from jaxresid.render.lint.layout import Paint, labelled, painter
 from jaxresid.render.lint.run import Run, label, position
 from jaxresid.render.lint.summary import summary_lines
-from jaxresid.text.safe_text import one_line, visible
-from jaxresid.violations import Fix, Violation
 
 
 def render(run: Run) -> str:

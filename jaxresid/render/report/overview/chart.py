@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from jaxresid.model import Peak, PhaseSpan
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.peak import op_text
 from jaxresid.render.report.sparkline import can_encode, column
 from jaxresid.render.style.words import line_text, place_text
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Peak, PhaseSpan
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII = ".:#"

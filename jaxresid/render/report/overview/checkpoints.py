@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from rich.console import RenderableType
 from rich.text import Text
 
-from jaxresid.model import Checkpoint, Verdict
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.checkpoints import STYLES
 from jaxresid.render.style.words import percent, short_path, verdict_text
 from jaxresid.render.style.wrapping import FlowingParts
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Checkpoint, Verdict
 
 GOOD = (Verdict.EARNS, Verdict.NOT_JUDGED)
 

@@ -9,10 +9,10 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import Computed, KeptBeyondPeak, Location, Report
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.rows import ResidualRow, View, rows
 from jaxresid.render.style.words import percent, place_text
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Computed, KeptBeyondPeak, Location, Report
 
 _TOP = 5
 # Lines that keep less than this share are one row.

@@ -9,11 +9,11 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from jaxresid.model import Finding, Report
 from jaxresid.render.report.checkpoints import STYLES
 from jaxresid.render.report.overview.checkpoints import GOOD, grouped, places_text
 from jaxresid.render.style.words import place_text, source_notes, verdict_text
 from jaxresid.render.style.wrapping import FlowingParts
+from jaxresid.results import Finding, Report
 
 _INDENT = 2
 

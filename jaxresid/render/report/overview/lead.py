@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from jaxresid.model import Report
 from jaxresid.render.report.compiled import verdict_text
 from jaxresid.render.report.estimates import about_text
 from jaxresid.render.report.heading import target_line
 from jaxresid.render.report.next_step import next_step_lines
 from jaxresid.render.report.peak import peak_text, room_text
 from jaxresid.render.style.wrapping import FlowingParts
+from jaxresid.results import Report
 
 
 def lead(report: Report) -> Iterator[RenderableType]:

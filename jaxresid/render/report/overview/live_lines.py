@@ -8,12 +8,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import LiveLine, Report, live_lines
+from jaxresid.base.text.layer_paths import folded_scopes
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.overview.code_lines import CodeLine
 from jaxresid.render.report.program_arrays import arrays_text
 from jaxresid.render.style.words import kind_text, kinds_text, percent
-from jaxresid.text.layer_paths import folded_scopes
-from jaxresid.text.units import format_bytes
+from jaxresid.results import LiveLine, Report, live_lines
 
 _TOP = 5
 # Lines of less than this share of the peak are one row.

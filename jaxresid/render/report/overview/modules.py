@@ -8,9 +8,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jaxresid.model import ModuleMemory, Report
 from jaxresid.render.style.columns import bytes_unit
 from jaxresid.render.style.words import percent
+from jaxresid.results import ModuleMemory, Report
 
 NO_MODULE = "(in no module)"
 _INDENT = 2

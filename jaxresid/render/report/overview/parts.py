@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from jaxresid.model import Compiled, Report
+from jaxresid.base.text.units import format_bytes
 from jaxresid.render.report.sparkline import can_encode
 from jaxresid.render.style.words import kinds_text, percent
 from jaxresid.render.style.wrapping import FlowingParts
-from jaxresid.text.units import format_bytes
+from jaxresid.results import Compiled, Report
 
 # Parts of less than this share are one part.
 _SMALL = 0.01

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from jaxresid.model import Report
 from jaxresid.render.report.compiled import remarks
 from jaxresid.render.report.estimates import interval_remarks
 from jaxresid.render.report.gradients import render_gradients
@@ -21,6 +20,7 @@ from jaxresid.render.report.overview.lead import lead
 from jaxresid.render.report.overview.live_lines import render_live_lines
 from jaxresid.render.report.overview.parts import PartsBar, parts_of
 from jaxresid.render.style.wrapping import FlowingParts
+from jaxresid.results import Report
 
 # So many lines are before the findings, at most, where they are at least so wide.
 MOST_LINES = 35

@@ -12,7 +12,7 @@ from jax.experimental.ode import odeint
 import jaxresid
 from jaxresid.advice.timing.chips import chip_of
 from jaxresid.advice.timing.roofline import seconds
-from jaxresid.errors import InputsError
+from jaxresid.base.errors import InputsError
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.nesting import eqns_in
 from jaxresid.inspector.jaxpr.while_loops.online_checkpoints import iterations

@@ -1,1 +1,0 @@
-"""Results as tables: rows for each residual, their sums by line or module, pandas DataFrames."""

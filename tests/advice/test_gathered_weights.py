@@ -10,12 +10,12 @@ from peaks_by_xla import passes_with_devices, peak_by_xla
 
 import jaxresid
 from jaxresid.inspector.call.question import Question
-from jaxresid.inspector.report import inspection
-from jaxresid.inspector.variants.rewrites.gathered_weights import (
+from jaxresid.inspector.findings.gathered_weights import (
     gathered_again,
     gathered_weights_in,
     with_bodies_inlined,
 )
+from jaxresid.inspector.report import inspection
 
 N, L, D, F, T = 8, 8, 128, 512, 1024
 MESH = AbstractMesh((N,), ("data",), axis_types=(AxisType.Explicit,))

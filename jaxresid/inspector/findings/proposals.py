@@ -245,13 +245,7 @@ def rewrite_effect(
 
 
 def change_effect(report: Report, cost: Cost, figures: Figures) -> tuple[str, dict[str, object]]:
-    """Return what a change does as `rewrite_effect` does.
-
-    Args:
-      report: the report of the program as it is, with an estimated peak.
-      cost: the cost of the program as it is.
-      figures: the figures of the changed one.
-    """
+    """Return what a change of a program with some cost does, as `rewrite_effect` does."""
     assert report.peak is not None
     peak, kept = report.peak.nbytes, report.totals.computed_nbytes
     before = cost.flops
@@ -272,6 +266,28 @@ def change_effect(report: Report, cost: Cost, figures: Figures) -> tuple[str, di
         "recompute_flops": max(more, 0),
         "recompute_fraction": max(more, 0) / before if before else 0.0,
     }
+
+
+def fewer_flops(rewrites: Rewrites, number: int, jaxpr: Jaxpr) -> Figures | None:
+    """Return the figures of a rewrite; None where it saves too few FLOPs, or fails."""
+    figures, before = rewrites.figures(number, jaxpr), rewrites.cost().flops
+    if figures is None or before - figures.cost.flops < WORTH_SAYING * before:
+        return None
+    return figures
+
+
+def flops_effect(
+    report: Report, rewrites: Rewrites, figures: Figures
+) -> tuple[str, dict[str, object]]:
+    """Return what a rewrite for FLOPs does, as `rewrite_effect` does."""
+    assert report.peak is not None
+    before, (_, measured) = rewrites.cost().flops, rewrite_effect(report, rewrites, figures)
+    fewer = before - figures.cost.flops
+    return (
+        f"{format_flops(fewer)} less are computed ({fewer / before:.1%}),"
+        f" {kept_change(report.totals.computed_nbytes, figures.kept_nbytes)}, and the"
+        f" {peak_change(report.peak.nbytes, figures.peak_nbytes)}"
+    ), measured
 
 
 def compiled_change(

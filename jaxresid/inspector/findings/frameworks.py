@@ -66,12 +66,7 @@ _IMPORTS: dict[Framework, re.Pattern[str]] = {
 
 
 def checkpointed_loop(eqn: Eqn, frames: Frames) -> str:
-    """Return how to write a loop with its body under a checkpoint, by the function that made it.
-
-    Args:
-      eqn: the loop.
-      frames: tells the user's frames.
-    """
+    """Return how to write a loop with its body under a checkpoint, by the function that made it."""
     advice = _LOOPS[0][2]
     traceback = jax_compat.traceback(eqn)
     for code in () if traceback is None else traceback.raw_frames()[0]:

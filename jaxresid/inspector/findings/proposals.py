@@ -27,12 +27,7 @@ Gain = Literal["memory", "flops"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Changed:
-    """The program with a change, for a compiler to be asked about.
-
-    Attributes:
-      trace: the trace with the change.
-      program: the program of it.
-    """
+    """The program with a change, for a compiler to be asked about."""
 
     trace: Traced
     program: Program
@@ -43,7 +38,6 @@ class Proposal:
     """A finding with the change that it proposes.
 
     Attributes:
-      finding: the finding.
       changed: returns the whole program with the change made.
       gain: what the change is for.
       limit_nbytes: the bytes that it says that the changed program fits; None: it does not say.
@@ -70,9 +64,7 @@ class ChangeEffect:
     """What the change of a finding does to the peak of the program, and what it costs.
 
     Attributes:
-      proposal: the finding with its change.
       before_nbytes: the peak as the program is, by XLA where it compiled both.
-      after_nbytes: that with the change.
       flops_fraction: what it adds, as a share of the FLOPs of the program as it is.
     """
 
@@ -98,7 +90,7 @@ class ChangeEffect:
 
     @property
     def saved_nbytes(self) -> int:
-        """How much lower the peak is with the change, in bytes."""
+        """By how much the change lowers the peak."""
         return self.before_nbytes - self.after_nbytes
 
     @property
@@ -142,9 +134,6 @@ class PeakEffect:
     """What a change does to the peak.
 
     Attributes:
-      before_nbytes: the peak as it is.
-      after_nbytes: the peak with the change.
-      by: whose figures these are.
       interval: the interval around an estimated `after_nbytes`; None where there is none.
     """
 
@@ -155,7 +144,7 @@ class PeakEffect:
 
     @property
     def saved_nbytes(self) -> int:
-        """How much lower the peak is with the change, in bytes."""
+        """By how much the change lowers the peak."""
         return self.before_nbytes - self.after_nbytes
 
     @property
@@ -180,16 +169,16 @@ class PeakEffect:
     @property
     def measured(self) -> dict[str, object]:
         """The figures, by name."""
-        found: dict[str, object] = {
+        figures: dict[str, object] = {
             "peak_before_nbytes": self.before_nbytes,
             "peak_nbytes": self.after_nbytes,
             "saved_nbytes": self.saved_nbytes,
             "by": self.by,
         }
         if self.interval is not None:
-            found["low_nbytes"] = self.interval.low_nbytes
-            found["high_nbytes"] = self.interval.high_nbytes
-        return found
+            figures["low_nbytes"] = self.interval.low_nbytes
+            figures["high_nbytes"] = self.interval.high_nbytes
+        return figures
 
 
 def live_nbytes_of(shapes: Iterable[Sequence[int]], live: Iterable[LiveValue]) -> int:
@@ -197,22 +186,16 @@ def live_nbytes_of(shapes: Iterable[Sequence[int]], live: Iterable[LiveValue]) -
 
     A compiler may have the dims in another order.
     """
-    each = [Counter(shape) for shape in shapes]
+    dims = [Counter(shape) for shape in shapes]
     return sum(
         v.nbytes
         for v in live
-        if v.aval is not None and any(not shape - Counter(v.aval.shape) for shape in each)
+        if v.aval is not None and any(not shape - Counter(v.aval.shape) for shape in dims)
     )
 
 
 def peak_change(before: int, after: int, called: str = "estimated peak") -> str:
-    """Return what becomes of a peak, in words: `estimated peak falls from ...`.
-
-    Args:
-      before: the peak in bytes as the program is.
-      after: that of the changed one. Where both read the same, the peak `stays at` it.
-      called: what the peak is called.
-    """
+    """Return what becomes of a peak in bytes, in words: `estimated peak falls from ...`."""
     shown, changed = format_bytes(before), format_bytes(after)
     if shown == changed:
         return f"{called} stays at {shown}"
@@ -325,25 +308,25 @@ def compiled_change(
     return CompiledChange(on, "confirmed", before, after)
 
 
-def with_compiled(finding: Finding, said: CompiledChange) -> Finding:
+def with_compiled(finding: Finding, change: CompiledChange) -> Finding:
     """Return a finding with what a compiler says of the change that it proposes.
 
     One that the compiler refutes says so before all else, and has no remedy.
     """
     message, help = finding.message, finding.help
-    measured = {**finding.measured, "compiler_verdict": said.verdict}
-    if said.verdict == "unconfirmed":
-        measured["unconfirmed"] = said.reason
-    before, after = said.peak_before_nbytes, said.peak_nbytes
+    measured = {**finding.measured, "compiler_verdict": change.verdict}
+    if change.verdict == "unconfirmed":
+        measured["unconfirmed"] = change.reason
+    before, after = change.peak_before_nbytes, change.peak_nbytes
     if before is not None and after is not None:
         measured["compiler_peak_before_nbytes"] = before
         measured["compiler_peak_nbytes"] = after
-        change = peak_change(before, after, "peak")
-        if said.verdict == "refuted":
-            change += f", {said.reason}" if said.reason else ""
-            message = f"refuted by XLA for {said.on}, whose {change}. By the estimate: {message}"
+        effect = peak_change(before, after, "peak")
+        if change.verdict == "refuted":
+            effect += f", {change.reason}" if change.reason else ""
+            message = f"refuted by XLA for {change.on}, whose {effect}. By the estimate: {message}"
             help = ""
         elif finding.measured.get("by") != "xla":
-            agrees = " agrees" if said.verdict == "confirmed" else ""
-            message = f"{message}. XLA for {said.on}{agrees}: its {change}"
-    return replace(finding, message=message, help=help, measured=measured, compiled=said)
+            agrees = " agrees" if change.verdict == "confirmed" else ""
+            message = f"{message}. XLA for {change.on}{agrees}: its {effect}"
+    return replace(finding, message=message, help=help, measured=measured, compiled=change)

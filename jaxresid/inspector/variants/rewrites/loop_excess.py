@@ -19,7 +19,7 @@ from jaxresid.inspector.jaxpr.nesting import nests
 from jaxresid.inspector.jaxpr.primitives import CALLS, SHARDINGS, SIDE_BY_SIDE
 from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.program.avals import aval_of
-from jaxresid.inspector.variants.rewrites.sites import HeldEqn, call_of, held_eqns
+from jaxresid.inspector.variants.rewrites.sites import HeldEqn, call_of, held_eqns, makers_of
 from jaxresid.inspector.variants.rewrites.stack_reductions import (
     StackReduction,
     stack_reductions,
@@ -141,12 +141,12 @@ def _root(jaxpr: Jaxpr, var: Var) -> Hashable:
     That is the number of an invar, or what equals that of the same value alone; None for a
     constant.
     """
-    makers = {v: (eqn, i) for eqn in jaxpr.eqns for i, v in enumerate(eqn.outvars)}
-    inputs = {v: i for i, v in enumerate(jaxpr.invars)}
+    makers, inputs = makers_of(jaxpr), {v: i for i, v in enumerate(jaxpr.invars)}
     while not jax_compat.is_literal(var) and var not in inputs:
         if var not in makers:
             return None
-        eqn, i = makers[var]
+        eqn = makers[var]
+        i = list(eqn.outvars).index(var)
         name = jax_compat.primitive_name(eqn)
         if name in _HANDS_ON or name in SIDE_BY_SIDE - {"device_put"}:
             var = eqn.invars[i]

@@ -134,8 +134,8 @@ def _gathered(
     jaxpr: Jaxpr, sources: set[Var], *, is_mapped: bool, is_in_loop: bool
 ) -> Iterator[GatheredWeight]:
     cheap = CheapEqns(jaxpr, sources)
-    read = (v for eqn in cheap.readers for v in cheap.read_by(eqn)) if is_mapped else ()
-    for var in dict.fromkeys(read):
+    operands = (v for eqn in cheap.readers for v in cheap.read_by(eqn)) if is_mapped else ()
+    for var in dict.fromkeys(operands):
         eqns, begin = cheap.closure([var])
         is_gathered = not GATHERS.isdisjoint(map(jax_compat.primitive_name, eqns))
         if is_gathered and any(is_inexact(v.aval) for v in begin):
@@ -227,16 +227,16 @@ def _regrouped(weights: Sequence[GatheredWeight], eqns: Sequence[Eqn]) -> list[E
     readers = {id(eqn) for eqn in cheap.readers}
     regrouped = []
     for eqn, before in zip(eqns, cheap.jaxpr.eqns, strict=True):
-        read = variables.intersection(v for v in before.invars if not jax_compat.is_literal(v))
-        is_reader = id(before) in readers and read
-        regrouped.append(_in_checkpoint(weights[0], eqn, read) if is_reader else eqn)
+        operands = variables.intersection(v for v in before.invars if not jax_compat.is_literal(v))
+        is_reader = id(before) in readers and operands
+        regrouped.append(_in_checkpoint(weights[0], eqn, operands) if is_reader else eqn)
     return regrouped
 
 
-def _in_checkpoint(weight: GatheredWeight, reader: Eqn, read: set[Var]) -> Eqn:
-    """Return the checkpoint around the eqns that make what a reader reads, and the reader."""
-    eqns, sources = weight.cheap.closure(read)
-    others = [v for v in reader.invars if not jax_compat.is_literal(v) and v not in read]
+def _in_checkpoint(weight: GatheredWeight, reader: Eqn, weights: set[Var]) -> Eqn:
+    """Return the checkpoint around a reader and the eqns that make the weights which it reads."""
+    eqns, sources = weight.cheap.closure(weights)
+    others = [v for v in reader.invars if not jax_compat.is_literal(v) and v not in weights]
     inputs = list(dict.fromkeys([*sources, *others]))
     body = jax_compat.part_of(weight.cheap.jaxpr, inputs, [*eqns, reader], reader.outvars)
     remat = jax_compat.as_remat(jax_compat.open_jaxpr(body), inputs, reader.outvars, reader)

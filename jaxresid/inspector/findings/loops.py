@@ -145,7 +145,7 @@ def _stacking_loops_of_step(step: StepTrace) -> list[Loop]:
     todo = [Level(step.jaxpr)]
     while todo:
         level = todo.pop()
-        read = {
+        residuals = {
             v
             for eqn in level.jaxpr.eqns
             if passes.of(eqn) == BACKWARD
@@ -158,7 +158,9 @@ def _stacking_loops_of_step(step: StepTrace) -> list[Loop]:
                 todo += [levels.enter(level, eqn, which) for which in range(len(nests))]
             elif phase == FORWARD and nests and (nests[0].length or 1) > 1:
                 stacked = [eqn.outvars[i] for i in nests[0].stacked]
-                loops.append(Loop(level, eqn, sum(aval_of(v).nbytes for v in stacked if v in read)))
+                loops.append(
+                    Loop(level, eqn, sum(aval_of(v).nbytes for v in stacked if v in residuals))
+                )
     return loops
 
 

@@ -59,7 +59,6 @@ class VmapSite:
     """A line that calls vmapped functions of one size.
 
     Attributes:
-      location: the line; None where it is not known.
       size: the size of the mapped axis.
       caller: as `VmapCall` has it.
       function: the name of the mapped function; '' where it has none.

@@ -209,19 +209,19 @@ def _trials(
 ) -> Iterator[_Trial]:
     """Yield the program with what a line makes split further, each value in each way."""
     traced, jaxpr = hole.traced, hole.traced.written
-    for shape, made in made_on(traced.levels, jaxpr, line.location).items():
+    for shape, sites in made_on(traced.levels, jaxpr, line.location).items():
         # How other values are split is not known.
         kept = values.get(shape)
         if kept is None:
             continue
-        value = replace(kept, dtype=made[0].dtype)
+        value = replace(kept, dtype=sites[0].dtype)
         ways = (
             (axis, *way)
             for axis in line.axes
             for way in itertools.islice(_splits(value, axis, sizes), _DIMS)
         )
         for axis, dim, split in ways:
-            changed = constrained(jaxpr, made, traced.arguments.mesh, split)
+            changed = constrained(jaxpr, sites, traced.arguments.mesh, split)
             try:
                 with retracing("a constraint"):
                     trace = hole.trace({0: changed})

@@ -191,9 +191,9 @@ class _ScoreSearch:
         loss = self._loss(inside)
         if outputs is None or loss is None:
             return None
-        made = {v for e in eqns for v in e.outvars}
-        read = [v for e in eqns for v in e.invars if not jax_compat.is_literal(v)]
-        whole = dict.fromkeys(v for v in read if v not in made and v not in self._inputs)
+        results = {v for e in eqns for v in e.outvars}
+        operands = [v for e in eqns for v in e.invars if not jax_compat.is_literal(v)]
+        whole = dict.fromkeys(v for v in operands if v not in results and v not in self._inputs)
         return Logits(
             holder=holder,
             jaxpr=self._flat,
@@ -205,7 +205,7 @@ class _ScoreSearch:
             whole=tuple(whole),
             outputs=outputs,
             count=self._count,
-            copies=tuple(v for v in made if self._has_scores(v)),
+            copies=tuple(v for v in results if self._has_scores(v)),
             mixing=self._mixing(inside),
             matmul_path=self._paths[id(self._matmul)],
             loss_path=self._paths[id(loss)],
@@ -282,10 +282,10 @@ class _ScoreSearch:
 
     def _demanded(self, var: Var, axes: Axes) -> bool:
         """Provide a value with axes: it has them, is made again with them, or is read in parts."""
-        known = self._axes.get(var)
-        if known is not None:
-            same = (known.tokens, known.inner) == (axes.tokens, axes.inner)
-            return same and known.scores in (axes.scores, None)
+        own = self._axes.get(var)
+        if own is not None:
+            same = (own.tokens, own.inner) == (axes.tokens, axes.inner)
+            return same and own.scores in (axes.scores, None)
         self._axes[var] = axes
         number = self._makers.get(var)
         if number is not None and axes.scores is not None:
@@ -306,15 +306,15 @@ class _ScoreSearch:
 
     def _outputs(self, inside: set[int]) -> tuple[Var, ...] | None:
         """Return what is read elsewhere of what is made; None where scores are, or much else."""
-        made = {v for i in inside for v in self._flat.eqns[i].outvars}
-        read = [v for i, e in enumerate(self._flat.eqns) if i not in inside for v in e.invars]
-        read += self._flat.outvars
-        found = dict.fromkeys(v for v in read if not jax_compat.is_literal(v) and v in made)
-        if any(map(self._has_scores, found)) or not found:
+        results = {v for i in inside for v in self._flat.eqns[i].outvars}
+        reads = [v for i, e in enumerate(self._flat.eqns) if i not in inside for v in e.invars]
+        reads += self._flat.outvars
+        outputs = dict.fromkeys(v for v in reads if not jax_compat.is_literal(v) and v in results)
+        if any(map(self._has_scores, outputs)) or not outputs:
             return None
-        nbytes = sum(aval_of(v).nbytes for v in found)
+        nbytes = sum(aval_of(v).nbytes for v in outputs)
         most = self._most_left * aval_of(self._matmul.outvars[0]).nbytes
-        return tuple(found) if nbytes < most else None
+        return tuple(outputs) if nbytes < most else None
 
     def _mixing(self, inside: set[int]) -> Eqn | None:
         """Return the matmul that takes the scores as weights of values, each of many numbers."""

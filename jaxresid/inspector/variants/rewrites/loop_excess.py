@@ -68,7 +68,7 @@ class Excess:
     @property
     def reduced(self) -> tuple[int, ...]:
         """The results of which only reductions over the trips are read."""
-        return tuple(sorted({i for each in self.reductions for i in each.stacks.values()}))
+        return tuple(sorted({i for r in self.reductions for i in r.stacks.values()}))
 
     @property
     def trips(self) -> int:

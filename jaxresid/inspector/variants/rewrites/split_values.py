@@ -63,10 +63,10 @@ def made_on(
             elif jax_compat.primitive_name(eqn) in _HOLDERS:
                 for which, _ in enumerate(nests(eqn)):
                     walk(levels.enter(level, eqn, which))
-        read = {v for eqn in eqns.values() for v in eqn.invars if not jax_compat.is_literal(v)}
+        operands = {v for eqn in eqns.values() for v in eqn.invars if not jax_compat.is_literal(v)}
         places: dict[tuple[int, ...], list[int]] = {}
         for i, eqn in eqns.items():
-            if eqn.outvars[0] not in read:
+            if eqn.outvars[0] not in operands:
                 places.setdefault(shape_of(eqn.outvars[0]), []).append(i)
         for shape, numbers in places.items():
             by_shape.setdefault(shape, []).append(SplitSite(level.jaxpr, tuple(numbers)))

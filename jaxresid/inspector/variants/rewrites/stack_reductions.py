@@ -107,8 +107,8 @@ def stack_reductions(holder: Jaxpr, scan: Eqn, stacked: frozenset[int]) -> list[
     stacks = {scan.outvars[i]: i for i in stacked if not jax_compat.is_dropped(scan.outvars[i])}
     makers = makers_of(holder)
     readers = defaultdict[Var, set[int]](set)
-    for reader, read in [(0, holder.outvars), *((id(e), e.invars) for e in holder.eqns)]:
-        for v in read:
+    for reader, operands in [(0, holder.outvars), *((id(e), e.invars) for e in holder.eqns)]:
+        for v in operands:
             if not jax_compat.is_literal(v):
                 readers[v].add(reader)
     reductions = [
@@ -134,7 +134,7 @@ def _reduction(
     holder: Jaxpr, eqn: Eqn, stacks: Mapping[Var, int], makers: Mapping[Var, Eqn]
 ) -> StackReduction | None:
     """Return what an eqn reduces, if that is made of stacks alone; None for something else."""
-    read: dict[Var, int] = {}
+    operands: dict[Var, int] = {}
     mapped: dict[int, Eqn] = {}
     todo = deque(eqn.invars)
     while todo:
@@ -142,7 +142,7 @@ def _reduction(
         if jax_compat.is_literal(var):
             continue
         if var in stacks:
-            read[var] = stacks[var]
+            operands[var] = stacks[var]
             continue
         maker = makers.get(var)
         if maker is None or jax_compat.primitive_name(maker) not in _MAPPED:
@@ -150,6 +150,6 @@ def _reduction(
         if id(maker) not in mapped:
             mapped[id(maker)] = maker
             todo += maker.invars
-    if not read or not all(len(maker.outvars) == 1 for maker in mapped.values()):
+    if not operands or not all(len(maker.outvars) == 1 for maker in mapped.values()):
         return None
-    return StackReduction(eqn, tuple(e for e in holder.eqns if id(e) in mapped), read)
+    return StackReduction(eqn, tuple(e for e in holder.eqns if id(e) in mapped), operands)

@@ -217,12 +217,7 @@ def rewrite_effect(
 
     The words are `estimated peak falls from ...`. A rewritten program may compute less, and not
     only where that is its point: its calls are inlined, of which JAX may leave out more. That is no
-    recomputation.
-
-    Args:
-      report: the report of the program as it is, with an estimated peak.
-      rewrites: the program.
-      figures: the figures of the rewritten one.
+    recomputation. The report is that of the program as it is, the figures those of the rewritten.
     """
     return change_effect(report, rewrites.cost(), figures)
 
@@ -291,10 +286,10 @@ def compiled_change(
     Args:
       on: the place that it compiles for.
       before: its peak of the program as it is, in bytes; None where there is none.
-      after: its peak of the changed program, in bytes; None where there is none.
+      after: that of the changed program.
       reason: why there is none, of either.
       gain: what the change is for.
-      limit_nbytes: the bytes that the changed program is said to fit; None: it is not said.
+      limit_nbytes: see `Proposal`.
     """
     if before is None or after is None:
         return CompiledChange(on, "unconfirmed", before, after, reason)

@@ -113,7 +113,7 @@ def results(**given):
 def test_the_text():
     check = (
         "::error title=jaxresid (JXR821),file=a%3Ab.py,line=8::a:b.py:8:1: JXR821 100%25 over%0A"
-        "  help: less\n::notice title=x,file=c.py::c.py:1:1: JXR806 wide\nnot a command\n"
+        "  help: less\n::notice title=x,file=c.py::c.py:1:1: JXR830 wide\nnot a command\n"
     )
     text = comment.body_of(
         results(
@@ -127,7 +127,7 @@ def test_the_text():
     assert text.startswith(f"{MARKER}\n\n## jaxresid\n")
     assert "**lint** passed: no findings" in text
     assert "**check** failed: 1 error, 1 info" in text
-    assert "```text\na:b.py:8:1: JXR821 100% over\nc.py:1:1: JXR806 wide\n```" in text
+    assert "```text\na:b.py:8:1: JXR821 100% over\nc.py:1:1: JXR830 wide\n```" in text
     assert "### Against the base\n\n### `train`: keeps more\n" in text
     assert "help" not in text and "not a command" not in text
     assert text.index("\n- `train`: keeps more\n") < text.index("**lint**")

@@ -7,9 +7,9 @@ from dataclasses import replace
 from jaxresid.base.crashes import Crash
 from jaxresid.inspector.findings.collect import collected
 from jaxresid.inspector.findings.proposals import Proposal
+from jaxresid.inspector.findings.registry import about_arguments, about_code, proposing
 from jaxresid.inspector.next_step import next_step
 from jaxresid.inspector.subject.base import Inspection, Subject
-from jaxresid.inspector.subject.searches import about_arguments, about_code, proposing
 from jaxresid.results import Cost, Finding, KeptBeyondPeak, Mark, Phases, Report
 from jaxresid.xla.places import why_unavailable
 

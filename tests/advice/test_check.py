@@ -30,8 +30,8 @@ from jaxresid.advice.check.verdict_rules import verdict_finding
 from jaxresid.cli.main import run
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.findings.collect import collected
+from jaxresid.inspector.findings.registry import about_code
 from jaxresid.inspector.report import inspection
-from jaxresid.inspector.subject.searches import about_code
 from jaxresid.linter.rule import SECTIONS, documentation
 from jaxresid.linter.rules import INDEX, KNOWN, TRACED
 from jaxresid.linter.run.files import LintRun

@@ -10,8 +10,12 @@ from peaks_by_xla import passes_with_devices, peak_by_xla
 
 import jaxresid
 from jaxresid.inspector.call.question import Question
+from jaxresid.inspector.findings.gathered_weights import (
+    gathered_again,
+    gathered_weights_in,
+    with_bodies_inlined,
+)
 from jaxresid.inspector.report import inspection
-from jaxresid.inspector.variants.rewrites.derived_values import gathered_in, made_again, plain
 
 N, L, D, F, T = 8, 8, 128, 512, 1024
 MESH = AbstractMesh((N,), ("data",), axis_types=(AxisType.Explicit,))
@@ -124,10 +128,10 @@ def test_the_changed_program_computes_the_same():
     mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
     fun, args = mapped(scanned(product), mesh), inputs(mesh)
     rewrites = inspection(Question(fun, args, on="gpu:h100")).subject.rewrites
-    flat = plain(rewrites.jaxprs[0], ("scan", "shard_map"))
-    weights = list(gathered_in(flat))
+    flat = with_bodies_inlined(rewrites.jaxprs[0])
+    weights = list(gathered_weights_in(flat))
     assert len(weights) == 2
-    trace, _ = rewrites.program(0, made_again(flat, weights))
+    trace, _ = rewrites.program(0, gathered_again(flat, weights))
     keys = iter(jax.random.split(jax.random.key(0), 3))
     given = jax.tree.map(
         lambda x: (0.1 * jax.random.normal(next(keys), x.shape)).astype(x.dtype), args

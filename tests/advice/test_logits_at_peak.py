@@ -9,8 +9,8 @@ import pytest
 import jaxresid
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.findings.collect import collected
+from jaxresid.inspector.findings.registry import proposing
 from jaxresid.inspector.report import inspection
-from jaxresid.inspector.subject.searches import proposing
 
 N, D, V = 2048, 64, 8192
 

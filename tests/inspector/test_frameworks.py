@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxresid
-from jaxresid.inspector.findings.frameworks import checkpointed_layer, framework_of
+from jaxresid.inspector.findings.frameworks import framework_of
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.results import Location, Source
 from tests.small import f32
@@ -134,8 +134,3 @@ def test_a_file_tells_by_what_it_imports(text, tmp_path):
     assert framework_of(source, frames) == FILES[text]
     layer = Location("/env/site-packages/flax/nnx/nn/linear.py", 1, None, "Linear.__call__")
     assert framework_of(Source(source.location, library=layer), frames) == "nnx"
-
-
-def test_plain_jax_has_no_layers():
-    assert checkpointed_layer("jax") is None
-    assert checkpointed_layer("nnx").startswith("nnx.remat(")

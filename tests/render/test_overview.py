@@ -41,7 +41,7 @@ from tests.render.test_render import (
 
 NEXT = NextStep("check", "the checkpoint of loss saves nothing", 0, ("model:loss", "--on", "tpu"))
 FOUND = Finding(
-    "widened-residual",
+    "logits-at-peak",
     "3.00 MiB are kept as float32",
     Source(at(40, "mlp", "h = x @ w[0]")),
     "compute it in bfloat16",
@@ -112,7 +112,7 @@ saves nothing  checkpoint of loss  model.py:60
 saved-but-recomputed  model.py:41
   'h[0]' is saved, and the dot_general before it runs again
   help: name the product instead
-widened-residual  model.py:40
+logits-at-peak  model.py:40
   3.00 MiB are kept as float32
   help: compute it in bfloat16
 
@@ -317,7 +317,7 @@ def test_no_finding_is_dropped():
             assert f"checkpoint of f{i}" in shown
             assert f"reason {i}" in shown
         assert "saved-but-recomputed" in shown
-        assert shown.count("widened-residual  model.py:40\n") == 2
+        assert shown.count("logits-at-peak  model.py:40\n") == 2
         assert "help: compute it in bfloat16" in shown
         assert f"{len(useless) + 3} findings" in shown
 

@@ -1,4 +1,4 @@
-"""Word the findings about the donation of a program's arguments."""
+"""Word the finding about arguments that a program returns updated and does not donate."""
 
 from __future__ import annotations
 
@@ -7,113 +7,70 @@ from dataclasses import replace
 from typing import Any
 
 from jaxresid.base.text.units import format_bytes
-from jaxresid.base.thresholds import WORTH_SAYING
 from jaxresid.inspector.call.jitted_by import JittedFunction, definition, jitted_function
-from jaxresid.inspector.findings.proposals import PeakEffect
+from jaxresid.inspector.findings.proposals import PeakEffect, with_compiled
+from jaxresid.inspector.findings.search import FindingContext, FindingSearch
+from jaxresid.inspector.memory.peak import peak_nbytes
+from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.donation import (
-    MissingDonation,
     StepArgument,
     is_changed_in_place,
     step_arguments,
 )
-from jaxresid.inspector.program.ops import Value
-from jaxresid.inspector.program.unusable_donation import UnusableLeaf
 from jaxresid.inspector.trace.step import StepTrace
 from jaxresid.results import NOWHERE, Finding, Source
 
 MISSING = "missing-donation"
-UNUSABLE = "unusable-donation"
 
 
-def missing_donation_findings(
-    fun: Callable[..., Any], step: StepTrace, found: MissingDonation, effect: PeakEffect
-) -> Iterator[Finding]:
-    """Yield the finding about arguments that a step returns updated, if it is worth saying.
-
-    Args:
-      fun: the step as the user has it.
-      step: its trace.
-      found: the arguments that it could give away.
-      effect: what that does to the peak.
-    """
-    if not effect.is_worth_saying:
+def missing_donations(context: FindingContext) -> Iterator[Finding]:
+    """Yield the finding about arguments that a step returns updated, if it is worth saying."""
+    fun, step, missing = context.subject.fun, context.subject.step, context.subject.missing_donation
+    if step is None or missing is None:
+        return
+    effect = _donation_effect(context, missing.program)
+    if effect is None or not effect.is_worth_saying:
         return
     called = jitted_function(fun)
-    names = [a.name for a in found.arguments]
+    names = [a.name for a in missing.arguments]
     these = "it" if len(names) == 1 else "them"
     unjitted = "" if called.by else f", and {called.name} is not jitted here"
-    yield Finding(
+    finding = Finding(
         MISSING,
-        f"{called.name} returns {_listed(found.arguments)} updated and does not donate"
-        f" {these}{unjitted}: the {format_bytes(found.nbytes)} of old values are in memory beside"
+        f"{called.name} returns {_listed(missing.arguments)} updated and does not donate"
+        f" {these}{unjitted}: the {format_bytes(missing.nbytes)} of old values are in memory beside"
         f" the new ones. With {these} donated {effect.text}",
         source_of_step(fun, step),
-        help=f"{_code(called, step, found.arguments)}, if the caller does not read the old"
+        help=f"{_code(called, step, missing.arguments)}, if the caller does not read the old"
         f" {_joined(names)} after the call",
         measured={
             "arguments": names,
-            "argnums": [a.position for a in found.arguments],
-            "nbytes": found.nbytes,
+            "argnums": [a.position for a in missing.arguments],
+            "nbytes": missing.nbytes,
             **effect.measured,
         },
     )
+    donating = context.donating
+    yield finding if donating is None else with_compiled(finding, donating)
 
 
-def unusable_donation_findings(
-    fun: Callable[..., Any], step: StepTrace, leaves: Sequence[UnusableLeaf], peak_nbytes: int
-) -> Iterator[Finding]:
-    """Yield the finding about donated arrays that no output takes over, if they are big enough.
+def _donation_effect(context: FindingContext, program: Program) -> PeakEffect | None:
+    """Return what a donation does to the peak, by XLA where it confirmed that.
 
     Args:
-      fun: the step as the user has it.
-      step: its trace.
-      leaves: the arrays.
-      peak_nbytes: the peak, in bytes.
+      context: what is searched.
+      program: the program with it, in which outputs take over other buffers.
     """
-    called = jitted_function(fun)
-    if called.by == "equinox":  # which donates batches with the rest, and says nothing of them
-        leaves = [leaf for leaf in leaves if leaf.output is not None]
-    nbytes = sum(leaf.value.nbytes for leaf in leaves)
-    if not leaves or nbytes < WORTH_SAYING * peak_nbytes:
-        return
-    each = sorted(leaves, key=lambda leaf: -leaf.value.nbytes)
-    listed = "; ".join(map(_unusable, each[:3]))
-    more = f"; and {len(each) - 3} more" if len(each) > 3 else ""
-    helps = []
-    if any(leaf.output is not None for leaf in leaves):
-        helps.append("return the new values in the shape and dtype of the old ones")
-    if any(leaf.output is None for leaf in leaves):
-        helps.append("do not donate what does not come back")
-    yield Finding(
-        UNUSABLE,
-        f"{called.name} donates {format_bytes(nbytes)} that no output can take over, so this saves"
-        f" nothing: {listed}{more}",
-        source_of_step(fun, step),
-        help=", and ".join(helps),
-        measured={
-            "nbytes": nbytes,
-            "peak_nbytes": peak_nbytes,
-            "leaves": [leaf.path for leaf in leaves],
-            "avals": [_aval(leaf.value) for leaf in leaves],
-            "outputs": [leaf.output_path or None for leaf in leaves],
-        },
-    )
-
-
-def _unusable(leaf: UnusableLeaf) -> str:
-    """Return why an array is not taken over, in words."""
-    text = f"{leaf.path} {_aval(leaf.value)}"
-    if leaf.output is None:
-        return f"{text} does not come back"
-    if _aval(leaf.output) != _aval(leaf.value):
-        return f"{text} comes back as {_aval(leaf.output)} ({leaf.output_path})"
-    if leaf.output.memory != leaf.value.memory:
-        return f"{text} comes back in {leaf.output.memory} memory ({leaf.output_path})"
-    return f"{text}: another donated array has taken its output ({leaf.output_path})"
-
-
-def _aval(v: Value) -> str:
-    return f"{v.dtype}[{','.join(map(str, v.shape))}]"
+    donating, subject = context.donating, context.subject
+    if donating is not None and donating.verdict == "confirmed":
+        assert donating.peak_before_nbytes is not None
+        assert donating.peak_nbytes is not None
+        return PeakEffect(donating.peak_before_nbytes, donating.peak_nbytes, "xla")
+    if subject.peak is None:
+        return None
+    nbytes = peak_nbytes(replace(subject.lowered, program=program))
+    around = subject.interval(nbytes, program)
+    return PeakEffect(subject.peak.nbytes, nbytes, "estimate", around)
 
 
 def _listed(arguments: Sequence[StepArgument]) -> str:
@@ -123,8 +80,8 @@ def _listed(arguments: Sequence[StepArgument]) -> str:
     )
 
 
-def _joined(each: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(each[:-1]), each[-1]]))
+def _joined(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def source_of_step(fun: Callable[..., Any], step: StepTrace) -> Source:
@@ -139,13 +96,13 @@ def _code(called: JittedFunction, step: StepTrace, missing: Sequence[StepArgumen
     """Return the call that jits a step so that it donates these arguments and what it does."""
     if called.by == "equinox":
         return _equinox_code(called, step, missing)
-    given = [a for a in step_arguments(step) if a in missing or a.donated_by(step)]
-    positions = [a.position for a in given]
+    donated = [a for a in step_arguments(step) if a in missing or a.donated_by(step)]
+    positions = [a.position for a in donated]
     if called.is_bound or None in positions:
-        names = ", ".join(f'"{a.name}"' for a in given) + "," * (len(given) == 1)
+        names = ", ".join(f'"{a.name}"' for a in donated) + "," * (len(donated) == 1)
         option = f"donate_argnames=({names})"
     else:
-        option = f"donate_argnums=({', '.join(map(str, positions))}{',' * (len(given) == 1)})"
+        option = f"donate_argnums=({', '.join(map(str, positions))}{',' * (len(donated) == 1)})"
     if called.by == "pmap":
         return f"jax.pmap({called.name}, ..., {option})"
     is_nnx = called.by == "nnx" or (
@@ -164,3 +121,6 @@ def _equinox_code(called: JittedFunction, step: StepTrace, missing: Sequence[Ste
         )
     which = "all-except-first" if others or called.is_bound else "all"
     return f'eqx.filter_jit({called.name}, donate="{which}")'
+
+
+SEARCH = FindingSearch([MISSING], "arguments", 2, missing_donations)

@@ -63,21 +63,10 @@ _IMPORTS: dict[Framework, re.Pattern[str]] = {
     "haiku": re.compile(r"^[ \t]*(?:import|from) haiku\b", re.M),
     "equinox": re.compile(r"^[ \t]*(?:import|from) equinox\b", re.M),
 }
-_LAYERS: dict[Framework, str] = {
-    "linen": "nn.remat(Layer, prevent_cse=False)",
-    "nnx": "nnx.remat(lambda layer, x: layer(x), prevent_cse=False)(layer, x)",
-    "haiku": "hk.remat(layer, prevent_cse=False)(x)",
-    "equinox": "eqx.filter_checkpoint(layer)(x)",
-}
 
 
 def checkpointed_loop(eqn: Eqn, frames: Frames) -> str:
-    """Return how to write a loop with its body under a checkpoint, by the function that made it.
-
-    Args:
-      eqn: the loop.
-      frames: tells the user's frames.
-    """
+    """Return how to write a loop with its body under a checkpoint, by the function that made it."""
     advice = _LOOPS[0][2]
     traceback = jax_compat.traceback(eqn)
     for code in () if traceback is None else traceback.raw_frames()[0]:
@@ -106,11 +95,6 @@ def framework_of(source: Source, frames: Frames) -> Framework:
     text = "".join(linecache.getlines(os.path.join(frames.cwd, source.location.file)))
     imported = [framework for framework, pattern in _IMPORTS.items() if pattern.search(text)]
     return imported[0] if len(imported) == 1 else "jax"
-
-
-def checkpointed_layer(framework: Framework) -> str | None:
-    """Return how to write a layer under a checkpoint; None in plain JAX, which has no layers."""
-    return _LAYERS.get(framework)
 
 
 def is_flax_attention(source: Source) -> bool:

@@ -39,8 +39,7 @@ def host_searches(
       program: the program of the value with its gradients, or of the step.
       offered: the checkpoints whose policies offload something.
       places: finds the source lines of ops.
-      peak_nbytes: the peak of the program, in bytes; None, where it is not known, leaves out what
-        is judged by its share of it.
+      peak_nbytes: the peak; None, where it is not known, leaves out what is judged by its share.
     """
     yield WITHOUT_EFFECT, lambda: _without_effect(residuals, offered)
     if peak_nbytes is not None and any(v.memory == "host" for v in program.block.inputs):
@@ -62,18 +61,20 @@ def _without_effect(residuals: Sequence[Residual], offered: Sequence[Offer]) -> 
     for residual in residuals:
         if Mark.OFFLOADED in residual.marks and isinstance(residual.origin, Computed):
             moved.add(residual.origin.name)
-    made = [(r.nbytes, r.origin) for r in residuals if isinstance(r.origin, Computed)]
+    computed = [(r.nbytes, r.origin) for r in residuals if isinstance(r.origin, Computed)]
     for offer in offered:
         if moved and not set(offer.names) - moved:
             continue
         left = [n for n in offer.names if n not in moved]
         if left:
             what, which = ", ".join(repr(n) for n in left), "no residual of that name"
-            staying = [n for n, o in made if o.name in left]
+            staying = [n for n, o in computed if o.name in left]
             better = "name the value where it enters the checkpointed function, and offload to"
         else:
             what, which = "what it matches", "none of it"
-            staying = [n for n, o in made if o.primitive in offer.primitives and _MOVE in o.through]
+            staying = [
+                n for n, o in computed if o.primitive in offer.primitives and _MOVE in o.through
+            ]
             better = "offload what the backward pass reads, to"
         because = (
             "it stays in device memory"
@@ -163,22 +164,22 @@ def _transposed(program: Program, places: OpSources) -> Iterator[Finding]:
     part from all over the array.
     """
     sources = _sources(program)
-    made: dict[Value, Op] = {}
-    found: dict[Location | None, tuple[Source, dict[str, int]]] = {}
+    transposes: dict[Value, Op] = {}
+    by_line: dict[Location | None, tuple[Source, dict[str, int]]] = {}
     for op in program.block.ops:
         if op.name == "transpose" and op.operands[0] in sources and _reorders(op):
-            made[op.results[0]] = op
-        elif op.name in IN_PLACE and op.operands[0] in made:
-            made.update(dict.fromkeys(op.results, made[op.operands[0]]))
+            transposes[op.results[0]] = op
+        elif op.name in IN_PLACE and op.operands[0] in transposes:
+            transposes.update(dict.fromkeys(op.results, transposes[op.operands[0]]))
         if op.name != "scan" or op.nest is None or op.phase in (BACKWARD, RECOMPUTE):
             continue
         for i in op.nest.slices:
             value = op.operands[op.nest.operands[i]]
-            if value in made:
-                source = places.source(made[value])
-                _, by_path = found.setdefault(source.location, (source, {}))
+            if value in transposes:
+                source = places.source(transposes[value])
+                _, by_path = by_line.setdefault(source.location, (source, {}))
                 by_path[sources[value]] = value.nbytes
-    for source, by_path in found.values():
+    for source, by_path in by_line.values():
         nbytes = sum(by_path.values())
         yield Finding(
             "transposed-host-scan",
@@ -203,12 +204,12 @@ def _reorders(op: Op) -> bool:
 
 def _sources(program: Program) -> dict[Value, str]:
     """Map the arguments in host memory, and the parts of them there, to the argument's path."""
-    found = {
+    paths = {
         value: role.path or "a constant"
         for value, role in zip(program.block.inputs, program.inputs, strict=True)
         if value.memory == "host"
     }
     for op in program.block.ops:
-        if op.name in IN_PLACE and op.operands[0] in found:
-            found.update(dict.fromkeys(op.results, found[op.operands[0]]))
-    return found
+        if op.name in IN_PLACE and op.operands[0] in paths:
+            paths.update(dict.fromkeys(op.results, paths[op.operands[0]]))
+    return paths

@@ -14,11 +14,11 @@ from jaxresid import jax_compat
 from jaxresid.base.errors import RetraceError
 from jaxresid.base.text.units import format_flops
 from jaxresid.inspector.findings.proposals import Changed, Proposal, change_effect
+from jaxresid.inspector.findings.search import FindingContext
 from jaxresid.inspector.jaxpr.bindings import user_line
-from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.inspector.variants.rewrites.retraced import Retrace, Retraced
+from jaxresid.inspector.variants.rewrites.retraced import Retraced
 from jaxresid.jax_compat import JacobianCall
-from jaxresid.results import Cost, Finding, Location, Report, Source
+from jaxresid.results import Finding, Location, Source
 
 NAME = "costly-jacobian-mode"
 _OTHER = {"jacfwd": "jacrev", "jacrev": "jacfwd"}
@@ -26,37 +26,24 @@ _OTHER = {"jacfwd": "jacrev", "jacrev": "jacfwd"}
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The sizes of a Jacobian.
-
-    Attributes:
-      inputs, outputs: the numbers of columns and of rows.
-    """
+    """The numbers of columns and of rows of a Jacobian."""
 
     inputs: int
     outputs: int
 
 
 def other_modes(
-    report: Report,
-    frames: Frames,
-    cost: Callable[[], Cost],
-    retrace: Retrace,
-    location: Location | None,
-    transform: str,
-    least: float,
+    context: FindingContext, location: Location | None, transform: str, least: float
 ) -> Iterator[Proposal]:
     """Yield the finding about the Jacobians of a line, if the other mode takes enough less.
 
     Args:
-      report: the report of the program; it has an estimated peak, and no mesh.
-      frames: reads the tracebacks of its eqns.
-      cost: returns the cost of the program.
-      retrace: traces the program again.
+      context: what is searched.
       location: the line.
       transform: `jacfwd` or `jacrev`.
       least: how many bytes it has to take off the peak.
     """
-    assert report.peak is not None
+    frames = context.levels.frames
     changed = list[_Sizes]()
 
     def change(call: JacobianCall) -> Callable[[Any], Any]:
@@ -72,26 +59,26 @@ def other_modes(
         return call.by_other_mode
 
     with contextlib.suppress(RetraceError):
-        made = retrace(lambda: jax_compat.replacing_jacobian_calls(change))
-        if changed and report.peak.nbytes - made.figures.peak_nbytes >= least:
+        retraced = context.subject.retraced(lambda: jax_compat.replacing_jacobian_calls(change))
+        if changed and context.peak_nbytes - retraced.figures.peak_nbytes >= least:
             biggest = max(changed, key=lambda sizes: max(sizes.inputs, sizes.outputs))
             yield Proposal(
-                _finding(report, cost(), made, location, transform, biggest),
-                lambda: Changed(made.trace, made.program),
+                _finding(context, retraced, location, transform, biggest),
+                lambda: Changed(retraced.trace, retraced.program),
                 change=f"jax.{_OTHER[transform]} in place of jax.{transform}",
             )
 
 
 def _finding(
-    report: Report,
-    cost: Cost,
-    made: Retraced,
+    context: FindingContext,
+    retraced: Retraced,
     location: Location | None,
     transform: str,
     sizes: _Sizes,
 ) -> Finding:
-    effect, measured = change_effect(report, cost, made.figures)
-    fewer = cost.flops - made.figures.cost.flops
+    cost = context.subject.holes.cost(context.subject.trace)
+    effect, measured = change_effect(context.report, cost, retraced.figures)
+    fewer = cost.flops - retraced.figures.cost.flops
     if fewer > 0:
         effect += f", and {format_flops(fewer)} less are computed ({fewer / cost.flops:.1%})"
     n, m = f"{sizes.inputs} inputs", f"{sizes.outputs} outputs"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jaxresid import jax_compat
 from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.call.leaves import is_inexact
 from jaxresid.inspector.findings.frameworks import checkpointed_loop
+from jaxresid.inspector.findings.search import FindingContext, FindingSearch
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.phases import BACKWARD, BOTH, FORWARD
@@ -21,9 +22,9 @@ from jaxresid.jax_compat.jaxpr_types import Eqn, Var
 from jaxresid.results import Computed, Finding, Location, Report
 
 # Of the computed residuals, and of what the peak holds besides arguments and outputs.
-DOMINATES = 0.5
+_DOMINATES = 0.5
 # Of the whole peak.
-MATTERS = 0.1
+_MATTERS = 0.1
 
 
 @dataclass(slots=True)
@@ -35,27 +36,21 @@ class Loop:
     nbytes: int = 0
 
 
-def unwrapped_bodies(
-    report: Report, traced: Traced, stacking: Callable[[], Sequence[Loop]]
-) -> Iterator[Finding]:
+def unwrapped_bodies(context: FindingContext) -> Iterator[Finding]:
     """Yield findings of loops whose peak a checkpoint of the body would lower.
 
     They stack most of what is kept, and much more than their carries. There are none where the
     peak is not known.
-
-    Args:
-      report: the report of the function or step.
-      traced: its trace.
-      stacking: finds the loops that stack residuals.
     """
+    report, traced = context.report, context.subject.trace
     kept, figures = report.totals.computed_nbytes, _peak_and_temporaries(report)
     if figures is None or not any(r.trips > 1 for r in report.residuals):
         return
     peak_nbytes, temporaries_nbytes = figures
     levels = traced.levels
     wrapped: set[tuple[str, int]] | None = None
-    for loop in stacking():
-        if loop.nbytes <= DOMINATES * max(kept, temporaries_nbytes):
+    for loop in _stacking_loops(context):
+        if loop.nbytes <= _DOMINATES * max(kept, temporaries_nbytes):
             continue
         nest = levels.nests(loop.eqn)[0]
         trips = nest.length or 1
@@ -64,7 +59,7 @@ def unwrapped_bodies(
             for i in nest.carries
             if is_inexact(loop.eqn.invars[nest.operands[i]].aval)
         )
-        if loop.nbytes < MATTERS * peak_nbytes or 2 * carried >= loop.nbytes:
+        if loop.nbytes < _MATTERS * peak_nbytes or 2 * carried >= loop.nbytes:
             continue
         location = levels.location(loop.level, loop.eqn)
         if wrapped is None:
@@ -116,8 +111,15 @@ def _peak_and_temporaries(report: Report) -> tuple[int, int] | None:
     return None
 
 
-def stacking_loops(report: Report, traced: Trace) -> list[Loop]:
+def _stacking_loops(context: FindingContext) -> list[Loop]:
     """Return the outermost loops that stack residuals."""
+    step, loss = context.subject.step, context.subject.holes.alone
+    if step is not None:
+        return _stacking_loops_of_step(step)
+    return [] if loss is None else _stacking_loops_of_loss(context.report, loss)
+
+
+def _stacking_loops_of_loss(report: Report, traced: Trace) -> list[Loop]:
     loops: dict[int, Loop] = {}
     top = Level(traced.forward)
     for var, residual in zip(traced.kept, report.residuals, strict=True):
@@ -126,15 +128,15 @@ def stacking_loops(report: Report, traced: Trace) -> list[Loop]:
             continue
         if residual.aval.memory != "device":
             continue
-        found = _stacker(traced.levels, top, var)
-        if found is not None:
-            level, eqn = found
+        stacker = _stacker(traced.levels, top, var)
+        if stacker is not None:
+            level, eqn = stacker
             loop = loops.setdefault(id(eqn), Loop(level, eqn))
             loop.nbytes += residual.nbytes
     return list(loops.values())
 
 
-def stacking_loops_of_step(step: StepTrace) -> list[Loop]:
+def _stacking_loops_of_step(step: StepTrace) -> list[Loop]:
     """Return the loops of forward passes that stack what the backward pass reads.
 
     They are looked for where both passes are in one jaxpr.
@@ -143,7 +145,7 @@ def stacking_loops_of_step(step: StepTrace) -> list[Loop]:
     todo = [Level(step.jaxpr)]
     while todo:
         level = todo.pop()
-        read = {
+        residuals = {
             v
             for eqn in level.jaxpr.eqns
             if passes.of(eqn) == BACKWARD
@@ -156,17 +158,19 @@ def stacking_loops_of_step(step: StepTrace) -> list[Loop]:
                 todo += [levels.enter(level, eqn, which) for which in range(len(nests))]
             elif phase == FORWARD and nests and (nests[0].length or 1) > 1:
                 stacked = [eqn.outvars[i] for i in nests[0].stacked]
-                loops.append(Loop(level, eqn, sum(aval_of(v).nbytes for v in stacked if v in read)))
+                loops.append(
+                    Loop(level, eqn, sum(aval_of(v).nbytes for v in stacked if v in residuals))
+                )
     return loops
 
 
 def _stacker(levels: Levels, level: Level, var: Var) -> tuple[Level, Eqn] | None:
     """Return the scan of several trips that stacks a residual, with its level; None without one."""
     while not jax_compat.is_literal(var):
-        made = levels.producer(level, var)
-        if made is None:
+        producer = levels.producer(level, var)
+        if producer is None:
             return None
-        eqn, i = made
+        eqn, i = producer
         nests = levels.nests(eqn)
         if nests:
             nest = nests[0]
@@ -183,7 +187,7 @@ def _stacker(levels: Levels, level: Level, var: Var) -> tuple[Level, Eqn] | None
 def _wrapped(traced: Traced) -> set[tuple[str, int]]:
     """Return the lines of loops that are inside a checkpoint, or hold one."""
     levels = traced.levels
-    found: set[tuple[str, int]] = set()
+    lines: set[tuple[str, int]] = set()
 
     def walk(level: Level, inside: bool) -> bool:
         """Return whether this jaxpr holds a checkpoint; collect the lines of its loops."""
@@ -198,9 +202,12 @@ def _wrapped(traced: Traced) -> set[tuple[str, int]]:
             if name == "scan" and (inside or any(below)):
                 location = levels.location(level, eqn)
                 if location is not None:
-                    found.add((location.file, location.line))
+                    lines.add((location.file, location.line))
             holds = holds or name == "remat" or any(below)
         return holds
 
     walk(Level(traced.written), False)
-    return found
+    return lines
+
+
+SEARCH = FindingSearch(["unwrapped-loop-body"], "code", 2, unwrapped_bodies)

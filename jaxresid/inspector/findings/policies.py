@@ -15,30 +15,26 @@ from jaxresid.inspector.checkpoints.policies import (
     wanted_names,
 )
 from jaxresid.inspector.checkpoints.sites import CheckpointSite, sites
+from jaxresid.inspector.findings.search import FindingContext, FindingSearch
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.inspector.jaxpr.level import Level
 from jaxresid.inspector.jaxpr.levels import Levels
 from jaxresid.inspector.jaxpr.nesting import eqns_in
-from jaxresid.inspector.trace.traced import Traced
 from jaxresid.jax_compat.jaxpr_types import Jaxpr
 from jaxresid.results import Finding, Location, Source
 
 
-def policy_findings(traced: Traced) -> tuple[Finding, ...]:
-    """Return the findings about checkpoint_names.
-
-    Args:
-      traced: the trace of the function or step.
-    """
+def policy_findings(context: FindingContext) -> Iterator[Finding]:
+    """Yield the findings about checkpoint_names."""
+    traced = context.subject.trace
     if not traced.has_checkpoints:
-        return ()  # names are for policies; the primal jaxpr would be another trace
-    written = traced.written
-    eqns = tuple(eqns_in(written))
-    named = [eqn for eqn in eqns if jax_compat.primitive_name(eqn) == "name"]
-    levels, top = traced.levels, Level(written)
-    found = sites(levels, top, backward=traced.holds_backward)
+        return  # names are for policies; the primal jaxpr would be another trace
+    levels, top = traced.levels, Level(traced.written)
+    named = [eqn for eqn in eqns_in(top.jaxpr) if jax_compat.primitive_name(eqn) == "name"]
+    checkpoints = sites(levels, top, backward=traced.holds_backward)
     defined = _defined(levels, top)
-    return (*_undefined_names(found, defined), *_unused_names(found, named, defined, traced.frames))
+    yield from _undefined_names(checkpoints, defined)
+    yield from _unused_names(checkpoints, named, defined, traced.frames)
 
 
 def _defined(levels: Levels, top: Level) -> dict[str, Location | None]:
@@ -71,19 +67,19 @@ def _holds_unknown(jaxpr: Jaxpr, holding: dict[int, bool], defined: Mapping[str,
 
 
 def _undefined_names(
-    found: Sequence[CheckpointSite], defined: Mapping[str, Any]
+    checkpoints: Sequence[CheckpointSite], defined: Mapping[str, Any]
 ) -> Iterator[Finding]:
     """Yield findings of names that a policy saves and that nothing in the whole program has.
 
     Where a policy finds none of its names, its verdict says so.
     """
-    said: set[str] = set()
-    for site in found:
+    reported: set[str] = set()
+    for site in checkpoints:
         names = wanted_names(site.policy)
-        missing = sorted(names - set(defined) - said)
+        missing = sorted(names - set(defined) - reported)
         if not missing or not names & set(defined):
             continue
-        said.update(missing)
+        reported.update(missing)
         listed = ", ".join(repr(n) for n in missing)
         yield Finding(
             "undefined-checkpoint-name",
@@ -96,7 +92,7 @@ def _undefined_names(
 
 
 def _unused_names(
-    found: Sequence[CheckpointSite],
+    checkpoints: Sequence[CheckpointSite],
     named: Sequence[Any],
     defined: Mapping[str, Location | None],
     frames: Frames,
@@ -105,10 +101,10 @@ def _unused_names(
 
     Only a program with policies has them: without any, names may be there for a policy to come.
     """
-    if all(means_nothing(site.policy) for site in found):
+    if all(means_nothing(site.policy) for site in checkpoints):
         return
     used: set[str] = set()
-    for site in found:
+    for site in checkpoints:
         used |= answers(site.policy, named, str(site)).saved_names
         text = description(site.policy) or ""
         used |= {name for name in defined if repr(name) in text}  # as an exception
@@ -127,3 +123,8 @@ def _unused_names(
 def _is_own(location: Location, frames: Frames) -> bool:
     file = os.path.join(frames.cwd, location.file)
     return bool(frames.kind(file, location.function) == "user")
+
+
+SEARCH = FindingSearch(
+    ["undefined-checkpoint-name", "unused-checkpoint-name"], "code", 1, policy_findings
+)

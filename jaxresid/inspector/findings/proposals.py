@@ -22,12 +22,7 @@ Gain = Literal["memory", "flops"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Changed:
-    """The program with a change, for a compiler to be asked about.
-
-    Attributes:
-      trace: the trace with the change.
-      program: the program of it.
-    """
+    """The program with a change, for a compiler to be asked about."""
 
     trace: Traced
     program: Program
@@ -38,7 +33,6 @@ class Proposal:
     """A finding with the change that it proposes.
 
     Attributes:
-      finding: the finding.
       changed: returns the whole program with the change made.
       gain: what the change is for.
       limit_nbytes: the bytes that it says that the changed program fits; None: it does not say.
@@ -65,9 +59,7 @@ class ChangeEffect:
     """What the change of a finding does to the peak of the program, and what it costs.
 
     Attributes:
-      proposal: the finding with its change.
       before_nbytes: the peak as the program is, by XLA where it compiled both.
-      after_nbytes: that with the change.
       flops_fraction: what it adds, as a share of the FLOPs of the program as it is.
     """
 
@@ -93,7 +85,7 @@ class ChangeEffect:
 
     @property
     def saved_nbytes(self) -> int:
-        """How much lower the peak is with the change, in bytes."""
+        """By how much the change lowers the peak."""
         return self.before_nbytes - self.after_nbytes
 
     @property
@@ -137,9 +129,6 @@ class PeakEffect:
     """What a change does to the peak.
 
     Attributes:
-      before_nbytes: the peak as it is.
-      after_nbytes: the peak with the change.
-      by: whose figures these are.
       interval: the interval around an estimated `after_nbytes`; None where there is none.
     """
 
@@ -150,7 +139,7 @@ class PeakEffect:
 
     @property
     def saved_nbytes(self) -> int:
-        """How much lower the peak is with the change, in bytes."""
+        """By how much the change lowers the peak."""
         return self.before_nbytes - self.after_nbytes
 
     @property
@@ -175,16 +164,16 @@ class PeakEffect:
     @property
     def measured(self) -> dict[str, object]:
         """The figures, by name."""
-        found: dict[str, object] = {
+        figures: dict[str, object] = {
             "peak_before_nbytes": self.before_nbytes,
             "peak_nbytes": self.after_nbytes,
             "saved_nbytes": self.saved_nbytes,
             "by": self.by,
         }
         if self.interval is not None:
-            found["low_nbytes"] = self.interval.low_nbytes
-            found["high_nbytes"] = self.interval.high_nbytes
-        return found
+            figures["low_nbytes"] = self.interval.low_nbytes
+            figures["high_nbytes"] = self.interval.high_nbytes
+        return figures
 
 
 def live_nbytes_of(shapes: Iterable[Sequence[int]], live: Iterable[LiveValue]) -> int:
@@ -192,22 +181,16 @@ def live_nbytes_of(shapes: Iterable[Sequence[int]], live: Iterable[LiveValue]) -
 
     A compiler may have the dims in another order.
     """
-    each = [Counter(shape) for shape in shapes]
+    dims = [Counter(shape) for shape in shapes]
     return sum(
         v.nbytes
         for v in live
-        if v.aval is not None and any(not shape - Counter(v.aval.shape) for shape in each)
+        if v.aval is not None and any(not shape - Counter(v.aval.shape) for shape in dims)
     )
 
 
 def peak_change(before: int, after: int, called: str = "estimated peak") -> str:
-    """Return what becomes of a peak, in words: `estimated peak falls from ...`.
-
-    Args:
-      before: the peak in bytes as the program is.
-      after: that of the changed one. Where both read the same, the peak `stays at` it.
-      called: what the peak is called.
-    """
+    """Return what becomes of a peak in bytes, in words: `estimated peak falls from ...`."""
     shown, changed = format_bytes(before), format_bytes(after)
     if shown == changed:
         return f"{called} stays at {shown}"
@@ -229,24 +212,13 @@ def rewrite_effect(
 
     The words are `estimated peak falls from ...`. A rewritten program may compute less, and not
     only where that is its point: its calls are inlined, of which JAX may leave out more. That is no
-    recomputation.
-
-    Args:
-      report: the report of the program as it is, with an estimated peak.
-      rewrites: the program.
-      figures: the figures of the rewritten one.
+    recomputation. The report is that of the program as it is, the figures those of the rewritten.
     """
     return change_effect(report, rewrites.cost(), figures)
 
 
 def change_effect(report: Report, cost: Cost, figures: Figures) -> tuple[str, dict[str, object]]:
-    """Return what a change does as `rewrite_effect` does.
-
-    Args:
-      report: the report of the program as it is, with an estimated peak.
-      cost: the cost of the program as it is.
-      figures: the figures of the changed one.
-    """
+    """Return what a change of a program with some cost does, as `rewrite_effect` does."""
     assert report.peak is not None
     peak, kept = report.peak.nbytes, report.totals.computed_nbytes
     before = cost.flops
@@ -269,6 +241,28 @@ def change_effect(report: Report, cost: Cost, figures: Figures) -> tuple[str, di
     }
 
 
+def fewer_flops(rewrites: Rewrites, number: int, jaxpr: Jaxpr) -> Figures | None:
+    """Return the figures of a rewrite; None where it saves too few FLOPs, or fails."""
+    figures, before = rewrites.figures(number, jaxpr), rewrites.cost().flops
+    if figures is None or before - figures.cost.flops < WORTH_SAYING * before:
+        return None
+    return figures
+
+
+def flops_effect(
+    report: Report, rewrites: Rewrites, figures: Figures
+) -> tuple[str, dict[str, object]]:
+    """Return what a rewrite for FLOPs does, as `rewrite_effect` does."""
+    assert report.peak is not None
+    before, (_, measured) = rewrites.cost().flops, rewrite_effect(report, rewrites, figures)
+    fewer = before - figures.cost.flops
+    return (
+        f"{format_flops(fewer)} less are computed ({fewer / before:.1%}),"
+        f" {kept_change(report.totals.computed_nbytes, figures.kept_nbytes)}, and the"
+        f" {peak_change(report.peak.nbytes, figures.peak_nbytes)}"
+    ), measured
+
+
 def compiled_change(
     on: str,
     before: int | None,
@@ -287,10 +281,10 @@ def compiled_change(
     Args:
       on: the place that it compiles for.
       before: its peak of the program as it is, in bytes; None where there is none.
-      after: its peak of the changed program, in bytes; None where there is none.
+      after: that of the changed program.
       reason: why there is none, of either.
       gain: what the change is for.
-      limit_nbytes: the bytes that the changed program is said to fit; None: it is not said.
+      limit_nbytes: see `Proposal`.
     """
     if before is None or after is None:
         return CompiledChange(on, "unconfirmed", before, after, reason)
@@ -304,25 +298,25 @@ def compiled_change(
     return CompiledChange(on, "confirmed", before, after)
 
 
-def with_compiled(finding: Finding, said: CompiledChange) -> Finding:
+def with_compiled(finding: Finding, change: CompiledChange) -> Finding:
     """Return a finding with what a compiler says of the change that it proposes.
 
     One that the compiler refutes says so before all else, and has no remedy.
     """
     message, help = finding.message, finding.help
-    measured = {**finding.measured, "compiler_verdict": said.verdict}
-    if said.verdict == "unconfirmed":
-        measured["unconfirmed"] = said.reason
-    before, after = said.peak_before_nbytes, said.peak_nbytes
+    measured = {**finding.measured, "compiler_verdict": change.verdict}
+    if change.verdict == "unconfirmed":
+        measured["unconfirmed"] = change.reason
+    before, after = change.peak_before_nbytes, change.peak_nbytes
     if before is not None and after is not None:
         measured["compiler_peak_before_nbytes"] = before
         measured["compiler_peak_nbytes"] = after
-        change = peak_change(before, after, "peak")
-        if said.verdict == "refuted":
-            change += f", {said.reason}" if said.reason else ""
-            message = f"refuted by XLA for {said.on}, whose {change}. By the estimate: {message}"
+        effect = peak_change(before, after, "peak")
+        if change.verdict == "refuted":
+            effect += f", {change.reason}" if change.reason else ""
+            message = f"refuted by XLA for {change.on}, whose {effect}. By the estimate: {message}"
             help = ""
         elif finding.measured.get("by") != "xla":
-            agrees = " agrees" if said.verdict == "confirmed" else ""
-            message = f"{message}. XLA for {said.on}{agrees}: its {change}"
-    return replace(finding, message=message, help=help, measured=measured, compiled=said)
+            agrees = " agrees" if change.verdict == "confirmed" else ""
+            message = f"{message}. XLA for {change.on}{agrees}: its {effect}"
+    return replace(finding, message=message, help=help, measured=measured, compiled=change)

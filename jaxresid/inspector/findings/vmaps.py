@@ -9,24 +9,25 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.base.errors import RetraceError
 from jaxresid.base.text.units import format_bytes
-from jaxresid.base.thresholds import WORTH_SAYING
+from jaxresid.inspector.findings.jacobians import NAME as COSTLY_MODE
 from jaxresid.inspector.findings.jacobians import other_modes
 from jaxresid.inspector.findings.logits import vector_memory_nbytes
 from jaxresid.inspector.findings.proposals import Changed, Proposal, change_effect
+from jaxresid.base.thresholds import WORTH_SAYING
+from jaxresid.inspector.findings.search import FindingContext, FindingSearch
 from jaxresid.inspector.jaxpr.bindings import user_line
 from jaxresid.inspector.jaxpr.frames import Frames
-from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.program.ops import Op
-from jaxresid.inspector.variants.rewrites.retraced import Retrace, Retraced
+from jaxresid.inspector.variants.rewrites.retraced import Retraced
 from jaxresid.jax_compat import VmapCall
-from jaxresid.results import Answer, Cost, Finding, LiveValue, Location, Report, Source, answer
+from jaxresid.results import Answer, Finding, LiveValue, Location, Report, Source, answer
 
 NAME = "vmap-too-wide"
 # Of the peak, for a program that fits: it runs in parts one after the other, which may take longer.
@@ -46,7 +47,7 @@ _FITS: dict[Answer, str] = {
     "does not fit": ", it does not fit yet",
 }
 
-Temporaries = Sequence[tuple[LiveValue, Op]]
+_Temporaries = Sequence[tuple[LiveValue, Op]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,6 @@ class VmapSite:
     """A line that calls vmapped functions of one size.
 
     Attributes:
-      location: the line; None where it is not known.
       size: the size of the mapped axis.
       caller: as `VmapCall` has it.
       function: the name of the mapped function; '' where it has none.
@@ -112,10 +112,8 @@ class _InParts:
     """The program with the calls at one site in parts.
 
     Attributes:
-      site: the site.
-      nbytes: the bytes of what it maps that are live at the peak of the program as it is.
+      nbytes: the bytes of what the site maps that are live at the peak of the program as it is.
       count: how many items are mapped at a time.
-      retraced: the program.
       fits: whether it fits the place; None where the memory of that is not known.
     """
 
@@ -127,11 +125,10 @@ class _InParts:
 
     @property
     def peak_nbytes(self) -> int:
-        """The estimated peak."""
         return self.retraced.figures.peak_nbytes
 
 
-def mapped_nbytes(temporaries: Temporaries, tag: str = "vmap(") -> int:
+def _mapped_nbytes(temporaries: _Temporaries, tag: str = "vmap(") -> int:
     """Return the bytes of what ops with a tag make, of the temporaries at a peak."""
     return sum(
         value.nbytes
@@ -140,8 +137,8 @@ def mapped_nbytes(temporaries: Temporaries, tag: str = "vmap(") -> int:
     )
 
 
-def most_saved_nbytes(temporaries: Temporaries, tag: str = "vmap(") -> int:
-    """Return the most bytes that vmaps in parts can take off a peak, as `mapped_nbytes`.
+def _most_saved_nbytes(temporaries: _Temporaries, tag: str = "vmap(") -> int:
+    """Return the most bytes that vmaps in parts can take off a peak, as `_mapped_nbytes`.
 
     What a gradient that is taken of a vmap keeps for its backward pass is kept in parts, too.
     """
@@ -150,7 +147,7 @@ def most_saved_nbytes(temporaries: Temporaries, tag: str = "vmap(") -> int:
         for value, op in temporaries
         if value.kind != "residual" or _DERIVATIVE.search(_tags(op).partition("vmap(")[2])
     ]
-    return mapped_nbytes(free, tag)
+    return _mapped_nbytes(free, tag)
 
 
 def _tags(op: Op) -> str:
@@ -162,11 +159,10 @@ def _tags(op: Op) -> str:
     return "/".join(reversed(stacks))
 
 
-def least_nbytes(report: Report, profile: Profile) -> float:
+def _least_nbytes(context: FindingContext) -> float:
     """Return how many bytes parts have to take off the peak to be worth saying."""
-    assert report.peak is not None
-    worth = (_WORTH_PARTS if _fits(report) else WORTH_SAYING) * report.peak.nbytes
-    return worth + vector_memory_nbytes(profile)
+    worth = _WORTH_PARTS if _fits(context.report) else WORTH_SAYING
+    return worth * context.peak_nbytes + vector_memory_nbytes(context.subject.profile)
 
 
 def _fits(report: Report) -> bool:
@@ -175,93 +171,72 @@ def _fits(report: Report) -> bool:
     return memory is None or report.peak is None or answer(report.peak.interval, memory) == "fits"
 
 
-def wide_vmaps(
-    report: Report,
-    profile: Profile,
-    frames: Frames,
-    cost: Callable[[], Cost],
-    retrace: Retrace,
-) -> Iterator[Proposal]:
+def wide_vmaps(context: FindingContext) -> Iterator[Proposal]:
     """Yield the finding about the vmap that is best run in parts, if one is worth saying.
 
     Of a Jacobian that takes less in the other mode, that is said instead.
-
-    Args:
-      report: the report of the program; it has an estimated peak, and no mesh.
-      profile: the profile of the compiler.
-      frames: reads the tracebacks of its eqns.
-      cost: returns the cost of the program.
-      retrace: traces the program again.
     """
-    assert report.peak is not None
-    least = least_nbytes(report, profile)
+    report = context.report
     try:
-        sites = _sites(frames, retrace, least)
+        sites = _sites(context)
     except RetraceError:
         return
-    costly = list[Proposal]()
+    worth = context.least_nbytes + vector_memory_nbytes(context.subject.profile)
     for site, _ in sites:
-        if not costly and site.caller in ("jacfwd", "jacrev"):
-            worth = WORTH_SAYING * report.peak.nbytes + vector_memory_nbytes(profile)
-            costly += other_modes(report, frames, cost, retrace, site.location, site.caller, worth)
-    yield from costly
-    if costly:
-        return
+        if site.caller in ("jacfwd", "jacrev"):
+            costly = list(other_modes(context, site.location, site.caller, worth))
+            if costly:
+                yield from costly
+                return
     with contextlib.suppress(RetraceError):
-        chosen = _chosen(report, sites, least, frames, retrace)
+        chosen = _chosen(context, sites)
         if chosen is not None:
             changed = Changed(chosen.retraced.trace, chosen.retraced.program)
             limit = report.place.memory_nbytes if chosen.fits == "fits" else None
             yield Proposal(
-                _finding(report, cost(), chosen),
+                _finding(context, chosen),
                 lambda: changed,
                 limit_nbytes=limit,
                 change=f"{chosen.count} of {chosen.site.size} at a time in {chosen.site.what}",
             )
 
 
-def _chosen(
-    report: Report,
-    sites: Sequence[tuple[VmapSite, int]],
-    least: float,
-    frames: Frames,
-    retrace: Retrace,
-) -> _InParts | None:
+def _chosen(context: FindingContext, sites: Sequence[tuple[VmapSite, int]]) -> _InParts | None:
     """Return the program with the best site in the biggest parts that are small enough."""
-    assert report.peak is not None
-    peak = report.peak.nbytes
+    report, peak = context.report, context.peak_nbytes
 
-    def tried(site: VmapSite, nbytes: int, count: int) -> _InParts:
-        made = retrace(functools.partial(_in_parts, frames, site, count))
+    def in_parts(site: VmapSite, nbytes: int, count: int) -> _InParts:
+        frames = context.levels.frames
+        retraced = context.subject.retraced(functools.partial(_in_parts, frames, site, count))
         memory = report.place.memory_nbytes
-        fits = None if memory is None else answer(made.interval, memory)
-        return _InParts(site, nbytes, count, made, fits)
+        fits = None if memory is None else answer(retraced.interval, memory)
+        return _InParts(site, nbytes, count, retraced, fits)
 
     best: _InParts | None = None
     for site, nbytes in sites:
         if site.caller == "map" and _fits(report):
             continue  # whoever wrote it has chosen the parts
-        smallest = tried(site, nbytes, _counts(site.size)[0])
+        smallest = in_parts(site, nbytes, _counts(site.size)[0])
         highest = (peak if best is None else best.peak_nbytes) - WORTH_SAYING * peak
-        if smallest.peak_nbytes <= min(highest, peak - least):
+        if smallest.peak_nbytes <= min(highest, peak - _least_nbytes(context)):
             best = smallest
     if best is None:
         return None
     smallest = best
     lowest = smallest.peak_nbytes
 
-    def is_small_enough(found: _InParts) -> bool:
+    def is_small_enough(parts: _InParts) -> bool:
         if smallest.fits == "fits" and not _fits(report):
-            return found.fits == "fits"
-        return found.peak_nbytes - lowest <= _NOTHING * (peak - lowest)
+            return parts.fits == "fits"
+        return parts.peak_nbytes - lowest <= _NOTHING * (peak - lowest)
 
     counts = _counts(smallest.site.size)
     low, high = 0, len(counts) - 1
     while low < high:  # the last that is small enough; all smaller ones are
         middle = (low + high + 1) // 2
-        found = tried(smallest.site, smallest.nbytes, counts[middle])
-        if is_small_enough(found):
-            low, best = middle, found
+        parts = in_parts(smallest.site, smallest.nbytes, counts[middle])
+        if is_small_enough(parts):
+            low, best = middle, parts
         else:
             high = middle - 1
     return best
@@ -280,24 +255,24 @@ def _counts(size: int) -> list[int]:
     return apart
 
 
-def _sites(frames: Frames, retrace: Retrace, least: float) -> list[tuple[VmapSite, int]]:
-    """Return the sites that make so many bytes of what is live at the peak, most bytes first."""
-    sites: dict[VmapSite, str] = {}
+def _sites(context: FindingContext) -> list[tuple[VmapSite, int]]:
+    """Return the sites that make enough bytes of what is live at the peak, most bytes first."""
+    labels: dict[VmapSite, str] = {}
 
     def label(call: VmapCall, operands: Sequence[Any]) -> Any:
         if call.size < 2 or not call.is_divisible:
             return call.as_it_is(operands)
-        site = VmapSite.of(call, frames)
-        return call.labelled(sites.setdefault(site, _LABEL.format(len(sites))), operands)
+        site = VmapSite.of(call, context.levels.frames)
+        return call.labelled(labels.setdefault(site, _LABEL.format(len(labels))), operands)
 
-    made = retrace(lambda: jax_compat.replacing_vmap_calls(label))
-    live = made.temporaries
-    found = [
-        (site, mapped_nbytes(live, tag))
-        for site, tag in sites.items()
-        if most_saved_nbytes(live, tag) >= least
+    retraced = context.subject.retraced(lambda: jax_compat.replacing_vmap_calls(label))
+    live = retraced.temporaries
+    sites = [
+        (site, _mapped_nbytes(live, tag))
+        for site, tag in labels.items()
+        if _most_saved_nbytes(live, tag) >= _least_nbytes(context)
     ]
-    return sorted(found, key=lambda each: -each[1])[:_MOST_TRIED]
+    return sorted(sites, key=lambda site: -site[1])[:_MOST_TRIED]
 
 
 def _in_parts(
@@ -313,12 +288,13 @@ def _in_parts(
     return jax_compat.replacing_vmap_calls(run)
 
 
-def _finding(report: Report, cost: Cost, chosen: _InParts) -> Finding:
+def _finding(context: FindingContext, chosen: _InParts) -> Finding:
     site, count = chosen.site, chosen.count
     parts = -(-site.size // count)
-    effect, measured = change_effect(report, cost, chosen.retraced.figures)
+    cost = context.subject.holes.cost(context.subject.trace)
+    effect, measured = change_effect(context.report, cost, chosen.retraced.figures)
     whole = "" if site.caller == "map" else "all "
-    fits = _FITS[chosen.fits] + ": the" if chosen.fits and not _fits(report) else ", the"
+    fits = _FITS[chosen.fits] + ": the" if chosen.fits and not _fits(context.report) else ", the"
     return Finding(
         NAME,
         f"{site.what} here runs {whole}{site.size} at once, and {format_bytes(chosen.nbytes)} of"
@@ -336,3 +312,12 @@ def _finding(report: Report, cost: Cost, chosen: _InParts) -> Finding:
             **measured,
         },
     )
+
+
+def _maps_much(context: FindingContext) -> bool:
+    return context.is_on_one_device and (
+        _most_saved_nbytes(context.subject.temporaries) >= _least_nbytes(context)
+    )
+
+
+SEARCH = FindingSearch([NAME, COSTLY_MODE], "proposal", 40, wide_vmaps, _maps_much)

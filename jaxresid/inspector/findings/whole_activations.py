@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from jaxresid.base.thresholds import WORTH_SAYING_ON_MESH
+
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jaxresid.base.errors import RetraceError
 from jaxresid.base.text.units import format_bytes
-from jaxresid.base.thresholds import WORTH_SAYING_ON_MESH
 from jaxresid.inspector.call.splits import Split, parts, split_of_text, text
 from jaxresid.inspector.findings.logits import may_be_in_vector_memory
 from jaxresid.inspector.findings.proposals import Proposal, proposal, rewrite_effect
+from jaxresid.inspector.findings.search import FindingContext, FindingSearch
 from jaxresid.inspector.holes.loss import LossHole
 from jaxresid.inspector.memory.intervals import kind_of
 from jaxresid.inspector.memory.lowered import lower
 from jaxresid.inspector.memory.peak import peak_nbytes
 from jaxresid.inspector.memory.profile import Profile
-from jaxresid.inspector.program.build import Program
 from jaxresid.inspector.program.collectives import sent_nbytes, without
 from jaxresid.inspector.trace.function import Trace
 from jaxresid.inspector.trace.retracing import retracing
@@ -42,14 +43,11 @@ class _Trial:
     """The program with what one line makes split further.
 
     Attributes:
-      line: the line.
       value: what the line makes, as one trip of the loops around it has it.
       axis: the axis that splits it further.
       dim: the dim that it splits.
       split: how it is split then.
       jaxpr: the rewritten open jaxpr.
-      trace: the trace of that.
-      peak_nbytes: its estimated peak.
       sent_nbytes: what one device sends.
     """
 
@@ -64,45 +62,31 @@ class _Trial:
     sent_nbytes: float
 
 
-def whole_activations(
-    report: Report,
-    traced: Trace,
-    program: Program,
-    profile: Profile,
-    rewrites: Rewrites,
-    split_again: Callable[[Trace], tuple[Trace, str | None]],
-) -> Iterator[Proposal]:
-    """Yield the finding of the constraint that takes most off the peak, if it is worth it.
-
-    Args:
-      report: the report of a function over a mesh that a compiler split.
-      traced: its trace.
-      program: its program.
-      profile: the profile of the compiler.
-      rewrites: what is differentiated.
-      split_again: returns a trace with its residuals split as the compiler says, or the reason why
-        it does not.
-    """
-    assert report.peak is not None
+def whole_activations(context: FindingContext) -> Iterator[Proposal]:
+    """Yield the finding of the constraint that takes most off the peak, if it is worth it."""
+    report, subject, peak = context.report, context.subject, context.peak_nbytes
+    loss, rewrites = subject.holes.alone, subject.rewrites
+    assert loss is not None
     assert report.mesh is not None
-    peak = report.peak.nbytes
-    if may_be_in_vector_memory(peak, profile):
+    assert subject.split_again is not None
+    if rewrites is None or may_be_in_vector_memory(peak, subject.profile):
         return
-    kind = kind_of(program)
+    kind = kind_of(subject.program)
     if kind.is_checkpointed and not kind.has_loop:
         # XLA may keep what the gradients of several such layers are made of: of four constraints it
         # confirmed two, and with one its peak rose from 1.19 to 1.95 GiB (v5e, jaxlib 0.10.2).
         return
     sizes = {axis: size for axis, size in report.mesh.axes if size > 1}
     least = WORTH_SAYING_ON_MESH * peak
-    found, values = _lines(report.residuals, sizes), _values(report.residuals)
-    if sum(each.whole_nbytes for each in found) < least:
+    lines = _lines(report.residuals, sizes)
+    if sum(line.whole_nbytes for line in lines) < least:
         return
-    sent, hole = sent_nbytes(program.block, program.trips), LossHole(traced)
+    hole, values = LossHole(loss), _values(report.residuals)
+    sent = sent_nbytes(subject.program.block, subject.program.trips)
     trials = [
         trial
-        for line in found[:_LINES]
-        for trial in _trials(line, values, hole, sizes, profile)
+        for line in lines[:_LINES]
+        for trial in _trials(line, values, hole, sizes, subject.profile)
         if trial.sent_nbytes <= _MOST_SENT * sent
     ]
     if not trials:
@@ -113,13 +97,13 @@ def whole_activations(
     best = next(t for t in low if t.sent_nbytes <= least_sent * (1 + _SAME))
     if best.peak_nbytes > peak - least:
         return
-    trace, reason = split_again(best.trace)
+    trace, reason = subject.split_again(best.trace)
     if reason is not None:
         return
-    made = hole.program(trace)
-    figures = figures_of(hole, trace, made, profile)
+    program = hole.program(trace)
+    figures = figures_of(hole, trace, program, subject.profile)
     if figures.peak_nbytes <= peak - least:
-        after = sent_nbytes(made.block, made.trips)
+        after = sent_nbytes(program.block, program.trips)
         finding = _finding(report, rewrites, best, figures, (sent, after))
         yield proposal(finding, rewrites, 0, best.jaxpr)
 
@@ -129,10 +113,8 @@ class _Line:
     """A source line that keeps values which could be split further.
 
     Attributes:
-      location: the line.
       residuals: what it keeps whole along some axis, the largest first.
       axes: the axes along which it is whole.
-      whole_nbytes: their bytes.
     """
 
     location: Location
@@ -152,16 +134,16 @@ def _lines(residuals: Sequence[Residual], sizes: Mapping[str, int]) -> list[_Lin
         if whole := _whole_along(_value(residual), sizes):
             by_line[origin.location].append(residual)
             axes[origin.location] |= whole
-    found = [
+    lines = [
         _Line(
             location,
-            tuple(sorted(each, key=lambda r: -r.nbytes)),
+            tuple(sorted(whole_residuals, key=lambda r: -r.nbytes)),
             tuple(axis for axis in sizes if axis in axes[location]),
-            sum(r.nbytes for r in each),
+            sum(r.nbytes for r in whole_residuals),
         )
-        for location, each in by_line.items()
+        for location, whole_residuals in by_line.items()
     ]
-    return sorted(found, key=lambda line: -line.whole_nbytes)
+    return sorted(lines, key=lambda line: -line.whole_nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +151,7 @@ class _Value:
     """A value that is kept, as one trip of the loops around it has it.
 
     Attributes:
-      dtype: the name of its dtype.
-      shape: its whole shape.
-      split: how it is split.
+      shape: its shape on all devices.
     """
 
     dtype: str
@@ -195,12 +175,12 @@ def _value(residual: Residual) -> _Value:
 
 def _values(residuals: Sequence[Residual]) -> dict[tuple[int, ...], _Value]:
     """Return of each shape that is kept how the largest residual of it is split."""
-    found: dict[tuple[int, ...], _Value] = {}
+    values: dict[tuple[int, ...], _Value] = {}
     for residual in sorted(residuals, key=lambda r: -r.nbytes):
         if isinstance(residual.origin, Computed):
             value = _value(residual)
-            found.setdefault(value.shape, value)
-    return found
+            values.setdefault(value.shape, value)
+    return values
 
 
 def _whole_along(value: _Value, sizes: Mapping[str, int]) -> set[str]:
@@ -229,19 +209,19 @@ def _trials(
 ) -> Iterator[_Trial]:
     """Yield the program with what a line makes split further, each value in each way."""
     traced, jaxpr = hole.traced, hole.traced.written
-    for shape, made in made_on(traced.levels, jaxpr, line.location).items():
+    for shape, sites in made_on(traced.levels, jaxpr, line.location).items():
         # How other values are split is not known.
         kept = values.get(shape)
         if kept is None:
             continue
-        value = replace(kept, dtype=made[0].dtype)
+        value = replace(kept, dtype=sites[0].dtype)
         ways = (
             (axis, *way)
             for axis in line.axes
             for way in itertools.islice(_splits(value, axis, sizes), _DIMS)
         )
         for axis, dim, split in ways:
-            changed = constrained(jaxpr, made, traced.arguments.mesh, split)
+            changed = constrained(jaxpr, sites, traced.arguments.mesh, split)
             try:
                 with retracing("a constraint"):
                     trace = hole.trace({0: changed})
@@ -292,3 +272,13 @@ def _entry(axes: tuple[str, ...]) -> str:
     if not axes:
         return "None"
     return repr(axes[0]) if len(axes) == 1 else repr(axes)
+
+
+def _is_split_by_compiler(context: FindingContext) -> bool:
+    loss, is_asked = context.subject.holes.alone, context.subject.split_again is not None
+    return context.has_peak and is_asked and loss is not None and bool(loss.pieces)
+
+
+SEARCH = FindingSearch(
+    ["activations-left-whole"], "proposal", 100, whole_activations, _is_split_by_compiler
+)

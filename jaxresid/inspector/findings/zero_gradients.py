@@ -2,49 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from jaxresid.base.text.units import format_bytes
 from jaxresid.inspector.call.jitted_by import jitted_function
 from jaxresid.inspector.findings.donation import source_of_step
 from jaxresid.inspector.findings.proposals import PeakEffect
-from jaxresid.inspector.program.zero_gradients import NeedlessMoments
-from jaxresid.inspector.trace.step import StepTrace
+from jaxresid.inspector.findings.search import FindingContext, FindingSearch
+from jaxresid.inspector.memory.lowered import lower
+from jaxresid.inspector.memory.peak import peak_nbytes
+from jaxresid.inspector.program.zero_gradients import needless_moments
 from jaxresid.results import Finding
 
-NEEDLESS = "moments-without-gradient"
+NAME = "moments-without-gradient"
 
 
-def needless_moments_findings(
-    fun: Callable[..., Any], step: StepTrace, found: NeedlessMoments, effect: PeakEffect
-) -> Iterator[Finding]:
-    """Yield the finding about moments of weights whose gradient is zero, if it is worth saying.
-
-    Args:
-      fun: the step as the user has it.
-      step: its trace.
-      found: the weights and the moments.
-      effect: what leaving out the moments does to the peak.
-    """
+def moments_without_gradient(context: FindingContext) -> Iterator[Finding]:
+    """Yield the finding about moments of weights whose gradient is zero, if it is worth saying."""
+    subject, step = context.subject, context.subject.step
+    if step is None or subject.peak is None:
+        return
+    needless = needless_moments(step, subject.program)
+    if needless is None:
+        return
+    nbytes = peak_nbytes(lower(needless.program, subject.profile))
+    around = subject.interval(nbytes, needless.program)
+    effect = PeakEffect(subject.peak.nbytes, nbytes, "estimate", around)
     if not effect.is_worth_saying:
         return
-    name = jitted_function(fun).name
+    name = jitted_function(subject.fun).name
     yield Finding(
-        NEEDLESS,
-        f"{name} keeps {format_bytes(found.moments_nbytes)} of optimizer state for"
-        f" {format_bytes(found.weights_nbytes)} of weights whose gradient is zero whatever the"
-        f" batch is ({_listed(found.weights)}): they are behind a stop_gradient, or no loss reads"
-        f" them. Without that state {effect.text}",
-        source_of_step(fun, step),
+        NAME,
+        f"{name} keeps {format_bytes(needless.moments_nbytes)} of optimizer state for"
+        f" {format_bytes(needless.weights_nbytes)} of weights whose gradient is zero whatever the"
+        f" batch is ({_listed(needless.weights)}): they are behind a stop_gradient, or no loss"
+        f" reads them. Without that state {effect.text}",
+        source_of_step(subject.fun, step),
         help="give the optimizer the trained weights alone: pass the frozen ones as an argument of"
         " their own, or optax.partition({'train': optimizer, 'freeze': optax.set_to_zero()},"
         " labels) (optax.multi_transform in older versions)",
         measured={
-            "weights": list(found.weights),
-            "moments": list(found.moments),
-            "weights_nbytes": found.weights_nbytes,
-            "moments_nbytes": found.moments_nbytes,
+            "weights": list(needless.weights),
+            "moments": list(needless.moments),
+            "weights_nbytes": needless.weights_nbytes,
+            "moments_nbytes": needless.moments_nbytes,
             **effect.measured,
         },
     )
@@ -52,3 +53,6 @@ def needless_moments_findings(
 
 def _listed(paths: Sequence[str]) -> str:
     return paths[0] if len(paths) == 1 else f"{len(paths)} arrays, first {paths[0]}"
+
+
+SEARCH = FindingSearch([NAME], "arguments", 3, moments_without_gradient)

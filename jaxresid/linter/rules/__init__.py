@@ -63,7 +63,6 @@ JXR802 costly-checkpoint warning
 JXR803 value-saved-twice warning
 JXR804 unmatched-policy warning
 JXR805 offload-without-effect warning
-JXR806 widened-residual info
 JXR807 free-residual info
 JXR808 compiler-recomputes info
 JXR809 unrolled-host-moves warning
@@ -75,7 +74,6 @@ JXR830 logits-at-peak info
 JXR831 missing-donation info
 JXR832 unusable-donation warning
 JXR833 needless-loop-state info
-JXR834 derived-residual info
 JXR840 defeated-policy warning
 JXR841 attention-scores-at-peak info
 JXR842 whole-batch-at-once info

@@ -21,8 +21,8 @@ def traced_rule(name: str) -> type[TracedRule]:
       AttributeError: Its module lacks the class.
     """
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-    found: type[TracedRule] = getattr(module, "".join(w.capitalize() for w in name.split("-")))
-    return found
+    rule: type[TracedRule] = getattr(module, "".join(w.capitalize() for w in name.split("-")))
+    return rule
 
 
 def traced_rules() -> tuple[type[TracedRule], ...]:

@@ -71,8 +71,5 @@ class ActivationsLeftWhole(TracedRule):
     Where the program fits, or where what devices would exchange more costs more than it is worth.
     """
 
-    code = "JXR844"
-    name = "activations-left-whole"
-    severity = "info"
     bad = (Example(_LAYERS.format(value=_VALUE, mark="  # !")),)
     good = (Example(_LAYERS.format(value=f'split({_VALUE}, "data", "model")', mark="")),)

@@ -64,9 +64,6 @@ class AttentionScoresAtPeak(TracedRule):
     Where the memory is there: parts make the scores once more in the backward pass.
     """
 
-    code = "JXR841"
-    name = "attention-scores-at-peak"
-    severity = "info"
     bad = (
         Example(
             _ATTENTION.format(weights=_SOFTMAX, call="attend(q, k, v)", layers=4, mark="  # !")

@@ -26,9 +26,6 @@ class CompilerRecomputes(TracedRule):
     Where the passes are compiled apart, or not at all, and on XLA:CPU.
     """
 
-    code = "JXR808"
-    name = "compiler-recomputes"
-    severity = "info"
     bad = (
         Example(
             """# With --on tpu:v5e.

@@ -24,9 +24,6 @@ class CostlyCheckpoint(TracedRule):
     Where the estimate is for a place other than yours: `--on` names the place, `--on cpu` XLA:CPU.
     """
 
-    code = "JXR802"
-    name = "costly-checkpoint"
-    severity = "warning"
     bad = (
         Example(
             """import jax

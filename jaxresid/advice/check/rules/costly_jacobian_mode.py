@@ -48,9 +48,6 @@ class CostlyJacobianMode(TracedRule):
     Where the memory is there and the time does not matter.
     """
 
-    code = "JXR846"
-    name = "costly-jacobian-mode"
-    severity = "info"
     bad = (Example(_JACOBIAN.format(transform="jacrev", inputs=2, mark="  # !")),)
     good = (
         Example(_JACOBIAN.format(transform="jacfwd", inputs=2, mark="")),

@@ -66,9 +66,6 @@ class DefeatedPolicy(TracedRule):
     Where the memory is needed more than the time. Then the checkpoint needs no policy.
     """
 
-    code = "JXR840"
-    name = "defeated-policy"
-    severity = "warning"
     bad = (
         Example(
             _STAGES.format(policy=_NO_BATCH, hidden="x @ up", axis="0", stages="4, ", mark="  # !"),

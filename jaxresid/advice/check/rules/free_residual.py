@@ -47,9 +47,6 @@ class FreeResidual(TracedRule):
     Where the mask is small.
     """
 
-    code = "JXR807"
-    name = "free-residual"
-    severity = "info"
     bad = (Example(_ATTENTION.format(mark="  # !", layer="layer")),)
     good = (
         Example(

@@ -69,9 +69,6 @@ class GatheredWeightsKept(TracedRule):
     Where the weights fit, and the network between the devices is what is slow.
     """
 
-    code = "JXR843"
-    name = "gathered-weights-kept"
-    severity = "info"
     bad = (Example(_LAYERS.format(mark="  # !", call="product", body="layer")),)
     good = (
         Example(_LAYERS.format(mark="", call=_AGAIN, body="layer")),

@@ -62,9 +62,6 @@ class GrownOverBaseline(TracedRule):
     whose change a reviewer sees.
     """
 
-    code = "JXR823"
-    name = "grown-over-baseline"
-    severity = "error"
     bad = (Example(_LAYERS.format(mark="  # !", layer="layer"), files=_FILES, options=_OPTIONS),)
     good = (
         Example(

@@ -48,9 +48,6 @@ class KeptOverBudget(TracedRule):
     Where the program is meant to keep more: raise the limit.
     """
 
-    code = "JXR822"
-    name = "kept-over-budget"
-    severity = "error"
     bad = (Example(_LAYERS.format(mark="  # !", layer="layer"), options=_OPTIONS),)
     good = (
         Example(

@@ -31,9 +31,6 @@ class LogitsAtPeak(TracedRule):
     Where the memory is there, and the step is to be as fast as it can be.
     """
 
-    code = "JXR830"
-    name = "logits-at-peak"
-    severity = "info"
     bad = (
         Example(
             """import jax

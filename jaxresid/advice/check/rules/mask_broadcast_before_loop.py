@@ -55,9 +55,6 @@ class MaskBroadcastBeforeLoop(TracedRule):
     scores no gradient, a bias does.
     """
 
-    code = "JXR849"
-    name = "mask-broadcast-before-loop"
-    severity = "info"
     bad = (
         Example(
             _LAYERS.format(masked="jnp.where(mask, scores, -1e30))  # !"),

@@ -57,9 +57,6 @@ class MissingDonation(TracedRule):
     donates.
     """
 
-    code = "JXR831"
-    name = "missing-donation"
-    severity = "info"
     bad = (Example(_STEP.format(jit="@jax.jit", mark="  # !", end=_UPDATED)),)
     good = (
         Example(

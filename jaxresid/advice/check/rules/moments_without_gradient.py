@@ -59,9 +59,6 @@ class MomentsWithoutGradient(TracedRule):
     Weight decay that an optimizer applies to them as well ends with their state.
     """
 
-    code = "JXR848"
-    name = "moments-without-gradient"
-    severity = "info"
     bad = (
         Example(
             _STEP.format(frozen='jax.lax.stop_gradient(params["body"])', mark="  # !"),

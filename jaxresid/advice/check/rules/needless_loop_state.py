@@ -93,9 +93,6 @@ class NeedlessLoopState(TracedRule):
     another way than the sum of a stack: carry it in float32.
     """
 
-    code = "JXR833"
-    name = "needless-loop-state"
-    severity = "info"
     bad = (
         Example(_LOOP.format(out="x", returned="_, xs", read="xs[-1]", mark="  # !")),
         Example(

@@ -51,9 +51,6 @@ class OffloadWithoutEffect(TracedRule):
     Where one policy serves many functions and some have nothing to offload.
     """
 
-    code = "JXR805"
-    name = "offload-without-effect"
-    severity = "warning"
     bad = (
         Example(
             _SCAN.format(

@@ -44,9 +44,6 @@ class OneHotMatmul(TracedRule):
     rows. And where indices that are no rows have to give zeros: `table[ids]` takes another row.
     """
 
-    code = "JXR847"
-    name = "one-hot-matmul"
-    severity = "info"
     bad = (
         Example(
             _EMBEDDING.format(embedded="jax.nn.one_hot(ids, table.shape[0]) @ table  # !"),

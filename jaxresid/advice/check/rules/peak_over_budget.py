@@ -50,8 +50,5 @@ class PeakOverBudget(TracedRule):
     Where the program is meant to take more: raise the limit.
     """
 
-    code = "JXR821"
-    name = "peak-over-budget"
-    severity = "error"
     bad = (Example(_LAYERS.format(mark="  # !", layer="layer"), options=_OPTIONS),)
     good = (Example(_LAYERS.format(mark="", layer="jax.checkpoint(layer)"), options=_OPTIONS),)

@@ -53,9 +53,6 @@ class TransposedHostScan(TracedRule):
     Where another program needs the other axis order, and its transfers matter more.
     """
 
-    code = "JXR810"
-    name = "transposed-host-scan"
-    severity = "info"
     bad = (
         Example(_SOURCE.format(scanned="ws = jnp.moveaxis(ws, 1, 0)  # !", shape="(256, 8, 256)")),
     )

@@ -27,9 +27,6 @@ class UnmatchedPolicy(TracedRule):
     Where one policy serves all layers and some have nothing that it could save.
     """
 
-    code = "JXR804"
-    name = "unmatched-policy"
-    severity = "warning"
     bad = (
         Example(
             """import jax

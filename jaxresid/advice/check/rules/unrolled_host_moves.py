@@ -65,9 +65,6 @@ class UnrolledHostMoves(TracedRule):
     Where the device has room for all of them anyway, and the moves should overlap with the work.
     """
 
-    code = "JXR809"
-    name = "unrolled-host-moves"
-    severity = "warning"
     bad = (Example(_START.format(loss=_LOOP.format(mark="  # !"), inputs=_MANY)),)
     good = (
         Example(_START.format(loss=_SCAN, inputs=_STACKED)),

@@ -59,8 +59,5 @@ class UnusableDonation(TracedRule):
     Where the array is to be freed early, or a batch is donated with all else.
     """
 
-    code = "JXR832"
-    name = "unusable-donation"
-    severity = "warning"
     bad = (Example(_STEP.format(mark="  # !", end=_NARROWED)),)
     good = (Example(_STEP.format(mark="", end=_UPDATED)),)

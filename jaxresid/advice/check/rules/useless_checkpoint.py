@@ -27,9 +27,6 @@ class UselessCheckpoint(TracedRule):
     the passes. Where inputs other than those traced move the peak.
     """
 
-    code = "JXR801"
-    name = "useless-checkpoint"
-    severity = "warning"
     bad = (
         Example(
             """# With --on tpu:v5e.

@@ -25,9 +25,6 @@ class ValueSavedTwice(TracedRule):
     Where the function is called twice on purpose, as in a test of its determinism.
     """
 
-    code = "JXR803"
-    name = "value-saved-twice"
-    severity = "warning"
     bad = (
         Example(
             """import jax

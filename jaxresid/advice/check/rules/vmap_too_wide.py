@@ -72,9 +72,6 @@ class VmapTooWide(TracedRule):
     The figures say what the parts take, not how long.
     """
 
-    code = "JXR845"
-    name = "vmap-too-wide"
-    severity = "info"
     bad = (Example(_MAPPED.format(call="jax.vmap(spectrum)(xs)  # !")),)
     good = (
         Example(_MAPPED.format(call="jax.lax.map(spectrum, xs, batch_size=64)")),

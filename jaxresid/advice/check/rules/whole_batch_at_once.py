@@ -55,9 +55,6 @@ class WholeBatchAtOnce(TracedRule):
     padding: each microbatch has its own then.
     """
 
-    code = "JXR842"
-    name = "whole-batch-at-once"
-    severity = "info"
     bad = (Example(_LAYERS.format(value="x**2", rows=2**20, mark="  # !")),)
     good = (
         Example(_LAYERS.format(value="x**2", rows=2**16, mark="")),

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jaxresid import jax_compat
-from jaxresid.inspector.variants.rewrites.logits import (
+from jaxresid.inspector.variants.rewrites.flat_calls import (
     Flat,
-    Logits,
     flattened,
     holders,
     own_eqns,
-    scores_made_by,
     summed_widths,
 )
+from jaxresid.inspector.variants.rewrites.logits import Logits, scores_made_by
 from jaxresid.inspector.variants.rewrites.token_axes import Axes, shape_of, size_of
 from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr
 
@@ -26,13 +25,9 @@ _MOST_LEFT = 0.5
 
 
 def attention_in(jaxpr: Jaxpr, least: int) -> Iterator[Logits]:
-    """Yield the scores of the attention in an open jaxpr and in the bodies of its scans.
+    """Yield the scores of the attention in an open jaxpr, at least so many in all.
 
     Their tokens are the queries. What a checkpoint holds is left out.
-
-    Args:
-      jaxpr: the jaxpr.
-      least: leave out fewer scores in all.
     """
     for holder in holders(jaxpr):
         flats: dict[tuple[int, int], Flat] = {}
@@ -52,10 +47,13 @@ def attention_in(jaxpr: Jaxpr, least: int) -> Iterator[Logits]:
                     continue
                 if key not in flats:
                     flats[key] = flattened(holder, *key)
-                made = scores_made_by(holder.jaxpr, flats[key], eqn, axes, _MOST_LEFT)
-                found = [scores for scores in made if scores.mixing is not None]
-                yield from found
-                if found:
+                scores = [
+                    s
+                    for s in scores_made_by(holder.jaxpr, flats[key], eqn, axes, _MOST_LEFT)
+                    if s.mixing is not None
+                ]
+                yield from scores
+                if scores:
                     break
 
 

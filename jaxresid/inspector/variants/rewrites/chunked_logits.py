@@ -6,7 +6,7 @@ scores of a part again and no others are in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxresid import jax_compat
@@ -16,21 +16,21 @@ from jaxresid.inspector.variants.rewrites.token_axes import Axes, params_for, sh
 from jaxresid.jax_compat.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
 
 
-def with_chunks(jaxpr: Jaxpr, found: Sequence[Logits], chunks: int) -> Jaxpr:
-    """Return an open jaxpr with scores made for a part of the tokens at a time.
+def with_chunks(jaxpr: Jaxpr, scores: Sequence[Logits], chunks: int) -> Jaxpr:
+    """Return the jaxpr with scores that were found in it made for a part of the tokens at a time.
 
     Args:
-      jaxpr: the jaxpr that the scores were found in.
-      found: the scores; all of one holder, with the same calls inlined.
+      jaxpr: the open jaxpr.
+      scores: the scores; all of one holder, with the same calls inlined.
       chunks: how many parts there are; it divides the `count` of each.
 
     Raises:
       Exception: whatever JAX raises where that cannot be traced.
     """
-    flat = found[0].jaxpr
-    for logits in found:
+    flat = scores[0].jaxpr
+    for logits in scores:
         flat = _with(flat, logits, _in_chunks(logits, chunks))
-    return _replaced(jaxpr, found[0].holder, flat)
+    return _replaced(jaxpr, scores[0].holder, flat)
 
 
 def _replaced(jaxpr: Jaxpr, old: Jaxpr, new: Jaxpr) -> Jaxpr:
@@ -50,9 +50,10 @@ def _with(flat: Jaxpr, logits: Logits, closed: ClosedJaxpr) -> Jaxpr:
         closed,
     )
     behind, operands = set(logits.matmul.outvars), {*logits.inputs, *logits.whole}
-    made = [operands & {*eqn.outvars} or eqn is logits.matmul for eqn in flat.eqns]
     # It stands as early as it can, or layers that are alike would no longer be.
-    last = max(i for i, is_needed in enumerate(made) if is_needed)
+    last = max(
+        i for i, eqn in enumerate(flat.eqns) if eqn is logits.matmul or operands & {*eqn.outvars}
+    )
     first, then = list[Eqn](), list[Eqn]()
     for i, eqn in enumerate(flat.eqns):
         is_behind = any(v in behind for v in eqn.invars if not jax_compat.is_literal(v))
@@ -73,8 +74,9 @@ def _with(flat: Jaxpr, logits: Logits, closed: ClosedJaxpr) -> Jaxpr:
 def _in_chunks(logits: Logits, chunks: int) -> ClosedJaxpr:
     jax = jax_compat.import_jax()
     jnp, part = jax.numpy, logits.count // chunks
-    taken = [logits.axes[v] for v in logits.inputs]
-    given = [logits.axes[v] for v in logits.outputs]
+    input_axes = [logits.axes[v] for v in logits.inputs]
+    output_axes = [logits.axes[v] for v in logits.outputs]
+    variables = [*logits.inputs, *logits.whole]
 
     def apart(value: Any, axes: Axes) -> Any:
         dim = axes.tokens
@@ -90,45 +92,29 @@ def _in_chunks(logits: Logits, chunks: int) -> ClosedJaxpr:
         return moved.reshape(*moved.shape[:dim], -1, *moved.shape[dim + 2 :])
 
     def run(*values: Any) -> list[Any]:
-        inputs, whole = values[: len(taken)], values[len(taken) :]
+        inputs, whole = values[: len(input_axes)], values[len(input_axes) :]
 
         def body(_: None, parts: Sequence[Any]) -> tuple[None, list[Any]]:
-            return None, evaluate(parts, whole)
+            env = dict(zip(variables, [*parts, *whole], strict=True))
+            for eqn in logits.eqns:
+                _apply(eqn, env, logits, part)
+            return None, [env[v] for v in logits.outputs]
 
-        evaluate = _evaluating(logits, part)
-        parts = [apart(v, axes) for v, axes in zip(inputs, taken, strict=True)]
+        parts = [apart(v, axes) for v, axes in zip(inputs, input_axes, strict=True)]
         _, stacks = jax.lax.scan(jax.checkpoint(body, prevent_cse=False), None, parts)
-        return [together(s, axes) for s, axes in zip(stacks, given, strict=True)]
+        return [together(s, axes) for s, axes in zip(stacks, output_axes, strict=True)]
 
-    return _traced(run, [*logits.inputs, *logits.whole])
-
-
-def _evaluating(logits: Logits, part: int) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
-    """Return a function of what some tokens have, and of what is whole, to the outputs."""
-    read = [*logits.inputs, *logits.whole]
-
-    def evaluate(parts: Sequence[Any], whole: Sequence[Any]) -> list[Any]:
-        known = dict(zip(read, [*parts, *whole], strict=True))
-        for eqn in logits.eqns:
-            _apply(eqn, known, logits, part)
-        return [known[v] for v in logits.outputs]
-
-    return evaluate
+    avals = [jax.ShapeDtypeStruct(shape_of(v), v.aval.dtype) for v in variables]
+    traced: ClosedJaxpr = jax.make_jaxpr(run)(*avals)
+    return traced
 
 
-def _apply(eqn: Eqn, known: dict[Var, Any], logits: Logits, part: int) -> None:
+def _apply(eqn: Eqn, env: dict[Var, Any], logits: Logits, part: int) -> None:
     (result,) = eqn.outvars
     axes = logits.axes.get(result)
     params: Mapping[str, Any] = eqn.params
     if axes is not None:
         params = params_for(eqn, axes, logits.count, part)
-    operands = [v.val if jax_compat.is_literal(v) else known[v] for v in eqn.invars]
+    operands = [v.val if jax_compat.is_literal(v) else env[v] for v in eqn.invars]
     primitive: Any = eqn.primitive
-    known[result] = primitive.bind(*operands, **params)
-
-
-def _traced(run: Callable[..., list[Any]], read: Sequence[Var]) -> ClosedJaxpr:
-    jax = jax_compat.import_jax()
-    avals = [jax.ShapeDtypeStruct(shape_of(v), v.aval.dtype) for v in read]
-    made: ClosedJaxpr = jax.make_jaxpr(run)(*avals)
-    return made
+    env[result] = primitive.bind(*operands, **params)

@@ -27,31 +27,18 @@ _REWRITE = "a rewrite"
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a program.
-
-    Attributes:
-      peak_nbytes: its estimated peak.
-      kept_nbytes: what the backward pass keeps in device memory.
-      cost: the cost of its passes.
-    """
+    """The estimated peak, what is kept in device memory, and the cost of the passes."""
 
     peak_nbytes: int
     kept_nbytes: int
     cost: Cost
 
 
-def figures_of(holes: Holes[Any], made: Traced, program: Program, profile: Profile) -> Figures:
-    """Return the figures of a variant of a program.
-
-    Args:
-      holes: the holes of the program.
-      made: the trace of the variant.
-      program: the program of the variant.
-      profile: the profile of the compiler.
-    """
+def figures_of(holes: Holes[Any], variant: Traced, program: Program, profile: Profile) -> Figures:
+    """Return the figures of a variant of the program that the holes are of."""
     peak = peak_nbytes(lower(program, profile))
-    kept, _ = holes.kept_nbytes(made, program)
-    return Figures(peak, kept, holes.cost(made))
+    kept, _ = holes.kept_nbytes(variant, program)
+    return Figures(peak, kept, holes.cost(variant))
 
 
 class Rewrites:
@@ -60,10 +47,6 @@ class Rewrites:
     Attributes:
       jaxprs: the open jaxprs that are differentiated; that of all of a program without a gradient.
       are_differentiated: whether they are.
-
-    Args:
-      holes: what the program differentiates.
-      profile: the profile of the compiler.
 
     Raises:
       RetraceError: that cannot be told from the rest of the program.
@@ -90,27 +73,26 @@ class Rewrites:
           jaxpr: the other, an open jaxpr of the same inputs and outputs.
         """
         try:
-            made = self._figures(number, jaxpr)
+            figures = self._figures(number, jaxpr)
         except RetraceError:  # which the log has
             return None
-        _log.debug("a rewrite of loss %d tried: its peak is %d bytes", number, made.peak_nbytes)
-        return made
+        _log.debug("a rewrite of loss %d tried: its peak is %d bytes", number, figures.peak_nbytes)
+        return figures
 
     def _figures(self, number: int, jaxpr: Jaxpr) -> Figures:
-        alone = self._holes.alone
-        short = None
-        if alone is not None and can_leave_out_layers(alone):
+        loss = self._holes.alone
+        if loss is not None and can_leave_out_layers(loss):
             short = shortened(jaxpr)
-        if alone is not None and short is not None:
-            with retracing(_REWRITE):
-                made_of_few = few_layers(alone, short)
-            few = whole_figures(made_of_few, self._profile)
-            if few is not None:
-                return Figures(few.peak_nbytes, few.kept_nbytes, sum(few.passes, Cost()))
+            if short is not None:
+                with retracing(_REWRITE):
+                    few = few_layers(loss, short)
+                figures = whole_figures(few, self._profile)
+                if figures is not None:
+                    cost = sum(figures.passes, Cost())
+                    return Figures(figures.peak_nbytes, figures.kept_nbytes, cost)
         with retracing(_REWRITE):
             shared = with_shared_layers(jaxpr)
-        made, program = self.program(number, shared)
-        return figures_of(self._holes, made, program, self._profile)
+        return figures_of(self._holes, *self.program(number, shared), self._profile)
 
     def program(self, number: int, jaxpr: Jaxpr) -> tuple[Traced, Program]:
         """Return the trace and the whole program with another jaxpr, as for `figures`.
@@ -119,8 +101,8 @@ class Rewrites:
           RetraceError: JAX cannot differentiate that.
         """
         with retracing(_REWRITE):
-            made = self._holes.trace({self._numbers[number]: jaxpr})
-        return made, self._holes.program(made)
+            variant = self._holes.trace({self._numbers[number]: jaxpr})
+        return variant, self._holes.program(variant)
 
 
 class WholeRewrites(Rewrites):
@@ -138,5 +120,5 @@ class WholeRewrites(Rewrites):
     def program(self, number: int, jaxpr: Jaxpr) -> tuple[Traced, Program]:
         """Return the trace and the whole program with another jaxpr; see `Rewrites.program`."""
         traced = self._holes.traced
-        made = replace(traced, closed=jax_compat.with_jaxpr(traced.closed, jaxpr))
-        return made, self._holes.program(made)
+        variant = replace(traced, closed=jax_compat.with_jaxpr(traced.closed, jaxpr))
+        return variant, self._holes.program(variant)

@@ -8,12 +8,17 @@ single tokens until the axis of the scores is gone, and nothing else reads a val
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from jaxresid import jax_compat
-from jaxresid.inspector.jaxpr.inline import substituted, with_substitutes
-from jaxresid.inspector.jaxpr.nesting import eqns_in, nests
 from jaxresid.inspector.program.avals import aval_of
+from jaxresid.inspector.variants.rewrites.flat_calls import (
+    Flat,
+    flattened,
+    holders,
+    own_eqns,
+    summed_widths,
+)
 from jaxresid.inspector.variants.rewrites.token_axes import (
     Axes,
     backwards,
@@ -27,8 +32,6 @@ from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 _LITTLE = 0.1
 # Of which a softmax, or a sigmoid, is made.
 EXPONENTIALS = frozenset({"exp", "exp2", "logistic"})
-# What runs a jaxpr in its caller's place, but for its derivative.
-_INLINED = frozenset({"jit", "closed_call", "eval_jaxpr", "custom_jvp_call", "custom_vjp_call"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,13 +88,9 @@ class Logits:
 
 
 def logits_in(jaxpr: Jaxpr, least: int) -> Iterator[Logits]:
-    """Yield the scores that an open jaxpr and the bodies of its scans make.
+    """Yield the scores of at least so many bytes that an open jaxpr and its scans make.
 
     What a checkpoint holds is left out.
-
-    Args:
-      jaxpr: the jaxpr.
-      least: leave out scores of fewer bytes.
     """
     for holder in holders(jaxpr):
         flats: dict[tuple[int, int], Flat] = {}
@@ -108,10 +107,13 @@ def logits_in(jaxpr: Jaxpr, least: int) -> Iterator[Logits]:
                 tried.add((id(eqn), axes))
                 if key not in flats:
                     flats[key] = flattened(holder, *key)
-                made = scores_made_by(holder.jaxpr, flats[key], eqn, axes, _LITTLE)
-                found = [logits for logits in made if logits.mixing is None]
-                yield from found
-                if found:
+                scores = [
+                    s
+                    for s in scores_made_by(holder.jaxpr, flats[key], eqn, axes, _LITTLE)
+                    if s.mixing is None
+                ]
+                yield from scores
+                if scores:
                     break
 
 
@@ -129,59 +131,9 @@ def scores_made_by(
     """
     for eqn in flat.jaxpr.eqns:
         if flat.paths[id(eqn)][-1] is matmul:
-            made = ScoreSearch(flat, eqn, axes, most_left).found(holder)
-            if made is not None:
-                yield made
-
-
-def summed_widths(jaxpr: Jaxpr) -> set[int]:
-    """Return the sizes of the dims that anything is summed over."""
-    found: set[int] = set()
-    for eqn in own_eqns(jaxpr):
-        if jax_compat.primitive_name(eqn) == "reduce_sum":
-            shape = shape_of(eqn.invars[0])
-            found |= {shape[axis] for axis in jax_compat.params(eqn)["axes"]}
-    return found
-
-
-def own_eqns(jaxpr: Jaxpr) -> Iterator[Eqn]:
-    """Yield the eqns of a jaxpr and of what it calls, without those of loops and checkpoints."""
-    seen, todo = set[int](), [jaxpr]
-    while todo:
-        each = todo.pop()
-        if id(each) not in seen:
-            seen.add(id(each))
-            for eqn in each.eqns:
-                yield eqn
-                if jax_compat.primitive_name(eqn) in _INLINED:
-                    todo += [nest.jaxpr for nest in nests(eqn)]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Holder:
-    """A jaxpr that scores are looked for in, and the eqns that hold one another down to it."""
-
-    jaxpr: Jaxpr
-    path: tuple[Eqn, ...] = ()
-
-
-def holders(jaxpr: Jaxpr) -> Iterator[Holder]:
-    """Yield a jaxpr and the bodies of the scans in it, each once."""
-    seen, todo = set[int](), [Holder(jaxpr)]
-    while todo:
-        holder = todo.pop()
-        if id(holder.jaxpr) in seen:
-            continue
-        seen.add(id(holder.jaxpr))
-        yield holder
-        inside = [holder]
-        while inside:
-            each = inside.pop()
-            for eqn in each.jaxpr.eqns:
-                name = jax_compat.primitive_name(eqn)
-                if name == "scan" or name in _INLINED:
-                    found = [Holder(nest.jaxpr, (*each.path, eqn)) for nest in nests(eqn)]
-                    (todo if name == "scan" else inside).extend(found)
+            scores = _ScoreSearch(flat, eqn, axes, most_left).scores(holder)
+            if scores is not None:
+                yield scores
 
 
 def _is_matmul(eqn: Eqn, least: int) -> bool:
@@ -189,97 +141,6 @@ def _is_matmul(eqn: Eqn, least: int) -> bool:
         return False
     _, batch = jax_compat.params(eqn)["dimension_numbers"]
     return not batch[0] and aval_of(eqn.outvars[0]).nbytes >= least
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Flat:
-    """A jaxpr with calls inlined, and of each of its eqns the way to it before, by its id."""
-
-    jaxpr: Jaxpr
-    paths: Mapping[int, tuple[Eqn, ...]]
-
-
-def flattened(holder: Holder, size: int, width: int) -> Flat:
-    """Return a jaxpr with the calls inlined that hold scores, or that such lead to.
-
-    Others stay: JAX differentiates each callee once, and by its own rule where it has one.
-
-    Args:
-      holder: the jaxpr.
-      size: how many elements scores have at least.
-      width: how many there are for each token.
-    """
-    flattening, jaxpr = _Flattening(size, width), holder.jaxpr
-    eqns = flattening.eqns([(e, e) for e in jaxpr.eqns], {}, holder.path)
-    outvars = substituted(jaxpr.outvars, flattening.results)
-    return Flat(jaxpr.replace(eqns=eqns, outvars=outvars), flattening.paths)
-
-
-@dataclass(slots=True)
-class _Flattening:
-    size: int
-    width: int
-    results: dict[Var, Var] = field(default_factory=dict)
-    behind: set[Var] = field(default_factory=set)
-    paths: dict[int, tuple[Eqn, ...]] = field(default_factory=dict)
-
-    def eqns(
-        self,
-        eqns: Sequence[tuple[Eqn, Eqn]],
-        substitutes: dict[Var, Var],
-        path: tuple[Eqn, ...],
-    ) -> list[Eqn]:
-        """Return eqns with calls inlined.
-
-        Args:
-          eqns: the eqns as they are to be, and as they were.
-          substitutes: gets what stands for results of calls.
-          path: the eqns that hold these.
-        """
-        made: list[Eqn] = []
-        for eqn, before in eqns:
-            plain = with_substitutes(eqn, substitutes)
-            body = _callee(plain)
-            operands = [v for v in plain.invars if not jax_compat.is_literal(v)]
-            is_behind = any(v in self.behind or self._is_big(v) for v in operands)
-            if body is None or not (is_behind or any(map(self._makes_big, eqns_in(body)))):
-                made.append(plain)
-                self.paths[id(plain)] = (*path, before)
-                if is_behind or self._makes_big(plain):
-                    self.behind |= set(plain.outvars)
-                continue
-            inner = dict(zip(body.invars, plain.invars, strict=True))
-            own = [(self._renamed(e, inner), e) for e in body.eqns]
-            made += self.eqns(own, inner, (*path, before))
-            # What a call in the body made stands for a variable that was renamed.
-            results = substituted(substituted(body.outvars, inner), inner)
-            substitutes |= zip(eqn.outvars, results, strict=True)
-            self.results |= zip(eqn.outvars, results, strict=True)
-        return made
-
-    def _renamed(self, eqn: Eqn, inner: dict[Var, Var]) -> Eqn:
-        new = [v if jax_compat.is_dropped(v) else jax_compat.new_var_like(v) for v in eqn.outvars]
-        made = with_substitutes(eqn, inner).replace(outvars=new)
-        inner |= zip(eqn.outvars, new, strict=True)
-        return made
-
-    def _makes_big(self, eqn: Eqn) -> bool:
-        return any(map(self._is_big, eqn.outvars))
-
-    def _is_big(self, var: Var) -> bool:
-        return self.width in shape_of(var) and size_of(var) >= self.size
-
-
-def _callee(eqn: Eqn) -> Jaxpr | None:
-    """Return the jaxpr that a call runs on its operands; None for other eqns."""
-    if jax_compat.primitive_name(eqn) not in _INLINED:
-        return None
-    found = nests(eqn)
-    if len(found) != 1:
-        return None
-    body = found[0].jaxpr
-    fits = len(body.invars) == len(eqn.invars) and len(body.outvars) == len(eqn.outvars)
-    return body if fits and not body.constvars else None
 
 
 def _axes_of(matmul: Eqn) -> Iterator[Axes]:
@@ -298,7 +159,7 @@ def _axes_of(matmul: Eqn) -> Iterator[Axes]:
                     yield Axes(dim, 1, scores[0])
 
 
-class ScoreSearch:
+class _ScoreSearch:
     """The search for what becomes of scores, given their axes."""
 
     def __init__(self, flat: Flat, matmul: Eqn, axes: Axes, most_left: float) -> None:
@@ -315,12 +176,8 @@ class ScoreSearch:
         self._summed: set[Var] = set()
         self._wanted: dict[int, Mapping[int, Axes]] = {}
 
-    def found(self, holder: Jaxpr) -> Logits | None:
-        """Return the scores and what becomes of them; None where that cannot be made in parts.
-
-        Args:
-          holder: the open jaxpr that they are in, as it was found.
-        """
+    def scores(self, holder: Jaxpr) -> Logits | None:
+        """Return the scores in a jaxpr, as it was; None where they cannot be made in parts."""
         behind, broken = self._followed()
         inside = self._inside(behind)
         if inside & broken:
@@ -334,9 +191,9 @@ class ScoreSearch:
         loss = self._loss(inside)
         if outputs is None or loss is None:
             return None
-        made = {v for e in eqns for v in e.outvars}
-        read = [v for e in eqns for v in e.invars if not jax_compat.is_literal(v)]
-        whole = dict.fromkeys(v for v in read if v not in made and v not in self._inputs)
+        results = {v for e in eqns for v in e.outvars}
+        operands = [v for e in eqns for v in e.invars if not jax_compat.is_literal(v)]
+        whole = dict.fromkeys(v for v in operands if v not in results and v not in self._inputs)
         return Logits(
             holder=holder,
             jaxpr=self._flat,
@@ -348,7 +205,7 @@ class ScoreSearch:
             whole=tuple(whole),
             outputs=outputs,
             count=self._count,
-            copies=tuple(v for v in made if self._has_scores(v)),
+            copies=tuple(v for v in results if self._has_scores(v)),
             mixing=self._mixing(inside),
             matmul_path=self._paths[id(self._matmul)],
             loss_path=self._paths[id(loss)],
@@ -369,20 +226,19 @@ class ScoreSearch:
         return behind, broken
 
     def _follow(self, number: int, eqn: Eqn) -> bool:
-        known = [
-            (j, self._axes[v])
-            for j, v in enumerate(eqn.invars)
-            if not jax_compat.is_literal(v) and v in self._axes
-        ]
-        if any(v in self._summed for v in eqn.invars if not jax_compat.is_literal(v)):
+        operands = [(j, v) for j, v in enumerate(eqn.invars) if not jax_compat.is_literal(v)]
+        if len(eqn.outvars) != 1 or any(v in self._summed for _, v in operands):
             return False
-        applied = [forwards(eqn, j, axes, self._count) for j, axes in known]
-        each = sorted((a for a in applied if a is not None), key=lambda a: a.result.scores is None)
-        if not each or len(eqn.outvars) != 1:
+        followed = (
+            forwards(eqn, j, self._axes[v], self._count) for j, v in operands if v in self._axes
+        )
+        applied = [a for a in followed if a is not None]
+        if not applied:
             return False
-        result = each[0].result
+        first = min(applied, key=lambda a: a.result.scores is None)
+        result = first.result
         self._axes[eqn.outvars[0]] = result
-        self._wanted[number] = each[0].operands
+        self._wanted[number] = first.operands
         if result.tokens is None:
             self._summed.add(eqn.outvars[0])
         return True
@@ -426,10 +282,10 @@ class ScoreSearch:
 
     def _demanded(self, var: Var, axes: Axes) -> bool:
         """Provide a value with axes: it has them, is made again with them, or is read in parts."""
-        known = self._axes.get(var)
-        if known is not None:
-            same = (known.tokens, known.inner) == (axes.tokens, axes.inner)
-            return same and known.scores in (axes.scores, None)
+        own = self._axes.get(var)
+        if own is not None:
+            same = (own.tokens, own.inner) == (axes.tokens, axes.inner)
+            return same and own.scores in (axes.scores, None)
         self._axes[var] = axes
         number = self._makers.get(var)
         if number is not None and axes.scores is not None:
@@ -450,15 +306,15 @@ class ScoreSearch:
 
     def _outputs(self, inside: set[int]) -> tuple[Var, ...] | None:
         """Return what is read elsewhere of what is made; None where scores are, or much else."""
-        made = {v for i in inside for v in self._flat.eqns[i].outvars}
-        read = [v for i, e in enumerate(self._flat.eqns) if i not in inside for v in e.invars]
-        read += self._flat.outvars
-        found = dict.fromkeys(v for v in read if not jax_compat.is_literal(v) and v in made)
-        if any(map(self._has_scores, found)) or not found:
+        results = {v for i in inside for v in self._flat.eqns[i].outvars}
+        reads = [v for i, e in enumerate(self._flat.eqns) if i not in inside for v in e.invars]
+        reads += self._flat.outvars
+        outputs = dict.fromkeys(v for v in reads if not jax_compat.is_literal(v) and v in results)
+        if any(map(self._has_scores, outputs)) or not outputs:
             return None
-        nbytes = sum(aval_of(v).nbytes for v in found)
+        nbytes = sum(aval_of(v).nbytes for v in outputs)
         most = self._most_left * aval_of(self._matmul.outvars[0]).nbytes
-        return tuple(found) if nbytes < most else None
+        return tuple(outputs) if nbytes < most else None
 
     def _mixing(self, inside: set[int]) -> Eqn | None:
         """Return the matmul that takes the scores as weights of values, each of many numbers."""

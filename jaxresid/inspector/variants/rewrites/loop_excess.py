@@ -7,6 +7,7 @@ but not where a checkpoint in the body does.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +16,16 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.inline import flattened
 from jaxresid.inspector.jaxpr.nesting import nests
-from jaxresid.inspector.jaxpr.primitives import CALLS, SHARDINGS, SIDE_BY_SIDE, of_kind
+from jaxresid.inspector.jaxpr.primitives import CALLS, SHARDINGS, SIDE_BY_SIDE
 from jaxresid.inspector.jaxpr.rewrite import rewritten
 from jaxresid.inspector.program.avals import aval_of
+from jaxresid.inspector.variants.rewrites.sites import HeldEqn, call_of, held_eqns, makers_of
 from jaxresid.inspector.variants.rewrites.stack_reductions import (
     StackReduction,
     stack_reductions,
 )
-from jaxresid.jax_compat.jaxpr_types import ClosedJaxpr, Eqn, Jaxpr, Var
+from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 
-_ENTERED = of_kind("call", "checkpoint", "control")
 # What hands its first operand on. `stop_gradient` does so with another derivative.
 _HANDS_ON = SHARDINGS | {"name"}
 # What the index of a slice is computed with: until 0.7 that of `ys[-1]` is.
@@ -41,7 +42,6 @@ class Excess:
 
     Attributes:
       holder: the open jaxpr that holds the scan.
-      scan: its eqn.
       path: the eqns that hold one another, from that of the searched jaxpr down to the scan.
       copies: the results that stack an operand's own slices: their numbers -> the operand's.
       repeats: the results that stack the same value in each trip, in the same way.
@@ -52,7 +52,6 @@ class Excess:
     """
 
     holder: Jaxpr
-    scan: Eqn
     path: tuple[Eqn, ...]
     copies: Mapping[int, int]
     repeats: Mapping[int, int]
@@ -62,9 +61,14 @@ class Excess:
     reductions: tuple[StackReduction, ...] = ()
 
     @property
+    def scan(self) -> Eqn:
+        """The eqn of the scan."""
+        return self.path[-1]
+
+    @property
     def reduced(self) -> tuple[int, ...]:
         """The results of which only reductions over the trips are read."""
-        return tuple(sorted({i for each in self.reductions for i in each.stacks.values()}))
+        return tuple(sorted({i for r in self.reductions for i in r.stacks.values()}))
 
     @property
     def trips(self) -> int:
@@ -99,25 +103,15 @@ class Excess:
 
 def excesses_in(jaxpr: Jaxpr) -> Iterator[Excess]:
     """Yield what the scans of an open jaxpr, at any depth, stack or carry in vain."""
-    yield from _below(jaxpr, (), set())
+    for held in held_eqns(jaxpr):
+        if jax_compat.primitive_name(held.eqn) == "scan" and not held.eqn.effects:
+            excess = _excess(held)
+            if excess is not None:
+                yield excess
 
 
-def _below(jaxpr: Jaxpr, path: tuple[Eqn, ...], seen: set[int]) -> Iterator[Excess]:
-    if id(jaxpr) in seen:
-        return
-    seen.add(id(jaxpr))
-    for eqn in jaxpr.eqns:
-        name = jax_compat.primitive_name(eqn)
-        if name == "scan" and not eqn.effects:
-            found = _excess(jaxpr, eqn, (*path, eqn))
-            if found is not None:
-                yield found
-        if name in _ENTERED:
-            for nest in nests(eqn):
-                yield from _below(nest.jaxpr, (*path, eqn), seen)
-
-
-def _excess(holder: Jaxpr, eqn: Eqn, path: tuple[Eqn, ...]) -> Excess | None:
+def _excess(held: HeldEqn) -> Excess | None:
+    holder, eqn = held.holder, held.eqn
     (nest,) = nests(eqn)
     if (nest.length or 1) < 2:
         return None
@@ -138,7 +132,7 @@ def _excess(holder: Jaxpr, eqn: Eqn, path: tuple[Eqn, ...]) -> Excess | None:
     reductions = tuple(stack_reductions(holder, eqn, frozenset(others)))
     if not (fixed or copies or repeats or lasts or reductions):
         return None
-    return Excess(holder, eqn, path, copies, repeats, lasts, carried, fixed, reductions)
+    return Excess(holder, held.path, copies, repeats, lasts, carried, fixed, reductions)
 
 
 def _root(jaxpr: Jaxpr, var: Var) -> Hashable:
@@ -147,12 +141,12 @@ def _root(jaxpr: Jaxpr, var: Var) -> Hashable:
     That is the number of an invar, or what equals that of the same value alone; None for a
     constant.
     """
-    makers = {v: (eqn, i) for eqn in jaxpr.eqns for i, v in enumerate(eqn.outvars)}
-    inputs = {v: i for i, v in enumerate(jaxpr.invars)}
+    makers, inputs = makers_of(jaxpr), {v: i for i, v in enumerate(jaxpr.invars)}
     while not jax_compat.is_literal(var) and var not in inputs:
         if var not in makers:
             return None
-        eqn, i = makers[var]
+        eqn = makers[var]
+        i = list(eqn.outvars).index(var)
         name = jax_compat.primitive_name(eqn)
         if name in _HANDS_ON or name in SIDE_BY_SIDE - {"device_put"}:
             var = eqn.invars[i]
@@ -201,45 +195,38 @@ def _known_number(holder: Jaxpr, var: Var) -> int | None:
     return None if None in operands else int(folded(*operands))
 
 
-def without_excess(jaxpr: Jaxpr, found: Sequence[Excess]) -> Jaxpr:
-    """Return an open jaxpr whose scans do not stack or carry what they need not.
-
-    Args:
-      jaxpr: the jaxpr that it was found in.
-      found: what is left out.
+def without_excess(jaxpr: Jaxpr, excesses: Sequence[Excess]) -> Jaxpr:
+    """Return the jaxpr whose scans do not stack or carry what was found in it.
 
     Raises:
       Exception: whatever JAX raises where that cannot be traced.
     """
     holders: dict[int, list[Excess]] = {}
-    for each in found:
-        holders.setdefault(id(each.holder), []).append(each)
-
-    def regroup(each: Sequence[Excess]) -> Callable[[Sequence[Eqn]], Sequence[Eqn]]:
-        return lambda eqns: _regrouped(eqns, each)
-
-    changed = {key: regroup(each) for key, each in holders.items()}
-    return flattened(rewritten(jaxpr, {}, changed), everywhere=True)
+    for excess in excesses:
+        holders.setdefault(id(excess.holder), []).append(excess)
+    regroup = {key: functools.partial(_regrouped, group) for key, group in holders.items()}
+    return flattened(rewritten(jaxpr, {}, regroup), everywhere=True)
 
 
-def _regrouped(eqns: Sequence[Eqn], found: Sequence[Excess]) -> list[Eqn]:
+def _regrouped(excesses: Sequence[Excess], eqns: Sequence[Eqn]) -> list[Eqn]:
     """Return the eqns of a jaxpr, inside which all is rewritten, with its scans replaced."""
-    made: list[Eqn | None] = list(eqns)
-    for each in found:
-        at = each.holder.eqns.index(each.scan)
-        ends = {out: jax_compat.new_var_like(_inner(each.scan, out)) for out in each.lasts}
-        scan = made[at]
+    changed: list[Eqn | None] = list(eqns)
+    for excess in excesses:
+        before = excess.holder.eqns
+        at = before.index(excess.scan)
+        ends = {out: jax_compat.new_var_like(_inner(excess.scan, out)) for out in excess.lasts}
+        scan = changed[at]
         assert scan is not None
-        gone = {id(eqn) for r in each.reductions for eqn in (r.eqn, *r.mapped)}
-        for i, eqn in enumerate(each.holder.eqns):
+        gone = {id(eqn) for r in excess.reductions for eqn in (r.eqn, *r.mapped)}
+        for i, eqn in enumerate(before):
             if id(eqn) in gone:
-                made[i] = None
-        made[at] = _lean(scan, each, ends)
-        for out, readers in each.lasts.items():
-            for i, eqn in enumerate(each.holder.eqns):
+                changed[i] = None
+        changed[at] = _lean(scan, excess, ends)
+        for out, readers in excess.lasts.items():
+            for i, eqn in enumerate(before):
                 if id(eqn) in readers:
-                    made[i] = _read_of_last(eqn, ends[out])
-    return [eqn for eqn in made if eqn is not None]
+                    changed[i] = _read_of_last(eqn, ends[out])
+    return [eqn for eqn in changed if eqn is not None]
 
 
 def _inner(scan: Eqn, out: int) -> Var:
@@ -254,17 +241,11 @@ def _lean(eqn: Eqn, excess: Excess, ends: Mapping[int, Var]) -> Eqn:
       excess: what it stacks and carries in vain.
       ends: what is to hold the last of those results of which no more is read.
     """
-    jax = jax_compat.import_jax()
-    run = _lean_scan(jax_compat.params(eqn), excess)
-    made = jax_compat.open_jaxpr(jax.make_jaxpr(run)(*(v.aval for v in eqn.invars)))
-    eqns = [each.replace(source_info=eqn.source_info, ctx=eqn.ctx) for each in made.eqns]
     gone = {*ends, *excess.reduced}
     outvars = [v for i, v in enumerate(eqn.outvars) if i not in gone]
-    reduced = [each.result for each in excess.reductions]
+    reduced = [reduction.result for reduction in excess.reductions]
     called = eqn.replace(outvars=[*outvars, *ends.values(), *reduced])
-    return jax_compat.as_removed_checkpoint(
-        called, jax_compat.as_jit_jaxpr(made.replace(eqns=eqns))
-    )
+    return call_of(called, _lean_scan(jax_compat.params(eqn), excess), eqn.invars)
 
 
 def _lean_scan(params: Mapping[str, Any], excess: Excess) -> Callable[..., list[Any]]:
@@ -284,42 +265,35 @@ def _lean_scan(params: Mapping[str, Any], excess: Excess) -> Callable[..., list[
     def run(*operands: Any) -> list[Any]:
         def body(state: Any, slices: Sequence[Any]) -> Any:
             carry = dict(zip(changing, state[0], strict=True))
-            given = [carry.get(i, operands[first + i]) for i in range(count)]
-            made = evaluate(*operands[:first], *given, *slices)
+            carries = [carry.get(i, operands[first + i]) for i in range(count)]
+            outputs = evaluate(*operands[:first], *carries, *slices)
             sums = [
-                each.step(so_far, made)
-                for each, so_far in zip(excess.reductions, state[2], strict=True)
+                reduction.step(so_far, outputs)
+                for reduction, so_far in zip(excess.reductions, state[2], strict=True)
             ]
-            new = [made[i] for i in changing], [made[i] for i in lasts], sums
-            return new, [made[i] for i in stacked]
+            new = [outputs[i] for i in changing], [outputs[i] for i in lasts], sums
+            return new, [outputs[i] for i in stacked]
 
-        zeros = [_zeros(_inner(excess.scan, i)) for i in lasts]
-        starts = [each.start() for each in excess.reductions]
-        (carry, ends, sums), stacks = jax.lax.scan(
+        ends = [_inner(excess.scan, i).aval for i in lasts]
+        zeros = [jax.numpy.zeros(aval.shape, aval.dtype) for aval in ends]
+        starts = [reduction.start() for reduction in excess.reductions]
+        (carry, last, sums), stacks = jax.lax.scan(
             body,
             ([operands[first + i] for i in changing], zeros, starts),
             list(operands[first + count :]),
             **{key: params[key] for key in ("length", "reverse", "unroll")},
         )
-        found = dict(zip([*changing, *lasts, *stacked], [*carry, *ends, *stacks], strict=True))
-        found |= {out: operands[i] for i, out in excess.fixed.items()}
-        found |= {out: operands[i] for out, i in excess.copies.items()}
-        found |= {
-            out: _repeated(operands[i], params["length"]) for out, i in excess.repeats.items()
-        }
-        found |= {out: found[of] for out, of in excess.carried.items()}
+        values = dict(zip([*changing, *lasts, *stacked], [*carry, *last, *stacks], strict=True))
+        values |= {out: operands[i] for i, out in excess.fixed.items()}
+        values |= {out: operands[i] for out, i in excess.copies.items()}
+        for out, i in excess.repeats.items():
+            shape = (params["length"], *operands[i].shape)
+            values[out] = jax.numpy.broadcast_to(operands[i], shape)
+        values |= {out: values[of] for out, of in excess.carried.items()}
         others = [i for i in results if i not in excess.lasts and i not in excess.reduced]
-        return [*(found[i] for i in (*others, *excess.lasts)), *sums]
+        return [*(values[i] for i in (*others, *excess.lasts)), *sums]
 
     return run
-
-
-def _zeros(var: Var) -> Any:
-    return jax_compat.import_jax().numpy.zeros(var.aval.shape, var.aval.dtype)
-
-
-def _repeated(value: Any, length: int) -> Any:
-    return jax_compat.import_jax().numpy.broadcast_to(value, (length, *value.shape))
 
 
 def _read_of_last(eqn: Eqn, last: Var) -> Eqn:
@@ -334,7 +308,4 @@ def _read_of_last(eqn: Eqn, last: Var) -> Eqn:
         at = [jax.numpy.zeros_like(indices[0]), *indices[1:]] if indices else []
         return primitive.bind(last[None], *at, **params)
 
-    operands = [last, *eqn.invars[1:]]
-    closed: ClosedJaxpr = jax.make_jaxpr(read)(*(v.aval for v in operands))
-    made = jax_compat.as_jit_jaxpr(jax_compat.open_jaxpr(closed))
-    return jax_compat.as_removed_checkpoint(eqn.replace(invars=operands), made)
+    return call_of(eqn, read, [last, *eqn.invars[1:]])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from jaxresid.inspector.program.build import Program
@@ -18,9 +16,6 @@ class Retraced:
     """A program that was traced again.
 
     Attributes:
-      trace: its trace.
-      program: its program.
-      figures: its figures.
       interval: the interval around its estimated peak; None where there is none.
       temporaries: each temporary that is live at its peak, with the op that makes it.
     """
@@ -30,7 +25,3 @@ class Retraced:
     figures: Figures
     interval: Interval | None
     temporaries: tuple[tuple[LiveValue, Op], ...]
-
-
-# Returns the context to trace in -> the program traced in it.
-Retrace = Callable[[Callable[[], AbstractContextManager[object]]], Retraced]

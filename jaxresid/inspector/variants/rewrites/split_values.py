@@ -24,7 +24,7 @@ _HOLDERS = frozenset({"scan", "cond", "remat", "jit", "closed_call", "core_call"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Made:
+class SplitSite:
     """Values of one shape that a source line makes in one jaxpr.
 
     Attributes:
@@ -41,70 +41,60 @@ class Made:
         return aval_of(self.holder.eqns[self.places[0]].outvars[0]).dtype
 
 
-def made_on(levels: Levels, jaxpr: Jaxpr, location: Location) -> dict[tuple[int, ...], list[Made]]:
+def made_on(
+    levels: Levels, jaxpr: Jaxpr, location: Location
+) -> dict[tuple[int, ...], list[SplitSite]]:
     """Return what a line makes that its author can constrain there, by the shape of a whole array.
 
     That is what it makes itself, and what its calls return. What is read on the same line again is
     only on the way to that.
-
-    Args:
-      levels: the descent into the jaxprs.
-      jaxpr: the open jaxpr.
-      location: the line.
     """
-    found: dict[tuple[int, ...], list[Made]] = {}
+    by_shape: dict[tuple[int, ...], list[SplitSite]] = {}
     seen: set[int] = set()
 
     def walk(level: Level) -> None:
         if id(level.jaxpr) in seen:
             return
         seen.add(id(level.jaxpr))
-        made: dict[int, Eqn] = {}
+        eqns: dict[int, Eqn] = {}
         for i, eqn in enumerate(level.jaxpr.eqns):
             if len(eqn.outvars) == 1 and _is_at(levels.location(level, eqn), location):
-                made[i] = eqn
+                eqns[i] = eqn
             elif jax_compat.primitive_name(eqn) in _HOLDERS:
                 for which, _ in enumerate(nests(eqn)):
                     walk(levels.enter(level, eqn, which))
-        read = {v for eqn in made.values() for v in eqn.invars if not jax_compat.is_literal(v)}
+        operands = {v for eqn in eqns.values() for v in eqn.invars if not jax_compat.is_literal(v)}
         places: dict[tuple[int, ...], list[int]] = {}
-        for i, eqn in made.items():
-            if eqn.outvars[0] not in read:
+        for i, eqn in eqns.items():
+            if eqn.outvars[0] not in operands:
                 places.setdefault(shape_of(eqn.outvars[0]), []).append(i)
-        for shape, each in places.items():
-            found.setdefault(shape, []).append(Made(level.jaxpr, tuple(each)))
+        for shape, numbers in places.items():
+            by_shape.setdefault(shape, []).append(SplitSite(level.jaxpr, tuple(numbers)))
 
     walk(Level(jaxpr))
-    return found
+    return by_shape
 
 
-def _is_at(found: Location | None, wanted: Location) -> bool:
-    return found is not None and (found.file, found.line) == (wanted.file, wanted.line)
+def _is_at(where: Location | None, wanted: Location) -> bool:
+    return where is not None and (where.file, where.line) == (wanted.file, wanted.line)
 
 
-def constrained(jaxpr: Jaxpr, made: Sequence[Made], mesh: Any, split: Split) -> Jaxpr:
-    """Return an open jaxpr in which some values are split over a mesh as is said.
+def constrained(jaxpr: Jaxpr, sites: Sequence[SplitSite], mesh: Any, split: Split) -> Jaxpr:
+    """Return the open jaxpr in which the values of some sites are split over a mesh."""
 
-    Args:
-      jaxpr: the open jaxpr.
-      made: the values.
-      mesh: the mesh.
-      split: how each of them is split.
-    """
-
-    def regrouped(each: Made, eqns: Sequence[Eqn]) -> list[Eqn]:
-        found = list[Eqn]()
+    def regrouped(site: SplitSite, eqns: Sequence[Eqn]) -> list[Eqn]:
+        changed = list[Eqn]()
         for i, eqn in enumerate(eqns):
-            if i not in each.places:
-                found.append(eqn)
+            if i not in site.places:
+                changed.append(eqn)
                 continue
             (value,) = eqn.outvars
             before = jax_compat.new_var_like(value)
             after = jax_compat.as_constraint(value, mesh, split)
             after = after.replace(invars=[before], outvars=[value], ctx=eqn.ctx)
-            found += [eqn.replace(outvars=[before]), jax_compat.with_traceback(after, eqn)]
-        return found
+            changed += [eqn.replace(outvars=[before]), jax_compat.with_traceback(after, eqn)]
+        return changed
 
     return rewritten(
-        jaxpr, {}, {id(each.holder): functools.partial(regrouped, each) for each in made}
+        jaxpr, {}, {id(site.holder): functools.partial(regrouped, site) for site in sites}
     )

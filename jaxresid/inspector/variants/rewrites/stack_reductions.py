@@ -5,13 +5,14 @@ What is reduced may be computed element by element from stacks of one scan and f
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jaxresid import jax_compat
 from jaxresid.inspector.jaxpr.primitives import of_kind
+from jaxresid.inspector.variants.rewrites.sites import makers_of
 from jaxresid.jax_compat.jaxpr_types import Eqn, Jaxpr, Var
 
 _MAPPED = of_kind("elementwise", "special", "cast")
@@ -25,7 +26,7 @@ _COMBINES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "reduce_or": ("logical_or", lambda dtype: False),
 }
 # What reduces, as users call its result.
-WORDS = {
+_WORDS = {
     "reduce_sum": "sum",
     "reduce_max": "maximum",
     "reduce_min": "minimum",
@@ -52,7 +53,7 @@ class StackReduction:
     @property
     def word(self) -> str:
         """What it is called."""
-        return WORDS[jax_compat.primitive_name(self.eqn)]
+        return _WORDS[jax_compat.primitive_name(self.eqn)]
 
     @property
     def result(self) -> Var:
@@ -67,11 +68,11 @@ class StackReduction:
 
     def step(self, state: Any, results: Sequence[Any]) -> Any:
         """Return what it is after one more trip, whose results the body returns."""
-        known = {var: results[out] for var, out in self.stacks.items()}
+        env = {var: results[out] for var, out in self.stacks.items()}
         for eqn in self.mapped:
-            operands = [v.val if jax_compat.is_literal(v) else known[v] for v in eqn.invars]
-            known[eqn.outvars[0]] = _bound(eqn, operands, jax_compat.params(eqn))
-        value, params = known[self.eqn.invars[0]], jax_compat.params(self.eqn)
+            operands = [v.val if jax_compat.is_literal(v) else env[v] for v in eqn.invars]
+            env[eqn.outvars[0]] = _bound(eqn, operands, jax_compat.params(eqn))
+        value, params = env[self.eqn.invars[0]], jax_compat.params(self.eqn)
         axes = tuple(axis - 1 for axis in params["axes"] if axis != 0)
         if axes:
             value = _bound(self.eqn, [value], {**params, "axes": axes})
@@ -104,40 +105,36 @@ def stack_reductions(holder: Jaxpr, scan: Eqn, stacked: frozenset[int]) -> list[
       stacked: the numbers of the results that are stacks.
     """
     stacks = {scan.outvars[i]: i for i in stacked if not jax_compat.is_dropped(scan.outvars[i])}
-    makers = {v: eqn for eqn in holder.eqns for v in eqn.outvars}
-    readers: dict[Var, list[int]] = {}
-    for eqn in holder.eqns:
-        for v in eqn.invars:
+    makers = makers_of(holder)
+    readers = defaultdict[Var, set[int]](set)
+    for reader, operands in [(0, holder.outvars), *((id(e), e.invars) for e in holder.eqns)]:
+        for v in operands:
             if not jax_compat.is_literal(v):
-                readers.setdefault(v, []).append(id(eqn))
-    for v in holder.outvars:
-        if not jax_compat.is_literal(v):
-            readers.setdefault(v, []).append(0)
-    found = [
-        each
+                readers[v].add(reader)
+    reductions = [
+        reduction
         for eqn in holder.eqns
         if jax_compat.primitive_name(eqn) in _COMBINES
         and 0 in jax_compat.params(eqn)["axes"]
-        and (each := _reduction(holder, eqn, stacks, makers)) is not None
+        and (reduction := _reduction(holder, eqn, stacks, makers)) is not None
     ]
     while True:
-        ids = {id(eqn) for each in found for eqn in (each.eqn, *each.mapped)}
-
-        def needs_no_more(each: StackReduction, ids: set[int] = ids) -> bool:
-            values = (*each.stacks, *(eqn.outvars[0] for eqn in each.mapped))
-            return all(ids.issuperset(readers[v]) for v in values)
-
-        left = list(filter(needs_no_more, found))
-        if len(left) == len(found):
+        ids = {id(eqn) for r in reductions for eqn in (r.eqn, *r.mapped)}
+        left = [
+            r
+            for r in reductions
+            if all(readers[v] <= ids for v in (*r.stacks, *(eqn.outvars[0] for eqn in r.mapped)))
+        ]
+        if len(left) == len(reductions):
             return left
-        found = left
+        reductions = left
 
 
 def _reduction(
     holder: Jaxpr, eqn: Eqn, stacks: Mapping[Var, int], makers: Mapping[Var, Eqn]
 ) -> StackReduction | None:
     """Return what an eqn reduces, if that is made of stacks alone; None for something else."""
-    read: dict[Var, int] = {}
+    operands: dict[Var, int] = {}
     mapped: dict[int, Eqn] = {}
     todo = deque(eqn.invars)
     while todo:
@@ -145,7 +142,7 @@ def _reduction(
         if jax_compat.is_literal(var):
             continue
         if var in stacks:
-            read[var] = stacks[var]
+            operands[var] = stacks[var]
             continue
         maker = makers.get(var)
         if maker is None or jax_compat.primitive_name(maker) not in _MAPPED:
@@ -153,7 +150,6 @@ def _reduction(
         if id(maker) not in mapped:
             mapped[id(maker)] = maker
             todo += maker.invars
-    if not read or not all(len(each.outvars) == 1 for each in mapped.values()):
+    if not operands or not all(len(maker.outvars) == 1 for maker in mapped.values()):
         return None
-    order = tuple(each for each in holder.eqns if id(each) in mapped)
-    return StackReduction(eqn, order, read)
+    return StackReduction(eqn, tuple(e for e in holder.eqns if id(e) in mapped), operands)

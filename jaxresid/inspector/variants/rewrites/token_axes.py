@@ -23,6 +23,13 @@ from jaxresid.inspector.jaxpr.primitives import (
 )
 from jaxresid.jax_compat.jaxpr_types import Eqn, Var
 
+# The param that holds the sizes of the result.
+_SIZES = {
+    "broadcast_in_dim": "shape",
+    "iota": "shape",
+    "reshape": "new_sizes",
+    "slice": "limit_indices",
+}
 _IN_PLACE = ELEMENTWISE | CASTS | MARKS | COPIES - {"device_put"}
 
 
@@ -47,7 +54,6 @@ class Applied:
     """What becomes of axes in an eqn.
 
     Attributes:
-      result: the axes of its results.
       operands: the axes that operands must have, by number; the others are read whole.
     """
 
@@ -66,14 +72,7 @@ def size_of(var: Var) -> int:
 
 
 def forwards(eqn: Eqn, which: int, axes: Axes, count: int) -> Applied | None:
-    """Return what becomes of the axes of an operand; None where there is no rule.
-
-    Args:
-      eqn: the eqn.
-      which: the number of the operand.
-      axes: its axes.
-      count: how many tokens there are.
-    """
+    """Return what becomes of the axes of an operand, of so many tokens; None without a rule."""
     name = jax_compat.primitive_name(eqn)
     if axes.tokens is None or eqn.effects:
         return None
@@ -87,13 +86,7 @@ def forwards(eqn: Eqn, which: int, axes: Axes, count: int) -> Applied | None:
 
 
 def backwards(eqn: Eqn, axes: Axes, count: int) -> Applied | None:
-    """Return which axes operands must have for a result to have some; None where there is no rule.
-
-    Args:
-      eqn: the eqn.
-      axes: the axes of its result.
-      count: how many tokens there are.
-    """
+    """Return which axes operands must have for a result to have some; None without a rule."""
     if axes.tokens is None or eqn.effects or len(eqn.outvars) != 1:
         return None
     name = jax_compat.primitive_name(eqn)
@@ -104,18 +97,9 @@ def backwards(eqn: Eqn, axes: Axes, count: int) -> Applied | None:
 
 
 def params_for(eqn: Eqn, axes: Axes, count: int, part: int) -> Mapping[str, Any]:
-    """Return the params of an eqn for some of the tokens.
-
-    Args:
-      eqn: the eqn, which a rule applies to.
-      axes: the axes of its result.
-      count: how many tokens there are.
-      part: how many there are to be.
-    """
+    """Return the params of an eqn with a rule for `part` of `count` tokens."""
     params, dim = jax_compat.params(eqn), axes.tokens
-    changed = {"broadcast_in_dim": "shape", "iota": "shape", "reshape": "new_sizes"}
-    changed |= {"slice": "limit_indices"}
-    key = changed.get(jax_compat.primitive_name(eqn))
+    key = _SIZES.get(jax_compat.primitive_name(eqn))
     if key is None or dim is None:
         return params
     sizes = list(params[key])
@@ -160,8 +144,12 @@ def _moved(axes: Axes, to: Callable[[int], int | None]) -> Axes | None:
     return Axes(tokens, axes.inner, scores)
 
 
-def _with(result: Axes | None, which: int, axes: Axes) -> Applied | None:
-    return None if result is None else Applied(result, {which: axes})
+def _with(result: Axes | None, axes: Axes) -> Applied | None:
+    return None if result is None else Applied(result, {0: axes})
+
+
+def _needing(result: Axes, operand: Axes | None) -> Applied | None:
+    return None if operand is None else Applied(result, {0: operand})
 
 
 def _broadcast(eqn: Eqn, which: int, axes: Axes, count: int) -> Applied | None:
@@ -169,7 +157,7 @@ def _broadcast(eqn: Eqn, which: int, axes: Axes, count: int) -> Applied | None:
     own = shape_of(eqn.invars[0])
     if which or any(shape[dims[d]] != own[d] for d in _dims(axes)):
         return None
-    return _with(_moved(axes, lambda d: dims[d]), 0, axes)
+    return _with(_moved(axes, lambda d: dims[d]), axes)
 
 
 def _broadcast_back(eqn: Eqn, axes: Axes, count: int) -> Applied | None:
@@ -202,8 +190,8 @@ def _reshaped(own: Sequence[int], new: Sequence[int], axes: Axes, count: int) ->
     scores = None
     if axes.scores is not None:
         before, width = math.prod(own[: axes.scores]), own[axes.scores]
-        found = [e for e, n in enumerate(new) if math.prod(new[:e]) == before and n == width]
-        scores = next((e for e in found if e != tokens), None)
+        fitting = (e for e, n in enumerate(new) if math.prod(new[:e]) == before and n == width)
+        scores = next((e for e in fitting if e != tokens), None)
         if scores is None:
             return None
     return Axes(tokens, new[tokens] // count, scores)
@@ -213,28 +201,26 @@ def _reshape(eqn: Eqn, which: int, axes: Axes, count: int) -> Applied | None:
     if jax_compat.params(eqn).get("dimensions") is not None:
         return None
     own, new = shape_of(eqn.invars[0]), shape_of(eqn.outvars[0])
-    return _with(_reshaped(own, new, axes, count), 0, axes)
+    return _with(_reshaped(own, new, axes, count), axes)
 
 
 def _reshape_back(eqn: Eqn, axes: Axes, count: int) -> Applied | None:
     if jax_compat.params(eqn).get("dimensions") is not None:
         return None
     own, new = shape_of(eqn.outvars[0]), shape_of(eqn.invars[0])
-    needed = _reshaped(own, new, axes, count)
-    return None if needed is None else Applied(axes, {0: needed})
+    return _needing(axes, _reshaped(own, new, axes, count))
 
 
 def _squeeze(eqn: Eqn, which: int, axes: Axes, count: int) -> Applied | None:
     gone = {d % len(shape_of(eqn.invars[0])) for d in jax_compat.params(eqn)["dimensions"]}
-    return _with(_moved(axes, _without(gone)), 0, axes)
+    return _with(_moved(axes, _without(gone)), axes)
 
 
 def _squeeze_back(eqn: Eqn, axes: Axes, count: int) -> Applied | None:
     rank = len(shape_of(eqn.invars[0]))
     gone = {d % rank for d in jax_compat.params(eqn)["dimensions"]}
     left = [d for d in range(rank) if d not in gone]
-    needed = _moved(axes, lambda d: left[d])
-    return None if needed is None else Applied(axes, {0: needed})
+    return _needing(axes, _moved(axes, lambda d: left[d]))
 
 
 def _without(gone: set[int]) -> Callable[[int], int | None]:
@@ -243,13 +229,12 @@ def _without(gone: set[int]) -> Callable[[int], int | None]:
 
 def _transpose(eqn: Eqn, which: int, axes: Axes, count: int) -> Applied | None:
     order = tuple(jax_compat.params(eqn)["permutation"])
-    return _with(_moved(axes, order.index), 0, axes)
+    return _with(_moved(axes, order.index), axes)
 
 
 def _transpose_back(eqn: Eqn, axes: Axes, count: int) -> Applied | None:
     order = jax_compat.params(eqn)["permutation"]
-    needed = _moved(axes, lambda d: order[d])
-    return None if needed is None else Applied(axes, {0: needed})
+    return _needing(axes, _moved(axes, lambda d: order[d]))
 
 
 def _slice(eqn: Eqn, which: int, axes: Axes, count: int) -> Applied | None:
@@ -267,7 +252,7 @@ def _reduced(eqn: Eqn, which: int, axes: Axes, count: int) -> Applied | None:
     if axes.tokens in gone:
         is_sum = jax_compat.primitive_name(eqn) == "reduce_sum"
         return Applied(Axes(None), {0: axes}) if is_sum else None
-    return _with(_moved(axes, _without(gone)), 0, axes)
+    return _with(_moved(axes, _without(gone)), axes)
 
 
 def _dot(eqn: Eqn, which: int, axes: Axes, count: int) -> Applied | None:

@@ -8,7 +8,7 @@ from peaks_by_xla import cases, peaks
 
 import jaxresid
 from jaxresid import jax_compat
-from jaxresid.inspector.variants.rewrites.one_hots import one_hot_matmuls, with_rows_taken
+from jaxresid.inspector.findings.one_hots import one_hot_matmuls, with_rows_taken
 
 V, D = 10, 6
 TABLE = jnp.sin(jnp.arange(V * D * 1.0)).reshape(V, D)

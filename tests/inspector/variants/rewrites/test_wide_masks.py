@@ -8,7 +8,7 @@ from peaks_by_xla import cases, peaks
 
 import jaxresid
 from jaxresid import jax_compat
-from jaxresid.inspector.variants.rewrites.wide_masks import masked_scores, with_biases
+from jaxresid.inspector.findings.wide_masks import masked_scores, with_biases
 
 B, H, S = 2, 3, 4
 SCORES = 3 * jnp.sin(jnp.arange(B * H * S * S * 1.0)).reshape(B, H, S, S)

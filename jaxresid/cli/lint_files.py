@@ -163,12 +163,12 @@ def _writable(results: Sequence[Linted], run: LintRun) -> tuple[list[Linted], in
 
     Each of the others is reached by a link that leads out of what is linted, which is said.
     """
-    from jaxresid.linter.run.links import mitigation
+    from jaxresid.linter.run.links import way_out
 
     writable = []
     for linted in results:
         path = Path(os.path.abspath(linted.path))
-        link = mitigation(path, run.complete)
+        link = way_out(path, run.complete)
         if link is None:
             writable.append(linted)
         else:

@@ -1,13 +1,14 @@
 """Targets that are configurations, as far as they need no framework."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from jaxresid.adapters.configurations import configuration_of
 from jaxresid.adapters.registry import framework_reference
 from jaxresid.base.errors import TargetError
-from jaxresid.targets.references import Reference, parse_reference, with_file
+from jaxresid.targets.references import Reference, parse_reference, reference_from
 
 
 @pytest.mark.parametrize(
@@ -25,11 +26,11 @@ def test_references(text, parts):
 
 
 def test_files_of_references_are_moved():
-    assert with_file("maxtext:configs/a.yml b=c.yml", "../{}".format) == (
+    assert reference_from(Path(".."), "maxtext:configs/a.yml b=c.yml") == (
         "maxtext:../configs/a.yml b=c.yml"
     )
-    assert with_file("maxtext:./a.yml", "../{}".format) == "maxtext:.././a.yml"
-    assert with_file("maxtext:base.yml a=1", "../{}".format) == "maxtext:base.yml a=1"
+    assert reference_from(Path(".."), "maxtext:./a.yml") == "maxtext:../a.yml"
+    assert reference_from(Path(".."), "maxtext:base.yml a=1") == "maxtext:base.yml a=1"
 
 
 def test_settings():

@@ -2,11 +2,12 @@
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
 from jaxresid.adapters.registry import framework_reference, prepare
-from jaxresid.targets.references import Reference, parse_reference, with_file
+from jaxresid.targets.references import Reference, parse_reference, reference_from
 
 ADAPTER = """
 import jax, jax.numpy as jnp
@@ -154,10 +155,10 @@ def test_no_references(text):
 
 
 def test_files_of_references_are_moved():
-    assert with_file("nnx:a.py:Net('b.py:c')", "../{}".format) == "nnx:../a.py:Net('b.py:c')"
-    assert with_file("a.py:loss", "../{}".format) == "../a.py:loss"
+    assert reference_from(Path(".."), "nnx:a.py:Net('b.py:c')") == "nnx:../a.py:Net('b.py:c')"
+    assert reference_from(Path(".."), "a.py:loss") == "../a.py:loss"
     for other in ("nnx:a.b:Net", "make_inputs", "adamw(1e-3)"):
-        assert with_file(other, "../{}".format) == other
+        assert reference_from(Path(".."), other) == other
 
 
 def test_a_module_of_the_users_is_no_framework(tmp_path, monkeypatch):

@@ -5,14 +5,12 @@ In straight-line code every compiler folds such values into what reads them.
 
 from __future__ import annotations
 
-from jaxresid.base.thresholds import NEGLIGIBLE
-
 from collections.abc import Iterator
 
 from jaxresid.base.text.units import format_bytes
+from jaxresid.base.thresholds import NEGLIGIBLE
 from jaxresid.inspector.findings.search import FindingContext, FindingSearch
 from jaxresid.results import Computed, Finding, Location, Mark, Residual
-
 
 
 def free_residuals(context: FindingContext) -> Iterator[Finding]:

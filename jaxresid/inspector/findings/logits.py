@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jaxresid.base.text.units import format_bytes
-from jaxresid.inspector.findings.proposals import Proposal, proposal, rewrite_effect
 from jaxresid.base.thresholds import WORTH_SAYING
+from jaxresid.inspector.findings.proposals import Proposal, proposal, rewrite_effect
 from jaxresid.inspector.findings.search import FindingContext, FindingSearch, is_on_one_device
 from jaxresid.inspector.memory.profile import Profile
 from jaxresid.inspector.variants.rewrites.chunked_logits import with_chunks

@@ -1,7 +1,6 @@
 """What the module of a finding gives to the registry, and what its search is given."""
 
 # The members of protocols are described where they are defined.
-# ruff: noqa: D102
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from jaxresid.base.text.units import format_bytes
+from jaxresid.base.thresholds import WORTH_SAYING
 from jaxresid.inspector.call.jitted_by import jitted_function
 from jaxresid.inspector.findings.donation import source_of_step
-from jaxresid.base.thresholds import WORTH_SAYING
 from jaxresid.inspector.findings.search import FindingContext, FindingSearch
 from jaxresid.inspector.program.ops import Value
 from jaxresid.inspector.program.unusable_donation import UnusableLeaf, unusable_donations

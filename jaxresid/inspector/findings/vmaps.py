@@ -16,11 +16,11 @@ from typing import Any
 from jaxresid import jax_compat
 from jaxresid.base.errors import RetraceError
 from jaxresid.base.text.units import format_bytes
+from jaxresid.base.thresholds import WORTH_SAYING
 from jaxresid.inspector.findings.jacobians import NAME as COSTLY_MODE
 from jaxresid.inspector.findings.jacobians import other_modes
 from jaxresid.inspector.findings.logits import vector_memory_nbytes
 from jaxresid.inspector.findings.proposals import Changed, Proposal, change_effect
-from jaxresid.base.thresholds import WORTH_SAYING
 from jaxresid.inspector.findings.search import FindingContext, FindingSearch
 from jaxresid.inspector.jaxpr.bindings import user_line
 from jaxresid.inspector.jaxpr.frames import Frames

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from jaxresid.base.thresholds import WORTH_SAYING_ON_MESH
-
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from jaxresid.base.errors import RetraceError
 from jaxresid.base.text.units import format_bytes
+from jaxresid.base.thresholds import WORTH_SAYING_ON_MESH
 from jaxresid.inspector.call.splits import Split, parts, split_of_text, text
 from jaxresid.inspector.findings.logits import may_be_in_vector_memory
 from jaxresid.inspector.findings.proposals import Proposal, proposal, rewrite_effect

@@ -9,7 +9,7 @@ from pathlib import Path
 from jaxresid.linter.run.discover import marked_root
 
 
-def mitigation(path: Path, trees: Sequence[Path] = ()) -> Path | None:
+def way_out(path: Path, trees: Sequence[Path] = ()) -> Path | None:
     """Return the link by which a path leaves its tree; None where it stays inside.
 
     The tree of a link in one of `trees` is all of them, of any other its project. A link to a file

@@ -16,7 +16,7 @@ from jaxresid.base.violations import Edit, Violation
 from jaxresid.inspector.jaxpr.frames import Frames
 from jaxresid.linter.fixes.imports import Imports
 from jaxresid.linter.resolve.facts import Facts
-from jaxresid.linter.run.links import mitigation
+from jaxresid.linter.run.links import way_out
 from jaxresid.linter.text.document import Document, read
 from jaxresid.linter.text.source import SourceText
 from jaxresid.linter.text.syntax import UnparsableError, parse
@@ -237,7 +237,7 @@ class FileRewrites:
             library = library_of(path)
             hint = f"; {by_hand(library)}" if library else ""
             raise UnwritableError(where, f"this is library code, which is not edited{hint}")
-        if link := mitigation(Path(path)):
+        if link := way_out(Path(path)):
             reason = f"the link {link} leads out of the project, where nothing is edited"
             raise UnwritableError(where, reason)
         shown = path.removeprefix(self._frames.cwd)

@@ -6,6 +6,7 @@ against all variants of the plan's menus, tried one by one.
 
 import math
 import random
+import re
 from dataclasses import dataclass, field, replace
 
 import jax
@@ -162,7 +163,13 @@ def range_of(found):
 def noise(seed, common, own):
     """Factors of all variants and, besides, of each."""
     shared = random.Random(seed).gauss(0, common)
-    return lambda name: math.exp(shared + random.Random(f"{seed} {name}").gauss(0, own))
+
+    def factor(name):
+        # Not the line that a function of this module is at.
+        key = f"{seed} {re.sub(r':[0-9]+', '', name)}"
+        return math.exp(shared + random.Random(key).gauss(0, own))
+
+    return factor
 
 
 @pytest.mark.integration

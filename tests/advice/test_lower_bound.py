@@ -643,7 +643,7 @@ def test_ctrl_c_keeps_the_best_plan_found():
     assert results[-1] >= (False, whole.recompute_flops)
     assert not whole.interrupted
     # The plan itself may be there already.
-    progress = interrupting("tracing what lowers the floor")
+    progress = interrupting("tracing what lowers the peak")
     last, _ = drafted(found, budget, progress=progress, keeps_interrupted=True)
     assert last.interrupted and last.lower_bound.remedies == () and last.sites == whole.sites
 

@@ -130,10 +130,14 @@ class Plan(Result, Ranged):
         matmuls and with cuBLAS's.
       triton_peak_nbytes: XLA's figure with Triton's matmuls, where that with cuBLAS's is larger and
         so is `peak_nbytes`; else None.
-      estimate_nbytes: the estimate of it; None on a CPU, where there is none. It is of the function
-        traced again, where the plan is verified of its code, as the next three are.
+      estimate_nbytes: the estimate of `peak_nbytes`; None on a CPU, where there is none. It,
+        `kept_nbytes`, `host_nbytes` and `recompute_flops` are those of the written code, traced,
+        where the plan is verified.
+      kept_nbytes: the computed residuals in device memory.
+      host_nbytes: the computed residuals in host memory.
+      recompute_flops: what runs on top of `plain_flops`.
       plain_flops: FLOPs without any checkpoint.
-      recompute_fraction: the added FLOPs as a share of those.
+      recompute_fraction: `recompute_flops` over `plain_flops`.
       time_fraction: estimated time over that without any checkpoint; None where it is not known.
       proven: whether nothing cheaper among `choices` fits, by the figures that there are: each that
         may be cheaper was traced, or what no checkpoint can remove is already too much.
@@ -147,7 +151,7 @@ class Plan(Result, Ranged):
       by_xla: those of `peak_nbytes`, `lowest_nbytes`, `written_nbytes` and `plain_nbytes` that are
         XLA's figures.
       compiles: how many variants XLA was asked about.
-      unconfirmed: those of them that it has no figures of, in words.
+      unconfirmed: variants that XLA was asked about without an answer, in words.
       uncosted: primitives that no cost rule covers; recompute and time are lower bounds.
       low_nbytes: the lower end of the interval around `peak_nbytes`, as in `Peak`; None where that
         is XLA's figure.

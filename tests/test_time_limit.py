@@ -17,6 +17,7 @@ def test_what_has_not_begun_is_skipped_and_said(left_s, said):
     until = str(time.time() + left_s)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", ONE, "--until", until]
     found = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
-    assert found.returncode == 0
+    # Of one test, one is more than 5 %.
+    assert (found.returncode == 0) == (left_s > 0)
     assert said in found.stdout
     assert ("1 tests were skipped as the gate's time is over" in found.stdout) == (left_s < 0)

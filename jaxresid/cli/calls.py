@@ -42,8 +42,7 @@ from jaxresid.targets.targets import (
 from jaxresid.xla.chosen import choose
 
 if TYPE_CHECKING:
-    from jaxresid.cli.request import Request
-    from jaxresid.cli.resolve import Specs
+    from jaxresid.cli.options.request import Request, Specs
     from jaxresid.targets.inputs import Inputs
     from jaxresid.targets.references import Reference
 

@@ -14,7 +14,7 @@ from jaxresid.cli.verify_edit import figures_of_edited, promised_figures
 if TYPE_CHECKING:
     from jaxresid.advice.plan.verification import PlanFigures
     from jaxresid.base.option_types import Framework
-    from jaxresid.cli.request import Request
+    from jaxresid.cli.options.request import Request
     from jaxresid.inspector.subject.base import Subject
     from jaxresid.results import Plan
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jaxresid.advice.plan.source.file_edits import FileEdit
     from jaxresid.base.violations import Violation
-    from jaxresid.cli.request import Request
+    from jaxresid.cli.options.request import Request
     from jaxresid.results import Plan, Report
     from jaxresid.serialization.latest import Command
 

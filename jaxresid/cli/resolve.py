@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,23 +14,13 @@ from jaxresid.base.errors import InputsError, SpecError
 from jaxresid.base.interrupts import deferring_interrupts
 from jaxresid.cli.options import batches
 from jaxresid.cli.options.places import place_of, provide_cpu_devices
+from jaxresid.cli.options.request import Request, Specs
 from jaxresid.targets.specs import parse_axes, parse_spec
 
 if TYPE_CHECKING:
-    from jaxresid.cli.request import Request
     from jaxresid.inspector.call.question import Question
     from jaxresid.inspector.subject.base import Inspection, Subject
     from jaxresid.targets.inputs import Inputs
-
-
-@dataclass(frozen=True, slots=True)
-class Specs:
-    """The SPECs of a request, parsed, with the size of --batch, and the mesh that they may name."""
-
-    args: list[Any]
-    kwargs: dict[str, Any]
-    init: list[Any]
-    axes: dict[str, int] | None
 
 
 def inspected(request: Request, *, lifetimes: bool = False) -> Inspection:

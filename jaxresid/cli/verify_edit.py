@@ -21,7 +21,7 @@ from jaxresid.base.text.units import format_bytes, format_flops
 if TYPE_CHECKING:
     from jaxresid.advice.plan.source.file_edits import FileEdit
     from jaxresid.advice.plan.verification import Check, PlanFigures, WrittenCode
-    from jaxresid.cli.request import Request
+    from jaxresid.cli.options.request import Request
     from jaxresid.results import Plan
 
 # Safe path (-P): a json.py in the working directory is not ours to import.
@@ -145,7 +145,7 @@ def answer(task: Mapping[str, Any]) -> None:
 def _figures(task: Mapping[str, Any]) -> Mapping[str, int]:
     from jaxresid.advice.plan.verification import figures_of
     from jaxresid.cli.options.batches import Sizes
-    from jaxresid.cli.request import Request
+    from jaxresid.cli.options.request import Request
     from jaxresid.cli.resolve import subject_of
     from jaxresid.targets.sources import serve
 

@@ -28,7 +28,7 @@ from jaxresid.advice.compile.rows import PolicyProgram, compiled_row
 from jaxresid.base.errors import InputsError, TraceError
 from jaxresid.cli.main import run
 from jaxresid.cli.options.places import placed
-from jaxresid.cli.request import Request
+from jaxresid.cli.options.request import Request
 from jaxresid.inspector.call.question import Question
 from jaxresid.inspector.jaxpr.callsites import contains_remat
 from jaxresid.inspector.report import subject

@@ -6,7 +6,7 @@ import pytest
 
 from jaxresid.advice.plan.source.observed_calls import observe_calls
 from jaxresid.advice.plan.verification import retrace
-from jaxresid.cli.request import Request
+from jaxresid.cli.options.request import Request
 from jaxresid.cli.resolve import subject_of
 
 STEP = """

@@ -12,7 +12,7 @@ import pytest
 
 from jaxresid.advice.plan.source.writing import edits
 from jaxresid.advice.plan.verification import PlanFigures, keeps_to
-from jaxresid.cli.request import Request
+from jaxresid.cli.options.request import Request
 from jaxresid.cli.resolve import inspected, subject_of
 from jaxresid.cli.verify_edit import verify
 from jaxresid.inspector.variants.candidates import saving

@@ -16,7 +16,7 @@ from jaxresid.advice.plan.source.policy_text import policy_text
 from jaxresid.advice.plan.source.snippets import code
 from jaxresid.advice.plan.source.writing import diff, edits, write
 from jaxresid.base.errors import InputsError, JaxresidError
-from jaxresid.cli.request import Request
+from jaxresid.cli.options.request import Request
 from jaxresid.cli.resolve import inspected
 from jaxresid.cli.verify_edit import verify
 from jaxresid.inspector.jaxpr.frames import Frames

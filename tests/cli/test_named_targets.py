@@ -11,7 +11,7 @@ from jaxresid.cli import COMMANDS, cli
 from jaxresid.cli.options.batches import Sizes
 from jaxresid.cli.options.inputs import target_options
 from jaxresid.cli.options.named_targets import _place_from_here
-from jaxresid.cli.request import Request
+from jaxresid.cli.options.request import Request
 from jaxresid.settings.named_target import _KEYS
 from jaxresid.xla.places import memory_of, parse_place
 

@@ -5,8 +5,8 @@ import pytest
 
 from jaxresid.base.errors import InputsError
 from jaxresid.cli.calls import maker_of
+from jaxresid.cli.options.request import Request
 from jaxresid.cli.options.words import typed_arguments, words_of
-from jaxresid.cli.request import Request
 from jaxresid.cli.resolve import provide_devices, resolve
 
 MODULE = """

@@ -11,7 +11,7 @@ import pytest
 from jaxresid import jax_compat
 from jaxresid.base.errors import InputsError
 from jaxresid.cli.options.places import placed
-from jaxresid.cli.request import Request
+from jaxresid.cli.options.request import Request
 from jaxresid.xla import chosen
 from jaxresid.xla.chosen import choose, place_here, place_of_device
 from jaxresid.xla.places import Place, parse_place

@@ -40,8 +40,8 @@ from jaxresid.cli.options.inputs import (
 from jaxresid.cli.options.limits import limit_options, taken_growth, taken_limits
 from jaxresid.cli.options.named_targets import every_target, optional_target
 from jaxresid.cli.options.places import placed
+from jaxresid.cli.options.request import Request
 from jaxresid.cli.options.words import typed_arguments
-from jaxresid.cli.request import Request
 from jaxresid.cli.resolve import inspected, provide_devices
 from jaxresid.cli.show_findings import (
     Display,

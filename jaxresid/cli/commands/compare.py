@@ -19,7 +19,7 @@ from jaxresid.cli.options.inputs import target_options, trips_option
 from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import asks_compiler, placed
 from jaxresid.cli.options.policies import at_option, policy_option
-from jaxresid.cli.request import Request
+from jaxresid.cli.options.request import Request
 from jaxresid.cli.resolve import resolve
 
 

@@ -16,7 +16,7 @@ from jaxresid.cli.options.compiling import (
 from jaxresid.cli.options.inputs import target_options
 from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import placed
-from jaxresid.cli.request import Request
+from jaxresid.cli.options.request import Request
 from jaxresid.cli.resolve import subject_of
 
 

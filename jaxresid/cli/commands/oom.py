@@ -12,11 +12,11 @@ import click
 from jaxresid.advice.oom.ways import Names
 from jaxresid.cli.help import command, option
 from jaxresid.cli.main import showing_progress
+from jaxresid.cli.oom_names import names_of, on_place_of
 from jaxresid.cli.options.inputs import target_options
 from jaxresid.cli.options.named_targets import optional_target
-from jaxresid.cli.options.oom_names import names_of, on_place_of
 from jaxresid.cli.options.output import Output, output_options
-from jaxresid.cli.request import Request
+from jaxresid.cli.options.request import Request
 from jaxresid.cli.resolve import inspected
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from jaxresid.cli.options.compiling import CompilingOptions, compile_options, li
 from jaxresid.cli.options.inputs import target_options, trips_option
 from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import asks_compiler, budget_of, budget_option, placed
+from jaxresid.cli.options.request import Request
 from jaxresid.cli.options.words import words_of
-from jaxresid.cli.request import Request
 from jaxresid.cli.resolve import provide_devices, resolve
 from jaxresid.cli.verify_edit import verify, with_second_process
 from jaxresid.xla.places import memory_of, why_unavailable

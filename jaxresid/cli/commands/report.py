@@ -25,8 +25,8 @@ from jaxresid.cli.options.compiling import (
 from jaxresid.cli.options.inputs import target_options, trips_option
 from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import asks_compiler, placed
+from jaxresid.cli.options.request import Request
 from jaxresid.cli.options.sizes import size
-from jaxresid.cli.request import Request
 from jaxresid.cli.resolve import inspected
 from jaxresid.render.report.rows import View
 

@@ -8,7 +8,7 @@ from jaxresid.cli.help import command, option
 from jaxresid.cli.main import showing_progress
 from jaxresid.cli.options.inputs import function_options
 from jaxresid.cli.options.output import Output, output_options
-from jaxresid.cli.request import Request
+from jaxresid.cli.options.request import Request
 from jaxresid.cli.resolve import inspected
 
 

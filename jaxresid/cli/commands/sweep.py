@@ -16,7 +16,7 @@ from jaxresid.cli.options.inputs import target_options, trips_option
 from jaxresid.cli.options.output import Output, output_options
 from jaxresid.cli.options.places import placed
 from jaxresid.cli.options.policies import at_option, policy_option
-from jaxresid.cli.request import Request
+from jaxresid.cli.options.request import Request
 from jaxresid.cli.resolve import subject_of
 
 

@@ -18,7 +18,7 @@ from jaxresid.xla.places import parse_place
 
 if TYPE_CHECKING:
     from jaxresid.advice.compile.ahead_of_time import CompileSettings
-    from jaxresid.cli.request import Request
+    from jaxresid.cli.options.request import Request
     from jaxresid.results import Compiled
 
 

@@ -16,8 +16,8 @@ from jaxresid.cli.help import Group, option, options
 from jaxresid.cli.main import tell
 from jaxresid.cli.options import batches, named_targets
 from jaxresid.cli.options.places import place_options
+from jaxresid.cli.options.request import Request
 from jaxresid.cli.options.words import words_of
-from jaxresid.cli.request import Request
 
 
 class _ToStderr(logging.Handler):

@@ -18,7 +18,7 @@ from jaxresid.xla.chosen import choose
 from jaxresid.xla.places import Place, parse_place
 
 if TYPE_CHECKING:
-    from jaxresid.cli.request import Request
+    from jaxresid.cli.options.request import Request
 
 
 place_options = options(

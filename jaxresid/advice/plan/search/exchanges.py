@@ -14,10 +14,10 @@ from jaxresid.advice.plan.search.combinations import TracedVariant
 from jaxresid.advice.plan.search.options import Menu, Option
 
 if TYPE_CHECKING:
-    from jaxresid.advice.plan.search.search import Search
+    from jaxresid.advice.plan.search.trials import Trials
 
 
-def try_exchanges(search: Search, most: int) -> None:
+def try_exchanges(search: Trials, most: int) -> None:
     """Try at each place whose values may be offloaded other treatments of single values.
 
     Args:
@@ -31,7 +31,7 @@ def try_exchanges(search: Search, most: int) -> None:
             _descend(search, menu, option, start, left)
 
 
-def _starts(search: Search, menu: Menu) -> list[tuple[Option, TracedVariant]]:
+def _starts(search: Trials, menu: Menu) -> list[tuple[Option, TracedVariant]]:
     best = search.best() or search.lowest()
     if best is None:
         return []
@@ -43,7 +43,7 @@ def _starts(search: Search, menu: Menu) -> list[tuple[Option, TracedVariant]]:
     return starts
 
 
-def _descend(search: Search, menu: Menu, option: Option, start: TracedVariant, left: int) -> None:
+def _descend(search: Trials, menu: Menu, option: Option, start: TracedVariant, left: int) -> None:
     assert menu.exchanged is not None
     others = search.others(menu.place, start)
     is_better = True
@@ -58,6 +58,6 @@ def _descend(search: Search, menu: Menu, option: Option, start: TracedVariant, l
                 break
 
 
-def _rank(search: Search, tried: TracedVariant) -> tuple[float, float]:
+def _rank(search: Trials, tried: TracedVariant) -> tuple[float, float]:
     """Return what an exchange has to lower: by how much it does not fit, then the cost."""
     return max(search.peak(tried) - search.budget, 0.0), tried.cost

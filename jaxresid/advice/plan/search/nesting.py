@@ -19,7 +19,7 @@ from jaxresid.advice.plan.search.options import Option
 from jaxresid.inspector.variants.choices import CheckpointPlace, Choice, Nest
 
 if TYPE_CHECKING:
-    from jaxresid.advice.plan.search.search import Search
+    from jaxresid.advice.plan.search.trials import Trials
 
 # How many levels of segments a loop may have. Of loops of 8 to 128 iterations, at all budgets, a
 # fourth would spare over 1 % of the recompute in 4 of 14,875 cases, a third does in 33; in 608 only
@@ -136,7 +136,7 @@ class NestSearch:
       search: the search, which has tried what there is without segments.
     """
 
-    def __init__(self, search: Search, nest: Nest) -> None:
+    def __init__(self, search: Trials, nest: Nest) -> None:
         self._search, self._nest = search, nest
         # In a Python loop each level is a function more, which few would write.
         self._levels = (1,) if nest.place.kind == "groups" else _LEVELS

@@ -13,7 +13,7 @@ from jaxresid.inspector.variants.solver_checkpoints import CheckpointedLoop
 from jaxresid.inspector.variants.solver_variants import Solver
 
 if TYPE_CHECKING:
-    from jaxresid.advice.plan.search.search import Search
+    from jaxresid.advice.plan.search.trials import Trials
 
 # Each is a trace of the whole function.
 _MOST_TRACES = 5
@@ -51,7 +51,7 @@ def most_that_fit(
     return below
 
 
-def try_counts(search: Search, solver: Solver) -> None:
+def try_counts(search: Trials, solver: Solver) -> None:
     """Try the most carries with which it fits, beside what was tried at the other places."""
     for start in _starts(search):
         best = search.best()
@@ -71,7 +71,7 @@ def try_counts(search: Search, solver: Solver) -> None:
             continue
 
 
-def _starts(search: Search) -> list[TracedVariant]:
+def _starts(search: Trials) -> list[TracedVariant]:
     """Return what does not fit and is beaten by nothing in both peak and cost, cheapest first.
 
     Of many it is the cheapest ones and the one of the lowest peak.

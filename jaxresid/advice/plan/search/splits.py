@@ -15,13 +15,13 @@ from jaxresid.advice.plan.search.options import Option
 from jaxresid.inspector.variants.choices import CheckpointPlace
 
 if TYPE_CHECKING:
-    from jaxresid.advice.plan.search.search import Search
+    from jaxresid.advice.plan.search.trials import Trials
 
 # How often the number of calls is looked for where the peaks tell, before it is bisected.
 _INTERPOLATIONS = 3
 
 
-def try_splits(search: Search) -> None:
+def try_splits(search: Trials) -> None:
     """Try of options that fit at all calls and options that do not as many calls as needed."""
     for menu in search.menus:
         place = menu.place
@@ -57,7 +57,7 @@ class _Alone:
 
 
 def _divide(
-    search: Search, place: CheckpointPlace, heavy: _Alone, light: _Alone, others: Chosen
+    search: Trials, place: CheckpointPlace, heavy: _Alone, light: _Alone, others: Chosen
 ) -> None:
     """Find the fewest first calls that have to be under `heavy`, unless that is no cheaper.
 
@@ -89,7 +89,7 @@ def _cost(place: CheckpointPlace, heavy: _Alone, light: _Alone, count: int) -> f
     return light.tried.cost + count / place.calls * (heavy.tried.cost - light.tried.cost)
 
 
-def _guess(search: Search, heavy: _Alone, light: _Alone) -> float:
+def _guess(search: Trials, heavy: _Alone, light: _Alone) -> float:
     """Return the cost of a mixture, if peak and cost go evenly with the number of calls."""
     most, least = search.peak(light.tried), search.peak(heavy.tried)
     share = (most - search.budget) / max(most - least, 1)

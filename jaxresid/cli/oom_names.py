@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from jaxresid.advice.oom.ways import Names
 from jaxresid.cli.options import batches
 from jaxresid.cli.options.places import placed
-from jaxresid.cli.request import Request
+from jaxresid.cli.options.request import Request
 from jaxresid.xla.chosen import DEFAULT, place_here
 
 if TYPE_CHECKING:

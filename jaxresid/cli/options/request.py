@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field
+from typing import Any
 
 from jaxresid.base.option_types import MeshMode, Mode
 from jaxresid.cli.options.batches import Sizes
@@ -46,3 +47,13 @@ class Request:
     def reference(self) -> str:
         """How a shell's command line names the target: by its name, or by the function."""
         return self.name or shlex.quote(self.target)
+
+
+@dataclass(frozen=True, slots=True)
+class Specs:
+    """The SPECs of a request, parsed, with the size of --batch, and the mesh that they may name."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+    init: list[Any]
+    axes: dict[str, int] | None

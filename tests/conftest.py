@@ -141,7 +141,13 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             is_long = any(map(item.get_closest_marker, ("integration", "slow")))
             (long if is_long else short).append(item)
-        kept = shared(share, long) + shared(others or "1/1", short)
+        before, today = shared(share, long)
+        before_short, short = shared(others or "1/1", short)
+        place = {item: i for i, item in enumerate(items)}
+        kept = [
+            *sorted(before + before_short, key=place.get),
+            *sorted(today + short, key=place.get),
+        ]
         config.hook.pytest_deselected(items=list(set(items).difference(kept)))
         items[:] = kept
     for mark, place in (("tpu", "tpu:v5e"), ("gpu", "gpu:h100")):

@@ -7,7 +7,7 @@ SKIPPED_AT_MOST = 0.05
 
 
 def shared(share, items):
-    """Return the K-th of N parts of tests, behind what may have been skipped of the one before.
+    """Return the end of the part before, which may have been skipped, and the K-th of N parts.
 
     Args:
       share: `K/N`; K may be any integer, such as the number of a day.
@@ -15,9 +15,9 @@ def shared(share, items):
     """
     part, parts = map(int, share.split("/"))
     if parts == 1:
-        return list(items)
+        return [], list(items)
     today, before = ([i for i in items if _number(i, parts) == k % parts] for k in (part, part - 1))
-    return before[len(before) - round(SKIPPED_AT_MOST * len(before)) :] + today
+    return before[len(before) - round(SKIPPED_AT_MOST * len(before)) :], today
 
 
 def _number(item, parts):

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -71,7 +72,7 @@ print(stats.argument_size_in_bytes, stats.temp_size_in_bytes)
 
 
 @pytest.mark.integration
-def test_this_jax_dumps_the_same_both_ways(tmp_path):
+def test_this_jax_dumps_the_same_both_ways(tmp_path, jax_version):
     run = [sys.executable, "-c", DUMP]
     told = subprocess.run([*run, str(tmp_path / "text")], check=True, capture_output=True)
     proto = [*run, str(tmp_path / "proto"), "--xla_dump_hlo_as_proto"]
@@ -80,7 +81,12 @@ def test_this_jax_dumps_the_same_both_ways(tmp_path):
         file.unlink()
     text, _ = read_dump(tmp_path / "text")
     as_proto, _ = read_dump(tmp_path / "proto")
-    assert text.buffers == as_proto.buffers
+    if jax_version < (0, 8):  # text dumps of jaxlib 0.7.0 have no stack frames
+        assert not any(buffer.callers for buffer in text.buffers)
+        buffers = tuple(replace(buffer, callers=()) for buffer in as_proto.buffers)
+    else:
+        buffers = as_proto.buffers
+    assert text.buffers == buffers
     assert (text.parts, text.required_nbytes) == (as_proto.parts, as_proto.required_nbytes)
     arguments, temporaries = map(int, told.stdout.split())
     assert (text.program, text.platform) == ("jit_loss", "cpu")
